@@ -1,0 +1,48 @@
+"""What code takes from the world: clocks, randomness, one disk, and the way to end the process.
+
+The network and timers come from the running event loop. Code that takes these from an
+`Environment` runs unchanged in simulation; `time`, `random`, `os.urandom`, threads and plain files
+do not.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+import msgspec
+
+from raftwood.base.files import Files
+
+
+class Clock(Protocol):
+    """Time as one node sees it."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since 1970: for people and for TTLs; it may jump."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since some moment; it never goes back, and counts while suspended."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def wall_ns(self) -> int:
+        return time.time_ns()
+
+    def monotonic_ns(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """One process's view of the world; the simulator hands out one per node."""
+
+    clock: Clock
+    random: random.Random
+    files: Files
+    end_process: Callable[[str], NoReturn]
+    """Ends the process at once, running no clean-up: after a failed sync nothing in memory can be
+    trusted to match the disk."""

@@ -1,0 +1,217 @@
+"""Every error that crosses a package or a wire, as one tree.
+
+RaftwoodError
+├── InvalidInput              the caller must change the request
+│   ├── InvalidName
+│   ├── InvalidConfiguration
+│   ├── TooLarge
+│   └── OutOfRange            outside what is stored; says what is
+├── Unauthenticated
+├── PermissionDenied
+├── NotFound
+├── AlreadyExists
+├── Conflict                  a compare-and-set lost
+├── Unavailable               nothing was done; try again
+│   ├── Overloaded
+│   ├── DiskFull
+│   ├── ConnectionLost        the outcome may be unknown
+│   └── ShuttingDown
+├── DeadlineExceeded          the outcome is unknown
+├── Cancelled
+├── StoreError                the data folder cannot be used as it is
+│   ├── StoreLocked
+│   ├── StoreDamaged
+│   └── UnsupportedVersion
+├── ProtocolError             a peer broke the wire format
+└── InternalError
+    └── InvariantViolated     our own bug; never continue after it
+
+A message names the thing and the remedy. `code` is stable on the wire: a class may be renamed, its
+code may not.
+"""
+
+from typing import ClassVar
+
+
+class RaftwoodError(Exception):
+    """The root; raised only through its subclasses."""
+
+    code: ClassVar[str] = "error"
+    retriable: ClassVar[bool] = False
+    http_status: ClassVar[int] = 500
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else self.code
+
+
+class InvalidInput(RaftwoodError):
+    """The request cannot succeed as it stands."""
+
+    code = "invalid_input"
+    http_status = 400
+
+
+class InvalidName(InvalidInput):
+    """A name breaks the rule in `base.names`."""
+
+    code = "invalid_name"
+
+
+class InvalidConfiguration(InvalidInput):
+    """A setting is unknown, of the wrong type or out of its range."""
+
+    code = "invalid_configuration"
+
+
+class TooLarge(InvalidInput):
+    """A record, frame or request is above its limit."""
+
+    code = "too_large"
+    http_status = 413
+
+
+class OutOfRange(InvalidInput):
+    """What was asked for lies outside what is stored."""
+
+    code = "out_of_range"
+    http_status = 416
+
+
+class Unauthenticated(RaftwoodError):
+    """The peer did not prove who it is."""
+
+    code = "unauthenticated"
+    http_status = 401
+
+
+class PermissionDenied(RaftwoodError):
+    """The peer is known and may not do this."""
+
+    code = "permission_denied"
+    http_status = 403
+
+
+class NotFound(RaftwoodError):
+    """The named thing does not exist."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class AlreadyExists(RaftwoodError):
+    """The named thing exists already."""
+
+    code = "already_exists"
+    http_status = 409
+
+
+class Conflict(RaftwoodError):
+    """Somebody else changed it first: read again, then decide."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class Unavailable(RaftwoodError):
+    """The request was not carried out; the same request may succeed later."""
+
+    code = "unavailable"
+    retriable = True
+    http_status = 503
+
+
+class Overloaded(Unavailable):
+    """A bound on queue, memory or connections was reached."""
+
+    code = "overloaded"
+    http_status = 429
+
+
+class DiskFull(Unavailable):
+    """No room for more data; goes on by itself when room is made."""
+
+    code = "disk_full"
+    http_status = 507
+
+
+class ConnectionLost(Unavailable):
+    """The connection ended; a request under way may or may not have been carried out."""
+
+    code = "connection_lost"
+
+
+class ShuttingDown(Unavailable):
+    """The server drains and takes no new work; another may."""
+
+    code = "shutting_down"
+
+
+class DeadlineExceeded(RaftwoodError):
+    """Time ran out; the request may or may not have been carried out."""
+
+    code = "deadline_exceeded"
+    retriable = True
+    http_status = 504
+
+
+class Cancelled(RaftwoodError):
+    """The caller gave the request up; it may or may not have been carried out."""
+
+    code = "cancelled"
+    http_status = 499
+
+
+class StoreError(RaftwoodError):
+    """A data folder cannot be used as it is."""
+
+    code = "store_error"
+
+
+class StoreLocked(StoreError):
+    """Another process uses the data folder."""
+
+    code = "store_locked"
+
+
+class StoreDamaged(StoreError):
+    """Synced data does not match its checksum, or a part of it is missing."""
+
+    code = "store_damaged"
+
+
+class UnsupportedVersion(StoreError):
+    """Written by a newer version than this one."""
+
+    code = "unsupported_version"
+
+
+class ProtocolError(RaftwoodError):
+    """A peer sent what the wire format does not allow; the connection is closed."""
+
+    code = "protocol_error"
+    http_status = 400
+
+
+class InternalError(RaftwoodError):
+    """Something on the server failed that the caller cannot mend."""
+
+    code = "internal_error"
+
+
+class InvariantViolated(InternalError):
+    """The program is in a state that its rules exclude: a bug."""
+
+    code = "invariant_violated"
+
+
+def _collect(root: type[RaftwoodError]) -> dict[str, type[RaftwoodError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found.update(_collect(child))
+    return found
+
+
+def error_class(code: str) -> type[RaftwoodError]:
+    """The class for a code from the wire; a code that a newer peer invented is an InternalError."""
+    return _collect(RaftwoodError).get(code, InternalError)

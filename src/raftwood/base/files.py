@@ -1,0 +1,165 @@
+"""The `Files` seam: every touch of a disk, as operations submitted in order.
+
+A store keeps its layout and its indexes on the event loop and hands the disk lists of operations.
+Reality runs them on one thread per disk, the simulator as events in virtual time; both call back
+on the loop. Files are named by path; `Open` comes before any other use of a file's contents.
+
+Order: submissions that write run one after another, in the order submitted. A submission that only
+reads may overtake writes that have not been answered yet. The first operation that fails ends its
+submission: later ones in it do not run.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Open for reading and writing; with `create`, make an empty file if there is none."""
+
+    path: str
+    create: bool = False
+
+
+class Close(msgspec.Struct, frozen=True):
+    """Give the descriptor back; closing what is not open does nothing."""
+
+    path: str
+
+
+class Preallocate(msgspec.Struct, frozen=True):
+    """Reserve room and set the length; the only operation that may answer ENOSPC."""
+
+    path: str
+    length: int
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Write all buffers, one after the other, at the offset; a short write is an error."""
+
+    path: str
+    offset: int
+    buffers: Sequence[Buffer]
+
+
+class DataSync(msgspec.Struct, frozen=True):
+    """Make the file's contents and length durable."""
+
+    path: str
+
+
+class Truncate(msgspec.Struct, frozen=True):
+    """Cut the file to a length."""
+
+    path: str
+    length: int
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Answers a memoryview, shorter than asked only at the end of the file."""
+
+    path: str
+    offset: int
+    length: int
+
+
+class Size(msgspec.Struct, frozen=True):
+    """Answers the length in bytes, or None where there is no such file."""
+
+    path: str
+
+
+class Rename(msgspec.Struct, frozen=True):
+    """Replace the target atomically; durable after a `SyncDirectory`."""
+
+    source: str
+    target: str
+
+
+class Unlink(msgspec.Struct, frozen=True):
+    """Remove and close a file; durable after a `SyncDirectory`."""
+
+    path: str
+
+
+class MakeDirectory(msgspec.Struct, frozen=True):
+    """Make a directory with its parents; one that exists is left alone."""
+
+    path: str
+
+
+class ListDirectory(msgspec.Struct, frozen=True):
+    """Answers the sorted names in a directory, or None where there is none."""
+
+    path: str
+
+
+class SyncDirectory(msgspec.Struct, frozen=True):
+    """Make creations, renames and removals in a directory durable."""
+
+    path: str
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """Take an exclusive lock on an open file until it is closed or the process ends.
+
+    Answers False where another process holds it.
+    """
+
+    path: str
+
+
+Operation: TypeAlias = (
+    Open
+    | Close
+    | Preallocate
+    | Write
+    | DataSync
+    | Truncate
+    | Read
+    | Size
+    | Rename
+    | Unlink
+    | MakeDirectory
+    | ListDirectory
+    | SyncDirectory
+    | Lock
+)
+READING = (Read, Size, ListDirectory)
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """What a submission came to: a result per operation that ran, and the error that ended it."""
+
+    results: list[Any]
+    error: OSError | None = None
+    failed: Operation | None = None
+
+
+class Files(Protocol):
+    """One disk."""
+
+    def submit(
+        self, operations: Sequence[Operation], callback: Callable[[Completion], None]
+    ) -> None:
+        """Run the operations in order, then call back on the event loop."""
+        ...
+
+
+async def perform(files: Files, *operations: Operation) -> list[Any]:
+    """Submit, wait, and raise what went wrong: for set-up paths, not for the hot one."""
+    future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+
+    def finish(completion: Completion) -> None:
+        if not future.done():
+            future.set_result(completion)
+
+    files.submit(operations, finish)
+    completion = await future
+    if completion.error is not None:
+        raise completion.error
+    return completion.results
