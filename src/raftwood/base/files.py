@@ -2,7 +2,8 @@
 
 A store keeps its layout and its indexes on the event loop and hands the disk lists of operations.
 Reality runs them on one thread per disk, the simulator as events in virtual time; both call back
-on the loop. Files are named by path; `Open` comes before any other use of a file's contents.
+on the loop. Files are named by path; a file is opened before it is written, reading needs no
+`Open`.
 
 Order: submissions that write run one after another, in the order submitted. A submission that only
 reads may overtake writes that have not been answered yet. The first operation that fails ends its
@@ -19,7 +20,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Open for reading and writing; with `create`, make an empty file if there is none."""
+    """Open for writing; with `create`, make an empty file if there is none."""
 
     path: str
     create: bool = False

@@ -1,0 +1,29 @@
+"""The `Environment` of a real process: the machine's clocks, entropy and disk."""
+
+import os
+import random
+import sys
+from typing import NoReturn
+
+from raftwood.base.environment import Environment, SystemClock
+from raftwood.disk.thread_files import ThreadFiles
+
+EXIT_CODE_ENDED = 70
+"""The exit code of a process that ended itself because it could not go on safely."""
+
+
+def real_environment() -> Environment:
+    """A new environment with disk threads of its own."""
+    return Environment(
+        clock=SystemClock(),
+        random=random.SystemRandom(),
+        files=ThreadFiles(),
+        end_process=end_process,
+    )
+
+
+def end_process(reason: str) -> NoReturn:
+    """Say why and end at once: no clean-up may run that would write or answer anything."""
+    sys.stderr.write(f"fatal: {reason}\n")
+    sys.stderr.flush()
+    os._exit(EXIT_CODE_ENDED)

@@ -1,0 +1,29 @@
+"""The shared write-ahead log: many groups, one sync. Start with `log`; bytes are in `format`."""
+
+from raftwood.disk.segment_log.log import SegmentLog
+from raftwood.disk.segment_log.records import (
+    DropGroup,
+    GroupBounds,
+    LogStatistics,
+    Record,
+    Run,
+    State,
+    StoredRun,
+    TruncateHead,
+    TruncateTail,
+)
+from raftwood.disk.segment_log.settings import LogSettings
+
+__all__ = [
+    "DropGroup",
+    "GroupBounds",
+    "LogSettings",
+    "LogStatistics",
+    "Record",
+    "Run",
+    "SegmentLog",
+    "State",
+    "StoredRun",
+    "TruncateHead",
+    "TruncateTail",
+]

@@ -1,0 +1,247 @@
+"""Group commit: records gather in the open flush while earlier flushes are on their way to disk.
+
+Two flushes are in flight at the most: while one is being synced, the loop answers the callers of
+the one before and fills the one after. A flush that fails ends the process, because what the disk
+holds is unknown from then on.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from raftwood.base import files as seam
+from raftwood.base.environment import Environment
+from raftwood.base.errors import Overloaded
+from raftwood.base.files import Buffer, Completion
+from raftwood.disk.segment_log.flush import Flush, FlushCache
+from raftwood.disk.segment_log.format import (
+    FLUSH_HEADER_BYTES,
+    MARK_COUNT,
+    SEGMENT_HEADER_BYTES,
+    offset_of,
+    position_of,
+    segment_of,
+)
+from raftwood.disk.segment_log.segments import Segments
+from raftwood.disk.segment_log.settings import LogSettings
+
+_IN_FLIGHT_MAX: Final = 2
+_IDLE_MARK_SECONDS: Final = 0.02
+_BARRIERS_BYTES: Final = 16 * FLUSH_HEADER_BYTES
+"""Left at a segment's end for empty flushes, which are written even when the disk is full."""
+
+
+class Committer:
+    """Gives records their positions and makes them durable, in order."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: LogSettings,
+        segments: Segments,
+        *,
+        log_seed: int,
+        previous_end: int,
+    ) -> None:
+        self._environment = environment
+        self._settings = settings
+        self._segments = segments
+        self._log_seed = log_seed
+        self._loop = asyncio.get_running_loop()
+        self._previous_end = previous_end
+        self._first_segment = segments.active
+        self._open = Flush(position_of(segments.active, SEGMENT_HEADER_BYTES))
+        self._limit = position_of(
+            segments.active, settings.segment_bytes - settings.reserve_bytes - FLUSH_HEADER_BYTES
+        )
+        self._sealed: deque[Flush] = deque()
+        self._in_flight: deque[Flush] = deque()
+        self._pump_scheduled = False
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self.synced = previous_end
+        self.pending_bytes = 0
+        self.flush_count = 0
+        self.cache = FlushCache(settings.cache_bytes_max)
+
+    @property
+    def end(self) -> int:
+        """Where the next flush's records would end if nothing more came."""
+        return self._open.end
+
+    def place(self, record_bytes: int, *, may_use_reserve: bool = False) -> int:
+        """The position for records of so many bytes; changes nothing where it raises."""
+        if self.pending_bytes + record_bytes > self._settings.pending_bytes_max:
+            raise Overloaded(
+                f"{self.pending_bytes} bytes wait for the disk already: send less, or wait"
+            )
+        flush = self._open
+        if flush.end + record_bytes > self._limit:
+            self._turn_segment(record_bytes, may_use_reserve=may_use_reserve)
+        elif flush.body_bytes + record_bytes > self._settings.flush_bytes_max and flush.body_bytes:
+            self._seal_open(next_start=flush.end)
+        return self._open.end
+
+    def add(
+        self,
+        buffers: Iterable[Buffer],
+        record_bytes: int,
+        record_count: int,
+        done: Callable[[], None] | None,
+    ) -> None:
+        """Take records that were placed; `done` is called when they are durable."""
+        flush = self._open
+        flush.buffers += buffers
+        flush.body_bytes += record_bytes
+        flush.record_count += record_count
+        if done is not None:
+            flush.dones.append(done)
+        self.pending_bytes += record_bytes
+        if not self._pump_scheduled and len(self._in_flight) < _IN_FLIGHT_MAX:
+            self._pump_scheduled = True
+            self._loop.call_soon(self.pump)
+
+    def barrier(self, done: Callable[[], None]) -> None:
+        """Write a flush, if only an empty one, and call `done` when it and all before are durable.
+
+        Its header also tells which segment is the oldest still needed.
+        """
+        self._open.dones.append(done)
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self.pump)
+
+    def find(self, position: int) -> Flush | None:
+        """The flush in memory that holds a position."""
+        return self._open if position >= self._open.start else self.cache.find(position)
+
+    def pump(self) -> None:
+        """Send flushes to the disk as far as there is a place in flight."""
+        self._pump_scheduled = False
+        while len(self._in_flight) < _IN_FLIGHT_MAX:
+            if not self._sealed:
+                if not (self._open.record_count or self._open.dones):
+                    break
+                self._seal_open(next_start=self._open.end)
+            if not self._segments.is_ready(segment_of(self._sealed[0].start)):
+                break
+            self._submit(self._sealed.popleft())
+
+    async def close(self) -> None:
+        """Wait until all is durable, and leave a mark that says so."""
+        for _ in range(2):  # only a later flush can say that the one before it was synced
+            done = asyncio.Event()
+            self.barrier(done.set)
+            await done.wait()
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
+
+    def _turn_segment(self, record_bytes: int, *, may_use_reserve: bool) -> None:
+        """Go on in the next segment, or in the reserve where the disk is full."""
+        segments = self._segments
+        if segments.is_full and not segments.is_ready(segments.active + 1):
+            end_of_reserve = position_of(
+                segments.active, self._settings.segment_bytes - _BARRIERS_BYTES
+            )
+            if may_use_reserve and self._open.end + record_bytes <= end_of_reserve:
+                return
+            raise segments.disk_full()
+        segments.prepare_next()
+        segments.roll(used_bytes=offset_of(self._end_of_last_flush()))
+        self._limit = position_of(segments.active, offset_of(self._limit))
+        start = position_of(segments.active, SEGMENT_HEADER_BYTES)
+        if self._open.record_count or self._open.dones:
+            self._seal_open(next_start=start)
+        else:
+            self._open.start = start
+
+    def _end_of_last_flush(self) -> int:
+        flush = self._open
+        return flush.end if flush.record_count or flush.dones else flush.start
+
+    def _seal_open(self, *, next_start: int) -> None:
+        self._sealed.append(self._open)
+        self.cache.add(self._open)
+        self._open = Flush(next_start)
+
+    def _submit(self, flush: Flush) -> None:
+        segments = self._segments
+        if flush.start & 0xFFFFFFFF > self._settings.segment_bytes // 2:
+            segments.prepare_next()
+        buffers = flush.seal(
+            previous_end=self._previous_end,
+            synced=self.synced,
+            oldest_segment=segments.oldest,
+            log_seed=self._log_seed,
+        )
+        self._previous_end = flush.end
+        self._in_flight.append(flush)
+        self.flush_count += 1
+        path = segments.path(segment_of(flush.start))
+        self._environment.files.submit(
+            (seam.Write(path, offset_of(flush.start), buffers), seam.DataSync(path)),
+            self._flushed,
+        )
+
+    def _flushed(self, completion: Completion) -> None:
+        if completion.error is not None:
+            self._end_process(completion)
+        flush = self._in_flight.popleft()
+        before = segment_of(self.synced)
+        if self._first_segment <= before < segment_of(flush.start):
+            self._segments.seal(before)
+        self.synced = flush.end
+        self.pending_bytes -= flush.body_bytes
+        self.cache.shrink(self.synced)
+        if self._sealed or self._open.record_count or self._open.dones:
+            self.pump()
+        elif self._mark_timer is None and not self._in_flight:
+            self._mark_timer = self._loop.call_later(_IDLE_MARK_SECONDS, self._mark_idle)
+        dones = flush.dones
+        flush.dones = []
+        _call_all(iter(dones), self._loop)
+
+    def _mark_idle(self) -> None:
+        """Note on disk, unsynced, that the last flush is durable.
+
+        Without it nothing on disk would tell damage to the last flush from a torn write. The next
+        flush takes the mark's place.
+        """
+        self._mark_timer = None
+        if self._in_flight or self._sealed or self._open.record_count or self._open.dones:
+            return
+        start = self._open.start
+        if not self._segments.is_ready(segment_of(start)):
+            return
+        mark = Flush(start)
+        mark.record_count = MARK_COUNT
+        buffers = mark.seal(
+            previous_end=self._previous_end,
+            synced=self.synced,
+            oldest_segment=self._segments.oldest,
+            log_seed=self._log_seed,
+        )
+        path = self._segments.path(segment_of(start))
+        write = seam.Write(path, offset_of(start), buffers)
+        self._environment.files.submit((write,), self._marked)
+
+    def _marked(self, completion: Completion) -> None:
+        if completion.error is not None:
+            self._end_process(completion)
+
+    def _end_process(self, completion: Completion) -> None:
+        operation = type(completion.failed).__name__
+        self._environment.end_process(
+            f"the log cannot go on, because what the disk holds is unknown: {operation} failed: "
+            f"{completion.error}. Check the disk, then start again: nothing acked is lost"
+        )
+
+
+def _call_all(dones: Iterator[Callable[[], None]], loop: asyncio.AbstractEventLoop) -> None:
+    """Call each; one that raises does not keep the rest from being called."""
+    try:
+        for done in dones:
+            done()
+    except BaseException:
+        loop.call_soon(_call_all, dones, loop)
+        raise

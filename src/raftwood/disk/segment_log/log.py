@@ -1,0 +1,334 @@
+"""`SegmentLog`: one write-ahead log that many groups share, one sync for all of them.
+
+Start here, then `committer` (how records get to disk), `recovery` (how they come back) and
+`compaction` (how room is made). Everything below runs on one event loop and is not thread-safe.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from raftwood.base import files as seam
+from raftwood.base.environment import Environment
+from raftwood.base.errors import NotFound, Overloaded, ShuttingDown, StoreDamaged, TooLarge
+from raftwood.base.files import Buffer, perform
+from raftwood.disk.segment_log import reading
+from raftwood.disk.segment_log.committer import Committer
+from raftwood.disk.segment_log.compaction import Compactor
+from raftwood.disk.segment_log.format import (
+    KIND_DROP,
+    KIND_HEAD,
+    KIND_RUN,
+    KIND_STATE,
+    KIND_TAIL,
+    RECORD_HEADER_BYTES,
+    encode_record_header,
+    seed_of_log,
+)
+from raftwood.disk.segment_log.index import GroupIndex, LiveBytes, RunLocation
+from raftwood.disk.segment_log.records import (
+    DropGroup,
+    GroupBounds,
+    LogStatistics,
+    Record,
+    Run,
+    State,
+    StoredRun,
+    TruncateHead,
+    TruncateTail,
+)
+from raftwood.disk.segment_log.recovery import Recovered, recover
+from raftwood.disk.segment_log.segments import Segments
+from raftwood.disk.segment_log.settings import LogSettings
+from raftwood.disk.segment_log.validation import check_records
+
+
+class SegmentLog:
+    """Many groups' entries and small states, in one durable log.
+
+    A write is atomic: after a crash all of its records are there, or none. Writes become durable in
+    order. What was written can be read at once; `done` tells when it is durable.
+    """
+
+    def __init__(
+        self, environment: Environment, settings: LogSettings, folder: str, recovered: Recovered
+    ) -> None:
+        log_id = recovered.log_id or environment.random.randbytes(16)
+        self._files = environment.files
+        self._settings = settings
+        self._folder = folder
+        self._groups: dict[int, GroupIndex] = recovered.groups
+        self._live: LiveBytes = recovered.live
+        self._run_count = sum(index.run_count for index in self._groups.values())
+        self._unusable: Exception | None = None
+        self._segments = Segments(
+            environment,
+            settings,
+            folder,
+            log_id=log_id,
+            used_bytes=recovered.used_bytes,
+            active=recovered.next_segment,
+        )
+        self._committer = Committer(
+            environment,
+            settings,
+            self._segments,
+            log_seed=seed_of_log(log_id),
+            previous_end=recovered.end,
+        )
+        self._segments.on_ready = self._committer.pump
+        self._compactor = Compactor(
+            self._files,
+            settings,
+            self._segments,
+            self._committer,
+            self._groups,
+            self._live,
+            log_seed=seed_of_log(log_id),
+        )
+        self._compaction: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls, environment: Environment, folder: str, settings: LogSettings | None = None
+    ) -> "SegmentLog":
+        """Recover the log in a folder, or begin one there.
+
+        `StoreDamaged` where synced data is bad or missing, `DiskFull` where there is no room.
+        """
+        files = environment.files
+        await perform(files, seam.MakeDirectory(folder), seam.SyncDirectory(_parent(folder)))
+        recovered = await recover(files, folder)
+        log = cls(environment, settings or LogSettings(), folder, recovered)
+        await log._segments.create_first()
+        log._compaction = asyncio.create_task(log._compact(), name=f"compaction of {folder}")
+        return log
+
+    def append(
+        self,
+        group: int,
+        *,
+        term: int,
+        first_index: int,
+        count: int,
+        payload: Buffer,
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        """Add one run of entries behind a group's last one: `write` of a single `Run`, faster."""
+        index = self._groups.get(group)
+        if (
+            count < 1
+            or first_index != (1 if index is None else index.next_index)
+            or self._run_count >= self._settings.runs_live_max
+            or self._unusable is not None
+        ):
+            self.write((Run(group, term, first_index, count, payload),), done)  # says what is wrong
+            return
+        payload_bytes = len(payload)
+        record_bytes = RECORD_HEADER_BYTES + payload_bytes
+        if record_bytes > self._settings.write_bytes_max:
+            raise self._too_large(record_bytes)
+        position = self._committer.place(record_bytes)
+        header = encode_record_header(
+            KIND_RUN, group=group, term=term, index=first_index, count=count, payload=payload
+        )
+        if index is None:
+            index = self._groups[group] = GroupIndex()
+        index.append(first_index, count, term, position, payload_bytes)
+        self._live.add(position, record_bytes)
+        self._run_count += 1
+        self._committer.add((header, payload), record_bytes, 1, done)
+
+    def write(self, records: Sequence[Record], done: Callable[[], None] | None = None) -> None:
+        """Add records of any kind and group, all or none; `done` is called when durable.
+
+        Refused with nothing changed: `InvalidInput` (does not fit the log), `TooLarge`, `DiskFull`,
+        `Overloaded`. When the disk is full, writes without a `Run` may use a reserve.
+        """
+        self._check_usable()
+        check_records(records, self._groups)
+        run_count = sum(isinstance(record, Run) for record in records)
+        if self._run_count + run_count > self._settings.runs_live_max:
+            raise Overloaded(
+                f"the log's index is full with {self._run_count} runs: truncate groups, write "
+                "larger batches, or raise runs_live_max"
+            )
+        encoded = [_encode(record) for record in records]
+        record_bytes = sum(len(header) + len(payload) for header, payload in encoded)
+        if record_bytes > self._settings.write_bytes_max:
+            raise self._too_large(record_bytes)
+        position = self._committer.place(record_bytes, may_use_reserve=not run_count)
+        buffers: list[Buffer] = []
+        for record, (header, payload) in zip(records, encoded, strict=True):
+            self._apply(record, position, len(payload))
+            position += len(header) + len(payload)
+            buffers += (header, payload)
+        self._committer.add(buffers, record_bytes, len(records), done)
+
+    async def commit(self, *records: Record) -> None:
+        """Write and wait until durable."""
+        durable = asyncio.Event()
+        self.write(records, durable.set)
+        await durable.wait()
+
+    async def sync(self) -> None:
+        """Wait until everything written so far is durable."""
+        durable = asyncio.Event()
+        self._committer.barrier(durable.set)
+        await durable.wait()
+
+    def read_cached(
+        self, group: int, first_index: int, *, bytes_max: int = 1 << 20
+    ) -> list[StoredRun] | None:
+        """As `read`, at once, or None where the disk must be asked."""
+        chosen = reading.plan(self._group(group), first_index, bytes_max)
+        return reading.from_memory(self._committer, chosen)
+
+    async def read(
+        self, group: int, first_index: int, *, bytes_max: int = 1 << 20
+    ) -> list[StoredRun]:
+        """Runs from the one that holds an index on: one at least, more up to a number of bytes.
+
+        Runs are never split: the first one may begin before `first_index`. Views stay valid as long
+        as they are held.
+        """
+
+        def find() -> list[tuple[RunLocation, int]]:
+            return reading.plan(self._group(group), first_index, bytes_max)
+
+        return await reading.from_disk(
+            self._files,
+            self._segments.path,
+            find,
+            lambda chosen: reading.from_memory(self._committer, chosen),
+        )
+
+    def groups(self) -> list[int]:
+        return sorted(self._groups)
+
+    def bounds(self, group: int) -> GroupBounds:
+        index = self._group(group)
+        return GroupBounds(index.head, index.next_index)
+
+    def term_of(self, group: int, index: int) -> int:
+        """The term of one entry; `OutOfRange` where it is not in the log."""
+        return self._group(group).term_of(index)
+
+    def state(self, group: int) -> bytes | None:
+        """The group's latest state, if it has one."""
+        return self._group(group).state
+
+    def statistics(self) -> LogStatistics:
+        segments = self._segments
+        return LogStatistics(
+            segments=len(segments.used_bytes) + 1,
+            disk_bytes=segments.sealed_bytes + self._settings.segment_bytes,
+            live_bytes=self._live.total,
+            pending_bytes=self._committer.pending_bytes,
+            flushes=self._committer.flush_count,
+            groups=len(self._groups),
+            runs=self._run_count,
+            is_full=segments.is_full,
+        )
+
+    async def close(self) -> None:
+        """Make everything durable and stop; the log may be opened again afterwards."""
+        if isinstance(self._unusable, ShuttingDown):
+            return
+        self._unusable = ShuttingDown(f"the log in {self._folder} is closed")
+        if self._compaction is not None:
+            self._compaction.cancel()
+            await asyncio.wait([self._compaction])
+        await self._committer.close()
+        self._segments.close()
+        await perform(self._files, seam.Close(self._segments.path(self._segments.active)))
+
+    def _group(self, group: int) -> GroupIndex:
+        index = self._groups.get(group)
+        if index is None:
+            raise NotFound(f"the log in {self._folder} has no group {group}")
+        return index
+
+    def _check_usable(self) -> None:
+        if self._unusable is not None:
+            raise self._unusable
+
+    def _too_large(self, record_bytes: int) -> TooLarge:
+        return TooLarge(
+            f"a write of {record_bytes} bytes is above the limit of "
+            f"{self._settings.write_bytes_max}: split it, or raise segment_bytes"
+        )
+
+    def _apply(self, record: Record, position: int, payload_bytes: int) -> None:
+        if isinstance(record, DropGroup):
+            self._drop(record.group)
+            return
+        index = self._groups.get(record.group)
+        if index is None:
+            index = self._groups[record.group] = GroupIndex()
+        record_bytes = RECORD_HEADER_BYTES + payload_bytes
+        match record:
+            case Run(_, term, first_index, count):
+                index.append(first_index, count, term, position, payload_bytes)
+                self._run_count += 1
+                self._live.add(position, record_bytes)
+            case State(_, data):
+                self._forget_state(index)
+                index.state, index.state_position = data, position
+                self._live.add(position, record_bytes)
+            case TruncateHead(_, up_to):
+                if index.head_position is not None:
+                    self._live.remove(index.head_position, RECORD_HEADER_BYTES)
+                self._forget_runs(index.cut_head(max(up_to, index.head - 1)))
+                index.head_position = position
+                self._live.add(position, RECORD_HEADER_BYTES)
+                self._compactor.wake()
+            case TruncateTail(_, from_index):
+                self._forget_runs(index.cut_tail(from_index))
+
+    def _drop(self, group: int) -> None:
+        index = self._groups.pop(group)
+        self._forget_state(index)
+        if index.head_position is not None:
+            self._live.remove(index.head_position, RECORD_HEADER_BYTES)
+        self._forget_runs(list(index.locations()))
+        self._compactor.wake()
+
+    def _forget_state(self, index: GroupIndex) -> None:
+        if index.state is not None and index.state_position is not None:
+            self._live.remove(index.state_position, RECORD_HEADER_BYTES + len(index.state))
+
+    def _forget_runs(self, locations: Sequence[RunLocation]) -> None:
+        for location in locations:
+            self._live.remove(location.position, location.record_bytes)
+        self._run_count -= len(locations)
+
+    async def _compact(self) -> None:
+        try:
+            await self._compactor.run()
+        except StoreDamaged as error:
+            # What is damaged can still be read around; nothing may be built on top of it.
+            self._unusable = error
+
+
+def _encode(record: Record) -> tuple[bytes, Buffer]:
+    kind, term, index, count = 0, 0, 0, 0
+    payload: Buffer = b""
+    match record:
+        case Run(_, term, index, count, payload):
+            kind = KIND_RUN
+        case State(_, payload):
+            kind = KIND_STATE
+        case TruncateHead(_, index):
+            kind = KIND_HEAD
+        case TruncateTail(_, index):
+            kind = KIND_TAIL
+        case DropGroup():
+            kind = KIND_DROP
+    header = encode_record_header(
+        kind, group=record.group, term=term, index=index, count=count, payload=payload
+    )
+    return header, payload
+
+
+def _parent(folder: str) -> str:
+    return folder.rpartition("/")[0] or "/" if "/" in folder else "."

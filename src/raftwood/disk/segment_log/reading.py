@@ -1,0 +1,123 @@
+"""Reading runs: from the flushes in memory where they still are, else from disk, verified.
+
+A view of the buffer that was written, or of the one that was read, is what the caller gets; records
+are never copied one by one. Runs that lie close together are read with one call.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from raftwood.base import files as seam
+from raftwood.base.errors import StoreDamaged
+from raftwood.base.files import Files, perform
+from raftwood.disk.segment_log.committer import Committer
+from raftwood.disk.segment_log.format import (
+    RECORD_HEADER_BYTES,
+    offset_of,
+    record_is_intact,
+    segment_of,
+)
+from raftwood.disk.segment_log.index import GroupIndex, RunLocation
+from raftwood.disk.segment_log.records import StoredRun
+from raftwood.disk.segment_log.recovery import REMEDY
+
+_GAP_BYTES_MAX: Final = 64 << 10
+_MOVED_RETRIES: Final = 4
+
+
+def plan(index: GroupIndex, first_index: int, bytes_max: int) -> list[tuple[RunLocation, int]]:
+    """Which runs a read takes, each with the index after it: at least one, then up to the bound."""
+    chosen: list[tuple[RunLocation, int]] = []
+    total = 0
+    for row in index.rows_from(first_index):
+        location = index.location(row)
+        total += location.record_bytes
+        if chosen and total > bytes_max:
+            break
+        chosen.append((location, index.end_of_row(row)))
+    return chosen
+
+
+def from_memory(
+    committer: Committer, chosen: Sequence[tuple[RunLocation, int]]
+) -> list[StoredRun] | None:
+    """The runs, if all of them are still in memory."""
+    runs: list[StoredRun] = []
+    for location, end_index in chosen:
+        flush = committer.find(location.position)
+        if flush is None:
+            return None
+        header, payload = flush.record(location.position, location.payload_bytes)
+        runs.append(_stored(location, end_index, header, payload))
+    return runs
+
+
+async def from_disk(
+    files: Files,
+    path_of: Callable[[int], str],
+    find: Callable[[], Sequence[tuple[RunLocation, int]]],
+    find_in_memory: Callable[[Sequence[tuple[RunLocation, int]]], list[StoredRun] | None],
+) -> list[StoredRun]:
+    """The runs that `find` names; asked again where compaction moved them meanwhile."""
+    for _ in range(_MOVED_RETRIES):
+        chosen = find()
+        runs = find_in_memory(chosen)
+        if runs is not None:
+            return runs
+        spans = _spans([location for location, _ in chosen])
+        reads = [
+            seam.Read(path_of(segment_of(first)), offset_of(first), end - first)
+            for first, end in spans
+        ]
+        try:
+            views = await perform(files, *reads)
+        except FileNotFoundError:
+            continue
+        return _cut_out(chosen, spans, views, path_of)
+    raise StoreDamaged(
+        f"a segment that the index names is missing ({chosen[0][0].position:#x}); {REMEDY}"
+    )
+
+
+def _spans(locations: Sequence[RunLocation]) -> list[tuple[int, int]]:
+    """Position ranges that cover the runs, joined where the gap between two is small."""
+    spans: list[tuple[int, int]] = []
+    for location in sorted(locations, key=lambda location: location.position):
+        start, end = location.position, location.position + location.record_bytes
+        if spans and start - spans[-1][1] <= _GAP_BYTES_MAX:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def _cut_out(
+    chosen: Sequence[tuple[RunLocation, int]],
+    spans: Sequence[tuple[int, int]],
+    views: Sequence[memoryview],
+    path_of: Callable[[int], str],
+) -> list[StoredRun]:
+    runs: list[StoredRun] = []
+    for location, end_index in chosen:
+        for (start, end), view in zip(spans, views, strict=True):
+            if start <= location.position < end:
+                offset = location.position - start
+                whole = offset + location.record_bytes <= len(view)
+                if not whole or not record_is_intact(view, offset, location.payload_bytes):
+                    raise StoreDamaged(
+                        f"{path_of(segment_of(location.position))} at offset "
+                        f"{offset_of(location.position)}: the entries from index "
+                        f"{location.first_index} on do not match their checksum; {REMEDY}"
+                    )
+                header_end = offset + RECORD_HEADER_BYTES
+                payload = view[header_end : header_end + location.payload_bytes]
+                runs.append(_stored(location, end_index, view[offset:header_end], payload))
+                break
+    return runs
+
+
+def _stored(
+    location: RunLocation, end_index: int, header: memoryview, payload: memoryview
+) -> StoredRun:
+    count = end_index - location.first_index
+    return StoredRun(location.first_index, count, location.term, header, payload)

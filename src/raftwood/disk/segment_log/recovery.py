@@ -1,0 +1,269 @@
+"""Reading a whole log back from its folder: what it holds, where it ends, what is damaged.
+
+`inspect` only reads; `recover` also puts the folder right for a writer. Both walk the flushes in
+order until one is not whole. If a later flush says that this place had been synced, that is damage;
+else it is the torn tail of the last writes, none of which was acked, and is cut off. Cutting can be
+interrupted at any point and begun again.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from raftwood.base import files as seam
+from raftwood.base.errors import StoreDamaged
+from raftwood.base.files import Buffer, Files, perform
+from raftwood.disk.segment_log.format import (
+    MARK_COUNT,
+    SEGMENT_HEADER_BYTES,
+    FlushHeader,
+    decode_segment_header,
+    offset_of,
+    position_of,
+    seed_of_log,
+    segment_of,
+)
+from raftwood.disk.segment_log.index import GroupIndex, LiveBytes
+from raftwood.disk.segment_log.replay import Replay
+from raftwood.disk.segment_log.scan import (
+    BadFlush,
+    ScannedRecord,
+    flush_at,
+    headers_after,
+    records_of,
+)
+from raftwood.disk.segment_log.segments import PREPARING, segment_number, segment_path
+
+REMEDY = (
+    "stop using this copy: restore the folder from a backup, or remove it and let the store come "
+    "back as a new replica that its peers fill; 'raftwood store check' lists all that is wrong"
+)
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """One place where synced data is bad."""
+
+    path: str
+    offset: int
+    reason: str
+
+
+class Inspection(msgspec.Struct):
+    """What is in a log's folder."""
+
+    names: list[str]
+    log_id: bytes | None = None
+    """None where the log has no segment yet."""
+    oldest: int = 1
+    end: int = 0
+    """Where the last whole flush ends; 0 where there is none."""
+    used_bytes: dict[int, int] = msgspec.field(default_factory=dict)
+    """Segment number → where its last whole flush ends."""
+    flush_count: int = 0
+    damages: list[Damage] = msgspec.field(default_factory=list)
+
+
+class Recovered(msgspec.Struct):
+    """A log that is ready to be written."""
+
+    log_id: bytes | None
+    end: int
+    next_segment: int
+    used_bytes: dict[int, int]
+    groups: dict[int, GroupIndex]
+    live: LiveBytes
+
+
+async def recover(files: Files, folder: str) -> Recovered:
+    """Rebuild the index and cut the torn tail; `StoreDamaged` where synced data is bad."""
+    replay = Replay()
+    found = await inspect(files, folder, replay.apply)
+    if found.damages:
+        raise damage_error(found.damages)
+    try:
+        groups, live = replay.finish()
+    except StoreDamaged as error:
+        raise StoreDamaged(f"{folder}: {error.message}; {REMEDY}") from None
+    await _cut_tail(files, folder, found)
+    return Recovered(
+        log_id=found.log_id,
+        end=found.end,
+        next_segment=max(found.used_bytes, default=found.oldest - 1) + 1,
+        used_bytes=found.used_bytes,
+        groups=groups,
+        live=live,
+    )
+
+
+def damage_error(damages: list[Damage]) -> StoreDamaged:
+    places = "; ".join(f"{d.path} at offset {d.offset}: {d.reason}" for d in damages[:5])
+    return StoreDamaged(f"{places}: this was synced before and is bad now; {REMEDY}")
+
+
+async def inspect(
+    files: Files, folder: str, on_record: Callable[[ScannedRecord], None]
+) -> Inspection:
+    """Walk all flushes of the log in order; changes nothing.
+
+    After damage the walk goes on at the next whole flush, so that all of it is found.
+    """
+    (names,) = await perform(files, seam.ListDirectory(folder))
+    found = Inspection(names=names or [])
+    numbers = [n for name in found.names if (n := segment_number(name)) is not None]
+    if numbers:
+        await _Walk(files, folder, found, numbers, on_record).run()
+    return found
+
+
+class _Walk:
+    """One pass over a log's flushes; holds two segments in memory at the most."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        found: Inspection,
+        numbers: list[int],
+        on_record: Callable[[ScannedRecord], None],
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._found = found
+        self._numbers = numbers
+        self._on_record = on_record
+        self._good: set[int] = set()
+        self._loaded: dict[int, Buffer] = {}
+        self._log_seed = 0
+        self._synced = 0
+
+    async def run(self) -> None:
+        await self._read_newest()
+        found = self._found
+        place = position_of(found.oldest, SEGMENT_HEADER_BYTES)
+        previous_end: int | None = None
+        while True:
+            step = await self._take_flush(place, previous_end)
+            if isinstance(step, FlushHeader):
+                place = previous_end = found.end = step.end
+                found.used_bytes[segment_of(place)] = offset_of(place)
+                found.flush_count += 1
+                continue
+            following = position_of(segment_of(place) + 1, SEGMENT_HEADER_BYTES)
+            if previous_end == place and await self._goes_on_at(following, previous_end):
+                place = following
+                continue
+            if place >= self._synced:
+                return
+            path = segment_path(self._folder, segment_of(place))
+            found.damages.append(Damage(path, offset_of(place), step.reason))
+            next_whole = await self._next_whole(place)
+            if next_whole is None:
+                return
+            place, previous_end = next_whole, None
+
+    async def _read_newest(self) -> None:
+        """What the newest flush says is the oldest segment still needed, and what is synced.
+
+        Both only grow, so the newest segment that has a flush knows best. A segment is unlinked
+        only after a durable flush has declared it unneeded, so even an unsynced flush is right.
+        """
+        found = self._found
+        good = [number for number in self._numbers if await self._header_is_good(number)]
+        found.oldest = self._numbers[0]
+        for number in reversed(good):
+            headers = await self._headers_in(number, SEGMENT_HEADER_BYTES)
+            if headers:
+                found.oldest = max(header.oldest_segment for header in headers)
+                self._synced = max(header.synced for header in headers)
+                break
+
+    async def _take_flush(self, place: int, previous_end: int | None) -> FlushHeader | BadFlush:
+        data = await self._load(segment_of(place))
+        if data is None:
+            return BadFlush("the segment is missing, or its header is bad")
+        header = flush_at(data, place, log_seed=self._log_seed, previous_end=previous_end)
+        if isinstance(header, BadFlush):
+            return header
+        if header.record_count == MARK_COUNT:
+            return BadFlush("the log ends here")
+        records = records_of(data, header)
+        if isinstance(records, BadFlush):
+            return records
+        for record in records:
+            self._on_record(record)
+        return header
+
+    async def _goes_on_at(self, place: int, previous_end: int) -> bool:
+        data = await self._load(segment_of(place))
+        if data is None:
+            return False
+        header = flush_at(data, place, log_seed=self._log_seed, previous_end=previous_end)
+        return isinstance(header, FlushHeader)
+
+    async def _next_whole(self, place: int) -> int | None:
+        """Where the first whole flush after a bad one begins."""
+        for number in range(segment_of(place), self._numbers[-1] + 1):
+            offset = offset_of(place) + 1 if number == segment_of(place) else SEGMENT_HEADER_BYTES
+            for header in await self._headers_in(number, offset):
+                data = await self._load(number)
+                assert data is not None
+                if header.record_count != MARK_COUNT and not isinstance(
+                    records_of(data, header), BadFlush
+                ):
+                    return header.position
+        return None
+
+    async def _headers_in(self, number: int, offset: int) -> list[FlushHeader]:
+        data = await self._load(number)
+        if data is None:
+            return []
+        return list(headers_after(data, segment=number, offset=offset, log_seed=self._log_seed))
+
+    async def _header_is_good(self, number: int) -> bool:
+        """A segment gets its name only after its header is durable: a bad one is always damage."""
+        path = segment_path(self._folder, number)
+        (data,) = await perform(self._files, seam.Read(path, 0, SEGMENT_HEADER_BYTES))
+        try:
+            said, log_id = decode_segment_header(data, path=path)
+            if self._found.log_id is None:
+                self._found.log_id = log_id
+                self._log_seed = seed_of_log(log_id)
+            if said != number or log_id != self._found.log_id:
+                raise StoreDamaged(f"{path} is segment {said} of log {log_id.hex()}, not of this")
+        except StoreDamaged as error:
+            self._found.damages.append(Damage(path, 0, error.message))
+            return False
+        self._good.add(number)
+        return True
+
+    async def _load(self, number: int) -> Buffer | None:
+        """A segment's bytes; None where there is no such segment, or not one of this log."""
+        if number not in self._good:
+            return None
+        data = self._loaded.get(number)
+        if data is None:
+            path = segment_path(self._folder, number)
+            (size,) = await perform(self._files, seam.Size(path))
+            (data,) = await perform(self._files, seam.Read(path, 0, size))
+            while len(self._loaded) > 1:
+                del self._loaded[min(self._loaded)]
+            self._loaded[number] = data
+        return data
+
+
+async def _cut_tail(files: Files, folder: str, found: Inspection) -> None:
+    """Remove what is behind the end, and what is no longer needed before the oldest segment."""
+    operations: list[seam.Operation] = []
+    for name in found.names:
+        number = segment_number(name)
+        if name == PREPARING or (number is not None and number not in found.used_bytes):
+            operations.append(seam.Unlink(f"{folder}/{name}"))
+    if found.used_bytes:
+        last = segment_path(folder, segment_of(found.end))
+        operations += (
+            seam.Open(last),
+            seam.Truncate(last, offset_of(found.end)),
+            seam.DataSync(last),
+            seam.Close(last),
+        )
+    await perform(files, *operations, seam.SyncDirectory(folder))

@@ -1,0 +1,167 @@
+"""The segment files: preparing the next one ahead of need, rolling over, removing old ones.
+
+A segment gets its room, its header and its name before it is written, each made durable in turn, so
+that a full disk shows here and nowhere else, and a segment that holds a record can't lose its name.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import Final
+
+from raftwood.base import files as seam
+from raftwood.base.environment import Environment
+from raftwood.base.errors import DiskFull
+from raftwood.base.files import Completion, perform
+from raftwood.disk.segment_log.format import encode_segment_header
+from raftwood.disk.segment_log.settings import LogSettings
+
+_SUFFIX: Final = ".segment"
+PREPARING: Final = "preparing.temporary"
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def segment_path(folder: str, number: int) -> str:
+    return f"{folder}/{number:010d}{_SUFFIX}"
+
+
+def segment_number(name: str) -> int | None:
+    """The number in a segment's file name, or None for other files."""
+    digits = name.removesuffix(_SUFFIX)
+    if digits == name or len(digits) != 10 or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
+
+
+class Segments:
+    """The files of one log, from `oldest` to `active`, and the one prepared behind it."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: LogSettings,
+        folder: str,
+        *,
+        log_id: bytes,
+        used_bytes: dict[int, int],
+        active: int,
+    ) -> None:
+        self._environment = environment
+        self._files = environment.files
+        self._settings = settings
+        self._folder = folder
+        self._log_id = log_id
+        self.on_ready: Callable[[], None] = lambda: None
+        self.used_bytes = used_bytes
+        """Of each sealed segment."""
+        self.oldest = min(used_bytes, default=active)
+        self.active = active
+        self.is_full = False
+        """The disk had no room for the next segment."""
+        self._ready = active - 1
+        self._preparing: asyncio.TimerHandle | bool = False
+        self._closed = False
+
+    @property
+    def sealed_bytes(self) -> int:
+        return sum(self.used_bytes.values())
+
+    def path(self, number: int) -> str:
+        return segment_path(self._folder, number)
+
+    def is_ready(self, number: int) -> bool:
+        return number <= self._ready
+
+    async def create_first(self) -> None:
+        """Make the active segment; `DiskFull` where there is no room for it."""
+        try:
+            await perform(self._files, *self._preparation(self.active))
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            await perform(self._files, seam.Unlink(self._temporary))
+            raise self.disk_full() from error
+        self._ready = self.active
+
+    def disk_full(self) -> DiskFull:
+        return DiskFull(
+            f"no room in {self._folder} for another {self._settings.segment_bytes} bytes: free "
+            "space on the disk or truncate the log; writing goes on by itself then"
+        )
+
+    def prepare_next(self) -> None:
+        """Begin to make the segment after the active one, unless that is done or under way."""
+        if self._closed or self._preparing or self.is_ready(self.active + 1):
+            return
+        self._preparing = True
+        number = self.active + 1
+        self._files.submit(
+            self._preparation(number), lambda completion: self._prepared(number, completion)
+        )
+
+    def roll(self, *, used_bytes: int) -> None:
+        """Records go to the next segment from now on; the file may still be in preparation."""
+        self.used_bytes[self.active] = used_bytes
+        self.active += 1
+
+    def seal(self, number: int) -> None:
+        """All of a segment is durable: give back the room that it did not use."""
+        path = self.path(number)
+        operations = (seam.Truncate(path, self.used_bytes[number]), seam.Close(path))
+        self._files.submit(operations, self._must_succeed)
+
+    async def remove(self, number: int) -> None:
+        """Unlink a segment that a durable flush has declared unneeded."""
+        del self.used_bytes[number]
+        await perform(self._files, seam.Unlink(self.path(number)), seam.SyncDirectory(self._folder))
+        if self.is_full:
+            self._retry()
+
+    def close(self) -> None:
+        self._closed = True
+        if isinstance(self._preparing, asyncio.TimerHandle):
+            self._preparing.cancel()
+
+    @property
+    def _temporary(self) -> str:
+        return f"{self._folder}/{PREPARING}"
+
+    def _preparation(self, number: int) -> tuple[seam.Operation, ...]:
+        temporary, path = self._temporary, self.path(number)
+        header = encode_segment_header(number=number, log_id=self._log_id)
+        return (
+            seam.Open(temporary, create=True),
+            seam.Preallocate(temporary, self._settings.segment_bytes),
+            seam.Write(temporary, 0, [header]),
+            seam.DataSync(temporary),
+            seam.Rename(temporary, path),
+            seam.SyncDirectory(self._folder),
+        )
+
+    def _prepared(self, number: int, completion: Completion) -> None:
+        if completion.error is None:
+            self._ready = number
+            self._preparing = False
+            self.is_full = False
+            self.on_ready()
+        elif completion.error.errno in _NO_ROOM:
+            self.is_full = True
+            self._files.submit((seam.Unlink(self._temporary),), self._must_succeed)
+            if not self._closed:
+                delay = self._settings.full_retry_ms / 1000
+                self._preparing = asyncio.get_running_loop().call_later(delay, self._retry)
+        else:
+            self._must_succeed(completion)
+
+    def _retry(self) -> None:
+        if isinstance(self._preparing, asyncio.TimerHandle):
+            self._preparing.cancel()
+            self._preparing = False
+        self.prepare_next()
+
+    def _must_succeed(self, completion: Completion) -> None:
+        if completion.error is not None:
+            self._environment.end_process(
+                f"the log in {self._folder} cannot go on: {type(completion.failed).__name__} "
+                f"failed: {completion.error}"
+            )

@@ -1,0 +1,89 @@
+"""Whether records fit the log, asked before any of them is applied: a write is all or nothing."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput, NotFound, TooLarge
+from raftwood.base.names import STATE_BYTES_MAX
+from raftwood.disk.segment_log.index import GroupIndex
+from raftwood.disk.segment_log.records import (
+    DropGroup,
+    Record,
+    Run,
+    State,
+    TruncateHead,
+    TruncateTail,
+)
+
+_NUMBER_MAX = (1 << 63) - 1
+
+
+class _Group(msgspec.Struct):
+    """What a group will look like after the records checked so far."""
+
+    index: GroupIndex | None
+    head: int
+    next_index: int
+    has_new_run: bool = False
+
+
+def check_records(records: Sequence[Record], groups: Mapping[int, GroupIndex]) -> None:
+    """`InvalidInput` naming the first record that does not fit."""
+    seen: dict[int, _Group | None] = {}
+    for record in records:
+        number = record.group
+        if not 0 <= number <= _NUMBER_MAX:
+            raise InvalidInput(f"group {number} is not a number of 63 bits")
+        if number not in seen:
+            index = groups.get(number)
+            seen[number] = _Group(index, index.head, index.next_index) if index else None
+        group = seen[number]
+        if isinstance(record, DropGroup):
+            if group is None:
+                raise NotFound(f"there is no group {number} to drop")
+            seen[number] = None
+            continue
+        if group is None:
+            group = seen[number] = _Group(None, 1, 1)
+        _check(record, group)
+
+
+def _check(record: Record, group: _Group) -> None:
+    match record:
+        case Run():
+            _check_run(record, group)
+            group.next_index = record.first_index + record.count
+            group.has_new_run = True
+        case State(number, data):
+            if len(data) > STATE_BYTES_MAX:
+                raise TooLarge(
+                    f"the state of group {number} has {len(data)} bytes; {STATE_BYTES_MAX} at most"
+                )
+        case TruncateHead(number, up_to):
+            if not 0 <= up_to < _NUMBER_MAX:
+                raise InvalidInput(f"group {number} cannot be truncated up to index {up_to}")
+            group.head = max(group.head, up_to + 1)
+            group.next_index = max(group.next_index, group.head)
+        case TruncateTail(number, from_index):
+            begins_run = from_index == group.next_index or (
+                group.index is not None and group.index.begins_run(from_index)
+            )
+            if group.has_new_run or not begins_run or from_index < group.head:
+                raise InvalidInput(
+                    f"group {number} cannot be cut from index {from_index} on: it must begin a run "
+                    f"between {group.head} and {group.next_index}, written before"
+                )
+            group.next_index = from_index
+
+
+def _check_run(run: Run, group: _Group) -> None:
+    if run.first_index != group.next_index:
+        raise InvalidInput(
+            f"group {run.group} goes on at index {group.next_index}, not {run.first_index}: write "
+            "its entries in order, or truncate its tail first"
+        )
+    if not 1 <= run.count < 1 << 32:
+        raise InvalidInput(f"a run holds 1 to 2^32-1 entries, not {run.count}")
+    if not (0 <= run.term <= _NUMBER_MAX and run.first_index + run.count <= _NUMBER_MAX):
+        raise InvalidInput(f"term {run.term} or index {run.first_index} is above 63 bits")

@@ -1,0 +1,214 @@
+"""The real `Files`: one thread that writes and syncs, one that reads, per disk.
+
+The writing thread runs submissions strictly in order, so one fdatasync serves everything written
+before it and the loop never waits for a disk. Reads have a thread and descriptors of their own:
+a long read delays no commit, and no descriptor is closed under a reader.
+"""
+
+import asyncio
+import errno
+import fcntl
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, TypeAlias
+
+from raftwood.base import files as seam
+from raftwood.base.files import Buffer, Completion, Operation
+
+_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
+_READ_DESCRIPTORS_MAX = 64
+_Job: TypeAlias = tuple[
+    Sequence[Operation], Callable[[Completion], None], asyncio.AbstractEventLoop
+]
+
+
+class ThreadFiles:
+    """Runs file operations on two threads; submit from a running event loop."""
+
+    def __init__(self) -> None:
+        self._writing = _Lane("raftwood-disk-write", self._write_operation)
+        self._reading = _Lane("raftwood-disk-read", self._read_operation)
+        self._descriptors: dict[str, int] = {}
+        self._read_descriptors: OrderedDict[str, int] = OrderedDict()
+        self._replaced: SimpleQueue[str] = SimpleQueue()
+
+    def submit(
+        self, operations: Sequence[Operation], callback: Callable[[Completion], None]
+    ) -> None:
+        reads_only = all(isinstance(operation, seam.READING) for operation in operations)
+        lane = self._reading if reads_only else self._writing
+        lane.jobs.put((operations, callback, asyncio.get_running_loop()))
+
+    def close(self) -> None:
+        """Finish what was submitted, end both threads and close all descriptors."""
+        for lane in (self._writing, self._reading):
+            lane.stop()
+        for descriptor in (*self._descriptors.values(), *self._read_descriptors.values()):
+            os.close(descriptor)
+        self._descriptors.clear()
+        self._read_descriptors.clear()
+
+    def _write_operation(self, operation: Operation) -> Any:
+        match operation:
+            case seam.Write(path, offset, buffers):
+                return _write_all(self._opened(path), buffers, offset, path)
+            case seam.DataSync(path):
+                return os.fdatasync(self._opened(path))
+            case seam.Open(path, create):
+                return self._open(path, create=create)
+            case seam.Close(path):
+                return self._close(path)
+            case seam.Preallocate(path, length):
+                return os.posix_fallocate(self._opened(path), 0, length)
+            case seam.Truncate(path, length):
+                return os.ftruncate(self._opened(path), length)
+            case seam.Rename(source, target):
+                os.rename(source, target)
+                self._close(target)
+                self._replaced.put(target)
+                if source in self._descriptors:
+                    self._descriptors[target] = self._descriptors.pop(source)
+                return None
+            case seam.Unlink(path):
+                self._close(path)
+                self._replaced.put(path)
+                return os.unlink(path)
+            case seam.MakeDirectory(path):
+                return os.makedirs(path, exist_ok=True)
+            case seam.SyncDirectory(path):
+                return _sync_directory(path)
+            case seam.Lock(path):
+                return _lock(self._opened(path))
+            case _:
+                return self._read_operation(operation)
+
+    def _read_operation(self, operation: Operation) -> Any:
+        match operation:
+            case seam.Read(path, offset, length):
+                return self._read(path, offset, length)
+            case seam.Size(path):
+                try:
+                    return os.stat(path).st_size
+                except FileNotFoundError:
+                    return None
+            case seam.ListDirectory(path):
+                try:
+                    return sorted(os.listdir(path))
+                except FileNotFoundError:
+                    return None
+        raise TypeError(f"{operation!r} is not a file operation")
+
+    def _opened(self, path: str) -> int:
+        descriptor = self._descriptors.get(path)
+        if descriptor is None:
+            raise OSError(errno.EBADF, "file was not opened", path)
+        return descriptor
+
+    def _open(self, path: str, *, create: bool) -> None:
+        if path not in self._descriptors:
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+            self._descriptors[path] = os.open(path, flags, 0o640)
+
+    def _close(self, path: str) -> None:
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _read(self, path: str, offset: int, length: int) -> memoryview:
+        if threading.current_thread() is not self._reading.thread:
+            # A read inside a writing submission keeps its place in the order.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return _read_range(descriptor, offset, length)
+            finally:
+                os.close(descriptor)
+        return _read_range(self._read_descriptor(path), offset, length)
+
+    def _read_descriptor(self, path: str) -> int:
+        while not self._replaced.empty():
+            stale = self._read_descriptors.pop(self._replaced.get(), None)
+            if stale is not None:
+                os.close(stale)
+        descriptor = self._read_descriptors.pop(path, None)
+        if descriptor is None:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._read_descriptors[path] = descriptor
+        if len(self._read_descriptors) > _READ_DESCRIPTORS_MAX:
+            _, oldest = self._read_descriptors.popitem(last=False)
+            os.close(oldest)
+        return descriptor
+
+
+class _Lane:
+    """One thread and the jobs that wait for it."""
+
+    def __init__(self, name: str, run: Callable[[Operation], Any]) -> None:
+        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._run = run
+        self.thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.jobs.put(None)
+        self.thread.join()
+
+    def _work(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            operations, callback, loop = job
+            completion = self._run_all(operations)
+            try:
+                loop.call_soon_threadsafe(callback, completion)
+            except RuntimeError:
+                # The loop was closed first: nobody is left to tell.
+                continue
+
+    def _run_all(self, operations: Sequence[Operation]) -> Completion:
+        results: list[Any] = []
+        for operation in operations:
+            try:
+                results.append(self._run(operation))
+            except OSError as error:
+                return Completion(results, error, operation)
+        return Completion(results)
+
+
+def _write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, path: str) -> None:
+    for start in range(0, len(buffers), _BUFFERS_PER_CALL):
+        part = buffers[start : start + _BUFFERS_PER_CALL]
+        expected = sum(map(len, part))
+        written = os.pwritev(descriptor, part, offset)
+        if written != expected:
+            # A regular file takes less only when something is wrong; what the kernel says it took
+            # is then not worth building on.
+            raise OSError(errno.EIO, f"short write: {written} of {expected} bytes", path)
+        offset += written
+
+
+def _read_range(descriptor: int, offset: int, length: int) -> memoryview:
+    data = memoryview(bytearray(length))
+    done = 0
+    while done < length:
+        count = os.preadv(descriptor, [data[done:]], offset + done)
+        if count == 0:
+            break
+        done += count
+    return data[:done].toreadonly()
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
