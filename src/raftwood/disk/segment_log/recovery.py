@@ -84,11 +84,12 @@ async def recover(files: Files, folder: str) -> Recovered:
         groups, live = replay.finish()
     except StoreDamaged as error:
         raise StoreDamaged(f"{folder}: {error.message}; {REMEDY}") from None
-    await _cut_tail(files, folder, found)
+    next_segment = max(found.used_bytes, default=found.oldest - 1) + 1
+    await _cut_tail(files, folder, found, next_segment)
     return Recovered(
         log_id=found.log_id,
         end=found.end,
-        next_segment=max(found.used_bytes, default=found.oldest - 1) + 1,
+        next_segment=next_segment,
         used_bytes=found.used_bytes,
         groups=groups,
         live=live,
@@ -251,12 +252,17 @@ class _Walk:
         return data
 
 
-async def _cut_tail(files: Files, folder: str, found: Inspection) -> None:
-    """Remove what is behind the end, and what is no longer needed before the oldest segment."""
+async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: int) -> None:
+    """Remove what is behind the end, and what is no longer needed before the oldest segment.
+
+    The next segment stays, whatever it holds: a new one is about to take its name, and a folder
+    that had a log is never seen without any segment.
+    """
     operations: list[seam.Operation] = []
+    kept = {*found.used_bytes, next_segment}
     for name in found.names:
         number = segment_number(name)
-        if name == PREPARING or (number is not None and number not in found.used_bytes):
+        if name == PREPARING or (number is not None and number not in kept):
             operations.append(seam.Unlink(f"{folder}/{name}"))
     if found.used_bytes:
         last = segment_path(folder, segment_of(found.end))

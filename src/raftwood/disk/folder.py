@@ -1,0 +1,199 @@
+"""A store's data folder: locked by one process, stamped with a version, and knowing who it is.
+
+    LOCK          held while a process uses the folder
+    IDENTITY      one line: format and version, cluster, store, incarnation, checksum
+    log/          the segment log
+
+The incarnation is drawn when the folder is made: a store whose disk was wiped comes back as
+somebody else, and can't vote again under an identity that has forgotten its votes. For the same
+reason a folder that once held a log and has none now is damaged, not new.
+"""
+
+import errno
+from typing import Final
+
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+from raftwood.base import files as seam
+from raftwood.base.environment import Environment
+from raftwood.base.errors import (
+    InvalidInput,
+    NotFound,
+    StoreDamaged,
+    StoreLocked,
+    UnsupportedVersion,
+)
+from raftwood.base.files import Buffer, Files, perform
+from raftwood.base.names import checked_name
+
+FORMAT: Final = "raftwood-store"
+VERSION: Final = 1
+_IDENTITY_BYTES_MAX: Final = 4096
+
+
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which store of which cluster a folder belongs to."""
+
+    cluster: str
+    store: int
+    incarnation: str
+    initialised: bool = False
+    """A log was made in it: from then on, a folder without one is damaged."""
+
+
+class _Stamp(msgspec.Struct, frozen=True):
+    format: str
+    version: int
+    identity: msgspec.Raw
+    checksum: str
+
+
+def encode_identity(identity: Identity) -> bytes:
+    body = msgspec.json.encode(identity)
+    stamp = _Stamp(FORMAT, VERSION, msgspec.Raw(body), xxh3_64_hexdigest(body))
+    return msgspec.json.encode(stamp) + b"\n"
+
+
+def decode_identity(data: Buffer, *, path: str) -> Identity:
+    """The identity in a stamp; `path` is for the error's text."""
+    try:
+        stamp = msgspec.json.decode(data, type=_Stamp)
+        if stamp.format != FORMAT:
+            raise StoreDamaged(f"{path} is not the stamp of a Raftwood store")
+        if stamp.version > VERSION:
+            raise UnsupportedVersion(
+                f"{path}: the folder has version {stamp.version}, this Raftwood reads up to "
+                f"{VERSION}: use the version that wrote it, or a newer one"
+            )
+        if stamp.version < 1 or stamp.checksum != xxh3_64_hexdigest(bytes(stamp.identity)):
+            raise StoreDamaged(f"{path} does not match its checksum: {_REMEDY}")
+        return msgspec.json.decode(stamp.identity, type=Identity)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreDamaged(f"{path} cannot be read ({error}): {_REMEDY}") from None
+
+
+_REMEDY: Final = (
+    "restore it from a backup, or remove the folder and let the store come back as a new replica"
+)
+
+
+class DataFolder:
+    """An open, locked data folder; use `open`, and `close` when done."""
+
+    def __init__(self, files: Files, path: str, identity: Identity) -> None:
+        self._files = files
+        self.path = path
+        self.identity = identity
+
+    @property
+    def log_path(self) -> str:
+        return f"{self.path}/log"
+
+    @classmethod
+    async def open(
+        cls, environment: Environment, path: str, *, cluster: str, store: int
+    ) -> "DataFolder":
+        """Open the store's folder, making it where there is none.
+
+        `StoreLocked` where another process uses it, `InvalidInput` where it belongs to another
+        store, `StoreDamaged` or `UnsupportedVersion` where it can't be used.
+        """
+        checked_name("cluster", cluster)
+        files = environment.files
+        parent = path.rpartition("/")[0] or "."
+        try:
+            await perform(files, seam.MakeDirectory(path), seam.SyncDirectory(parent))
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+                raise
+            raise InvalidInput(
+                f"cannot use {path} as a data folder: {error.strerror}; give another path, or the "
+                "right to write there"
+            ) from None
+        await _lock(files, path)
+        try:
+            identity = await _load(files, path)
+            if identity is None:
+                incarnation = environment.random.randbytes(8).hex()
+                identity = Identity(cluster, store, incarnation)
+                await _save(files, path, identity)
+            if (identity.cluster, identity.store) != (cluster, store):
+                raise InvalidInput(
+                    f"{path} belongs to store {identity.store} of cluster {identity.cluster!r}, "
+                    f"not to store {store} of {cluster!r}: correct the configuration, or give "
+                    "another data folder"
+                )
+        except BaseException:
+            await perform(files, seam.Close(f"{path}/LOCK"))
+            raise
+        return cls(files, path, identity)
+
+    @classmethod
+    async def open_existing(cls, environment: Environment, path: str) -> "DataFolder":
+        """Open whatever store is in a folder, for tools; `NotFound` where there is none."""
+        files = environment.files
+        (names,) = await perform(files, seam.ListDirectory(path))
+        if names is None or "IDENTITY" not in names:
+            raise NotFound(f"there is no Raftwood store in {path}: give the path of a data folder")
+        await _lock(files, path)
+        try:
+            identity = await _load(files, path)
+        except BaseException:
+            await perform(files, seam.Close(f"{path}/LOCK"))
+            raise
+        assert identity is not None
+        return cls(files, path, identity)
+
+    async def mark_initialised(self) -> None:
+        """Note that the folder's log exists and has to be there from now on."""
+        if not self.identity.initialised:
+            identity = msgspec.structs.replace(self.identity, initialised=True)
+            await _save(self._files, self.path, identity)
+            self.identity = identity
+
+    async def close(self) -> None:
+        """Give the lock back."""
+        await perform(self._files, seam.Close(f"{self.path}/LOCK"))
+
+
+async def _lock(files: Files, path: str) -> None:
+    lock = f"{path}/LOCK"
+    *_, locked = await perform(files, seam.Open(lock, create=True), seam.Lock(lock))
+    if not locked:
+        await perform(files, seam.Close(lock))
+        raise StoreLocked(
+            f"{path} is in use by another process: stop that one, or give another data folder"
+        )
+
+
+async def _load(files: Files, path: str) -> Identity | None:
+    """The identity on disk, or None for a folder that is new."""
+    stamp = f"{path}/IDENTITY"
+    (size,) = await perform(files, seam.Size(stamp))
+    (log_names,) = await perform(files, seam.ListDirectory(f"{path}/log"))
+    has_log = any(name.endswith(".segment") for name in log_names or ())
+    if size is None:
+        if has_log:
+            raise StoreDamaged(f"{path} holds a log but no IDENTITY: {_REMEDY}")
+        return None
+    (data,) = await perform(files, seam.Read(stamp, 0, min(size, _IDENTITY_BYTES_MAX)))
+    identity = decode_identity(data, path=stamp)
+    if identity.initialised and not has_log:
+        raise StoreDamaged(f"{path} has lost its log: {_REMEDY}")
+    return identity
+
+
+async def _save(files: Files, path: str, identity: Identity) -> None:
+    """Replace the stamp in one step: after a crash it is the old one or the new one."""
+    temporary, stamp = f"{path}/IDENTITY.temporary", f"{path}/IDENTITY"
+    await perform(
+        files,
+        seam.Open(temporary, create=True),
+        seam.Truncate(temporary, 0),
+        seam.Write(temporary, 0, [encode_identity(identity)]),
+        seam.DataSync(temporary),
+        seam.Rename(temporary, stamp),
+        seam.Close(stamp),
+        seam.SyncDirectory(path),
+    )

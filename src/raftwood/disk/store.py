@@ -1,0 +1,43 @@
+"""`Store`: a data folder with its log open, the unit that one process runs on."""
+
+from raftwood.base.environment import Environment
+from raftwood.disk.folder import DataFolder, Identity
+from raftwood.disk.segment_log import LogSettings, SegmentLog
+
+
+class Store:
+    """One locked data folder and the log in it; use `open`, and `close` when done."""
+
+    def __init__(self, folder: DataFolder, log: SegmentLog) -> None:
+        self._folder = folder
+        self.log = log
+
+    @property
+    def identity(self) -> Identity:
+        return self._folder.identity
+
+    @classmethod
+    async def open(
+        cls,
+        environment: Environment,
+        path: str,
+        *,
+        cluster: str,
+        store: int,
+        settings: LogSettings | None = None,
+    ) -> "Store":
+        """Lock the folder, recover its log, and note that it has one."""
+        folder = await DataFolder.open(environment, path, cluster=cluster, store=store)
+        try:
+            log = await SegmentLog.open(environment, folder.log_path, settings)
+            # Before anything is acked, so that a log which vanishes later is noticed.
+            await folder.mark_initialised()
+        except BaseException:
+            await folder.close()
+            raise
+        return cls(folder, log)
+
+    async def close(self) -> None:
+        """Make all durable, then give the folder back."""
+        await self.log.close()
+        await self._folder.close()
