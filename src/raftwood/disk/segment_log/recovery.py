@@ -177,6 +177,10 @@ class _Walk:
                 found.oldest = max(header.oldest_segment for header in headers)
                 self._synced = max(header.synced for header in headers)
                 break
+        for number in range(found.oldest, segment_of(self._synced) + 1):
+            if number not in self._numbers:
+                path = segment_path(self._folder, number)
+                found.damages.append(Damage(path, 0, "the segment is missing"))
 
     async def _take_flush(self, place: int, previous_end: int | None) -> FlushHeader | BadFlush:
         data = await self._load(segment_of(place))

@@ -90,11 +90,11 @@ class Segments:
         )
 
     def prepare_next(self) -> None:
-        """Begin to make the segment after the active one, unless that is done or under way."""
-        if self._closed or self._preparing or self.is_ready(self.active + 1):
+        """Make one segment after the other until the one behind the active one is there."""
+        number = self._ready + 1
+        if self._closed or self._preparing or number > self.active + 1:
             return
         self._preparing = True
-        number = self.active + 1
         self._files.submit(
             self._preparation(number), lambda completion: self._prepared(number, completion)
         )
@@ -143,6 +143,8 @@ class Segments:
             self._ready = number
             self._preparing = False
             self.is_full = False
+            if number < self.active:
+                self.prepare_next()  # records are waiting for a segment further on
             self.on_ready()
         elif completion.error.errno in _NO_ROOM:
             self.is_full = True

@@ -1,0 +1,51 @@
+"""Components of the machine that some tests need; each check installs what can be installed."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+
+
+class Missing(Exception):
+    """The component cannot be had on this machine; says why."""
+
+
+@cache
+def strace() -> None:
+    """`strace`, able to trace a child: it injects faults into real system calls."""
+    if shutil.which("strace") is None:
+        _install("strace")
+    traced = _succeeds("strace", "-f", "-o", "/dev/null", "true")
+    if not traced:
+        raise Missing("strace is not installed, or may not trace here")
+
+
+@cache
+def tmpfs() -> None:
+    """A small file system of our own, in a mount namespace: a disk that is really full."""
+    if not _succeeds(*NEW_MOUNTS, "true"):
+        raise Missing("mount namespaces are not allowed here")
+
+
+NEW_MOUNTS = (
+    ("unshare", "--mount", "--propagation", "private")
+    if os.geteuid() == 0
+    else ("unshare", "--map-root-user", "--mount", "--propagation", "private")
+)
+
+COMPONENTS: dict[str, Callable[[], None]] = {"strace": strace, "tmpfs": tmpfs}
+
+
+def _install(package: str) -> None:
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    _succeeds("apt-get", "update", "-qq")
+    _succeeds("apt-get", "install", "-y", "-qq", package)
+
+
+def _succeeds(*command: str) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,65 @@
+"""What every test gets: leaks of tasks, sockets, threads and processes fail it.
+
+Also counts the tests whose component this machine does not have, by name: `needs` marks them, the
+summary prints them, and nothing is skipped in silence.
+"""
+
+import gc
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.components import COMPONENTS, Missing
+
+_not_available: Counter[str] = Counter()
+_GRACE_SECONDS = 2.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            try:
+                COMPONENTS[name]()
+            except Missing as missing:
+                pytest.skip(f"not available: {name} ({missing})")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.getreports("skipped"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        if "not available: " in reason:
+            _not_available[reason.partition("not available: ")[2]] += 1
+    if not _not_available:
+        terminalreporter.write_line("not available on this machine: nothing, all tests ran")
+    for name, count in sorted(_not_available.items()):
+        terminalreporter.write_line(f"not available on this machine: {name}: {count} tests")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks() -> Iterator[None]:
+    before = _resources()
+    yield
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while left := _resources() - before:
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: {', '.join(sorted(left))}")
+        gc.collect()
+        time.sleep(0.01)
+
+
+def _resources() -> set[str]:
+    """Threads, child processes and sockets of this process, by name."""
+    process = psutil.Process()
+    threads = {f"thread {thread.name}" for thread in threading.enumerate()}
+    children = {f"process {child.pid}" for child in process.children(recursive=True)}
+    sockets = {
+        f"socket {connection.laddr}-{connection.raddr}"
+        for connection in process.net_connections("inet")
+        if connection.status != psutil.CONN_TIME_WAIT
+    }
+    return {name for name in threads if "execnet" not in name} | children | sockets
