@@ -362,6 +362,6 @@ def _dispose(task: asyncio.Task[Any]) -> None:
     for _ in range(_CLOSE_ATTEMPTS_MAX):
         try:
             coroutine.close()
-        except BaseException:  # noqa: BLE001, S112  whatever a dead program says no longer matters
+        except BaseException:  # noqa: S112  whatever a dead program says no longer matters
             continue
         return

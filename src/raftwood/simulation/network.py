@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raftwood.simulation.server import SimulatedServer
     from raftwood.simulation.transport import SimulatedTransport
 
-_OWN_NAMES = frozenset({"", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"})
+_OWN_NAMES = frozenset({"", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"})  # noqa: S104
 _FIRST_EPHEMERAL_PORT = 32_768
 _LOCAL_DELAY_S = 0.00002
 
@@ -211,14 +211,15 @@ class Direction:
 
     def _reset_arrives(self) -> None:
         if not self.network.is_cut(self.source.node, self.target.node):
-            self.target.break_off(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+            self.target.break_off(
+                ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+            )
 
     def _send(self, data: bytes) -> None:
         network = self.network
         now = network.loop.now
         arrival = now + network.delay(self.source.node, self.target.node)
-        if arrival < self._last_arrival:
-            arrival = self._last_arrival
+        arrival = max(arrival, self._last_arrival)
         self._last_arrival = arrival
         self._segments.append((arrival, now, data))
         if len(self._segments) == 1:

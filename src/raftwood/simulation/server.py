@@ -186,6 +186,7 @@ async def create_server(
     reuse_address: bool | None = None,  # noqa: ARG001  there is no TIME_WAIT to step over
     **unsupported: object,
 ) -> SimulatedServer:
+    """`loop.create_server` for the running process."""
     refuse("create_server", **unsupported)
     if host is not None and not isinstance(host, str):
         raise NotImplementedError(f"create_server: host={host!r}; give one name")
@@ -208,6 +209,7 @@ async def create_connection(
     port: int | None,
     **unsupported: object,
 ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
+    """`loop.create_connection` for the running process."""
     refuse("create_connection", **unsupported)
     if port is None:
         raise ValueError("create_connection: host and port are needed")

@@ -154,11 +154,11 @@ class SimulatedTransport(asyncio.Transport):
     def _read_into_buffer(self) -> None:
         try:
             buffer = memoryview(self._protocol.get_buffer(-1))
-            if not len(buffer):
+            if not buffer:
                 raise RuntimeError("get_buffer() returned an empty buffer")
         except (ProcessEnded, SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001  as asyncio: the connection pays, not the loop
+        except BaseException as error:
             self._fatal(error)
             return
         data = self._take(len(buffer))
@@ -187,7 +187,10 @@ class SimulatedTransport(asyncio.Transport):
     def _deliver_eof(self) -> None:
         self._eof_received = False
         keep_open: list[object] = []
-        if self._guarded(lambda: keep_open.append(self._protocol.eof_received())) and not keep_open[0]:
+        if (
+            self._guarded(lambda: keep_open.append(self._protocol.eof_received()))
+            and not keep_open[0]
+        ):
             self.close()
 
     def pause_reading(self) -> None:
@@ -333,7 +336,7 @@ class SimulatedTransport(asyncio.Transport):
             call(*args)
         except (ProcessEnded, SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             self._fatal(error)
             return False
         return True
@@ -343,7 +346,7 @@ class SimulatedTransport(asyncio.Transport):
             call()
         except (ProcessEnded, SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _fatal(self, error: BaseException) -> None:
