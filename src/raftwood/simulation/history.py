@@ -104,8 +104,9 @@ def write_history(path: str | os.PathLike[str], events: Iterable[Event]) -> None
     """One line of JSON per event, in order of the calls."""
     encoder = msgspec.json.Encoder()
     with open(path, "wb") as file:
-        for event in sorted(events, key=lambda each: each.called):
-            file.write(encoder.encode(event) + b"\n")
+        file.writelines(
+            encoder.encode(event) + b"\n" for event in sorted(events, key=lambda each: each.called)
+        )
 
 
 def read_history(path: str | os.PathLike[str]) -> list[Event]:

@@ -9,12 +9,14 @@ Code of a node sees that node's clock in `loop.time()`, `call_at` and `call_late
 
 import asyncio
 import contextvars
+import gc
 import heapq
 import random
 import struct
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
 
 import xxhash
 
@@ -22,6 +24,9 @@ from raftwood.simulation.errors import Deadlock, Overrun, ProcessEnded, refuse
 from raftwood.simulation.network import Network, NetworkProfile
 from raftwood.simulation.nodes import PROCESS, Node, Process
 from raftwood.simulation.server import ProtocolFactory, create_connection, create_server
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 _PACK = struct.Struct("<dII").pack
 _CANCELLED_BEFORE_PRUNING = 200
@@ -31,6 +36,10 @@ _LISTED_IN_ERRORS_MAX = 20
 
 class SimulatedLoop(asyncio.BaseEventLoop):
     """Virtual time, a queue per process, and a trace hash."""
+
+    _closed: bool
+    _stopping: bool
+    _thread_id: int | None
 
     def __init__(
         self,
@@ -58,6 +67,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._timer_sequence = 0
         self._cancelled_timers = 0
         self._instant_steps = 0
+        self.collect_every_steps = 0
+        self._collected_at = 0
         self._hash = xxhash.xxh3_64()
         self._processes = 0
         self.nodes: dict[str, Node] = {}
@@ -115,8 +126,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         if self._closed:
@@ -124,7 +135,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         caller = PROCESS.get()
         moment = when if caller is None else caller.node.clock.to_global(when)
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        handle._scheduled = True
+        handle._scheduled = True  # type: ignore[attr-defined]
         process = caller if context is None else context.get(PROCESS)
         self._timer_sequence = sequence = self._timer_sequence + 1
         heapq.heappush(self._timers, (moment, sequence, process or self.outside, handle))
@@ -133,16 +144,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_later(
         self,
         delay: float,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_soon(
         self,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         if self._closed:
@@ -158,8 +169,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_soon_threadsafe(
         self,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         if self._thread_id is not None and self._thread_id != threading.get_ident():
@@ -175,7 +186,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.kernel_at(self.now + delay, call)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        if not handle._scheduled:
+        if not handle._scheduled:  # type: ignore[attr-defined]
             return
         self._cancelled_timers += 1
         if self._cancelled_timers > max(_CANCELLED_BEFORE_PRUNING, len(self._timers) // 2):
@@ -189,11 +200,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         runnable = self._runnable
-        if not runnable:
-            if self._stopping:
-                return
-            self._move_time()
-        if not runnable:
+        if not self._runnable:
+            if not self._stopping:
+                self._move_time()
             return
         index = int(self._choose() * len(runnable)) if len(runnable) > 1 else 0
         process = runnable[index]
@@ -210,6 +219,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._hash.update(_PACK(self.now, process.number, count))
         if self.steps > self.steps_max or self._instant_steps > self.steps_at_one_instant_max:
             self._overrun()
+        if self.collect_every_steps and self.steps - self._collected_at > self.collect_every_steps:
+            self._collected_at = self.steps
+            gc.collect()
         # As asyncio does: what these callbacks schedule runs in the next turn.
         for _ in range(count):
             handle = queue.popleft()
@@ -245,7 +257,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 thing._scheduled = False
                 process.queue.append(thing)
                 self.make_runnable(process)
-        if not runnable:
+        if not self._runnable:
             raise Deadlock(
                 f"seed {self.seed}: nothing can run and no timer is set"
                 f" at {self.now:.6f} s\n{self.describe_tasks()}"
@@ -275,14 +287,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def create_task(
         self,
-        coro: Coroutine[Any, Any, Any],
+        coro: Generator[Any, None, Result] | Coroutine[Any, Any, Result],
         *,
-        name: str | None = None,
+        name: object = None,
         context: contextvars.Context | None = None,
         **unsupported: object,
-    ) -> asyncio.Task[Any]:
+    ) -> asyncio.Task[Result]:
         refuse("create_task", **unsupported)
-        task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
+        task: asyncio.Task[Result] = super().create_task(coro, name=name, context=context)
         process = (PROCESS.get() if context is None else context.get(PROCESS)) or self.outside
         process.add_task(task)
         return task
@@ -300,7 +312,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # The network.
 
-    async def create_server(  # type: ignore[override]
+    async def create_server(
         self,
         protocol_factory: ProtocolFactory,
         host: Any = None,
@@ -309,7 +321,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> Any:
         return await create_server(self, protocol_factory, host, port, **options)
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(
         self,
         protocol_factory: ProtocolFactory,
         host: str | None = None,
@@ -320,7 +332,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # What simulated code must not use.
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(
+        self,
+        executor: Executor | None,
+        func: Callable[[*Arguments], Result],
+        *args: *Arguments,
+    ) -> asyncio.Future[Result]:
         raise NotImplementedError(
             f"run_in_executor({func!r}): threads are not simulated; use Environment.files"
         )
@@ -355,7 +372,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 def _dispose(task: asyncio.Task[Any]) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     if task.done():
-        task._log_traceback = False  # type: ignore[attr-defined]
+        task._log_traceback = False
         return
     coroutine = task.get_coro()
     assert coroutine is not None

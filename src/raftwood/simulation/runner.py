@@ -29,6 +29,7 @@ from raftwood.simulation.nodes import PROCESS, Node, Process
 Result = TypeVar("Result")
 Program = Callable[[Environment], Coroutine[Any, Any, Any]]
 _SHOWN_PROBLEMS_MAX = 10
+_COLLECT_EVERY_STEPS = 100_000
 
 
 class Machine:
@@ -134,7 +135,7 @@ class Simulation:
         for task in self.loop.outside.tasks:
             if not task.done():
                 found.append(f"scenario: {task!r} still runs")
-            elif not task.cancelled() and task._log_traceback:  # type: ignore[attr-defined]
+            elif not task.cancelled() and task._log_traceback:
                 found.append(f"scenario: {task!r} failed and nobody asked")
         found += [
             f"scenario: {resource!r} still open"
@@ -167,12 +168,15 @@ def simulate(
 
     `repeat_command` is a template such as "make simulate SEED={seed}".
     """
-    # The collector closes abandoned generators; when it runs must not depend on earlier runs.
+    # The collector closes abandoned generators, so it has to run at the same steps in every run;
+    # what was there before is frozen, because looking through it again and again takes long.
     collects = gc.isenabled()
     gc.disable()
+    gc.freeze()
     started = time.process_time()
     simulation = Simulation(seed, **options)
     loop = simulation.loop
+    loop.collect_every_steps = _COLLECT_EVERY_STEPS
     try:
         result = loop.run_until_complete(scenario(simulation))
         # A last turn, so that what the scenario closed can say so.
@@ -194,6 +198,8 @@ def simulate(
         raise
     finally:
         loop.close()
+        gc.collect()
+        gc.unfreeze()
         if collects:
             gc.enable()
 

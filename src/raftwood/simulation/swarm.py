@@ -1,4 +1,4 @@
-"""Swarm testing: each seed picks which faults there are and how often, and an injector applies them.
+"""Swarm testing: each seed picks which faults there are and how often.
 
 A run with every fault on at once hides what a run with a few would find. `SwarmProfile.choose`
 draws a profile from a seed; `FaultInjector.run` applies it until a given time and then makes the

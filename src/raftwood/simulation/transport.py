@@ -45,6 +45,7 @@ class SimulatedTransport(asyncio.Transport):
         self._loop = network.loop
         self._context = context
         self._server = server
+        self._names: dict[str, Any] = {}
         self._protocol: Any = None
         self._buffered_protocol = False
         self._closing = False
@@ -76,7 +77,14 @@ class SimulatedTransport(asyncio.Transport):
         self.incoming = peer.outgoing = Direction(self.network, peer, self)
 
     def name_ends(self, own: Any, other: Any) -> None:
-        self._extra.update(socket=own, sockname=own.getsockname(), peername=other.getsockname())
+        self._names = {
+            "socket": own,
+            "sockname": own.getsockname(),
+            "peername": other.getsockname(),
+        }
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._names.get(name, default)
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
         """Hand the connection to its protocol; called in the process's own turn."""
