@@ -1,0 +1,1 @@
+"""Virtual time, order, determinism, crashes and pauses of the simulated loop."""
