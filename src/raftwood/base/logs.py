@@ -1,7 +1,8 @@
 """A node's own log lines: structured, to stderr, as text for people or JSON lines for machines.
 
     set_up_logs(LoggingSettings(level="debug"), clock=SystemClock())
-    log = get_logger("raft").bind(store=3)
+    bind_context(store=3)
+    log = get_logger("raft")
     log.info("elected", term=7)
 
 Text that comes from outside can neither forge a line nor move a terminal's cursor: control
@@ -36,23 +37,29 @@ _SECRET_KEY: Final = re.compile(
     re.IGNORECASE,
 )
 # C0, DEL, C1, the two Unicode line breaks, text direction overrides, and lone surrogates.
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def get_logger(name: str) -> Logger:
-    """A logger of one part of the program; `bind` adds what all its lines carry."""
-    logger: Logger = structlog.get_logger(logger=name)
+    """A logger of one part of the program, made at import time or later.
+
+    `bind` adds what all its lines carry; call it after `set_up_logs`, as it fixes the set-up.
+    """
+    logger: Logger = structlog.get_logger(part=name)
     return logger
 
 
+def bind_context(**values: Any) -> None:
+    """Put the values (a node's id, say) on every line of this task and of those it starts."""
+    structlog.contextvars.bind_contextvars(**values)
+
+
 def set_up_logs(
-    settings: LoggingSettings,
-    *,
-    clock: Clock | None,
-    stream: TextIO | None = None,
-    **context: Any,
+    settings: LoggingSettings, *, clock: Clock | None, stream: TextIO | None = None
 ) -> None:
-    """Decide once per process how log lines look; `context` (the node's id, say) is on each line."""
+    """Decide once per process how log lines look, and where they go (stderr)."""
     stream = sys.stderr if stream is None else stream
     terminal = stream.isatty()
     text = settings.format == "text" or (settings.format == "auto" and terminal)
@@ -61,21 +68,25 @@ def set_up_logs(
     def stamp(_logger: Any, _method: str, event: _Event) -> _Event:
         if clock is not None:
             event["time"] = _utc(clock.wall_ns())
-        return {**context, **event}
+        return event
 
-    render: Any = structlog.dev.ConsoleRenderer(
-        colors=colours,
-        sort_keys=False,
-        timestamp_key="time",
-        exception_formatter=_write_traceback,
-    )
+    render: structlog.typing.Processor = _json_line
+    if text:
+        # The default formatter of exceptions would print local variables, secrets among them.
+        render = structlog.dev.ConsoleRenderer(
+            colors=colours,
+            sort_keys=False,
+            timestamp_key="time",
+            exception_formatter=structlog.dev.plain_traceback,
+        )
     structlog.configure(
         processors=[
-            structlog.stdlib.add_log_level if False else structlog.processors.add_log_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
             stamp,
             structlog.processors.format_exc_info,
             clean,
-            render if text else _json_line,
+            render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[settings.level.upper()]
@@ -130,7 +141,3 @@ def _utc(wall_ns: int) -> str:
 
 def _json_line(_logger: Any, _method: str, event: _Event) -> str:
     return msgspec.json.encode(event).decode()
-
-
-def _write_traceback(_stream: TextIO, _exception: Any) -> None:
-    raise NotImplementedError

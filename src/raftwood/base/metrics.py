@@ -16,9 +16,16 @@ and used bound: no lookup by label on a hot path.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -30,6 +37,11 @@ SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 BYTES: Final = tuple(float(1 << power) for power in range(6, 27, 2))
 SERIES_MAX: Final = 10_000
 """Series of one metric: labels from outside must not fill the memory."""
+
+# They double the series, and carry the wall clock into simulations.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+F = TypeVar("F", Counter, Gauge, Histogram)
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
@@ -43,19 +55,18 @@ class Metrics:
         self._families: dict[str, Counter | Gauge | Histogram] = {}
         self._pulled: dict[str, _Pulled] = {}
         self._series: dict[str, set[tuple[str, ...]]] = {}
+        self._shapes: dict[str, tuple[type, tuple[str, ...]]] = {}
 
-    def counter(self, name: str, help_text: str, labels: Mapping[str, str] | None = None) -> Counter:
+    def counter(
+        self, name: str, help_text: str, labels: Mapping[str, str] | None = None
+    ) -> Counter:
         """What only grows."""
         _check_counter(name)
-        family, values = self._family(Counter, name, help_text, labels or {})
-        assert isinstance(family, Counter)
-        return family.labels(*values) if values else family
+        return self._bound(Counter, name, help_text, labels or {})
 
     def gauge(self, name: str, help_text: str, labels: Mapping[str, str] | None = None) -> Gauge:
         """What goes up and down."""
-        family, values = self._family(Gauge, name, help_text, labels or {})
-        assert isinstance(family, Gauge)
-        return family.labels(*values) if values else family
+        return self._bound(Gauge, name, help_text, labels or {})
 
     def histogram(
         self,
@@ -66,9 +77,7 @@ class Metrics:
         buckets: Sequence[float] = SECONDS,
     ) -> Histogram:
         """How often which size; 1 µs per observation, so once per batch, never per record."""
-        family, values = self._family(Histogram, name, help_text, labels or {}, buckets)
-        assert isinstance(family, Histogram)
-        return family.labels(*values) if values else family
+        return self._bound(Histogram, name, help_text, labels or {}, buckets=buckets)
 
     def pull_counter(
         self,
@@ -107,9 +116,15 @@ class Metrics:
     def _values(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         return (*self._constant.values(), *labels.values())
 
-    def _admit(self, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+    def _admit(self, kind: type, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """The values of all labels, once the name and the number of series are checked."""
         if not _NAME.fullmatch(name) or name.startswith(PREFIX):
             raise InvalidInput(f"metric name {name!r} is not lower_case_words without {PREFIX}")
+        shape = self._shapes.setdefault(name, (kind, tuple(labels)))
+        if shape != (kind, tuple(labels)):
+            raise InvalidInput(
+                f"metric {name} exists already as a {shape[0].__name__} with labels {shape[1]}"
+            )
         values = self._values(labels)
         series = self._series.setdefault(name, set())
         if len(series) >= SERIES_MAX and values not in series:
@@ -119,24 +134,17 @@ class Metrics:
         series.add(values)
         return values
 
-    def _family(
-        self,
-        kind: type[Counter | Gauge | Histogram],
-        name: str,
-        help_text: str,
-        labels: Mapping[str, str],
-        buckets: Sequence[float] = (),
-    ) -> tuple[Counter | Gauge | Histogram, tuple[str, ...]]:
-        values = self._admit(name, labels)
+    def _bound(
+        self, kind: type[F], name: str, help_text: str, labels: Mapping[str, str], **extra: Any
+    ) -> F:
+        values = self._admit(kind, name, labels)
         family = self._families.get(name)
         if family is None:
-            extra = {"buckets": buckets} if buckets else {}
             names = (*self._constant, *labels)
             family = kind(PREFIX + name, help_text, names, registry=self._registry, **extra)
             self._families[name] = family
-        elif not isinstance(family, kind):
-            raise InvalidInput(f"metric {name} exists already as a {type(family).__name__}")
-        return family, values
+        assert isinstance(family, kind)
+        return family.labels(*values) if values else family
 
     def _pull(
         self,
@@ -146,7 +154,7 @@ class Metrics:
         read: Callable[[], float],
         labels: Mapping[str, str],
     ) -> None:
-        values = self._admit(name, labels)
+        values = self._admit(kind, name, labels)
         pulled = self._pulled.get(name)
         if pulled is None:
             pulled = _Pulled(kind, PREFIX + name, help_text, (*self._constant, *labels))
