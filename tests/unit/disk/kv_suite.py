@@ -136,13 +136,17 @@ class KvSuite:
     def test_many_scans_with_bounds_keep_them_apart(self, tmp_path: os.PathLike[str]) -> None:
         async def main() -> None:
             async with self.opened(os.path.join(tmp_path, "kv")) as engine:
-                keys = [b"%04d" % number for number in range(300)]
+                keys = [b"key%06d" % number for number in range(300)]
                 engine.write_batch([Put(key, key) for key in keys])
-                scans = [engine.scan(keys[n], keys[n + 3], reverse=bool(n % 2)) for n in range(250)]
-                for number, scan in enumerate(scans):
-                    found = [key for key, _ in scan]
-                    wanted = keys[number : number + 3]
-                    assert found == (wanted[::-1] if number % 2 else wanted)
+                for reverse in (False, True):
+                    # Each bound is an object of its own, so that the scan alone keeps it alive.
+                    scans = [
+                        engine.scan(keys[n], b"key%06d" % (n + 3), reverse=reverse)
+                        for n in range(290)
+                    ]
+                    for number, scan in enumerate(scans):
+                        wanted = sorted(keys[number : number + 3], reverse=reverse)
+                        assert [key for key, _ in scan] == wanted
 
         self.run(main())
 
