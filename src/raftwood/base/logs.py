@@ -24,6 +24,7 @@ import structlog
 from raftwood.base.environment import Clock
 from raftwood.base.sections import LoggingSettings
 from raftwood.base.settings import HIDDEN, Secret
+from raftwood.base.text import escaped
 
 Logger = structlog.typing.FilteringBoundLogger
 _Event = MutableMapping[str, Any]
@@ -35,10 +36,6 @@ _DEPTH_MAX: Final = 4
 _SECRET_KEY: Final = re.compile(
     r"passw|secret|token|credential|authorization|api_?key|private_?key|access_?key|cookie",
     re.IGNORECASE,
-)
-# C0, DEL, C1, the two Unicode line breaks, text direction overrides, and lone surrogates.
-_CONTROL: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
@@ -130,7 +127,7 @@ def _clean(value: Any, key: str, depth: int) -> Any:
 def _escape(text: str) -> str:
     if len(text) > TEXT_CHARACTERS_MAX:
         text = f"{text[:TEXT_CHARACTERS_MAX]}… ({len(text)} characters)"
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return escaped(text)
 
 
 def _utc(wall_ns: int) -> str:
