@@ -73,24 +73,24 @@ def load_configuration(
     """
     environment = environment or {}
     file = file or environment.get(FILE_VARIABLE) or None
-    text = "" if file is None else _read(file)
-    return compose(kind, text=text, file=file or "", environment=environment, flags=assignments)
+    data = b"" if file is None else _read(file)
+    return compose(kind, data=data, file=file or "", environment=environment, flags=assignments)
 
 
 def compose(
     kind: type[T],
     *,
-    text: str = "",
+    data: bytes = b"",
     file: str = "",
     environment: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
 ) -> Configuration[T]:
-    """As `load_configuration`, with the file's text at hand."""
+    """As `load_configuration`, with the file's contents at hand."""
     known = {setting.name: setting for setting in describe(kind)}
     problems: list[str] = []
     given: dict[str, _Given] = {}
     # From the weakest source to the strongest, so that the strongest is what remains.
-    given.update(_from_file(text, file, known, problems))
+    given.update(_from_file(_parse(data, file), file, known, problems))
     given.update(_from_environment(environment or {}, known, problems))
     given.update(_from_flags(flags, known, problems))
 
@@ -152,23 +152,26 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _read(file: str) -> str:
+def _read(file: str) -> bytes:
     try:
         with open(file, "rb") as stream:
-            data = stream.read(FILE_BYTES_MAX + 1)
+            return stream.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InvalidConfiguration(
             f"configuration file {file!r} cannot be read: {reason}; give the path of a TOML file "
             f"with --config or {FILE_VARIABLE}"
         ) from error
+
+
+def _parse(data: bytes, file: str) -> dict[str, Any]:
     if len(data) > FILE_BYTES_MAX:
         raise InvalidConfiguration(
             f"configuration file {file!r} is above {FILE_BYTES_MAX} bytes: "
             "`raftwood config example` prints all there is to set"
         )
     try:
-        return data.decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
@@ -176,9 +179,6 @@ def _read(file: str) -> str:
             f"configuration file {file!r}, line {line}, column {column}: not UTF-8; save the file "
             "as UTF-8"
         ) from error
-
-
-def _parse(text: str, file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -200,11 +200,11 @@ def _parse(text: str, file: str) -> dict[str, Any]:
 
 
 def _from_file(
-    text: str, file: str, known: Mapping[str, Setting], problems: list[str]
+    tables: dict[str, Any], file: str, known: Mapping[str, Setting], problems: list[str]
 ) -> dict[str, _Given]:
     found: dict[str, _Given] = {}
     sections = {setting.section for setting in known.values()}
-    for section, table in _parse(text, file).items():
+    for section, table in tables.items():
         if section not in sections:
             hint = _closest(section, sections)
             problems.append(f"unknown section {_shown(section)} (from file {file}){hint}")

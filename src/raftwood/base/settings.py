@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 import msgspec
 from msgspec import inspect
 
-from raftwood.base.quantities import parse_quantity, units_of
+from raftwood.base.quantities import BYTES, parse_quantity, units_of
 
 Scope = Literal["node", "cluster"]
 HIDDEN = "****"
@@ -165,10 +165,15 @@ def _meaning(annotation: Any) -> str:
 def _allowed(annotation: Any, key: str) -> str:
     if _plain(annotation) is Secret:
         return "a text"
+    if get_origin(_plain(annotation)) is Literal:
+        # In order of declaration, which means something; msgspec would sort them.
+        return "one of " + ", ".join(get_args(_plain(annotation)))
     kind = inspect.type_info(annotation)
     if isinstance(kind, inspect.Metadata):
         kind = kind.type
-    unit = {"B": "bytes", "ms": "milliseconds"}[list(units)[1]] if (units := units_of(key)) else ""
+    unit = ""
+    if (units := units_of(key)) is not None:
+        unit = 'bytes (or a text as "64MiB")' if units is BYTES else 'milliseconds (or as "5s")'
     return _allowed_by_kind(kind, unit)
 
 
