@@ -66,4 +66,6 @@ def _write_table(titles: list[str], cells: list[list[str]]) -> None:
         table.add_column(title, style="bold" if number == 0 else None, overflow="fold")
     for line in cells:
         table.add_row(*(Text(cell) for cell in line))
-    Console(file=sys.stdout, no_color=bool(os.environ.get("NO_COLOR"))).print(table)
+    Console(file=sys.stdout, color_system=None if os.environ.get("NO_COLOR") else "auto").print(
+        table
+    )

@@ -10,6 +10,7 @@ Every field has a default and a `msgspec.Meta(description=...)`, and bounds wher
 A field of type `Secret` never shows its value.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -126,9 +127,10 @@ def _convert(value: Any, annotation: Any, *, strict: bool) -> Any:
     raise ValueError(text[:1].lower() + text[1:])
 
 
-def describe(settings: type[msgspec.Struct]) -> list[Setting]:
+@functools.cache
+def describe(settings: type[msgspec.Struct]) -> tuple[Setting, ...]:
     """Every setting of a struct whose fields are sections, in order of declaration."""
-    return list(_describe(settings))
+    return tuple(_describe(settings))
 
 
 def _describe(settings: type[msgspec.Struct]) -> Iterator[Setting]:
