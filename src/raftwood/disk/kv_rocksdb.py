@@ -5,7 +5,7 @@ was not flushed is replayed from it. rocksdict holds the GIL in get, write, iter
 and open, and releases it in flush and in a get of a list; so those two run in threads, and a value
 has a size limit that keeps the others short.
 
-What rocksdict 0.3 gets wrong, each with a test:
+What rocksdict 0.3 gets wrong, and is kept away from here:
 - its `items()` ends silently at a damaged block, so scans walk the raw iterator and ask its status;
 - a `ReadOptions` with a bound must outlive the iterator, which keeps only a pointer into it;
 - `set_iterate_lower_bound` sets the upper bound;
