@@ -130,7 +130,10 @@ class FileSystem:
             inode.changes.append(DataChange(length, None))
 
     def _read(self, session: Session, operation: files.Read) -> memoryview:
-        inode = session.inode(normal_path(operation.path))
+        path = normal_path(operation.path)
+        inode = session.opened.get(path) or self.files.get(path)
+        if inode is None:
+            raise _error(errno.ENOENT, path)
         return memoryview(inode.cached.read(operation.offset, operation.length))
 
     def _size(self, session: Session, operation: files.Size) -> int | None:

@@ -1,0 +1,95 @@
+"""The `raftwood` command: what it understands, and how it ends.
+
+A command stands in a file of its own in `commands/` and is loaded when it is called; a new one is
+one line in `_COMMANDS`. Exit status: 0 done, 1 failed, 2 the user must change the request,
+130 interrupted, 141 nobody reads the output.
+"""
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Final
+
+from raftwood import __version__
+from raftwood.base.errors import InvalidInput, RaftwoodError
+from raftwood.base.text import escaped
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+EXIT_FAILED: Final = 1
+EXIT_INVALID: Final = 2
+EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141
+
+_COMMANDS: Final = {
+    "config": ("raftwood.app.commands.config:app", "Show and check the configuration."),
+}
+"""Name → where its `cyclopts.App` is, and its line in the help."""
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Carry out one command line; returns the exit status."""
+    debug = "--debug" in arguments
+    tokens = [argument for argument in arguments if argument != "--debug"]
+    try:
+        status = _dispatch(tokens)
+        # What is still in the buffer can break the pipe too, and only here can it be caught.
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes again at its end, and must find something to write to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _ended(debug, "interrupted", EXIT_INTERRUPTED)
+    except InvalidInput as error:
+        return _ended(debug, error.message, EXIT_INVALID)
+    except RaftwoodError as error:
+        return _ended(debug, error.message, EXIT_FAILED)
+    return status
+
+
+def _dispatch(tokens: list[str]) -> int:
+    if tokens == ["--version"]:
+        # Answered without loading the command line's library: scripts ask this often.
+        sys.stdout.write(__version__ + "\n")
+        return 0
+    from cyclopts import CycloptsError  # noqa: PLC0415
+
+    try:
+        result = _application()(
+            tokens, exit_on_error=False, print_error=False, result_action="return_value"
+        )
+    except CycloptsError as error:
+        raise InvalidInput(f"{' '.join(str(error).split())} See `raftwood --help`.") from error
+    return result if isinstance(result, int) else 0
+
+
+def _application() -> "App":
+    from cyclopts import App  # noqa: PLC0415
+
+    application = App(
+        name="raftwood",
+        help="A distributed log platform: ships, keeps, serves and processes logs.",
+        help_epilogue="--debug shows the traceback of an error.",
+        help_format="plaintext",
+        version=__version__,
+        suppress_keyboard_interrupt=False,
+    )
+    for name, (place, line) in _COMMANDS.items():
+        application.command(place, name=name, help=line)
+    return application
+
+
+def _ended(debug: bool, message: str, status: int) -> int:
+    if debug:
+        traceback.print_exc()
+    # A configuration tells all its mistakes at once, a line each.
+    for line in message.splitlines():
+        sys.stderr.write(f"error: {escaped(line)}\n")
+    return status

@@ -1,0 +1,71 @@
+"""What commands print: tables for people, JSON for machines; colours on a terminal alone.
+
+    write_rows([{"shard": 3, "bytes": 10}], {"shard": "shard", "bytes": "bytes"}, "text")
+
+Rows are plain data. As JSON, each row is printed whole; as text, the named columns under their
+titles. A pipe gets aligned columns without frames; NO_COLOR is honoured.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from raftwood.base.text import escaped
+
+Format = Literal["text", "json"]
+
+
+def write_line(text: str) -> None:
+    """Print a text that is ours."""
+    sys.stdout.write(text + "\n")
+
+
+def write_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], output: Format
+) -> None:
+    """Print rows as a table, or as a JSON list."""
+    if output == "json":
+        write_line(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        return
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    titles = list(columns.values())
+    if sys.stdout.isatty():
+        _write_table(titles, cells)
+    else:
+        _write_aligned(titles, cells)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return escaped(value)
+    return msgspec.json.encode(value).decode()
+
+
+def _write_aligned(titles: list[str], cells: list[list[str]]) -> None:
+    lines = [titles, *cells]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        write_line("  ".join(padded).rstrip())
+
+
+def _write_table(titles: list[str], cells: list[list[str]]) -> None:
+    # Loaded only where it is seen.
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for number, title in enumerate(titles):
+        table.add_column(title, style="bold" if number == 0 else None, overflow="fold")
+    for line in cells:
+        table.add_row(*(Text(cell) for cell in line))
+    Console(file=sys.stdout, color_system=None if os.environ.get("NO_COLOR") else "auto").print(
+        table
+    )

@@ -1,0 +1,13 @@
+"""All settings there are: one line per section, each defined by the package it belongs to."""
+
+import msgspec
+
+from raftwood.base.sections import ClusterSettings, LoggingSettings, NodeSettings
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """A field is a section; its name is the section's in files, flags and the environment."""
+
+    cluster: ClusterSettings
+    node: NodeSettings
+    logs: LoggingSettings

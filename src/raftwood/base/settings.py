@@ -1,0 +1,205 @@
+"""What a setting is: a field of a section, with its type, bounds, unit, meaning and default.
+
+A package that has settings defines one `Section`; `app/settings.py` puts the sections together.
+Every field has a default and a `msgspec.Meta(description=...)`, and bounds where it has any:
+
+    class DiskSettings(Section, frozen=True):
+        scope = "node"
+        segment_bytes: Annotated[int, Meta(ge=1 << 20, description="Size of one file.")] = 64 << 20
+
+A field of type `Secret` never shows its value.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import inspect
+
+from raftwood.base.quantities import BYTES, parse_quantity, units_of
+
+Scope = Literal["node", "cluster"]
+HIDDEN = "****"
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one package; relations between fields are checked in `__post_init__`."""
+
+    scope: ClassVar[Scope] = "node"
+    """A `cluster` section must be the same on every node; a `node` section is this node's own."""
+
+
+class Secret:
+    """A text that is used and never shown: only `reveal` gives it away."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str = "") -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return HIDDEN if self._text else "''"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> tuple[type["Secret"], tuple[()]]:
+        # A copy through serialization would carry the text where nobody looks for it.
+        raise TypeError("a secret is not serialized")
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting, as it was declared."""
+
+    section: str
+    key: str
+    scope: Scope
+    annotation: Any
+    default: Any
+    meaning: str
+    allowed: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.section}.{self.key}"
+
+    @property
+    def variable(self) -> str:
+        return f"RAFTWOOD_{self.section.upper()}__{self.key.upper()}"
+
+    @property
+    def secret(self) -> bool:
+        return _plain(self.annotation) is Secret
+
+    def show(self, value: Any) -> Any:
+        """The value as anybody may see it: plain data, secrets hidden."""
+        if self.secret:
+            return HIDDEN if value else ""
+        return msgspec.to_builtins(value)
+
+    def parse(self, value: Any) -> Any:
+        """From a file's plain data; ValueError says what is wrong."""
+        if isinstance(value, str) and (units := units_of(self.key)) is not None:
+            value = parse_quantity(value, units)
+        return _convert(value, self.annotation, strict=True)
+
+    def parse_text(self, text: str) -> Any:
+        """From a flag or an environment variable, where everything is text."""
+        if units_of(self.key) is not None:
+            return self.parse(text)
+        plain = _plain(self.annotation)
+        if plain is str or plain is Secret or get_origin(plain) is Literal:
+            return self.parse(text)
+        if get_origin(plain) in (tuple, list):
+            parts = [part.strip() for part in text.split(",") if part.strip()]
+            return _convert(parts, self.annotation, strict=False)
+        return _convert(text, self.annotation, strict=False)
+
+
+def _plain(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _convert(value: Any, annotation: Any, *, strict: bool) -> Any:
+    if _plain(annotation) is Secret:
+        # msgspec's messages name no value, but a secret of a wrong type must not show either.
+        if not isinstance(value, str):
+            raise ValueError("expected a text")
+        return Secret(value)
+    try:
+        return msgspec.convert(value, annotation, strict=strict)
+    except msgspec.ValidationError as error:
+        text = str(error)
+    except (OverflowError, RecursionError) as error:
+        text = str(error)
+    raise ValueError(text[:1].lower() + text[1:])
+
+
+@functools.cache
+def describe(settings: type[msgspec.Struct]) -> tuple[Setting, ...]:
+    """Every setting of a struct whose fields are sections, in order of declaration."""
+    return tuple(_describe(settings))
+
+
+def _describe(settings: type[msgspec.Struct]) -> Iterator[Setting]:
+    for section, kind in get_type_hints(settings).items():
+        hints = get_type_hints(kind, include_extras=True)
+        for field in msgspec.structs.fields(kind):
+            annotation = hints[field.name]
+            yield Setting(
+                section=section,
+                key=field.name,
+                scope=kind.scope,
+                annotation=annotation,
+                default=_default(kind, field),
+                meaning=_meaning(annotation),
+                allowed=_allowed(annotation, field.name),
+            )
+
+
+def _default(kind: type[Section], field: msgspec.structs.FieldInfo) -> Any:
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    raise TypeError(f"{kind.__name__}.{field.name} has no default; every setting needs one")
+
+
+def _meaning(annotation: Any) -> str:
+    for extra in get_args(annotation)[1:]:
+        if isinstance(extra, msgspec.Meta) and extra.description:
+            return extra.description
+    raise TypeError(f"{annotation} has no Meta(description=...); every setting needs one")
+
+
+def _allowed(annotation: Any, key: str) -> str:
+    if _plain(annotation) is Secret:
+        return "a text"
+    if get_origin(_plain(annotation)) is Literal:
+        # In order of declaration, which means something; msgspec would sort them.
+        return "one of " + ", ".join(get_args(_plain(annotation)))
+    kind = inspect.type_info(annotation)
+    if isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    unit = ""
+    if (units := units_of(key)) is not None:
+        unit = 'bytes (or a text as "64MiB")' if units is BYTES else 'milliseconds (or as "5s")'
+    return _allowed_by_kind(kind, unit)
+
+
+def _allowed_by_kind(kind: inspect.Type, unit: str) -> str:
+    match kind:
+        case inspect.IntType() | inspect.FloatType():
+            what = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+            low = f"from {kind.ge}" if kind.ge is not None else None
+            low = f"above {kind.gt}" if kind.gt is not None else low
+            high = f"to {kind.le}" if kind.le is not None else None
+            high = f"below {kind.lt}" if kind.lt is not None else high
+            return " ".join(
+                part for part in (what, f"of {unit}" if unit else "", low, high) if part
+            )
+        case inspect.StrType():
+            length = f" of at most {kind.max_length} characters" if kind.max_length else ""
+            return f"a text{length}" + (f" matching {kind.pattern}" if kind.pattern else "")
+        case inspect.LiteralType():
+            return "one of " + ", ".join(str(value) for value in kind.values)
+        case inspect.EnumType():
+            return "one of " + ", ".join(str(member.value) for member in kind.cls)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.VarTupleType() | inspect.ListType():
+            return f"a list, each {_allowed_by_kind(kind.item_type, unit)}"
+        case _:
+            raise TypeError(f"no setting can be of {type(kind).__name__}")

@@ -1,0 +1,328 @@
+"""`RocksEngine`: the `KvEngine` seam over RocksDB.
+
+RocksDB's own write-ahead log is off: the log of whoever uses the engine is the only one, and what
+was not flushed is replayed from it. rocksdict holds the GIL in get, write, iterators, checkpoint
+and open, and releases it in flush and in a get of a list; so those two run in threads, and a value
+has a size limit that keeps the others short.
+
+What rocksdict 0.3 gets wrong, and is kept away from here:
+- its `items()` ends silently at a damaged block, so scans walk the raw iterator and ask its status;
+- a `ReadOptions` with a bound must outlive the iterator, which keeps only a pointer into it;
+- `set_iterate_lower_bound` sets the upper bound;
+- a range deletion whose end is before its start fails, and every later write with it.
+"""
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import rocksdict
+
+from raftwood.base.errors import (
+    AlreadyExists,
+    DiskFull,
+    InternalError,
+    NotFound,
+    RaftwoodError,
+    ShuttingDown,
+    StoreDamaged,
+    StoreError,
+    StoreLocked,
+    TooLarge,
+    UnsupportedVersion,
+)
+from raftwood.base.seams import Delete, Mutation, Put
+from raftwood.disk.kv_stamp import read_stamp, write_stamp
+
+KEY_BYTES_MAX: Final = 64 << 10
+VALUE_BYTES_MAX: Final = 4 << 20
+"""A put holds the GIL while it copies; 4 MiB takes about 2 ms."""
+
+KEYS_ON_LOOP_MAX: Final = 1
+"""More keys than this are fetched in a thread: a cold read may wait for the disk."""
+
+
+class RocksEngine:
+    """One RocksDB in one folder; use `await RocksEngine.open(folder)`."""
+
+    def __init__(self, folder: str, database: "rocksdict.Rdict") -> None:
+        self._folder = folder
+        self._database: rocksdict.Rdict | None = database
+        self._unlogged = rocksdict.WriteOptions()
+        # An attribute, whatever the library's own type stubs say.
+        self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
+        self._scans: weakref.WeakSet[_Scan] = weakref.WeakSet()
+        self._flushing = threading.Lock()
+        # Closing under a thread that reads would leave it with a closed database half-way.
+        self._busy = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @classmethod
+    async def open(
+        cls, folder: str, *, cache_bytes: int = 64 << 20, write_buffer_bytes: int = 64 << 20
+    ) -> "RocksEngine":
+        """Open the engine in a folder, making both where they are missing."""
+        durable_sequence = await asyncio.to_thread(read_stamp, folder)
+        options = _options(cache_bytes=cache_bytes, write_buffer_bytes=write_buffer_bytes)
+        try:
+            # Opening holds the GIL, so a thread would gain nothing.
+            database = rocksdict.Rdict(folder, options)
+        except Exception as error:
+            raise _mapped(error, folder) from error
+        engine = cls(folder, database)
+        found_sequence = database.latest_sequence_number()
+        if found_sequence < durable_sequence:
+            # RocksDB takes a manifest cut short for a crash and forgets what stood behind the cut.
+            database.close()
+            raise _damaged(
+                folder, f"it ends at sequence {found_sequence}, {durable_sequence} was flushed"
+            )
+        return engine
+
+    def get(self, key: bytes) -> bytes | None:
+        database = self._open_database()
+        try:
+            value: bytes | None = database.get(key)
+        except Exception as error:
+            raise _mapped(error, self._folder) from error
+        return value
+
+    async def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if len(keys) <= KEYS_ON_LOOP_MAX:
+            return [self.get(key) for key in keys]
+        wanted = list(keys)
+        values: list[bytes | None] = await self._in_thread(
+            lambda database: database.get(wanted)  # type: ignore[arg-type]
+        )
+        return values
+
+    def write_batch(self, mutations: Sequence[Mutation]) -> None:
+        database = self._open_database()
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for mutation in mutations:
+            if isinstance(mutation, Put):
+                if len(mutation.key) > KEY_BYTES_MAX or len(mutation.value) > VALUE_BYTES_MAX:
+                    raise _too_large(mutation)
+                batch.put(mutation.key, mutation.value)
+            elif isinstance(mutation, Delete):
+                batch.delete(mutation.key)
+            elif mutation.start < mutation.end:
+                batch.delete_range(mutation.start, mutation.end)
+        try:
+            database.write(batch, self._unlogged)
+        except Exception as error:
+            raise _mapped(error, self._folder) from error
+
+    def scan(
+        self, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        database = self._open_database()
+        scan = _Scan(database, self._folder, start, end, reverse=reverse)
+        self._scans.add(scan)
+        return scan
+
+    async def flush(self) -> None:
+        await self._in_thread(self._flush)
+
+    async def checkpoint(self, folder: str) -> None:
+        await asyncio.to_thread(_check_new, folder)
+        # A checkpoint flushes with the GIL held; after a flush of our own little is left to it.
+        await self.flush()
+        database = self._open_database()
+        sequence = database.latest_sequence_number()
+        try:
+            rocksdict.Checkpoint(database).create_checkpoint(folder)
+        except Exception as error:
+            raise _mapped(error, folder) from error
+        await asyncio.to_thread(write_stamp, folder, sequence)
+
+    async def close(self) -> None:
+        """Flush and close; scans still under way end with an error. Closing twice is fine."""
+        if (database := self._database) is None:
+            return
+        self._database = None
+        await self._idle.wait()
+        for scan in list(self._scans):
+            scan.stop()
+        try:
+            await self._run(database, self._flush)
+        finally:
+            # Whatever the flush came to, the lock on the folder goes.
+            await self._run(database, rocksdict.Rdict.close)
+
+    def _flush(self, database: "rocksdict.Rdict") -> None:
+        with self._flushing:
+            # What was written before this line is durable after the flush; later writes may not be.
+            sequence = database.latest_sequence_number()
+            database.flush()
+            write_stamp(self._folder, sequence)
+
+    def _open_database(self) -> "rocksdict.Rdict":
+        if self._database is None:
+            raise _closed(self._folder)
+        return self._database
+
+    async def _in_thread(self, work: Callable[["rocksdict.Rdict"], Any]) -> Any:
+        return await self._run(self._open_database(), work)
+
+    async def _run(
+        self, database: "rocksdict.Rdict", work: Callable[["rocksdict.Rdict"], Any]
+    ) -> Any:
+        self._busy += 1
+        self._idle.clear()
+
+        def run() -> Any:
+            try:
+                return work(database)
+            except RaftwoodError:
+                raise
+            except Exception as error:
+                raise _mapped(error, self._folder) from error
+
+        future = asyncio.get_running_loop().run_in_executor(None, run)
+        # Counted down when the thread is done, even where its caller was cancelled before.
+        future.add_done_callback(self._thread_done)
+        return await asyncio.shield(future)
+
+    def _thread_done(self, future: asyncio.Future[Any]) -> None:
+        self._busy -= 1
+        if self._busy == 0:
+            self._idle.set()
+        if not future.cancelled():
+            future.exception()
+
+
+class _Scan(Iterator[tuple[bytes, bytes]]):
+    """A walk over the pairs as they were when it was made."""
+
+    def __init__(
+        self,
+        database: "rocksdict.Rdict",
+        folder: str,
+        start: bytes,
+        end: bytes | None,
+        *,
+        reverse: bool,
+    ) -> None:
+        self._folder = folder
+        self._start = start
+        self._reverse = reverse
+        self._options = rocksdict.ReadOptions()
+        if end is not None:
+            self._options.set_iterate_upper_bound(end)
+        self._cursor: rocksdict.RdictIter | None = database.iter(self._options)
+        self._finished = end is not None and end <= start
+        if reverse:
+            self._cursor.seek_to_last()
+        else:
+            self._cursor.seek(start)
+
+    def __iter__(self) -> "_Scan":
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if self._finished:
+            self.stop()
+            raise StopIteration
+        cursor = self._cursor
+        if cursor is None:
+            raise _closed(self._folder)
+        if not cursor.valid():
+            self._finish(cursor)
+        key: bytes = cursor.key()
+        if self._reverse:
+            if key < self._start:
+                self._finish(cursor)
+            pair = key, cursor.value()
+            cursor.prev()
+        else:
+            pair = key, cursor.value()
+            cursor.next()
+        return pair
+
+    def stop(self) -> None:
+        """Let go of the files; the iterator goes before the options that it points into."""
+        self._cursor = None
+
+    def _finish(self, cursor: "rocksdict.RdictIter") -> None:
+        try:
+            cursor.status()
+        except Exception as error:
+            raise _mapped(error, self._folder) from error
+        self._finished = True
+        self.stop()
+        raise StopIteration
+
+
+def _check_new(folder: str) -> None:
+    if os.path.exists(folder):
+        raise AlreadyExists(f"checkpoint folder {folder!r} exists: give a new one")
+    parent = os.path.dirname(os.path.abspath(folder))
+    if not os.path.isdir(parent):
+        raise NotFound(f"checkpoint folder {folder!r} has no folder above it: make {parent!r}")
+
+
+def _options(*, cache_bytes: int, write_buffer_bytes: int) -> "rocksdict.Options":
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(rocksdict.Cache(cache_bytes))
+    table.set_bloom_filter(10, False)
+    table.set_checksum_type(rocksdict.ChecksumType.xxh3())
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_paranoid_checks(True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    # Its LOG files are for people; without bounds they grow for ever.
+    options.set_max_log_file_size(1 << 20)
+    options.set_keep_log_file_num(4)
+    return options
+
+
+def _mapped(error: Exception, folder: str) -> RaftwoodError:
+    """RocksDB's status is the beginning of a plain Exception's text."""
+    if isinstance(error, rocksdict.DbClosedError):
+        return _closed(folder)
+    text = " ".join(str(error).split())
+    if "lock hold by current process" in text or "While lock file" in text:
+        return StoreLocked(
+            f"key-value engine {folder!r} is used by another process or another engine of this "
+            "one: end it first, or give another data folder"
+        )
+    if "No space left" in text:
+        return DiskFull(f"key-value engine {folder!r}: {text}; make room on the disk")
+    if "unsupported format_version" in text or "newer version of RocksDB" in text:
+        # A damaged footer reads as an unknown version too, so the message names both.
+        return UnsupportedVersion(
+            f"key-value engine {folder!r} has a file of an unknown format ({text}): it was written "
+            "by a newer version, so use that one; or it is damaged, so restore it from a checkpoint"
+        )
+    if text.startswith("Corruption") or "No such file or directory" in text:
+        return _damaged(folder, text)
+    if text.startswith(("IO error", "Invalid argument", "Not implemented")) or "os error" in text:
+        return StoreError(
+            f"key-value engine {folder!r}: {text}; check the folder's path, permissions and disk"
+        )
+    return InternalError(f"key-value engine {folder!r}: {text}; look into its LOG file")
+
+
+def _damaged(folder: str, reason: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"key-value engine {folder!r} is damaged: {reason}; restore it from a checkpoint or a "
+        "replica, and keep the folder for a look at its disk"
+    )
+
+
+def _closed(folder: str) -> ShuttingDown:
+    return ShuttingDown(f"key-value engine {folder!r} is closed: open it again")
+
+
+def _too_large(mutation: Put) -> TooLarge:
+    return TooLarge(
+        f"a pair of {len(mutation.key)} and {len(mutation.value)} bytes is above the limit of "
+        f"{KEY_BYTES_MAX} for a key and {VALUE_BYTES_MAX} for a value: split the value"
+    )

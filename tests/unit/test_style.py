@@ -1,0 +1,250 @@
+"""The house rules that a program can check; each exception is named, with its reason."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import raftwood
+
+SOURCE = Path(raftwood.__file__).parent
+REPOSITORY = SOURCE.parent.parent
+LINES_MAX = 500
+
+FILES = {str(file.relative_to(SOURCE)): file for file in sorted(SOURCE.rglob("*.py"))}
+
+_RUNS_OTHERS = "runs the code of others and reports whatever it raises"
+SUPERVISORS = {
+    "net/session.py": "a handler's bug fails its own call, not the connection",
+    "simulation/loop.py": _RUNS_OTHERS,
+    "simulation/mutator.py": _RUNS_OTHERS,
+    "simulation/runner.py": _RUNS_OTHERS,
+    "simulation/transport.py": _RUNS_OTHERS,
+}
+"""Files that may catch everything and go on; to clean up or map and raise is open to all."""
+
+BANNED_EVERYWHERE = {
+    "asyncio.as_completed": "its order differs from run to run",
+    "asyncio.ensure_future": "use a TaskGroup, so that no task is an orphan",
+    "eval": "runs what it is given",
+    "exec": "runs what it is given",
+    "marshal": "runs what it is given",
+    "os.system": "runs a shell",
+    "os.popen": "runs a shell",
+    "pickle": "runs what it is given",
+    "shelve": "runs what it is given",
+    "yaml.load": "runs what it is given",
+}
+
+SIMULATABLE = (
+    "clogs",
+    "disk",
+    "dlog",
+    "loghub",
+    "logservice",
+    "metastore",
+    "net",
+    "raft",
+    "zeppelin",
+)
+BANNED_IN_SIMULATION = {
+    "asyncio.to_thread": "threads run in an order of their own",
+    "concurrent": "threads run in an order of their own",
+    "datetime.datetime.now": "the clock comes from the environment",
+    "os.urandom": "randomness comes from the environment",
+    "random": "randomness comes from the environment",
+    "secrets": "randomness comes from the environment",
+    "threading": "threads run in an order of their own",
+    "time": "the clock comes from the environment",
+    "uuid.uuid1": "randomness comes from the environment",
+    "uuid.uuid4": "randomness comes from the environment",
+}
+_REAL = "the real one; simulation has its own"
+ALLOWED_IN_SIMULATION = {
+    ("*", "random.Random"): "a type; the environment hands out seeded ones",
+    ("disk/kv_rocksdb.py", "asyncio.to_thread"): _REAL,
+    ("disk/kv_rocksdb.py", "threading"): _REAL,
+    ("disk/real_environment.py", "random"): _REAL,
+    ("disk/real_environment.py", "time"): _REAL,
+    ("disk/thread_files.py", "threading"): _REAL,
+}
+
+MACHINE_PATHS = re.compile(r"/(?:home|Users|root|work|tmp/v)/")
+REGISTRIES = re.compile(
+    r"https?://[\w.-]*(?:artifactory|nexus|jfrog|codeartifact|pkg\.dev|devpi|pythonhosted)",
+    re.IGNORECASE,
+)
+TEXT_SUFFIXES = {".py", ".toml", ".md", ".cfg", ".ini", ".yml", ".yaml", ".txt", ".json", ".sh", ""}
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every dotted name that is used, under the name of the module that it comes from."""
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                aliases[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                yield node.lineno, f"{node.module}.{alias.name}"
+    builtins = {"eval", "exec"}
+    for node in ast.walk(tree):
+        parts: list[str] = []
+        inner = node
+        while isinstance(inner, ast.Attribute):
+            parts.append(inner.attr)
+            inner = inner.value
+        if isinstance(inner, ast.Name) and isinstance(node, ast.Attribute | ast.Name):
+            first = aliases.get(inner.id)
+            if first is not None and parts:
+                yield node.lineno, ".".join([first, *reversed(parts)])
+            elif first is not None or (inner.id in builtins and not parts):
+                yield node.lineno, first or inner.id
+
+
+def _matches(name: str, banned: str) -> bool:
+    return name == banned or name.startswith(banned + ".")
+
+
+def _tree(name: str) -> ast.Module:
+    return ast.parse(FILES[name].read_text())
+
+
+def banned_uses(tree: ast.AST, banned: dict[str, str]) -> list[tuple[int, str, str]]:
+    return sorted(
+        {
+            (line, name, reason)
+            for line, name in _names(tree)
+            for entry, reason in banned.items()
+            if _matches(name, entry)
+        }
+    )
+
+
+def wide_excepts(tree: ast.AST) -> list[int]:
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and not isinstance(node.body[-1], ast.Raise):
+            kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            if any(
+                kind is None
+                or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
+                for kind in kinds
+            ):
+                found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_about_one_thing(name: str) -> None:
+    assert len(FILES[name].read_text().splitlines()) <= LINES_MAX
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_dangerous_is_called(name: str) -> None:
+    tree = _tree(name)
+    assert banned_uses(tree, BANNED_EVERYWHERE) == []
+    shells = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword)
+        and node.arg == "shell"
+        and not (isinstance(node.value, ast.Constant) and node.value.value is False)
+    ]
+    assert shells == [], "shell=True runs a shell"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_supervisors_catch_everything(name: str) -> None:
+    if name not in SUPERVISORS:
+        assert wide_excepts(_tree(name)) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in FILES if name.startswith(tuple(f"{package}/" for package in SIMULATABLE))],
+)
+def test_what_is_simulated_takes_time_and_chance_from_its_environment(name: str) -> None:
+    uses = [
+        use
+        for use in banned_uses(_tree(name), BANNED_IN_SIMULATION)
+        if not any(
+            place in ("*", name) and _matches(use[1], allowed)
+            for place, allowed in ALLOWED_IN_SIMULATION
+        )
+        # The module's own name, as in `random.Random`, is judged by what is taken from it.
+        and use[1] not in ("random", "time")
+    ]
+    assert uses == []
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import pickle\npickle.loads(b'')", True),
+        ("from pickle import loads", True),
+        ("import pickle as p\np.loads(b'')", True),
+        ("eval('1')", True),
+        ("import os\nos.system('x')", True),
+        ("from asyncio import as_completed", True),
+        ("import asyncio\nasyncio.gather()", False),
+        ("model.eval()", False),
+        ("import os\nos.path.join('a')", False),
+    ],
+)
+def test_the_check_for_banned_calls_sees_through_aliases(code: str, found: bool) -> None:
+    assert bool(banned_uses(ast.parse(code), BANNED_EVERYWHERE)) is found
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import time\ntime.time()", True),
+        ("from time import monotonic", True),
+        ("import random\nrandom.random()", True),
+        ("import uuid\nuuid.uuid4()", True),
+        ("import threading\nthreading.Thread()", True),
+        ("clock.time()", False),
+    ],
+)
+def test_the_check_for_simulation_sees_clocks_and_chance(code: str, found: bool) -> None:
+    assert bool(banned_uses(ast.parse(code), BANNED_IN_SIMULATION)) is found
+
+
+@pytest.mark.parametrize(
+    ("handler", "found"),
+    [
+        ("except Exception: pass", True),
+        ("except: pass", True),
+        ("except (OSError, BaseException): pass", True),
+        ("except OSError: pass", False),
+        ("except BaseException: raise", False),
+    ],
+)
+def test_the_check_for_wide_excepts_sees_tuples(handler: str, found: bool) -> None:
+    assert bool(wide_excepts(ast.parse(f"try: pass\n{handler}"))) is found
+
+
+def test_tracked_text_names_no_machine_and_no_registry() -> None:
+    listed = subprocess.run(
+        ["git", "-C", str(REPOSITORY), "ls-files", "-z"], capture_output=True, check=False
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a checkout")
+    problems = []
+    for name in listed.stdout.decode().split("\0"):
+        file = REPOSITORY / name
+        if not name or file.suffix not in TEXT_SUFFIXES or not file.is_file():
+            continue
+        if file.resolve() == Path(__file__).resolve():
+            continue
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+            if MACHINE_PATHS.search(line) or REGISTRIES.search(line):
+                problems.append(f"{name}:{number}: {line.strip()[:100]}")
+    assert problems == []
