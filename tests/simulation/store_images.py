@@ -1,0 +1,157 @@
+"""Crash images of a store: record random writes, then recover from every moment of them.
+
+What must hold for each image: the store opens, and what it holds is what it held after some write
+that is not older than the last acked one. Used by the tests and by `make soak`.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from raftwood.base.environment import Environment, SystemClock
+from raftwood.base.files import Files
+from raftwood.disk.folder import DataFolder
+from raftwood.disk.segment_log import LogSettings, SegmentLog
+from raftwood.disk.store import Store
+from raftwood.simulation import CrashImage, ImageRunner, RecordingFiles, crash_images
+from tests.log_model import Group, LogModel, contents
+
+SETTINGS = LogSettings(
+    segment_bytes=16 << 10, cache_bytes_max=0, flush_bytes_max=4 << 10, pending_bytes_max=64 << 10
+)
+WRITES = 60
+FOLDER = "/data/store"
+RecorderFactory = Callable[[], RecordingFiles]
+
+
+class Broken(AssertionError):
+    """An image from which the store does not come back as promised."""
+
+
+def environment_over(files: Files, seed: int) -> Environment:
+    def end_process(reason: str) -> NoReturn:
+        raise Broken(f"the process ended itself: {reason}")
+
+    return Environment(
+        clock=SystemClock(), random=random.Random(seed), files=files, end_process=end_process
+    )
+
+
+async def _open(files: Files, seed: int) -> Store:
+    return await Store.open(
+        environment_over(files, seed), FOLDER, cluster="images", store=1, settings=SETTINGS
+    )
+
+
+class LogImages:
+    """A recorded life of a log: written, compacted, closed and opened again."""
+
+    def __init__(self, seed: int, recorder: RecorderFactory = RecordingFiles) -> None:
+        self._seed = seed
+        self._runner = ImageRunner()
+        self._recording = recorder()
+        self._states: list[dict[int, Group]] = [{}]
+        self._runner.run(self._record())
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def check(self, *, limit: int, per_point: int = 2) -> int:
+        """Recover from up to `limit` images, spread evenly; returns how many there were."""
+        images = list(
+            crash_images(
+                self._recording.journal, seed=self._seed, per_point=per_point, inside_writes=2
+            )
+        )
+        stride = max(1, len(images) // limit)
+        chosen = images[self._seed % stride :: stride][:limit]
+        for image in chosen:
+            self._runner.run(self._check_image(image))
+        return len(chosen)
+
+    async def _record(self) -> None:
+        rng, model = random.Random(self._seed), LogModel()
+        written = 0
+        for _ in range(2):
+            store = await _open(self._recording, rng.getrandbits(30))
+            for _ in range(WRITES // 2):
+                records = model.random_write(rng, groups=3, bytes_max=1900)
+                model.apply(records)
+                self._states.append(model.copy().groups)
+                written += 1
+                store.log.write(records, self._acked(written))
+                if rng.random() < 0.4:
+                    await store.log.sync()
+            await store.close()
+
+    def _acked(self, number: int) -> Callable[[], None]:
+        return lambda: self._recording.mark(number)
+
+    async def _check_image(self, image: CrashImage) -> None:
+        acked = max(image.marks, default=0)
+        place = f"seed {self._seed}, point {image.point}, {image.kind}, {acked} writes acked"
+        files = image.files
+        store = await _open(files, 1)
+        found = await contents(store.log)
+        if not any(found == state for state in self._states[acked:]):
+            raise Broken(f"{place}: what came back was never there, or is older than what was acked")
+        # What was recovered once must stay: write on top, close, and recover again.
+        group = store.log.groups()[0] if store.log.groups() else 0
+        next_index = store.log.bounds(group).next_index if store.log.groups() else 1
+        store.log.append(group, term=9, first_index=next_index, count=1, payload=b"after")
+        expected = await contents(store.log)
+        await store.close()
+        again = await _open(files, 2)
+        if await contents(again.log) != expected:
+            raise Broken(f"{place}: the second recovery differs from the first")
+        await again.close()
+
+
+class FolderImages:
+    """A recorded life of the data folder: made, initialised, closed and opened by other stores."""
+
+    def __init__(self, seed: int, recorder: RecorderFactory = RecordingFiles) -> None:
+        self._seed = seed
+        self._runner = ImageRunner()
+        self._recording = recorder()
+        self._runner.run(self._record())
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def check(self, *, limit: int) -> int:
+        count = 0
+        for image in self._images(limit):
+            self._runner.run(self._check_image(image))
+            count += 1
+        return count
+
+    def _images(self, limit: int) -> Iterator[CrashImage]:
+        for number, image in enumerate(
+            crash_images(self._recording.journal, seed=self._seed, per_point=60, inside_writes=20)
+        ):
+            if number >= limit:
+                return
+            yield image
+
+    async def _record(self) -> None:
+        for round_number in range(3):
+            environment = environment_over(self._recording, self._seed * 7 + round_number)
+            folder = await DataFolder.open(environment, FOLDER, cluster="images", store=1)
+            self._recording.mark(folder.identity)
+            log = await SegmentLog.open(environment, folder.log_path, SETTINGS)
+            await folder.mark_initialised()
+            self._recording.mark(folder.identity)
+            await log.close()
+            await folder.close()
+
+    async def _check_image(self, image: CrashImage) -> None:
+        environment = environment_over(image.files, self._seed + 1)
+        folder = await DataFolder.open(environment, FOLDER, cluster="images", store=1)
+        if image.marks:
+            promised = image.marks[-1]
+            if folder.identity.incarnation != promised.incarnation:
+                raise Broken(f"seed {self._seed}, point {image.point}: another incarnation")
+            if promised.initialised and not folder.identity.initialised:
+                raise Broken(f"seed {self._seed}, point {image.point}: forgot that it has a log")
+        await folder.close()

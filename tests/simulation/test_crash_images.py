@@ -1,0 +1,149 @@
+"""5,000 crash images of the log and of the data folder, and mutants that they must catch."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from raftwood.base import files as seam
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.files import Completion, Operation
+from raftwood.disk.segment_log import compaction, index, replay, scan
+from raftwood.simulation import RecordingFiles
+from tests.simulation.store_images import Broken, FolderImages, LogImages
+
+IMAGES = 5_000
+SHARES = 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SHARES))
+def test_the_log_comes_back_from_every_crash_image(seed: int) -> None:
+    images = LogImages(seed)
+    assert images.check(limit=IMAGES // SHARES) == IMAGES // SHARES
+    images.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_the_data_folder_comes_back_from_every_crash_image(seed: int) -> None:
+    images = FolderImages(seed)
+    assert images.check(limit=IMAGES // 2) == IMAGES // 2
+    images.close()
+
+
+class _Ignoring(RecordingFiles):
+    """A disk driver that leaves out what a mutant forgets."""
+
+    forgotten: Callable[[Operation], bool]
+
+    def submit(
+        self, operations: Sequence[Operation], callback: Callable[[Completion], None]
+    ) -> None:
+        kept = [operation for operation in operations if not type(self).forgotten(operation)]
+        super().submit(kept, callback)
+
+
+class _NoSync(_Ignoring):
+    @staticmethod
+    def forgotten(operation: Operation) -> bool:
+        return isinstance(operation, seam.DataSync) and operation.path.endswith(".segment")
+
+
+class _NoDirectorySync(_Ignoring):
+    @staticmethod
+    def forgotten(operation: Operation) -> bool:
+        return isinstance(operation, seam.SyncDirectory)
+
+
+class _NoStampSync(_Ignoring):
+    @staticmethod
+    def forgotten(operation: Operation) -> bool:
+        return isinstance(operation, seam.DataSync) and "IDENTITY" in operation.path
+
+
+def _is_caught(make: Callable[[int], LogImages | FolderImages]) -> None:
+    for seed in range(6):
+        try:
+            images = make(seed)
+            images.check(limit=400)
+            images.close()
+        except (Broken, RaftwoodError, AssertionError, FileNotFoundError):
+            return
+    pytest.fail("no image showed the planted bug")
+
+
+def test_a_log_without_sync_is_caught() -> None:
+    _is_caught(lambda seed: LogImages(seed, _NoSync))
+
+
+def test_a_directory_that_is_not_synced_is_caught() -> None:
+    _is_caught(lambda seed: LogImages(seed, _NoDirectorySync))
+    _is_caught(lambda seed: FolderImages(seed, _NoDirectorySync))
+
+
+def test_a_stamp_that_is_not_synced_is_caught() -> None:
+    _is_caught(lambda seed: FolderImages(seed, _NoStampSync))
+
+
+def test_an_unchecked_checksum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "record_is_intact", lambda *_: True)
+    _is_caught(LogImages)
+
+
+def test_an_accepted_torn_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records before the torn one are taken, though the write was to be all or nothing."""
+    original = scan.records_of
+
+    def lenient(data: Any, header: Any) -> Any:
+        records = original(data, header)
+        count = header.record_count
+        while isinstance(records, scan.BadFlush) and count:
+            count -= 1
+            shorter = _first_records(data, header, count)
+            records = original(data, shorter) if shorter is not None else records
+        return [] if isinstance(records, scan.BadFlush) else records
+
+    monkeypatch.setattr("raftwood.disk.segment_log.recovery.records_of", lenient)
+    _is_caught(LogImages)
+
+
+def _first_records(data: Any, header: Any, count: int) -> Any:
+    """The header of a flush that ends after its first records."""
+    offset = start = scan.offset_of(header.position) + scan.FLUSH_HEADER_BYTES
+    for _ in range(count):
+        if offset + scan.RECORD_HEADER_BYTES > len(data):
+            return None
+        payload_bytes = scan.RECORD.unpack_from(data, offset)[4]
+        offset += scan.RECORD_HEADER_BYTES + payload_bytes
+    return scan.FlushHeader(
+        header.position,
+        header.previous_end,
+        header.synced,
+        offset - start,
+        count,
+        header.oldest_segment,
+    )
+
+
+def test_an_index_off_by_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = index.GroupIndex.end_of_row
+    monkeypatch.setattr(
+        index.GroupIndex, "end_of_row", lambda self, row: original(self, row) - (row == 1)
+    )
+    _is_caught(LogImages)
+
+
+def test_a_forgotten_truncation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay._Rows, "cut_tail", lambda *_: None)
+    _is_caught(LogImages)
+
+
+def test_a_segment_removed_before_its_copies_are_durable_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def no_barrier(_: compaction.Compactor) -> None:
+        return
+
+    monkeypatch.setattr(compaction.Compactor, "_barrier", no_barrier)
+    _is_caught(LogImages)
