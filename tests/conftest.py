@@ -55,7 +55,7 @@ def _nothing_leaks() -> Iterator[None]:
 def _resources() -> set[str]:
     """Threads, child processes and sockets of this process, by name."""
     process = psutil.Process()
-    threads = {f"thread {thread.name}" for thread in threading.enumerate()}
+    threads = {f"thread {thread.name} {thread.ident}" for thread in threading.enumerate()}
     children = {f"process {child.pid}" for child in process.children(recursive=True)}
     sockets = {
         f"socket {connection.laddr}-{connection.raddr}"

@@ -97,6 +97,7 @@ async def contents(log: SegmentLog) -> dict[int, Group]:
                 group.runs.append(
                     Run(number, run.term, run.first_index, run.count, bytes(run.payload))
                 )
+                assert run.first_index <= index < run.first_index + run.count, "the wrong run"
                 index = run.first_index + run.count
         found[number] = group
     return found

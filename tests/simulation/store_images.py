@@ -5,7 +5,7 @@ that is not older than the last acked one. Used by the tests and by `make soak`.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NoReturn
 
 from raftwood.base.environment import Environment, SystemClock
@@ -43,6 +43,12 @@ async def _open(files: Files, seed: int) -> Store:
     )
 
 
+def _spread(images: list[CrashImage], seed: int, limit: int) -> list[CrashImage]:
+    """Up to `limit` images from all over a life, others for another seed."""
+    stride = max(1, len(images) // limit)
+    return images[seed % stride :: stride][:limit]
+
+
 class LogImages:
     """A recorded life of a log: written, compacted, closed and opened again."""
 
@@ -51,20 +57,18 @@ class LogImages:
         self._runner = ImageRunner()
         self._recording = recorder()
         self._states: list[dict[int, Group]] = [{}]
-        self._runner.run(self._record())
-
-    def close(self) -> None:
-        self._runner.close()
 
     def check(self, *, limit: int, per_point: int = 2) -> int:
         """Recover from up to `limit` images, spread evenly; returns how many there were."""
-        images = list(
-            crash_images(
-                self._recording.journal, seed=self._seed, per_point=per_point, inside_writes=2
-            )
+        with self._runner:
+            return self._check(limit, per_point)
+
+    def _check(self, limit: int, per_point: int) -> int:
+        self._runner.run(self._record())
+        images = crash_images(
+            self._recording.journal, seed=self._seed, per_point=per_point, inside_writes=2
         )
-        stride = max(1, len(images) // limit)
-        chosen = images[self._seed % stride :: stride][:limit]
+        chosen = _spread(list(images), self._seed, limit)
         for image in chosen:
             self._runner.run(self._check_image(image))
         return len(chosen)
@@ -94,7 +98,9 @@ class LogImages:
         store = await _open(files, 1)
         found = await contents(store.log)
         if not any(found == state for state in self._states[acked:]):
-            raise Broken(f"{place}: what came back was never there, or is older than what was acked")
+            raise Broken(
+                f"{place}: what came back was never there, or is older than what was acked"
+            )
         # What was recovered once must stay: write on top, close, and recover again.
         group = store.log.groups()[0] if store.log.groups() else 0
         next_index = store.log.bounds(group).next_index if store.log.groups() else 1
@@ -114,25 +120,18 @@ class FolderImages:
         self._seed = seed
         self._runner = ImageRunner()
         self._recording = recorder()
-        self._runner.run(self._record())
-
-    def close(self) -> None:
-        self._runner.close()
 
     def check(self, *, limit: int) -> int:
-        count = 0
-        for image in self._images(limit):
-            self._runner.run(self._check_image(image))
-            count += 1
-        return count
-
-    def _images(self, limit: int) -> Iterator[CrashImage]:
-        for number, image in enumerate(
-            crash_images(self._recording.journal, seed=self._seed, per_point=60, inside_writes=20)
-        ):
-            if number >= limit:
-                return
-            yield image
+        """Recover from up to `limit` images; returns how many there were."""
+        with self._runner:
+            self._runner.run(self._record())
+            images = crash_images(
+                self._recording.journal, seed=self._seed, per_point=60, inside_writes=20
+            )
+            chosen = _spread(list(images), self._seed, limit)
+            for image in chosen:
+                self._runner.run(self._check_image(image))
+        return len(chosen)
 
     async def _record(self) -> None:
         for round_number in range(3):

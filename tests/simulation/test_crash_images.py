@@ -9,6 +9,7 @@ from raftwood.base import files as seam
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Completion, Operation
 from raftwood.disk.segment_log import compaction, index, replay, scan
+from raftwood.disk.segment_log import format as log_format
 from raftwood.simulation import RecordingFiles
 from tests.simulation.store_images import Broken, FolderImages, LogImages
 
@@ -19,17 +20,13 @@ SHARES = 10
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SHARES))
 def test_the_log_comes_back_from_every_crash_image(seed: int) -> None:
-    images = LogImages(seed)
-    assert images.check(limit=IMAGES // SHARES) == IMAGES // SHARES
-    images.close()
+    assert LogImages(seed).check(limit=IMAGES // SHARES) == IMAGES // SHARES
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_the_data_folder_comes_back_from_every_crash_image(seed: int) -> None:
-    images = FolderImages(seed)
-    assert images.check(limit=IMAGES // 2) == IMAGES // 2
-    images.close()
+    assert FolderImages(seed).check(limit=IMAGES // 2) == IMAGES // 2
 
 
 class _Ignoring(RecordingFiles):
@@ -65,9 +62,7 @@ class _NoStampSync(_Ignoring):
 def _is_caught(make: Callable[[int], LogImages | FolderImages]) -> None:
     for seed in range(6):
         try:
-            images = make(seed)
-            images.check(limit=400)
-            images.close()
+            make(seed).check(limit=400)
         except (Broken, RaftwoodError, AssertionError, FileNotFoundError):
             return
     pytest.fail("no image showed the planted bug")
@@ -110,13 +105,13 @@ def test_an_accepted_torn_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def _first_records(data: Any, header: Any, count: int) -> Any:
     """The header of a flush that ends after its first records."""
-    offset = start = scan.offset_of(header.position) + scan.FLUSH_HEADER_BYTES
+    offset = start = log_format.offset_of(header.position) + log_format.FLUSH_HEADER_BYTES
     for _ in range(count):
-        if offset + scan.RECORD_HEADER_BYTES > len(data):
+        if offset + log_format.RECORD_HEADER_BYTES > len(data):
             return None
-        payload_bytes = scan.RECORD.unpack_from(data, offset)[4]
-        offset += scan.RECORD_HEADER_BYTES + payload_bytes
-    return scan.FlushHeader(
+        payload_bytes = log_format.RECORD.unpack_from(data, offset)[4]
+        offset += log_format.RECORD_HEADER_BYTES + payload_bytes
+    return log_format.FlushHeader(
         header.position,
         header.previous_end,
         header.synced,
@@ -127,9 +122,9 @@ def _first_records(data: Any, header: Any, count: int) -> Any:
 
 
 def test_an_index_off_by_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = index.GroupIndex.end_of_row
+    original = index.GroupIndex.row_of
     monkeypatch.setattr(
-        index.GroupIndex, "end_of_row", lambda self, row: original(self, row) - (row == 1)
+        index.GroupIndex, "row_of", lambda self, number: max(original(self, number) - 1, 0)
     )
     _is_caught(LogImages)
 

@@ -3,6 +3,7 @@
 import msgspec
 
 from raftwood.base.sections import ClusterSettings, LoggingSettings, NodeSettings
+from raftwood.disk.segment_log.settings import LogSettings
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -11,3 +12,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cluster: ClusterSettings
     node: NodeSettings
     logs: LoggingSettings
+    log: LogSettings

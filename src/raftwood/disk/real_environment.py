@@ -3,6 +3,8 @@
 import os
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from raftwood.base.environment import Environment, SystemClock
@@ -12,14 +14,19 @@ EXIT_CODE_ENDED = 70
 """The exit code of a process that ended itself because it could not go on safely."""
 
 
-def real_environment() -> Environment:
-    """A new environment with disk threads of its own."""
-    return Environment(
-        clock=SystemClock(),
-        random=random.SystemRandom(),
-        files=ThreadFiles(),
-        end_process=end_process,
-    )
+@contextmanager
+def real_environment() -> Iterator[Environment]:
+    """An environment with disk threads of its own, which end with the block."""
+    files = ThreadFiles()
+    try:
+        yield Environment(
+            clock=SystemClock(),
+            random=random.SystemRandom(),
+            files=files,
+            end_process=end_process,
+        )
+    finally:
+        files.close()
 
 
 def end_process(reason: str) -> NoReturn:

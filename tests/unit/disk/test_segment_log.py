@@ -29,7 +29,6 @@ from raftwood.disk.segment_log import (
     TruncateHead,
     TruncateTail,
 )
-from raftwood.disk.thread_files import ThreadFiles
 from tests.log_model import LogModel, contents
 from tests.running import run
 
@@ -38,16 +37,13 @@ SMALL = LogSettings(segment_bytes=16 << 10, cache_bytes_max=4 << 10, flush_bytes
 
 @asynccontextmanager
 async def opened(folder: Path, settings: LogSettings = SMALL) -> AsyncIterator[SegmentLog]:
-    environment = msgspec.structs.replace(real_environment(), end_process=_raise)
-    assert isinstance(environment.files, ThreadFiles)
-    try:
+    with real_environment() as real:
+        environment = msgspec.structs.replace(real, end_process=_raise)
         log = await SegmentLog.open(environment, f"{folder}/log", settings)
         try:
             yield log
         finally:
             await log.close()
-    finally:
-        environment.files.close()
 
 
 def _raise(reason: str) -> NoReturn:
@@ -135,6 +131,23 @@ def test_a_write_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
                 await log.read(1, 4)
             with pytest.raises(NotFound, match="no group 5"):
                 await log.read(5, 1)
+
+    run(main())
+
+
+def test_entries_in_memory_and_on_disk_are_read_together(tmp_path: Path) -> None:
+    """Those not durable yet are not on disk: each run is taken from where it is."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as log:
+            await log.commit(Run(1, 1, 1, 1, b"old"))
+            await log.commit(Run(2, 1, 1, 1, bytes(6000)))
+            assert log.read_cached(1, 1) is None
+            log.append(1, term=1, first_index=2, count=1, payload=b"new")
+            assert [bytes(r.payload) for r in await log.read(1, 1)] == [b"old", b"new"]
+            cached = log.read_cached(1, 2)
+            assert cached is not None
+            assert bytes(cached[0].payload) == b"new"
 
     run(main())
 

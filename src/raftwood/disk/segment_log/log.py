@@ -181,7 +181,9 @@ class SegmentLog:
     ) -> list[StoredRun] | None:
         """As `read`, at once, or None where the disk must be asked."""
         chosen = reading.plan(self._group(group), first_index, bytes_max)
-        return reading.from_memory(self._committer, chosen)
+        runs = reading.from_memory(self._committer, chosen)
+        found = [run for run in runs if run is not None]
+        return found if len(found) == len(runs) else None
 
     async def read(
         self, group: int, first_index: int, *, bytes_max: int = 1 << 20
@@ -195,12 +197,7 @@ class SegmentLog:
         def find() -> list[tuple[RunLocation, int]]:
             return reading.plan(self._group(group), first_index, bytes_max)
 
-        return await reading.from_disk(
-            self._files,
-            self._segments.path,
-            find,
-            lambda chosen: reading.from_memory(self._committer, chosen),
-        )
+        return await reading.read_runs(self._files, self._committer, self._segments.path, find)
 
     def groups(self) -> list[int]:
         return sorted(self._groups)

@@ -40,43 +40,43 @@ def plan(index: GroupIndex, first_index: int, bytes_max: int) -> list[tuple[RunL
 
 def from_memory(
     committer: Committer, chosen: Sequence[tuple[RunLocation, int]]
-) -> list[StoredRun] | None:
-    """The runs, if all of them are still in memory."""
-    runs: list[StoredRun] = []
+) -> list[StoredRun | None]:
+    """Each run that is still in memory, None for the others."""
+    runs: list[StoredRun | None] = []
     for location, end_index in chosen:
         flush = committer.find(location.position)
         if flush is None:
-            return None
-        header, payload = flush.record(location.position, location.payload_bytes)
-        runs.append(_stored(location, end_index, header, payload))
+            runs.append(None)
+        else:
+            header, payload = flush.record(location.position, location.payload_bytes)
+            runs.append(_stored(location, end_index, header, payload))
     return runs
 
 
-async def from_disk(
+async def read_runs(
     files: Files,
+    committer: Committer,
     path_of: Callable[[int], str],
     find: Callable[[], Sequence[tuple[RunLocation, int]]],
-    find_in_memory: Callable[[Sequence[tuple[RunLocation, int]]], list[StoredRun] | None],
 ) -> list[StoredRun]:
     """The runs that `find` names; asked again where compaction moved them meanwhile."""
     for _ in range(_MOVED_RETRIES):
         chosen = find()
-        runs = find_in_memory(chosen)
-        if runs is not None:
-            return runs
-        spans = _spans([location for location, _ in chosen])
+        # What is not durable yet may not be on disk at all, so memory comes first, run by run.
+        runs = from_memory(committer, chosen)
+        missing = [each for each, run in zip(chosen, runs, strict=True) if run is None]
+        spans = _spans([location for location, _ in missing])
         reads = [
             seam.Read(path_of(segment_of(first)), offset_of(first), end - first)
             for first, end in spans
         ]
         try:
-            views = await perform(files, *reads)
+            views = await perform(files, *reads) if reads else []
         except FileNotFoundError:
             continue
-        return _cut_out(chosen, spans, views, path_of)
-    raise StoreDamaged(
-        f"a segment that the index names is missing ({chosen[0][0].position:#x}); {REMEDY}"
-    )
+        from_disk = iter(_cut_out(missing, spans, views, path_of))
+        return [run or next(from_disk) for run in runs]
+    raise StoreDamaged(f"a segment that the index names is missing below {path_of(0)}; {REMEDY}")
 
 
 def _spans(locations: Sequence[RunLocation]) -> list[tuple[int, int]]:

@@ -2,39 +2,43 @@
 
 from typing import Annotated
 
-import msgspec
+from msgspec import Meta
+
+from raftwood.base.settings import Section
 
 
-class LogSettings(msgspec.Struct, frozen=True):
-    """Sizes and bounds of one shared log; a node's own, and free to change between starts."""
+class LogSettings(Section, frozen=True):
+    """Sizes and bounds of the shared log; free to change between two starts."""
 
     segment_bytes: Annotated[
         int,
-        msgspec.Meta(
-            ge=16 << 10, le=1 << 30, description="size of a segment file; a record takes up to half"
+        Meta(
+            ge=16 << 10,
+            le=1 << 30,
+            description="Size of a segment file; a record takes up to half.",
         ),
     ] = 64 << 20
     flush_bytes_max: Annotated[
-        int, msgspec.Meta(ge=4 << 10, description="bytes that one sync serves at the most")
+        int, Meta(ge=4 << 10, description="Bytes that one sync serves at the most.")
     ] = 8 << 20
     pending_bytes_max: Annotated[
         int,
-        msgspec.Meta(ge=64 << 10, description="bytes waiting for the disk before appends refuse"),
+        Meta(ge=64 << 10, description="Bytes waiting for the disk before appends refuse."),
     ] = 128 << 20
     cache_bytes_max: Annotated[
-        int, msgspec.Meta(ge=0, description="bytes of the latest records kept in memory")
+        int, Meta(ge=0, description="Bytes of the latest records kept in memory.")
     ] = 64 << 20
     runs_live_max: Annotated[
-        int, msgspec.Meta(ge=1, description="runs in the index (28 bytes each) before refusing")
+        int, Meta(ge=1, description="Runs in the index (28 bytes each) before refusing.")
     ] = 20_000_000
     live_percent_min: Annotated[
         int,
-        msgspec.Meta(
-            ge=0, le=100, description="the oldest segment is copied forward below this live share"
+        Meta(
+            ge=0, le=100, description="The oldest segment is copied forward below this live share."
         ),
     ] = 20
     full_retry_ms: Annotated[
-        int, msgspec.Meta(ge=1, description="wait between attempts to get room on a full disk")
+        int, Meta(ge=1, description="Wait between attempts to get room on a full disk.")
     ] = 1000
 
     @property

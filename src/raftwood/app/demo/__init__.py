@@ -1,0 +1,1 @@
+"""What `raftwood demo` shows: real processes on this machine, put under fire, with a report."""

@@ -1,0 +1,71 @@
+"""The demo's victim: opens a store, verifies what it holds, then appends until it is killed.
+
+Says on standard output, a line each:
+    found G HEAD NEXT    after start, per group, everything in between verified
+    opened MILLISECONDS  the time that recovery took
+    acked G INDEX        the batch at INDEX is durable, and so are all before it
+"""
+
+import asyncio
+import os
+import sys
+import time
+
+from raftwood.app.demo.batches import GROUPS, IN_FLIGHT, KEPT_BATCHES, batch
+from raftwood.base.environment import Environment
+from raftwood.base.errors import StoreDamaged
+from raftwood.disk.real_environment import real_environment
+from raftwood.disk.segment_log import LogSettings, Run, SegmentLog, TruncateHead
+from raftwood.disk.store import Store
+
+SETTINGS = LogSettings(segment_bytes=16 << 20, cache_bytes_max=4 << 20)
+
+
+async def verify(log: SegmentLog, group: int) -> tuple[int, int]:
+    """(head, next) of a group, after comparing every batch with what it must be."""
+    if group not in log.groups():
+        return 1, 1
+    bounds = log.bounds(group)
+    index = bounds.head
+    while index < bounds.next_index:
+        for run in await log.read(group, index, bytes_max=4 << 20):
+            if run.payload != batch(group, run.first_index):
+                raise StoreDamaged(f"group {group}, batch {run.first_index}: not what was written")
+            index = run.first_index + 1
+    return bounds.head, bounds.next_index
+
+
+async def main(environment: Environment, path: str) -> None:
+    began = time.perf_counter()
+    store = await Store.open(environment, path, cluster="demo", store=1, settings=SETTINGS)
+    log = store.log
+    opened_ms = (time.perf_counter() - began) * 1000
+    found = {group: await verify(log, group) for group in range(GROUPS)}
+    for group, (head, next_index) in found.items():
+        _say(f"found {group} {head} {next_index}")
+    _say(f"opened {opened_ms:.1f}")
+    loop = asyncio.get_running_loop()
+    for group, (_, next_index) in found.items():
+        for ahead in range(IN_FLIGHT):
+            loop.call_soon(_append, log, group, next_index + ahead)
+    await asyncio.Event().wait()
+
+
+def _append(log: SegmentLog, group: int, index: int) -> None:
+    def durable() -> None:
+        _say(f"acked {group} {index}")
+        asyncio.get_running_loop().call_soon(_append, log, group, index + IN_FLIGHT)
+
+    records: list[Run | TruncateHead] = [Run(group, 1, index, 1, batch(group, index))]
+    if index % 100 == 0 and index > KEPT_BATCHES:
+        records.append(TruncateHead(group, index - KEPT_BATCHES))
+    log.write(records, durable)
+
+
+def _say(line: str) -> None:
+    os.write(1, line.encode() + b"\n")
+
+
+if __name__ == "__main__":
+    with real_environment() as real:
+        asyncio.run(main(real, sys.argv[1]))

@@ -1,0 +1,160 @@
+"""Real processes and real faults: nothing acked is lost, and what is wrong is named."""
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raftwood.app.command_line import run as raftwood
+from raftwood.app.demo import durable_log
+from raftwood.app.demo.batches import GROUPS
+from raftwood.disk.real_environment import EXIT_CODE_ENDED
+from tests.components import NEW_MOUNTS
+from tests.running import run
+
+WRITER = (sys.executable, "-m", "raftwood.app.demo.writer")
+
+
+def acked_by(output: str) -> dict[int, int]:
+    last = dict.fromkeys(range(GROUPS), 0)
+    for line in output.splitlines():
+        if line.startswith("acked "):
+            _, group, index = line.split()
+            last[int(group)] = max(last[int(group)], int(index))
+    return last
+
+
+def assert_nothing_acked_is_lost(store: Path, acked: dict[int, int]) -> None:
+    assert sum(acked.values()) > 0
+    verified, missing = asyncio.run(durable_log.last_look(str(store), acked))
+    assert verified > 0
+    assert missing == 0
+
+
+def test_nothing_acked_is_lost_when_the_writer_is_killed(tmp_path: Path) -> None:
+    outcome = run(
+        durable_log.run(str(tmp_path / "store"), kills=4, seconds=0.4, on_life=lambda _: None)
+    )
+    assert outcome.held
+    assert len(outcome.lives) == 4
+
+
+@pytest.mark.needs("strace")
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("fdatasync:error=EIO:when=12", "DataSync failed: [Errno 5]"),
+        ("pwritev,pwritev2:error=EIO:when=9", "Write failed: [Errno 5]"),
+        ("pwritev,pwritev2:retval=100:when=11", "short write: 100 of"),
+        ("pwritev,pwritev2:error=ENOSPC:when=10", "Write failed: [Errno 28]"),
+        ("fsync:error=EIO:when=4", "[Errno 5]"),
+    ],
+)
+def test_a_failing_disk_ends_the_process_before_anything_is_acked_wrongly(
+    tmp_path: Path, fault: str, message: str
+) -> None:
+    store = tmp_path / "store"
+    call = fault.partition(":")[0]
+    traced = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e")
+    process = subprocess.run(
+        (*traced, f"inject={fault}", *WRITER, store),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode in (EXIT_CODE_ENDED, 1), process.stderr
+    assert message in process.stderr
+    acked = acked_by(process.stdout)
+    if call != "fsync":  # that one fails while the folder is made, before the first ack
+        assert_nothing_acked_is_lost(store, acked)
+
+
+@pytest.mark.needs("tmpfs")
+def test_a_full_disk_refuses_writes_and_goes_on_when_room_is_made(tmp_path: Path) -> None:
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    script = Path(__file__).with_name("disk_full.py")
+    command = f'mount -t tmpfs -o size=600k none "{mounted}" && exec "$0" "$@"'
+    process = subprocess.run(
+        (*NEW_MOUNTS, "sh", "-c", command, sys.executable, script, mounted / "store"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    result = json.loads(process.stdout)
+    assert result["acked"] > 100
+    assert "no room in" in result["refusal"]
+    assert "truncate the log" in result["refusal"]
+    assert result["went_on"] > 0
+    assert result["head"] == result["acked"] - 20 + 1
+    assert result["next"] == result["acked"] + result["went_on"] + 1
+    assert result["intact"]
+
+
+@pytest.fixture(scope="module")
+def killed_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, int]]:
+    """A store whose writer was killed a moment after its last ack."""
+    store = tmp_path_factory.mktemp("killed") / "store"
+    process = subprocess.Popen((*WRITER, store), stdout=subprocess.PIPE, text=True)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGSTOP)  # lets the last acks into the pipe, and nothing after
+    process.send_signal(signal.SIGKILL)
+    output, _ = process.communicate()
+    return store, acked_by(output)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_flipped_bit_is_named_and_nothing_acked_comes_back_changed(
+    killed_store: tuple[Path, dict[int, int]],
+    tmp_path: Path,
+    seed: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    original, acked = killed_store
+    store = tmp_path / "store"
+    shutil.copytree(original, store)
+    rng = random.Random(seed)
+    victims = sorted(path for path in store.rglob("*") if path.is_file() and path.stat().st_size)
+    victim = victims[seed % len(victims)]
+    data = bytearray(victim.read_bytes())
+    used = len(data.rstrip(b"\0"))
+    # Below what the last flushes hold, where damage can't be mistaken for a torn write.
+    offset = rng.randrange(used if victim.name == "IDENTITY" else max(64, used - (1 << 20)))
+    data[offset] ^= 1 << rng.randrange(8)
+    victim.write_bytes(data)
+
+    status = raftwood(["store", "check", str(store)])
+    output = capsys.readouterr()
+    if status == 0:  # a bit that carries no meaning, such as padding
+        assert_nothing_acked_is_lost(store, acked)
+    else:
+        assert victim.name in output.out + output.err
+        with pytest.raises(Exception, match=victim.name):
+            asyncio.run(durable_log.last_look(str(store), acked))
+        before = victim.read_bytes()
+        assert before == bytes(data), "a refused store is left as it was found"
+
+
+def test_two_processes_cannot_use_one_store(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with subprocess.Popen((*WRITER, store), stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        second = subprocess.run(
+            (*WRITER, store), capture_output=True, text=True, timeout=30, check=False
+        )
+        first.kill()
+    assert second.returncode == 1
+    assert "in use by another process" in second.stderr
+    assert os.path.exists(store / "IDENTITY")
