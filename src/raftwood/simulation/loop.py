@@ -210,7 +210,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if last is not process:
             runnable[index] = last
         process.scheduled = False
-        if not process.alive or process.paused:
+        if not process.can_run():
             return
         queue = process.queue
         count = len(queue)

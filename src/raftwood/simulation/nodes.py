@@ -93,6 +93,9 @@ class Process:
     def __repr__(self) -> str:
         return f"<process {self.number} on {self.node.name}>"
 
+    def can_run(self) -> bool:
+        return self.alive and not self.paused
+
     def add_task(self, task: "asyncio.Task[Any]") -> None:
         self.tasks.append(task)
         if len(self.tasks) >= self._prune_at:
