@@ -12,6 +12,7 @@ import contextvars
 import gc
 import heapq
 import random
+import socket
 import struct
 import threading
 from collections.abc import Callable, Coroutine, Generator
@@ -329,6 +330,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         **options: Any,
     ) -> Any:
         return await create_connection(self, protocol_factory, host, port, **options)
+
+    async def getaddrinfo(
+        self,
+        host: bytes | str | None,
+        port: bytes | str | int | None,
+        *,
+        family: int = 0,
+        type: int = 0,  # noqa: A002
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:
+        refuse("getaddrinfo", flags=flags)
+        node = self.network.resolve(str(host) if host else None, self.current_process().node)
+        kind = (family or socket.AF_INET, type or socket.SOCK_STREAM, proto or socket.IPPROTO_TCP)
+        return [(*kind, "", (node.name, port))]
+
+    async def create_datagram_endpoint(self, *_args: object, **_options: object) -> Any:
+        raise NotImplementedError("create_datagram_endpoint: datagrams are not simulated")
 
     # What simulated code must not use.
 

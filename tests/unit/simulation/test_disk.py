@@ -78,7 +78,7 @@ def names_after_loss(file_system: FileSystem, rounds: int = 300) -> set[tuple[st
 
 
 def test_every_operation_does_what_the_seam_says() -> None:
-    async def program(environment: Environment, _: Machine) -> None:
+    async def program(environment: Environment, _machine: Machine) -> None:
         files = environment.files
         assert await perform(files, Size(FILE), ListDirectory("/data/none")) == [None, None]
         await perform(files, Open(FILE, create=True), Write(FILE, 2, [b"ab", memoryview(b"cd")]))
@@ -102,7 +102,7 @@ def test_every_operation_does_what_the_seam_says() -> None:
             (Open("/data/x"), errno.EISDIR),
             (SyncDirectory("/data/none"), errno.ENOENT),
         ):
-            with pytest.raises(OSError) as caught:
+            with pytest.raises(OSError, match="Errno") as caught:
                 await perform(files, operation)
             assert caught.value.errno == number, operation
 
@@ -110,7 +110,7 @@ def test_every_operation_does_what_the_seam_says() -> None:
 
 
 def test_the_first_failure_ends_a_submission() -> None:
-    async def program(environment: Environment, _: Machine) -> None:
+    async def program(environment: Environment, _machine: Machine) -> None:
         done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         failing = Open("/data/none")
         environment.files.submit(
@@ -126,15 +126,16 @@ def test_the_first_failure_ends_a_submission() -> None:
 
 
 def test_writes_run_in_order_and_reads_overtake_them() -> None:
-    async def program(environment: Environment, _: Machine) -> list[str]:
+    async def program(environment: Environment, _machine: Machine) -> list[str]:
         order: list[str] = []
         await perform(environment.files, *SYNCED_FILE)
         for number in range(3):
             name = f"write {number}"
-            environment.files.submit(
-                [Write(FILE, number, [b"x"]), DataSync(FILE)],
-                lambda _, name=name: order.append(name),
-            )
+
+            def note(_: Completion, name: str = name) -> None:
+                order.append(name)
+
+            environment.files.submit([Write(FILE, number, [b"x"]), DataSync(FILE)], note)
         environment.files.submit([Read(FILE, 0, 10)], lambda _: order.append("read"))
         await asyncio.sleep(1)
         return order
@@ -143,7 +144,7 @@ def test_writes_run_in_order_and_reads_overtake_them() -> None:
 
 
 def test_operations_take_virtual_time_and_a_slow_disk_takes_more() -> None:
-    async def program(environment: Environment, _: Machine) -> float:
+    async def program(environment: Environment, _machine: Machine) -> float:
         began = environment.clock.monotonic_ns()
         await perform(environment.files, *SYNCED_FILE)
         for _ in range(20):
@@ -304,11 +305,12 @@ def test_after_a_failed_sync_a_later_one_says_yes_and_the_data_may_be_gone() -> 
 
 
 def test_errors_come_by_chance_as_often_as_the_profile_says() -> None:
-    async def program(environment: Environment, _: Machine) -> tuple[int, int]:
+    async def program(environment: Environment, _machine: Machine) -> tuple[int, int]:
         await perform(environment.files, *SYNCED_FILE)
         failed = [0, 0]
         for _ in range(200):
-            for index, operation in enumerate((Write(FILE, 0, [b"ab"]), DataSync(FILE))):
+            operations: tuple[Operation, ...] = (Write(FILE, 0, [b"ab"]), DataSync(FILE))
+            for index, operation in enumerate(operations):
                 try:
                     await perform(environment.files, operation)
                 except OSError:

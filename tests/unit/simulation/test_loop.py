@@ -13,8 +13,8 @@ from raftwood.simulation import (
     Leaked,
     NotDeterministic,
     Overrun,
-    Simulation,
     SimulatedLoop,
+    Simulation,
     assert_deterministic,
     simulate,
 )
@@ -127,7 +127,7 @@ def test_waiting_for_what_never_comes_is_a_deadlock_that_names_the_task() -> Non
 
 def test_virtual_time_has_a_bound() -> None:
     async def scenario(_: Simulation) -> None:
-        while True:
+        while True:  # noqa: ASYNC110
             await asyncio.sleep(1)
 
     with pytest.raises(Overrun, match="virtual seconds"):
@@ -136,7 +136,7 @@ def test_virtual_time_has_a_bound() -> None:
 
 def test_steps_have_a_bound() -> None:
     async def scenario(_: Simulation) -> None:
-        while True:
+        while True:  # noqa: ASYNC110
             await asyncio.sleep(1e-6)
 
     with pytest.raises(Overrun, match="steps are over"):
@@ -147,7 +147,7 @@ def test_spinning_without_waiting_is_found() -> None:
     loop = SimulatedLoop(1, steps_at_one_instant_max=1000)
 
     async def spin() -> None:
-        while True:
+        while True:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     with pytest.raises(Overrun, match="time still stands"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raftwood.base.environment import Environment
-from raftwood.simulation import NetworkProfile, Simulation, SimulatedLoop, simulate
+from raftwood.simulation import NetworkProfile, SimulatedLoop, Simulation, simulate
 
 Scenario = Callable[[Simulation], Coroutine[Any, Any, Any]]
 
@@ -139,7 +139,7 @@ def test_a_name_leads_to_its_node_and_localhost_to_the_own_one() -> None:
         async def client(_: Environment) -> None:
             for host in ("a", "localhost", "nobody"):
                 try:
-                    _, writer = await asyncio.open_connection(host, 7000)
+                    writer = (await asyncio.open_connection(host, 7000))[1]
                     answers.append(writer.get_extra_info("peername")[0])
                     writer.close()
                     await writer.wait_closed()
@@ -188,7 +188,7 @@ def test_a_server_that_does_not_serve_yet_refuses() -> None:
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", 80)
         await server.start_serving()
-        _, writer = await asyncio.open_connection("127.0.0.1", 80)
+        writer = (await asyncio.open_connection("127.0.0.1", 80))[1]
         writer.close()
         await writer.wait_closed()
         server.close()
@@ -479,9 +479,9 @@ def test_close_flushes_before_the_connection_is_lost() -> None:
 def test_a_failing_protocol_costs_its_connection_and_is_reported() -> None:
     class Failing(Echo):
         def data_received(self, data: bytes) -> None:
-            raise ValueError("broken")
+            raise ValueError(f"broken by {data!r}")
 
-    async def scenario(simulation: Simulation) -> list[str]:
+    async def scenario(_: Simulation) -> list[str]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
         server = await loop.create_server(Failing, "127.0.0.1", 7000)
