@@ -14,6 +14,7 @@ from raftwood.base.files import Completion, DataSync, Open, SyncDirectory, Write
 from raftwood.simulation import (
     FaultInjector,
     ImageRunner,
+    Program,
     RecordingFiles,
     Simulation,
     SwarmProfile,
@@ -118,13 +119,14 @@ class Replica:
                 peer.send(number)
 
 
+def replica(name: str, others: list[str]) -> Program:
+    return lambda environment: Replica(environment, name, others).run()
+
+
 async def cluster(simulation: Simulation) -> int:
     names = ["a", "b", "c"]
     for name in names:
-        others = [each for each in names if each != name]
-        simulation.add_node(name).start(
-            lambda environment, name=name, others=others: Replica(environment, name, others).run()
-        )
+        simulation.add_node(name).start(replica(name, [each for each in names if each != name]))
     acked = 0
 
     async def client(number: int) -> None:

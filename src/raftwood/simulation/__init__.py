@@ -41,6 +41,7 @@ from raftwood.simulation.network import Network, NetworkProfile
 from raftwood.simulation.nodes import PROCESS, Node, NodeClock, Process
 from raftwood.simulation.runner import (
     Machine,
+    Program,
     Report,
     Simulation,
     assert_deterministic,
@@ -76,6 +77,7 @@ __all__ = [
     "Overrun",
     "Process",
     "ProcessEnded",
+    "Program",
     "RecordingFiles",
     "Report",
     "SimulatedDisk",

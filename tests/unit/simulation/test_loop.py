@@ -2,6 +2,9 @@
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -362,3 +365,76 @@ def test_timeouts_work_in_virtual_time() -> None:
         return simulation.now
 
     assert simulate(1, scenario).result == pytest.approx(30)
+
+
+def test_a_seed_gives_the_same_run_whatever_the_hash_seed_of_the_interpreter() -> None:
+    code = (
+        "from tests.unit.simulation.test_loop import chatter\n"
+        "from raftwood.simulation import simulate\n"
+        "print(simulate(7, chatter).trace_hash)"
+    )
+    hashes = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert hashes == {simulate(7, chatter).trace_hash + "\n"}
+
+
+@pytest.mark.parametrize("way", ["kill", "power_off", "nothing"])
+def test_coroutines_of_dead_processes_go_without_a_warning(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def stubborn() -> None:
+        while True:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                await asyncio.sleep(1)
+
+    async def scenario(simulation: Simulation) -> None:
+        async def program(_: Environment) -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(stubborn())
+                group.create_task(failing())
+                await asyncio.start_server(stream, "0.0.0.0", 1)
+                _, writer = await asyncio.open_connection("localhost", 1)
+                await asyncio.sleep(1000)
+                writer.close()
+
+        async def failing() -> None:
+            await asyncio.sleep(0.5)
+            raise ValueError("while the others are stubborn")
+
+        async def stream(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(1000)
+            writer.close()
+
+        a = simulation.add_node("a")
+        a.start(program)
+        await asyncio.sleep(1)
+        if way != "nothing":
+            getattr(a, way)()
+
+    simulate(1, scenario)
+    gc.collect()
+    assert caplog.records == []
+
+
+def test_what_has_no_simulated_form_is_refused() -> None:
+    async def scenario(_: Simulation) -> None:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(NotImplementedError):
+            await loop.create_datagram_endpoint(asyncio.DatagramProtocol, ("a", 1))
+        with pytest.raises(NotImplementedError):
+            loop.add_reader(0, print)
+        with pytest.raises(NotImplementedError):
+            await loop.create_unix_server(asyncio.Protocol, "/tmp/socket")
+        assert (await loop.getaddrinfo("localhost", 80))[0][4] == ("outside", 80)
+
+    simulate(1, scenario)
