@@ -47,9 +47,10 @@ from raftwood.simulation.runner import (
     assert_deterministic,
     simulate,
 )
-from raftwood.simulation.swarm import FAULTS, FaultInjector, SwarmProfile
+from raftwood.simulation.swarm import DISK_ERRORS, FAULTS, FaultInjector, SwarmProfile
 
 __all__ = [
+    "DISK_ERRORS",
     "FAULTS",
     "PROCESS",
     "SLOW_DISK",

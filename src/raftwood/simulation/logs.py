@@ -5,6 +5,7 @@ Operations: `append` (input: a value that nobody else appends; output: its posit
 where `complete` says that the read reached the end of the log). Each key is a log of its own.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -219,4 +220,4 @@ class _Log:
 
 
 def _between(ordered: list[int], first: int, last: int) -> Iterable[int]:
-    return (position for position in ordered if first <= position <= last)
+    return ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]

@@ -72,6 +72,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.collect_every_steps = 0
         self._collected_at = 0
         self._hash = xxhash.xxh3_64()
+        self.trace_lines: list[str] | None = None
+        """What the hash was made of, kept on request: it shows where two runs part."""
         self._processes = 0
         self.nodes: dict[str, Node] = {}
         self.outside = self.new_process(self.add_node("outside"))
@@ -90,8 +92,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def trace(self, *what: object) -> None:
         """Add what happened to the hash; never something with an address in its text."""
         self._hash.update(f"{self.now!r}{what!r}".encode())
+        if self.trace_lines is not None:
+            self.trace_lines.append(f"{self.now!r} {what!r}")
 
     def trace_data(self, receiver: int, data: bytes | bytearray | memoryview) -> None:
+        if self.trace_lines is not None:
+            self.trace_lines.append(f"{self.now!r} process {receiver} receives {bytes(data)!r}")
         self._hash.update(_PACK(self.now, receiver, len(data)))
         self._hash.update(data)
 
@@ -227,6 +233,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.steps += count
         self._instant_steps += count
         self._hash.update(_PACK(self.now, process.number, count))
+        if self.trace_lines is not None:
+            self.trace_lines.append(f"{self.now!r} {process!r} runs {count}")
         if self.steps > self.steps_max or self._instant_steps > self.steps_at_one_instant_max:
             self._overrun()
         if self.collect_every_steps and self.steps - self._collected_at > self.collect_every_steps:
@@ -374,6 +382,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Nothing sleeps in a selector, so there is nothing to wake."""
 
     # The end.
+
+    def drop_everything(self) -> None:
+        """Forget all that is scheduled outside of nodes, so that the loop can be used again."""
+        tasks, self.outside.tasks = self.outside.tasks, []
+        for task in tasks:
+            _dispose(task)
+        self.outside.queue.clear()
+        self._timers.clear()
+        self._runnable.clear()
+        self.outside.scheduled = False
 
     def close(self) -> None:
         """End all processes and let their coroutines go, with the world already gone.

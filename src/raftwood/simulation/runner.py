@@ -213,9 +213,34 @@ def assert_deterministic(
     first = simulate(seed, scenario, **options)
     second = simulate(seed, scenario, **options)
     if first.trace_hash != second.trace_hash:
+        where = _first_difference(seed, scenario, **options)
         raise NotDeterministic(
             f"seed {seed}: {first.trace_hash} ({first.steps} steps, {first.virtual_seconds:.6f} s)"
             f" then {second.trace_hash} ({second.steps} steps, {second.virtual_seconds:.6f} s):"
-            " the code takes something from outside (time, random, a set's order, id())"
+            f" the code takes something from outside (time, random, a set's order, id())\n{where}"
         )
     return second
+
+
+def _first_difference(
+    seed: int | str,
+    scenario: Callable[[Simulation], Coroutine[Any, Any, Result]],
+    **options: Any,
+) -> str:
+    """Where two more runs part; slower, because they keep their traces."""
+    traces: list[list[str]] = []
+
+    async def traced(simulation: Simulation) -> Result:
+        simulation.loop.trace_lines = lines = []
+        traces.append(lines)
+        return await scenario(simulation)
+
+    for _ in range(2):
+        simulate(seed, traced, **options)
+    for number, (one, other) in enumerate(zip(*traces, strict=False)):
+        if one != other:
+            before = "".join(f"  {line}\n" for line in traces[0][max(0, number - 3) : number])
+            return (
+                f"two more runs part at line {number} of their traces:\n{before}- {one}\n+ {other}"
+            )
+    return "two more runs did the same"

@@ -1,5 +1,6 @@
 """Crash images find stores that break their word, and leave good ones alone."""
 
+import asyncio
 import random
 
 import pytest
@@ -16,7 +17,14 @@ from raftwood.base.files import (
     Write,
     perform,
 )
-from raftwood.simulation import Deadlock, ImageRunner, ImmediateFiles, RecordingFiles, crash_images
+from raftwood.simulation import (
+    Deadlock,
+    ImageRunner,
+    ImmediateFiles,
+    Leaked,
+    RecordingFiles,
+    crash_images,
+)
 
 LOG = "/data/log"
 
@@ -180,3 +188,28 @@ def test_recovery_that_waits_for_ever_is_found() -> None:
 
     with ImageRunner() as runner, pytest.raises(Deadlock):
         runner.run(perform(Silent(), Size(LOG)))
+
+
+def test_what_recovery_leaves_running_is_dropped_and_what_fails_is_told() -> None:
+    ran: list[str] = []
+
+    async def leave_behind() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(1, ran.append, "timer")
+        tasks.append(asyncio.create_task(asyncio.sleep(1)))
+
+    async def fail_in_a_callback() -> None:
+        asyncio.get_running_loop().call_soon(lambda: 1 // 0)
+        await asyncio.sleep(1)
+
+    async def wait() -> None:
+        await asyncio.sleep(10)
+
+    tasks: list[asyncio.Task[None]] = []
+    with ImageRunner() as runner:
+        runner.run(leave_behind())
+        runner.run(wait())
+        assert ran == []
+        with pytest.raises(Leaked, match="ZeroDivisionError"):
+            runner.run(fail_in_a_callback())
+        runner.run(wait())

@@ -540,3 +540,42 @@ def test_delay_spikes_happen_as_often_as_asked() -> None:
 
     assert simulate(1, scenario).result == 0
     assert 10 < simulate(1, scenario, network=NetworkProfile(spike_probability=0.1)).result < 90
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bytes_arrive_whole_and_in_order_through_short_faults(seed: int) -> None:
+    profile = NetworkProfile(
+        split_probability=0.3,
+        short_read_probability=0.3,
+        spike_probability=0.05,
+        socket_buffer_bytes=5_000,
+    )
+
+    async def scenario(simulation: Simulation) -> None:
+        reader, writer = await connected(simulation)
+        source = simulation.loop.random_of("test")
+        sent = source.randbytes(200_000)
+
+        async def disturb() -> None:
+            for _ in range(10):
+                await asyncio.sleep(source.random())
+                ends = source.sample(["a", "outside"], 2)
+                simulation.network.cut(source=ends[0], target=ends[1])
+                simulation.network.stall(source=ends[1], target=ends[0], seconds=source.random())
+                await asyncio.sleep(3 * source.random())
+                simulation.network.heal()
+
+        async def send() -> None:
+            for start in range(0, len(sent), 3_000):
+                writer.write(sent[start : start + 3_000])
+                await writer.drain()
+                await asyncio.sleep(source.random() / 5)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(disturb())
+            group.create_task(send())
+            assert await reader.readexactly(len(sent)) == sent
+        writer.close()
+        await writer.wait_closed()
+
+    simulate(seed, scenario, network=profile)
