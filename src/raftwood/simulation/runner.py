@@ -173,6 +173,23 @@ def simulate(
     collects = gc.isenabled()
     gc.disable()
     gc.freeze()
+    try:
+        return _simulate(seed, scenario, repeat_command, check_leaks=check_leaks, **options)
+    finally:
+        gc.collect()
+        gc.unfreeze()
+        if collects:
+            gc.enable()
+
+
+def _simulate(
+    seed: int | str,
+    scenario: Callable[[Simulation], Coroutine[Any, Any, Result]],
+    repeat_command: str,
+    *,
+    check_leaks: bool,
+    **options: Any,
+) -> Report[Result]:
     started = time.process_time()
     simulation = Simulation(seed, **options)
     loop = simulation.loop
@@ -198,10 +215,6 @@ def simulate(
         raise
     finally:
         loop.close()
-        gc.collect()
-        gc.unfreeze()
-        if collects:
-            gc.enable()
 
 
 def assert_deterministic(
@@ -231,8 +244,8 @@ def _first_difference(
     traces: list[list[str]] = []
 
     async def traced(simulation: Simulation) -> Result:
-        simulation.loop.trace_lines = lines = []
-        traces.append(lines)
+        traces.append([])
+        simulation.loop.trace_lines = traces[-1]
         return await scenario(simulation)
 
     for _ in range(2):
@@ -240,7 +253,5 @@ def _first_difference(
     for number, (one, other) in enumerate(zip(*traces, strict=False)):
         if one != other:
             before = "".join(f"  {line}\n" for line in traces[0][max(0, number - 3) : number])
-            return (
-                f"two more runs part at line {number} of their traces:\n{before}- {one}\n+ {other}"
-            )
+            return f"two more runs part at line {number} of the trace:\n{before}- {one}\n+ {other}"
     return "two more runs did the same"

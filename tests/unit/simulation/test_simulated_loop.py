@@ -405,7 +405,7 @@ def test_coroutines_of_dead_processes_go_without_a_warning(
                 group.create_task(stubborn())
                 group.create_task(failing())
                 await asyncio.start_server(stream, "0.0.0.0", 1)
-                _, writer = await asyncio.open_connection("localhost", 1)
+                writer = (await asyncio.open_connection("localhost", 1))[1]
                 await asyncio.sleep(1000)
                 writer.close()
 
