@@ -31,7 +31,6 @@ Result = TypeVar("Result")
 
 _PACK = struct.Struct("<dII").pack
 _CANCELLED_BEFORE_PRUNING = 200
-_CLOSE_ATTEMPTS_MAX = 100
 _TURNS_PER_CALL = 1000
 _LISTED_IN_ERRORS_MAX = 20
 
@@ -273,8 +272,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 thing()
             else:
                 thing._scheduled = False
-                process.queue.append(thing)
-                self.make_runnable(process)
+                if process.paused:
+                    process.due_while_paused.append(thing)
+                else:
+                    process.queue.append(thing)
+                    self.make_runnable(process)
         if not self._runnable:
             raise Deadlock(
                 f"seed {self.seed}: nothing can run and no timer is set"
@@ -294,11 +296,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         lines: list[str] = []
         processes = [node.process for node in self.nodes.values() if node.process is not None]
         for process in processes:
-            for task in process.tasks:
-                if not task.done():
-                    stack = task.get_stack(limit=1)
-                    where = f"{stack[0].f_code.co_qualname}:{stack[0].f_lineno}" if stack else "?"
-                    lines.append(f"  {process.node.name}: {task.get_name()} waits in {where}")
+            lines += process.describe_tasks()
         return "\n".join(lines[:_LISTED_IN_ERRORS_MAX])
 
     # Tasks and failures.
@@ -385,10 +383,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def drop_everything(self) -> None:
         """Forget all that is scheduled outside of nodes, so that the loop can be used again."""
-        tasks, self.outside.tasks = self.outside.tasks, []
-        for task in tasks:
-            _dispose(task)
-        self.outside.queue.clear()
+        self.outside.let_go()
         self._timers.clear()
         self._runnable.clear()
         self.outside.scheduled = False
@@ -406,25 +401,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             process.end("simulation ended", power_lost=True)
         super().close()
         for process in self.graveyard:
-            for task in process.tasks:
-                _dispose(task)
-            process.tasks.clear()
-            process.queue.clear()
+            process.let_go()
         self.graveyard.clear()
         self._timers.clear()
         self._runnable.clear()
-
-
-def _dispose(task: asyncio.Task[Any]) -> None:
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    if task.done():
-        task._log_traceback = False
-        return
-    coroutine = task.get_coro()
-    assert coroutine is not None
-    for _ in range(_CLOSE_ATTEMPTS_MAX):
-        try:
-            coroutine.close()
-        except BaseException:  # noqa: S112  whatever a dead program says no longer matters
-            continue
-        return

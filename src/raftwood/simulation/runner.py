@@ -13,18 +13,19 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.simulation.disk import DiskProfile, SimulatedDisk
 from raftwood.simulation.environment import simulated_environment
-from raftwood.simulation.errors import Leaked, NotDeterministic
+from raftwood.simulation.errors import Leaked, NotDeterministic, SimulationError
 from raftwood.simulation.kv import SimulatedKvDisk
 from raftwood.simulation.loop import SimulatedLoop
 from raftwood.simulation.network import Network, NetworkProfile
-from raftwood.simulation.nodes import PROCESS, Node, Process
+from raftwood.simulation.nodes import PROCESS, Node, NodeClock, Process
 
 Result = TypeVar("Result")
 Program = Callable[[Environment], Coroutine[Any, Any, Any]]
@@ -49,7 +50,7 @@ class Machine:
         return self.node.name
 
     @property
-    def clock(self) -> Any:
+    def clock(self) -> NodeClock:
         return self.node.clock
 
     @property
@@ -85,6 +86,10 @@ class Machine:
         self.node.resume()
 
 
+def _scenario_cannot_end(reason: str) -> NoReturn:
+    raise SimulationError(f"the scenario asked for the end of its process: {reason}")
+
+
 class Simulation:
     """One world: a loop, a network and machines."""
 
@@ -103,6 +108,13 @@ class Simulation:
         )
         self.machines: dict[str, Machine] = {}
         self._disk_profile = disk
+
+    @cached_property
+    def environment(self) -> Environment:
+        """For clients that the scenario itself runs; ending the process is an error there."""
+        disk = SimulatedDisk(self.loop, "outside", profile=self._disk_profile)
+        given = simulated_environment(self.loop.outside, disk)
+        return msgspec.structs.replace(given, end_process=_scenario_cannot_end)
 
     @property
     def network(self) -> Network:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from raftwood.base.environment import Environment
+from raftwood.base.files import Open, perform
 from raftwood.simulation import (
     Deadlock,
     Leaked,
@@ -18,6 +19,7 @@ from raftwood.simulation import (
     Overrun,
     SimulatedLoop,
     Simulation,
+    SimulationError,
     assert_deterministic,
     simulate,
 )
@@ -438,5 +440,48 @@ def test_what_has_no_simulated_form_is_refused() -> None:
         with pytest.raises(NotImplementedError):
             await loop.create_unix_server(asyncio.Protocol, "/tmp/socket")
         assert (await loop.getaddrinfo("localhost", 80))[0][4] == ("outside", 80)
+
+    simulate(1, scenario)
+
+
+def test_after_a_pause_sockets_come_before_timers_as_with_a_real_loop() -> None:
+    order: list[str] = []
+
+    async def scenario(simulation: Simulation) -> None:
+        class Noting(asyncio.Protocol):
+            def data_received(self, _data: bytes) -> None:
+                order.append("data")
+
+        async def program(_: Environment) -> None:
+            loop = asyncio.get_running_loop()
+            await loop.create_server(Noting, "a", 7000)
+            loop.call_later(2, order.append, "timer")
+            await asyncio.sleep(1e6)
+
+        a = simulation.add_node("a")
+        a.start(program)
+        await asyncio.sleep(0.1)
+        _, writer = await asyncio.open_connection("a", 7000)
+        await asyncio.sleep(0.1)
+        a.pause()
+        await asyncio.sleep(5)
+        writer.write(b"x")
+        await asyncio.sleep(5)
+        a.resume()
+        await asyncio.sleep(1)
+        writer.close()
+        await writer.wait_closed()
+
+    simulate(1, scenario)
+    assert order == ["data", "timer"]
+
+
+def test_a_scenario_has_an_environment_of_its_own() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        environment = simulation.environment
+        await perform(environment.files, Open("/data/file", create=True))
+        assert environment.clock.monotonic_ns() == int(simulation.now * 1e9)
+        with pytest.raises(SimulationError, match="no reason"):
+            environment.end_process("no reason")
 
     simulate(1, scenario)
