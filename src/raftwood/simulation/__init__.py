@@ -41,14 +41,16 @@ from raftwood.simulation.network import Network, NetworkProfile
 from raftwood.simulation.nodes import PROCESS, Node, NodeClock, Process
 from raftwood.simulation.runner import (
     Machine,
+    Program,
     Report,
     Simulation,
     assert_deterministic,
     simulate,
 )
-from raftwood.simulation.swarm import FAULTS, FaultInjector, SwarmProfile
+from raftwood.simulation.swarm import DISK_ERRORS, FAULTS, FaultInjector, SwarmProfile
 
 __all__ = [
+    "DISK_ERRORS",
     "FAULTS",
     "PROCESS",
     "SLOW_DISK",
@@ -76,6 +78,7 @@ __all__ = [
     "Overrun",
     "Process",
     "ProcessEnded",
+    "Program",
     "RecordingFiles",
     "Report",
     "SimulatedDisk",

@@ -20,6 +20,7 @@ import msgspec
 
 from raftwood.base import files
 from raftwood.base.files import Completion, Operation
+from raftwood.simulation.errors import Leaked
 from raftwood.simulation.file_system import FileSystem, Session, normal_path
 from raftwood.simulation.loop import SimulatedLoop
 from raftwood.simulation.survival import (
@@ -222,8 +223,19 @@ class ImageRunner:
         self.close()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run to the end; a coroutine that waits for what never comes is a Deadlock."""
-        return self._loop.run_until_complete(coroutine)
+        """Run to the end, and drop what it leaves behind as a crash would.
+
+        A coroutine that waits for what never comes is a Deadlock; a callback that fails, an error.
+        """
+        loop = self._loop
+        try:
+            result = loop.run_until_complete(coroutine)
+        finally:
+            loop.drop_everything()
+            errors, loop.errors = loop.errors, []
+        if errors:
+            raise Leaked("\n".join(errors))
+        return result
 
     def close(self) -> None:
         self._loop.close()

@@ -33,7 +33,7 @@ class DiskProfile(msgspec.Struct, frozen=True, kw_only=True):
     stall_probability: float = 0.0
     stall_s: tuple[float, float] = (0.05, 1.0)
     write_error_probability: float = 0.0
-    short_write_probability: float = 0.0
+    """A write that fails leaves a beginning of its data."""
     sync_error_probability: float = 0.0
 
 
@@ -109,7 +109,7 @@ class SimulatedDisk:
                     return error
         profile = self.profile
         if isinstance(operation, files.Write):
-            probability = profile.write_error_probability + profile.short_write_probability
+            probability = profile.write_error_probability
         elif isinstance(operation, files.DataSync):
             probability = profile.sync_error_probability
         else:

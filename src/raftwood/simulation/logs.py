@@ -5,6 +5,7 @@ Operations: `append` (input: a value that nobody else appends; output: its posit
 where `complete` says that the read reached the end of the log). Each key is a log of its own.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,10 +18,12 @@ def check_log(
     *,
     linearizable_reads: bool = True,
     final: dict[str, Sequence[tuple[int, Any]]] | None = None,
+    truncated_before: int = 0,
 ) -> Violation | None:
     """None where acked appends are there exactly once, in real-time order, alike for all readers.
 
-    `final` is the whole log per key, read after the cluster came to rest.
+    `final` is the whole log per key, read after the cluster came to rest; positions below
+    `truncated_before` may be gone from it.
     """
     by_key: dict[str, list[Event]] = {}
     for event in history:
@@ -30,20 +33,22 @@ def check_log(
     for key, events in by_key.items():
         ordered = sorted(events, key=lambda event: event.called)
         if final is not None and key in final:
-            ordered.append(_final_read(ordered, key, final[key]))
+            ordered.append(_final_read(ordered, key, final[key], truncated_before))
         violation = _Log(key, ordered, linearizable_reads=linearizable_reads).check()
         if violation is not None:
             return violation
     return None
 
 
-def _final_read(events: list[Event], key: str, records: Sequence[tuple[int, Any]]) -> Event:
+def _final_read(
+    events: list[Event], key: str, records: Sequence[tuple[int, Any]], start: int
+) -> Event:
     last = max([max(event.called, event.returned or event.called) for event in events], default=0.0)
     return Event(
         client="final",
         operation="read",
         key=key,
-        input=None,
+        input=start,
         output={"records": [list(record) for record in records], "complete": True},
         called=last + 1.0,
         returned=last + 2.0,
@@ -165,7 +170,7 @@ class _Log:
             records = read.output["records"]
             if not records:
                 continue
-            start = records[0][0] if read.input is None else read.input
+            start = read.input
             present = {position for position, _ in records}
             for position in _between(known, start, records[-1][0]):
                 if position not in present:
@@ -201,7 +206,7 @@ class _Log:
             if highest is None or not read.output["complete"]:
                 continue
             records = read.output["records"]
-            if read.input is not None and highest[0] < read.input:
+            if highest[0] < read.input:
                 continue
             if not records or records[-1][0] < highest[0]:
                 seen = f"ends at {records[-1][0]}" if records else "is empty"
@@ -215,4 +220,4 @@ class _Log:
 
 
 def _between(ordered: list[int], first: int, last: int) -> Iterable[int]:
-    return (position for position in ordered if first <= position <= last)
+    return ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]

@@ -12,6 +12,7 @@ import contextvars
 import gc
 import heapq
 import random
+import socket
 import struct
 import threading
 from collections.abc import Callable, Coroutine, Generator
@@ -30,7 +31,7 @@ Result = TypeVar("Result")
 
 _PACK = struct.Struct("<dII").pack
 _CANCELLED_BEFORE_PRUNING = 200
-_CLOSE_ATTEMPTS_MAX = 100
+_TURNS_PER_CALL = 1000
 _LISTED_IN_ERRORS_MAX = 20
 
 
@@ -70,6 +71,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.collect_every_steps = 0
         self._collected_at = 0
         self._hash = xxhash.xxh3_64()
+        self.trace_lines: list[str] | None = None
+        """What the hash was made of, kept on request: it shows where two runs part."""
         self._processes = 0
         self.nodes: dict[str, Node] = {}
         self.outside = self.new_process(self.add_node("outside"))
@@ -88,8 +91,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def trace(self, *what: object) -> None:
         """Add what happened to the hash; never something with an address in its text."""
         self._hash.update(f"{self.now!r}{what!r}".encode())
+        if self.trace_lines is not None:
+            self.trace_lines.append(f"{self.now!r} {what!r}")
 
     def trace_data(self, receiver: int, data: bytes | bytearray | memoryview) -> None:
+        if self.trace_lines is not None:
+            self.trace_lines.append(f"{self.now!r} process {receiver} receives {bytes(data)!r}")
         self._hash.update(_PACK(self.now, receiver, len(data)))
         self._hash.update(data)
 
@@ -199,24 +206,34 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # Running.
 
     def _run_once(self) -> None:
-        runnable = self._runnable
-        if not self._runnable:
-            if not self._stopping:
+        # Many turns per call: what the base class does between calls is not needed between turns.
+        for _ in range(_TURNS_PER_CALL):
+            if not self._runnable:
+                if self._stopping:
+                    return
                 self._move_time()
-            return
+            self._run_turn()
+            if self._stopping:
+                return
+
+    def _run_turn(self) -> None:
+        """Let one process run what it has ready."""
+        runnable = self._runnable
         index = int(self._choose() * len(runnable)) if len(runnable) > 1 else 0
         process = runnable[index]
         last = runnable.pop()
         if last is not process:
             runnable[index] = last
         process.scheduled = False
-        if not process.alive or process.paused:
+        if not process.can_run():
             return
         queue = process.queue
         count = len(queue)
         self.steps += count
         self._instant_steps += count
         self._hash.update(_PACK(self.now, process.number, count))
+        if self.trace_lines is not None:
+            self.trace_lines.append(f"{self.now!r} {process!r} runs {count}")
         if self.steps > self.steps_max or self._instant_steps > self.steps_at_one_instant_max:
             self._overrun()
         if self.collect_every_steps and self.steps - self._collected_at > self.collect_every_steps:
@@ -255,8 +272,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 thing()
             else:
                 thing._scheduled = False
-                process.queue.append(thing)
-                self.make_runnable(process)
+                if process.paused:
+                    process.due_while_paused.append(thing)
+                else:
+                    process.queue.append(thing)
+                    self.make_runnable(process)
         if not self._runnable:
             raise Deadlock(
                 f"seed {self.seed}: nothing can run and no timer is set"
@@ -276,11 +296,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         lines: list[str] = []
         processes = [node.process for node in self.nodes.values() if node.process is not None]
         for process in processes:
-            for task in process.tasks:
-                if not task.done():
-                    stack = task.get_stack(limit=1)
-                    where = f"{stack[0].f_code.co_qualname}:{stack[0].f_lineno}" if stack else "?"
-                    lines.append(f"  {process.node.name}: {task.get_name()} waits in {where}")
+            lines += process.describe_tasks()
         return "\n".join(lines[:_LISTED_IN_ERRORS_MAX])
 
     # Tasks and failures.
@@ -330,6 +346,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> Any:
         return await create_connection(self, protocol_factory, host, port, **options)
 
+    async def getaddrinfo(
+        self,
+        host: bytes | str | None,
+        port: bytes | str | int | None,
+        *,
+        family: int = 0,
+        type: int = 0,  # noqa: A002
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:
+        refuse("getaddrinfo", flags=flags)
+        node = self.network.resolve(str(host) if host else None, self.current_process().node)
+        kind = (family or socket.AF_INET, type or socket.SOCK_STREAM, proto or socket.IPPROTO_TCP)
+        return [(*kind, "", (node.name, port))]
+
+    async def create_datagram_endpoint(self, *_args: object, **_options: object) -> Any:
+        raise NotImplementedError("create_datagram_endpoint: datagrams are not simulated")
+
     # What simulated code must not use.
 
     def run_in_executor(
@@ -347,6 +381,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # The end.
 
+    def drop_everything(self) -> None:
+        """Forget all that is scheduled outside of nodes, so that the loop can be used again."""
+        self.outside.let_go()
+        self._timers.clear()
+        self._runnable.clear()
+        self.outside.scheduled = False
+
     def close(self) -> None:
         """End all processes and let their coroutines go, with the world already gone.
 
@@ -360,25 +401,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             process.end("simulation ended", power_lost=True)
         super().close()
         for process in self.graveyard:
-            for task in process.tasks:
-                _dispose(task)
-            process.tasks.clear()
-            process.queue.clear()
+            process.let_go()
         self.graveyard.clear()
         self._timers.clear()
         self._runnable.clear()
-
-
-def _dispose(task: asyncio.Task[Any]) -> None:
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    if task.done():
-        task._log_traceback = False
-        return
-    coroutine = task.get_coro()
-    assert coroutine is not None
-    for _ in range(_CLOSE_ATTEMPTS_MAX):
-        try:
-            coroutine.close()
-        except BaseException:  # noqa: S112  whatever a dead program says no longer matters
-            continue
-        return

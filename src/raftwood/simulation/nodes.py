@@ -25,6 +25,7 @@ PROCESS: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("PROC
 _ONE_NANOSECOND = 1e-9
 _WALL_START_NS = 1_700_000_000_000_000_000
 _TASKS_BEFORE_PRUNING = 256
+_CLOSE_ATTEMPTS_MAX = 100
 
 
 class Resource(Protocol):
@@ -83,6 +84,7 @@ class Process:
         self.alive = True
         self.paused = False
         self.queue: deque[asyncio.Handle] = deque()
+        self.due_while_paused: list[asyncio.Handle] = []
         self.scheduled = False
         self.tasks: list[asyncio.Task[Any]] = []
         self.resources: dict[Resource, None] = {}
@@ -93,11 +95,24 @@ class Process:
     def __repr__(self) -> str:
         return f"<process {self.number} on {self.node.name}>"
 
+    def can_run(self) -> bool:
+        return self.alive and not self.paused
+
     def add_task(self, task: "asyncio.Task[Any]") -> None:
         self.tasks.append(task)
         if len(self.tasks) >= self._prune_at:
             self.tasks = [each for each in self.tasks if not each.done()]
             self._prune_at = max(_TASKS_BEFORE_PRUNING, 2 * len(self.tasks))
+
+    def describe_tasks(self) -> list[str]:
+        """What each task waits for."""
+        lines = []
+        for task in self.tasks:
+            if not task.done():
+                stack = task.get_stack(limit=1)
+                where = f"{stack[0].f_code.co_qualname}:{stack[0].f_lineno}" if stack else "?"
+                lines.append(f"  {self.node.name}: {task.get_name()} waits in {where}")
+        return lines
 
     def end(self, reason: str, *, power_lost: bool = False) -> None:
         """Stop at once: nothing of it runs any more, not even clean-up."""
@@ -118,6 +133,29 @@ class Process:
         """`Environment.end_process`."""
         self.end(reason)
         raise ProcessEnded(reason)
+
+    def let_go(self) -> None:
+        """Drop all there is of it, when nothing that its code may still do reaches anything."""
+        tasks, self.tasks = self.tasks, []
+        for task in tasks:
+            _dispose(task)
+        self.queue.clear()
+        self.due_while_paused.clear()
+
+
+def _dispose(task: "asyncio.Task[Any]") -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    if task.done():
+        task._log_traceback = False
+        return
+    coroutine = task.get_coro()
+    assert coroutine is not None
+    for _ in range(_CLOSE_ATTEMPTS_MAX):
+        try:
+            coroutine.close()
+        except BaseException:  # noqa: S112  what a dead program says no longer matters
+            continue
+        return
 
 
 class Node:
@@ -180,6 +218,9 @@ class Node:
         process = self.process
         if process is not None and process.paused:
             process.paused = False
+            # As asyncio: after a wait, what sockets brought comes before the timers that are due.
+            process.queue.extend(process.due_while_paused)
+            process.due_while_paused.clear()
             self.loop.trace("resume", self.name)
             self.loop.make_runnable(process)
 

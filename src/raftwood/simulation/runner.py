@@ -13,18 +13,19 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.simulation.disk import DiskProfile, SimulatedDisk
 from raftwood.simulation.environment import simulated_environment
-from raftwood.simulation.errors import Leaked, NotDeterministic
+from raftwood.simulation.errors import Leaked, NotDeterministic, SimulationError
 from raftwood.simulation.kv import SimulatedKvDisk
 from raftwood.simulation.loop import SimulatedLoop
 from raftwood.simulation.network import Network, NetworkProfile
-from raftwood.simulation.nodes import PROCESS, Node, Process
+from raftwood.simulation.nodes import PROCESS, Node, NodeClock, Process
 
 Result = TypeVar("Result")
 Program = Callable[[Environment], Coroutine[Any, Any, Any]]
@@ -49,7 +50,7 @@ class Machine:
         return self.node.name
 
     @property
-    def clock(self) -> Any:
+    def clock(self) -> NodeClock:
         return self.node.clock
 
     @property
@@ -85,6 +86,10 @@ class Machine:
         self.node.resume()
 
 
+def _scenario_cannot_end(reason: str) -> NoReturn:
+    raise SimulationError(f"the scenario asked for the end of its process: {reason}")
+
+
 class Simulation:
     """One world: a loop, a network and machines."""
 
@@ -103,6 +108,13 @@ class Simulation:
         )
         self.machines: dict[str, Machine] = {}
         self._disk_profile = disk
+
+    @cached_property
+    def environment(self) -> Environment:
+        """For clients that the scenario itself runs; ending the process is an error there."""
+        disk = SimulatedDisk(self.loop, "outside", profile=self._disk_profile)
+        given = simulated_environment(self.loop.outside, disk)
+        return msgspec.structs.replace(given, end_process=_scenario_cannot_end)
 
     @property
     def network(self) -> Network:
@@ -173,6 +185,23 @@ def simulate(
     collects = gc.isenabled()
     gc.disable()
     gc.freeze()
+    try:
+        return _simulate(seed, scenario, repeat_command, check_leaks=check_leaks, **options)
+    finally:
+        gc.collect()
+        gc.unfreeze()
+        if collects:
+            gc.enable()
+
+
+def _simulate(
+    seed: int | str,
+    scenario: Callable[[Simulation], Coroutine[Any, Any, Result]],
+    repeat_command: str,
+    *,
+    check_leaks: bool,
+    **options: Any,
+) -> Report[Result]:
     started = time.process_time()
     simulation = Simulation(seed, **options)
     loop = simulation.loop
@@ -198,10 +227,6 @@ def simulate(
         raise
     finally:
         loop.close()
-        gc.collect()
-        gc.unfreeze()
-        if collects:
-            gc.enable()
 
 
 def assert_deterministic(
@@ -213,9 +238,32 @@ def assert_deterministic(
     first = simulate(seed, scenario, **options)
     second = simulate(seed, scenario, **options)
     if first.trace_hash != second.trace_hash:
+        where = _first_difference(seed, scenario, **options)
         raise NotDeterministic(
             f"seed {seed}: {first.trace_hash} ({first.steps} steps, {first.virtual_seconds:.6f} s)"
             f" then {second.trace_hash} ({second.steps} steps, {second.virtual_seconds:.6f} s):"
-            " the code takes something from outside (time, random, a set's order, id())"
+            f" the code takes something from outside (time, random, a set's order, id())\n{where}"
         )
     return second
+
+
+def _first_difference(
+    seed: int | str,
+    scenario: Callable[[Simulation], Coroutine[Any, Any, Result]],
+    **options: Any,
+) -> str:
+    """Where two more runs part; slower, because they keep their traces."""
+    traces: list[list[str]] = []
+
+    async def traced(simulation: Simulation) -> Result:
+        traces.append([])
+        simulation.loop.trace_lines = traces[-1]
+        return await scenario(simulation)
+
+    for _ in range(2):
+        simulate(seed, traced, **options)
+    for number, (one, other) in enumerate(zip(*traces, strict=False)):
+        if one != other:
+            before = "".join(f"  {line}\n" for line in traces[0][max(0, number - 3) : number])
+            return f"two more runs part at line {number} of the trace:\n{before}- {one}\n+ {other}"
+    return "two more runs did the same"

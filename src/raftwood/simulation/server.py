@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from raftwood.simulation.errors import refuse
+from raftwood.simulation.errors import ProcessEnded, refuse
 from raftwood.simulation.nodes import Process
 from raftwood.simulation.transport import SimulatedTransport
 
@@ -190,7 +190,7 @@ async def create_server(
     refuse("create_server", **unsupported)
     if host is not None and not isinstance(host, str):
         raise NotImplementedError(f"create_server: host={host!r}; give one name")
-    process = loop.current_process()
+    process = _living_process(loop)
     if loop.network.resolve(host, process.node) is not process.node:
         raise OSError(errno.EADDRNOTAVAIL, f"{host!r} is not an address of {process.node.name}")
     server = SimulatedServer(
@@ -220,13 +220,21 @@ async def create_connection(
     return transport, protocol
 
 
+def _living_process(loop: "SimulatedLoop") -> Process:
+    """The running process; clean-up code of a dead one gets no further."""
+    process = loop.current_process()
+    if not process.alive:
+        raise ProcessEnded(process.end_reason)
+    return process
+
+
 class _Attempt:
     """One TCP handshake."""
 
     def __init__(self, loop: "SimulatedLoop", host: str | None, port: int) -> None:
         self._loop = loop
         self._network = loop.network
-        self._process = loop.current_process()
+        self._process = _living_process(loop)
         self._context = contextvars.copy_context()
         self._source = self._process.node
         self._target = self._network.resolve(host, self._source)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from raftwood.base import files
 from raftwood.simulation.disk import SLOW_DISK, DiskProfile
 from raftwood.simulation.network import NetworkProfile
 
@@ -32,6 +33,8 @@ FAULTS = (
     "reset",
     "stall",
 )
+DISK_ERRORS = ("sync_error", "write_error")
+"""Faults that end a process by design; picked only where they are asked for."""
 _SUPERVISE_S = 1.0
 
 
@@ -52,8 +55,8 @@ class SwarmProfile(msgspec.Struct, frozen=True, kw_only=True):
         source = random.Random(f"swarm {seed}")
         every_s = {
             fault: calm * source.choice((2.0, 5.0, 15.0))
-            for fault in FAULTS
-            if source.random() < 0.45 and fault in allowed
+            for fault in allowed
+            if source.random() < 0.45
         }
         slow, fast = (0.001, 0.02), (0.0002, 0.002)
         network = NetworkProfile(
@@ -229,6 +232,12 @@ class FaultInjector:
             disk.capacity_bytes = None
 
         self._break(f"disk full {disk.name}", (0.5, 5.0), mend)
+
+    def _sync_error(self) -> None:
+        self._pick().disk.fail_next(files.DataSync)
+
+    def _write_error(self) -> None:
+        self._pick().disk.fail_next(files.Write)
 
     def _reset(self) -> None:
         self._simulation.network.reset(*self._pair())

@@ -1,1 +1,0 @@
-"""Virtual time, order, determinism, crashes and pauses of the simulated loop."""
