@@ -1,0 +1,17 @@
+"""All parsers of outside bytes, each with the valid inputs that a mutator starts from."""
+
+from collections.abc import Callable, Sequence
+
+from tests.fuzz_targets import configuration, frames, segments, stamp
+
+Target = tuple[Callable[[bytes], object], Sequence[bytes]]
+
+TARGETS: dict[str, Target] = {
+    "configuration": (configuration.target, configuration.seeds()),
+    "frames": (frames.target, frames.seeds()),
+    "hello": (frames.hello_target, frames.hello_seeds()),
+    "log flushes": (segments.flush_target, segments.flush_seeds()),
+    "log records": (segments.record_target, segments.record_seeds()),
+    "log segment header": (segments.header_target, segments.header_seeds()),
+    "store stamp": (stamp.target, stamp.seeds()),
+}

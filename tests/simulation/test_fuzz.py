@@ -1,0 +1,25 @@
+"""A million mutated inputs per parser; `make soak` goes on with other seeds."""
+
+import pytest
+
+from raftwood.simulation import fuzz
+from tests.fuzz_targets import TARGETS
+
+INPUTS = 1_000_000
+SHARES = 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_a_parser_survives_any_input(name: str, share: int) -> None:
+    target, seeds = TARGETS[name]
+    report = fuzz(target, seeds, count=INPUTS // SHARES, seed=share)
+    assert report.inputs == INPUTS // SHARES
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_the_seeds_themselves_are_taken(name: str) -> None:
+    target, seeds = TARGETS[name]
+    for seed in seeds:
+        target(seed)
