@@ -1,0 +1,1 @@
+"""Framing and RPC between processes."""

@@ -1,0 +1,486 @@
+"""The client's end of one connection: pipelined calls, deadlines, cancellation and streams.
+
+A call costs no task and no timer of its own. It is sent at most once: after a lost connection the
+caller, who knows whether the request may be repeated, decides.
+"""
+
+import asyncio
+import random
+import ssl
+from types import TracebackType
+from typing import Self, TypeVar
+
+from raftwood.base.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    InvalidInput,
+    Overloaded,
+    ProtocolError,
+    RaftwoodError,
+    ShuttingDown,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from raftwood.base.files import Buffer
+from raftwood.net.connection import FramedConnection
+from raftwood.net.deadlines import NEVER, DeadlineSweep
+from raftwood.net.frames import ARGUMENT_MAX, Frame, Kind, Payload
+from raftwood.net.handshake import ClientCredentials, ClientHandshake, Welcome
+from raftwood.net.identity import Identity
+from raftwood.net.limits import ClientLimits
+from raftwood.net.methods import Method, TypedMethod
+from raftwood.net.streams import Stream
+from raftwood.net.tls import ClientTls
+from raftwood.net.wire_errors import decode_error
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+_REQUEST = int(Kind.REQUEST)
+_RESPONSE = int(Kind.RESPONSE)
+
+
+class Connection(FramedConnection):
+    """An authenticated connection to one server; made by `connect`."""
+
+    def __init__(
+        self, credentials: ClientCredentials, random_source: random.Random, limits: ClientLimits
+    ) -> None:
+        super().__init__(limits)
+        self._credentials = credentials
+        self._random = random_source
+        self._bounds = limits
+        self._handshake: ClientHandshake | None = None
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._refusal: RaftwoodError | None = Unavailable("the handshake is not finished")
+        self._server: Identity | None = None
+        self._frame_bytes_max = 0
+        self._requests_max = limits.requests_in_flight_max
+        self._bytes_max = limits.bytes_in_flight_max
+        self._streams_max = limits.streams_max
+        self._next_id = 1
+        self._pending: dict[int, tuple[asyncio.Future[Payload], float, int]] = {}
+        self._pending_bytes = 0
+        self._waiting: dict[int, tuple[asyncio.Future[Payload], float, int, Buffer]] = {}
+        self._waiting_bytes = 0
+        self._streams: dict[int, tuple[Stream, float]] = {}
+        self._sweep = DeadlineSweep(self._loop, self._expire)
+        # One bound method for all calls: it is compared when it is taken off a future again.
+        self._on_cancelled = self._cancelled
+
+    # For callers.
+
+    @property
+    def server(self) -> Identity:
+        """Who answered; proved by the handshake."""
+        assert self._server is not None
+        return self._server
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a call can be made: open, and not asked to go away."""
+        return self._refusal is None
+
+    @property
+    def requests_under_way(self) -> int:
+        return len(self._pending) + len(self._waiting) + len(self._streams)
+
+    def call(
+        self, method: Method, payload: Buffer, timeout_ms: int
+    ) -> "asyncio.Future[Payload]":
+        """Send a request; the future gives the response. Cancelling it cancels on the server.
+
+        A payload above 8 kB is not copied and must not change before the answer. Raises at once
+        what can be known at once: Overloaded, ShuttingDown, ConnectionLost, TooLarge.
+        """
+        size = len(payload)
+        deadline = self._loop.time() + timeout_ms / 1000
+        if (
+            self._refusal is not None
+            or not 0 < timeout_ms <= ARGUMENT_MAX
+            or size > self._frame_bytes_max
+        ):
+            raise self._reason_to_refuse(timeout_ms, size)
+        future: asyncio.Future[Payload] = self._loop.create_future()
+        request_id = self._next_id
+        if self._waiting or (
+            self._pending
+            and (
+                len(self._pending) >= self._requests_max
+                or self._pending_bytes + size > self._bytes_max
+            )
+        ):
+            self._wait(request_id, future, deadline, method.number, payload)
+        else:
+            self._pending[request_id] = (future, deadline, size)
+            self._pending_bytes += size
+            self._send(_REQUEST, method.number, request_id, timeout_ms, payload)
+        self._next_id = request_id + 1
+        # It is taken off before a result is set, so it runs for cancelled futures only.
+        future.add_done_callback(self._on_cancelled)
+        if deadline < self._sweep.due:
+            self._sweep.move(deadline)
+        return future
+
+    async def ask(
+        self, method: TypedMethod[Request, Response], request: Request, timeout_ms: int
+    ) -> Response:
+        """A call from struct to struct."""
+        return method.decode_response(
+            await self.call(method, method.encode(request), timeout_ms)
+        )
+
+    def stream(
+        self, method: Method, payload: Buffer = b"", *, timeout_ms: int | None = None
+    ) -> Stream:
+        """Send a request with a streamed response; a deadline, if any, is for the whole stream."""
+        size = len(payload)
+        remaining_ms = ARGUMENT_MAX if timeout_ms is None else timeout_ms
+        if self._refusal is not None or remaining_ms <= 0 or size > self._frame_bytes_max:
+            raise self._reason_to_refuse(remaining_ms, size)
+        if len(self._streams) >= self._streams_max:
+            raise Overloaded(f"{len(self._streams)} streams are open: close some first")
+        request_id = self._next_id
+        self._next_id = request_id + 1
+        window = self._bounds.stream_window_bytes
+        stream = Stream(
+            window,
+            lambda count: self._grant(request_id, count),
+            lambda: self._cancel_stream(request_id),
+        )
+        deadline = NEVER if timeout_ms is None else self._loop.time() + timeout_ms / 1000
+        self._streams[request_id] = (stream, deadline)
+        self._send(_REQUEST, method.number, request_id, timeout_ms or 0, payload)
+        self._send(Kind.CREDIT, 0, request_id, window, b"")
+        if deadline < self._sweep.due:
+            self._sweep.move(deadline)
+        return stream
+
+    async def close(self) -> None:
+        """Close; calls under way fail with ConnectionLost."""
+        self._refusal = ConnectionLost("the connection was closed")
+        self._close()
+        await self.wait_closed()
+
+    async def wait_closed(self) -> None:
+        await asyncio.shield(self._closed)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _reason_to_refuse(self, timeout_ms: int, size: int) -> RaftwoodError:
+        if self._refusal is not None:
+            return type(self._refusal)(self._refusal.message)
+        if timeout_ms <= 0:
+            return DeadlineExceeded("no time is left for this request; it was not sent")
+        if timeout_ms > ARGUMENT_MAX:
+            return InvalidInput(f"a timeout of {timeout_ms} ms is above {ARGUMENT_MAX}")
+        return TooLarge(
+            f"the request has {size} bytes, the server reads {self._frame_bytes_max}: split it"
+        )
+
+    # Beginning and end.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._handshake = ClientHandshake(
+            self._credentials,
+            self._random,
+            frame_bytes_max=self._bounds.frame_bytes_max,
+            server_certificate=self._certificate(),
+        )
+        self._send_encoded(self._handshake.hello())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if isinstance(error, ssl.SSLError) and not self._ready.done():
+            # TLS 1.3 lets a client begin before the server has judged its certificate.
+            self._ready.set_exception(
+                Unauthenticated(f"the server refuses this TLS certificate: {error.reason}")
+            )
+        super().connection_lost(error)
+
+    async def finish_handshake(self) -> None:
+        await self._ready
+
+    def abandon(self) -> None:
+        """Close without waiting: the handshake failed."""
+        self._abort("the handshake failed")
+
+    def _shake_hands(self, handshake: ClientHandshake, frame: Frame) -> None:
+        try:
+            answer = handshake.received(frame)
+        except RaftwoodError as refusal:
+            self._refusal = refusal
+            if not self._ready.done():
+                self._ready.set_exception(refusal)
+            self._close()
+            return
+        if isinstance(answer, Welcome):
+            self._welcomed(answer)
+        else:
+            self._send_encoded(answer)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        bounds, theirs = self._bounds, welcome.limits
+        self._handshake = None
+        self._server = Identity(role=welcome.role, node_id=welcome.node_id)
+        self._frame_bytes_max = min(bounds.frame_bytes_max, theirs.frame_bytes_max)
+        # Staying below the server's limits keeps it from having to pause this connection.
+        self._requests_max = max(1, min(bounds.requests_in_flight_max, theirs.requests_in_flight_max))
+        self._bytes_max = min(bounds.bytes_in_flight_max, theirs.bytes_in_flight_max)
+        self._streams_max = min(bounds.streams_max, theirs.streams_max)
+        self._decoder.widen(payload_bytes_max=bounds.frame_bytes_max)
+        self._refusal = None
+        self._start_watch()
+        if not self._ready.done():
+            self._ready.set_result(None)
+
+    def _ended(self, error: RaftwoodError) -> None:
+        if self._refusal is None or isinstance(self._refusal, ShuttingDown | Unavailable):
+            self._refusal = error
+        self._sweep.stop()
+        if not self._ready.done():
+            self._ready.set_exception(error)
+        futures = [entry[0] for entry in self._pending.values()]
+        futures += [entry[0] for entry in self._waiting.values()]
+        self._pending.clear()
+        self._waiting.clear()
+        self._pending_bytes = self._waiting_bytes = 0
+        for future in futures:
+            self._fail(future, ConnectionLost(error.message))
+        streams = list(self._streams.values())
+        self._streams.clear()
+        for stream, _ in streams:
+            stream.finish(ConnectionLost(error.message))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    # Receiving.
+
+    def _dispatch(self, frames: list[Frame]) -> None:
+        pending = self._pending
+        on_cancelled = self._on_cancelled
+        for frame in frames:
+            kind, _, _, request_id, _, payload = frame
+            if kind != _RESPONSE or self._handshake is not None:
+                self._other(frame)
+                continue
+            entry = pending.pop(request_id, None)
+            if entry is None:
+                # Cancelled or expired meanwhile, or never sent.
+                self._check_known(request_id)
+                continue
+            future, _, size = entry
+            self._pending_bytes -= size
+            if not future.done():
+                future.remove_done_callback(on_cancelled)
+                future.set_result(payload)
+        if self._waiting:
+            self._admit_waiting()
+        if self._refusal is not None:
+            self._close_when_drained()
+
+    def _other(self, frame: Frame) -> None:
+        kind, _, _, request_id, _, payload = frame
+        if self._handshake is not None:
+            if not self._is_closing:
+                self._shake_hands(self._handshake, frame)
+        elif kind == Kind.STREAM_ITEM:
+            open_stream = self._streams.get(request_id)
+            if open_stream is None:
+                self._check_known(request_id)
+            else:
+                open_stream[0].push(payload)
+        elif kind == Kind.STREAM_END:
+            self._finish(request_id, None)
+        elif kind == Kind.ERROR:
+            self._received_error(request_id, decode_error(payload))
+        elif kind == Kind.PING:
+            self._send(Kind.PONG, 0, 0, 0, b"")
+        elif kind == Kind.GOAWAY:
+            self._refusal = ShuttingDown("the server shuts down: use another")
+        elif kind != Kind.PONG:
+            raise ProtocolError(f"a server does not send frames of kind {kind}")
+
+    def _received_error(self, request_id: int, error: RaftwoodError) -> None:
+        if request_id == 0:
+            # The server says why it is about to close; the end itself follows.
+            self._end_reason = error.message
+            return
+        self._finish(request_id, error)
+
+    def _finish(self, request_id: int, error: RaftwoodError | None) -> None:
+        entry = self._pending.pop(request_id, None)
+        if entry is not None:
+            self._pending_bytes -= entry[2]
+            self._fail(
+                entry[0], error or ProtocolError("a call was answered as if it were a stream")
+            )
+            return
+        open_stream = self._streams.pop(request_id, None)
+        if open_stream is not None:
+            open_stream[0].finish(error)
+        else:
+            self._check_known(request_id)
+
+    def _check_known(self, request_id: int) -> None:
+        if not 0 < request_id < self._next_id:
+            raise ProtocolError(f"the server answers request {request_id}, which was never sent")
+
+    def _fail(self, future: "asyncio.Future[Payload]", error: RaftwoodError) -> None:
+        if not future.done():
+            future.remove_done_callback(self._on_cancelled)
+            future.set_exception(error)
+
+    # Waiting, expiring, cancelling.
+
+    def _wait(
+        self,
+        request_id: int,
+        future: "asyncio.Future[Payload]",
+        deadline: float,
+        number: int,
+        payload: Buffer,
+    ) -> None:
+        bounds = self._bounds
+        if (
+            len(self._waiting) >= bounds.requests_waiting_max
+            or self._waiting_bytes + len(payload) > bounds.bytes_waiting_max
+        ):
+            raise Overloaded(
+                f"{len(self._pending)} requests are under way and {len(self._waiting)} wait: "
+                "send fewer at a time"
+            )
+        self._waiting[request_id] = (future, deadline, number, payload)
+        self._waiting_bytes += len(payload)
+
+    def _admit_waiting(self) -> None:
+        now = self._loop.time()
+        while self._waiting and len(self._pending) < self._requests_max:
+            request_id = next(iter(self._waiting))
+            future, deadline, number, payload = self._waiting[request_id]
+            size = len(payload)
+            if self._pending and self._pending_bytes + size > self._bytes_max:
+                return
+            del self._waiting[request_id]
+            self._waiting_bytes -= size
+            if future.done():
+                continue
+            remaining_ms = int((deadline - now) * 1000)
+            if remaining_ms <= 0:
+                late = DeadlineExceeded("the deadline passed before the request could be sent")
+                self._fail(future, late)
+                continue
+            self._pending[request_id] = (future, deadline, size)
+            self._pending_bytes += size
+            self._send(_REQUEST, number, request_id, remaining_ms, payload)
+
+    def _expire(self, now: float) -> float:
+        earliest = NEVER
+        for request_id, (future, deadline, size) in list(self._pending.items()):
+            if deadline <= now:
+                del self._pending[request_id]
+                self._pending_bytes -= size
+                self._send(Kind.CANCEL, 0, request_id, 0, b"")
+                late = DeadlineExceeded("no answer came before the deadline")
+                self._fail(future, late)
+            elif deadline < earliest:
+                earliest = deadline
+        for request_id, (future, deadline, _, payload) in list(self._waiting.items()):
+            if deadline <= now:
+                del self._waiting[request_id]
+                self._waiting_bytes -= len(payload)
+                late = DeadlineExceeded("the deadline passed before the request could be sent")
+                self._fail(future, late)
+            elif deadline < earliest:
+                earliest = deadline
+        for request_id, (stream, deadline) in list(self._streams.items()):
+            if deadline <= now:
+                self._cancel_stream(request_id)
+                stream.finish(DeadlineExceeded("the stream did not end before its deadline"))
+            elif deadline < earliest:
+                earliest = deadline
+        self._made_room()
+        return earliest
+
+    def _cancelled(self, future: "asyncio.Future[Payload]") -> None:
+        """A caller gave up: tell the server. Rare, so the future is looked for."""
+        for request_id, entry in self._pending.items():
+            if entry[0] is future:
+                del self._pending[request_id]
+                self._pending_bytes -= entry[2]
+                self._send(Kind.CANCEL, 0, request_id, 0, b"")
+                break
+        else:
+            for request_id, waiting in self._waiting.items():
+                if waiting[0] is future:
+                    del self._waiting[request_id]
+                    self._waiting_bytes -= len(waiting[3])
+                    break
+        self._made_room()
+
+    def _made_room(self) -> None:
+        if self._waiting:
+            self._admit_waiting()
+        if self._refusal is not None:
+            self._close_when_drained()
+
+    def _close_when_drained(self) -> None:
+        """After GOAWAY the client closes, since only it knows that it has sent its last request."""
+        if isinstance(self._refusal, ShuttingDown) and not self.requests_under_way:
+            self._close()
+
+    def _grant(self, request_id: int, count: int) -> None:
+        if request_id in self._streams:
+            self._send(Kind.CREDIT, 0, request_id, count, b"")
+
+    def _cancel_stream(self, request_id: int) -> None:
+        if self._streams.pop(request_id, None) is not None:
+            self._send(Kind.CANCEL, 0, request_id, 0, b"")
+            self._made_room()
+
+
+async def connect(
+    host: str,
+    port: int,
+    credentials: ClientCredentials,
+    random_source: random.Random,
+    *,
+    limits: ClientLimits | None = None,
+    tls: ClientTls | None = None,
+    server_hostname: str | None = None,
+) -> Connection:
+    """Connect and authenticate, both sides; raises Unavailable or why the server refuses."""
+    limits = limits or ClientLimits()
+    loop = asyncio.get_running_loop()
+    where = f"{host}:{port}"
+    options = {}
+    if tls is not None:
+        options = {"ssl": tls.context, "server_hostname": server_hostname or host}
+    connection: Connection | None = None
+    try:
+        async with asyncio.timeout(limits.connect_timeout_ms / 1000):
+            _, connection = await loop.create_connection(
+                lambda: Connection(credentials, random_source, limits), host, port, **options
+            )
+            await connection.finish_handshake()
+    except TimeoutError as error:
+        raise Unavailable(f"{where} did not answer in {limits.connect_timeout_ms} ms") from error
+    except ssl.SSLError as error:
+        raise Unauthenticated(f"TLS with {where} failed: {error.reason}") from error
+    except OSError as error:
+        raise Unavailable(f"cannot connect to {where}: {error.strerror or error}") from error
+    finally:
+        if connection is not None and not connection.is_usable:
+            connection.abandon()
+    return connection
