@@ -31,7 +31,6 @@ from raftwood.net.identity import Identity
 from raftwood.net.limits import ClientLimits
 from raftwood.net.methods import Method, TypedMethod
 from raftwood.net.streams import Stream
-from raftwood.net.tls import ClientTls
 from raftwood.net.wire_errors import decode_error
 
 Request = TypeVar("Request")
@@ -53,6 +52,7 @@ class Connection(FramedConnection):
         self._bounds = limits
         self._handshake: ClientHandshake | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._unusable: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._refusal: RaftwoodError | None = Unavailable("the handshake is not finished")
         self._server: Identity | None = None
@@ -84,12 +84,18 @@ class Connection(FramedConnection):
         return self._refusal is None
 
     @property
+    def why_unusable(self) -> RaftwoodError | None:
+        return self._refusal
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.done()
+
+    @property
     def requests_under_way(self) -> int:
         return len(self._pending) + len(self._waiting) + len(self._streams)
 
-    def call(
-        self, method: Method, payload: Buffer, timeout_ms: int
-    ) -> "asyncio.Future[Payload]":
+    def call(self, method: Method, payload: Buffer, timeout_ms: int) -> "asyncio.Future[Payload]":
         """Send a request; the future gives the response. Cancelling it cancels on the server.
 
         A payload above 8 kB is not copied and must not change before the answer. Raises at once
@@ -128,9 +134,7 @@ class Connection(FramedConnection):
         self, method: TypedMethod[Request, Response], request: Request, timeout_ms: int
     ) -> Response:
         """A call from struct to struct."""
-        return method.decode_response(
-            await self.call(method, method.encode(request), timeout_ms)
-        )
+        return method.decode_response(await self.call(method, method.encode(request), timeout_ms))
 
     def stream(
         self, method: Method, payload: Buffer = b"", *, timeout_ms: int | None = None
@@ -160,9 +164,13 @@ class Connection(FramedConnection):
 
     async def close(self) -> None:
         """Close; calls under way fail with ConnectionLost."""
-        self._refusal = ConnectionLost("the connection was closed")
+        self._refuse_from_now_on(ConnectionLost("the connection was closed"))
         self._close()
         await self.wait_closed()
+
+    async def wait_unusable(self) -> None:
+        """Wait until no new call can be made: the server shuts down or the connection ended."""
+        await asyncio.shield(self._unusable)
 
     async def wait_closed(self) -> None:
         await asyncio.shield(self._closed)
@@ -220,7 +228,6 @@ class Connection(FramedConnection):
         try:
             answer = handshake.received(frame)
         except RaftwoodError as refusal:
-            self._refusal = refusal
             if not self._ready.done():
                 self._ready.set_exception(refusal)
             self._close()
@@ -236,7 +243,9 @@ class Connection(FramedConnection):
         self._server = Identity(role=welcome.role, node_id=welcome.node_id)
         self._frame_bytes_max = min(bounds.frame_bytes_max, theirs.frame_bytes_max)
         # Staying below the server's limits keeps it from having to pause this connection.
-        self._requests_max = max(1, min(bounds.requests_in_flight_max, theirs.requests_in_flight_max))
+        self._requests_max = max(
+            1, min(bounds.requests_in_flight_max, theirs.requests_in_flight_max)
+        )
         self._bytes_max = min(bounds.bytes_in_flight_max, theirs.bytes_in_flight_max)
         self._streams_max = min(bounds.streams_max, theirs.streams_max)
         self._decoder.widen(payload_bytes_max=bounds.frame_bytes_max)
@@ -245,9 +254,8 @@ class Connection(FramedConnection):
         if not self._ready.done():
             self._ready.set_result(None)
 
-    def _ended(self, error: RaftwoodError) -> None:
-        if self._refusal is None or isinstance(self._refusal, ShuttingDown | Unavailable):
-            self._refusal = error
+    def _ended(self, error: RaftwoodError, /) -> None:
+        self._refuse_from_now_on(error)
         self._sweep.stop()
         if not self._ready.done():
             self._ready.set_exception(error)
@@ -265,13 +273,18 @@ class Connection(FramedConnection):
         if not self._closed.done():
             self._closed.set_result(None)
 
+    def _refuse_from_now_on(self, refusal: RaftwoodError) -> None:
+        self._refusal = refusal
+        if not self._unusable.done():
+            self._unusable.set_result(None)
+
     # Receiving.
 
     def _dispatch(self, frames: list[Frame]) -> None:
         pending = self._pending
         on_cancelled = self._on_cancelled
         for frame in frames:
-            kind, _, _, request_id, _, payload = frame
+            kind, _, request_id, _, payload = frame
             if kind != _RESPONSE or self._handshake is not None:
                 self._other(frame)
                 continue
@@ -291,7 +304,7 @@ class Connection(FramedConnection):
             self._close_when_drained()
 
     def _other(self, frame: Frame) -> None:
-        kind, _, _, request_id, _, payload = frame
+        kind, _, request_id, _, payload = frame
         if self._handshake is not None:
             if not self._is_closing:
                 self._shake_hands(self._handshake, frame)
@@ -308,7 +321,7 @@ class Connection(FramedConnection):
         elif kind == Kind.PING:
             self._send(Kind.PONG, 0, 0, 0, b"")
         elif kind == Kind.GOAWAY:
-            self._refusal = ShuttingDown("the server shuts down: use another")
+            self._refuse_from_now_on(ShuttingDown("the server shuts down: use another"))
         elif kind != Kind.PONG:
             raise ProtocolError(f"a server does not send frames of kind {kind}")
 
@@ -448,39 +461,3 @@ class Connection(FramedConnection):
         if self._streams.pop(request_id, None) is not None:
             self._send(Kind.CANCEL, 0, request_id, 0, b"")
             self._made_room()
-
-
-async def connect(
-    host: str,
-    port: int,
-    credentials: ClientCredentials,
-    random_source: random.Random,
-    *,
-    limits: ClientLimits | None = None,
-    tls: ClientTls | None = None,
-    server_hostname: str | None = None,
-) -> Connection:
-    """Connect and authenticate, both sides; raises Unavailable or why the server refuses."""
-    limits = limits or ClientLimits()
-    loop = asyncio.get_running_loop()
-    where = f"{host}:{port}"
-    options = {}
-    if tls is not None:
-        options = {"ssl": tls.context, "server_hostname": server_hostname or host}
-    connection: Connection | None = None
-    try:
-        async with asyncio.timeout(limits.connect_timeout_ms / 1000):
-            _, connection = await loop.create_connection(
-                lambda: Connection(credentials, random_source, limits), host, port, **options
-            )
-            await connection.finish_handshake()
-    except TimeoutError as error:
-        raise Unavailable(f"{where} did not answer in {limits.connect_timeout_ms} ms") from error
-    except ssl.SSLError as error:
-        raise Unauthenticated(f"TLS with {where} failed: {error.reason}") from error
-    except OSError as error:
-        raise Unavailable(f"cannot connect to {where}: {error.strerror or error}") from error
-    finally:
-        if connection is not None and not connection.is_usable:
-            connection.abandon()
-    return connection

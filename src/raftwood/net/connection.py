@@ -54,7 +54,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     def _dispatch(self, frames: list[Frame]) -> None:
         raise NotImplementedError
 
-    def _ended(self, error: RaftwoodError) -> None:
+    def _ended(self, error: RaftwoodError, /) -> None:
         """Called once, when the connection is gone."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio.Transport but not its type.
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._set_unsent_bytes_max(self._unsent_bytes_max)
 
     def get_buffer(self, _size_hint: int) -> memoryview:
@@ -112,9 +112,7 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     # Writing.
 
-    def _send(
-        self, kind: int, method: int, request_id: int, argument: int, payload: Buffer
-    ) -> int:
+    def _send(self, kind: int, method: int, request_id: int, argument: int, payload: Buffer) -> int:
         size = append_frame(self._out, kind, method, request_id, argument, payload)
         self._out_bytes += size
         if size > HEADER_BYTES + JOINED_BYTES_MAX:
@@ -159,9 +157,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     # Keep-alive.
 
     def _start_watch(self) -> None:
-        self._watch_timer = self._loop.call_later(
-            self._limits.ping_interval_ms / 1000, self._watch
-        )
+        self._watch_timer = self._loop.call_later(self._limits.ping_interval_ms / 1000, self._watch)
 
     def _watch(self) -> None:
         """Ask a silent peer for a sign of life, and give up one that gives none."""

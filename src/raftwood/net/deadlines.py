@@ -18,9 +18,7 @@ class DeadlineSweep:
 
     __slots__ = ("_expire", "_loop", "_timer", "due")
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, expire: Callable[[float], float]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[float], float]) -> None:
         self._loop = loop
         self._expire = expire
         self._timer: asyncio.TimerHandle | None = None

@@ -6,7 +6,7 @@ A frame is a header of 32 bytes and a payload, little-endian:
          0      4  magic "RWF" and the frame version
          4      8  checksum: XXH3-64 over everything that follows it, payload included
         12      1  kind
-        13      1  flags
+        13      1  flags: none is defined yet; read as part of the kind, so that one is refused
         14      2  method
         16      4  length of the payload
         20      8  request id
@@ -29,8 +29,8 @@ from raftwood.base.files import Buffer
 from raftwood.base.names import FRAME_BYTES_MAX
 
 Payload: TypeAlias = bytes | memoryview
-Frame: TypeAlias = tuple[int, int, int, int, int, Payload]
-"""kind, flags, method, request id, argument, payload: a plain tuple, because millions are made."""
+Frame: TypeAlias = tuple[int, int, int, int, Payload]
+"""kind, method, request id, argument, payload: a plain tuple, because millions are made."""
 
 FRAME_VERSION = 1
 MAGIC = int.from_bytes(b"RWF", "little") | FRAME_VERSION << 24
@@ -45,9 +45,9 @@ JOINED_BYTES_MAX = 8 << 10
 REQUEST_ID_MAX = (1 << 64) - 1
 ARGUMENT_MAX = (1 << 32) - 1
 
-_HEADER = struct.Struct("<IQBBHIQI")
+_HEADER = struct.Struct("<IQHHIQI")
 _HEAD = struct.Struct("<IQ")
-_REST = struct.Struct("<BBHIQI")
+_REST = struct.Struct("<HHIQI")
 _pack_head = _HEAD.pack
 _pack_rest = _REST.pack
 
@@ -78,14 +78,13 @@ class Kind(IntEnum):
     """No new requests, please; those under way are finished."""
 
 
-def append_frame(
+def append_frame(  # noqa: PLR0917 - by position, because it runs for every frame
     parts: list[Buffer],
     kind: int,
     method: int,
     request_id: int,
     argument: int,
     payload: Buffer,
-    flags: int = 0,
 ) -> int:
     """Append a frame's buffers to `parts` and say how many bytes they are.
 
@@ -95,11 +94,11 @@ def append_frame(
         payload = _as_bytes(payload)
     length = len(payload)
     if length <= JOINED_BYTES_MAX:
-        body = _pack_rest(kind, flags, method, length, request_id, argument) + payload
+        body = _pack_rest(kind, method, length, request_id, argument) + payload
         parts.append(_pack_head(MAGIC, xxh3_64_intdigest(body)))
         parts.append(body)
     else:
-        rest = _pack_rest(kind, flags, method, length, request_id, argument)
+        rest = _pack_rest(kind, method, length, request_id, argument)
         digest = xxh3_64(rest)
         digest.update(payload)
         parts.append(_pack_head(MAGIC, digest.intdigest()))
@@ -110,15 +109,15 @@ def append_frame(
 
 def encode_frame(
     kind: int,
+    *,
     method: int = 0,
     request_id: int = 0,
     argument: int = 0,
     payload: Buffer = b"",
-    flags: int = 0,
 ) -> bytes:
     """One frame in one piece: for handshakes and tests."""
     parts: list[Buffer] = []
-    append_frame(parts, kind, method, request_id, argument, payload, flags)
+    append_frame(parts, kind, method, request_id, argument, payload)
     return b"".join(parts)
 
 
@@ -160,7 +159,7 @@ class FrameDecoder:
         self._own: memoryview | None = None
         self._own_filled = 0
         self._own_length = 0
-        self._own_frame = (0, 0, 0, 0, 0, 0)
+        self._own_frame = (0, 0, 0, 0, 0)
 
     @property
     def is_between_frames(self) -> bool:
@@ -216,9 +215,7 @@ class FrameDecoder:
         position = 0
         needed = HEADER_BYTES
         while filled - position >= HEADER_BYTES:
-            magic, checksum, kind, flags, method, length, request_id, argument = unpack(
-                chunk, position
-            )
+            magic, checksum, kind, method, length, request_id, argument = unpack(chunk, position)
             if magic != MAGIC:
                 raise ProtocolError(_wrong_magic(magic))
             if length > limit:
@@ -229,14 +226,14 @@ class FrameDecoder:
                 needed = HEADER_BYTES + length
                 if needed > self._receive_bytes:
                     self._begin_own_frame(
-                        (checksum, kind, flags, method, request_id, argument), length, view[body:]
+                        (checksum, kind, method, request_id, argument), length, view[body:]
                     )
                     position = filled
                     needed = HEADER_BYTES
                 break
             if xxh3_64_intdigest(view[position + CHECKED_FROM : end]) != checksum:
                 raise ProtocolError("a frame does not match its checksum")
-            frames.append((kind, flags, method, request_id, argument, chunk[body:end]))
+            frames.append((kind, method, request_id, argument, chunk[body:end]))
             position = end
         left = filled - position
         if left:
@@ -245,7 +242,7 @@ class FrameDecoder:
         self._needed = needed
 
     def _begin_own_frame(
-        self, frame: tuple[int, int, int, int, int, int], length: int, begun: memoryview
+        self, frame: tuple[int, int, int, int, int], length: int, begun: memoryview
     ) -> None:
         own = memoryview(bytearray(length + TAIL_BYTES))
         own[: len(begun)] = begun
@@ -255,12 +252,12 @@ class FrameDecoder:
         self._own_frame = frame
 
     def _finished_own_frame(self, payload: memoryview) -> Frame:
-        checksum, kind, flags, method, request_id, argument = self._own_frame
-        digest = xxh3_64(_pack_rest(kind, flags, method, len(payload), request_id, argument))
+        checksum, kind, method, request_id, argument = self._own_frame
+        digest = xxh3_64(_pack_rest(kind, method, len(payload), request_id, argument))
         digest.update(payload)
         if digest.intdigest() != checksum:
             raise ProtocolError("a frame does not match its checksum")
-        return (kind, flags, method, request_id, argument, payload)
+        return (kind, method, request_id, argument, payload)
 
     def feed(self, data: Buffer) -> list[Frame]:
         """Copy bytes in and give the frames: for tests and fuzzing, where there is no socket."""

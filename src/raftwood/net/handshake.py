@@ -175,7 +175,7 @@ class ClientHandshake:
 
     def received(self, frame: Frame) -> bytes | Welcome:
         """The bytes to answer with, or the Welcome that ends the handshake; raises a refusal."""
-        kind, payload = frame[0], frame[5]
+        kind, payload = frame[0], frame[4]
         if kind == Kind.ERROR:
             raise decode_error(payload)
         if kind == Kind.CHALLENGE and self._challenger is None:
@@ -241,7 +241,7 @@ class ServerHandshake:
 
     def received(self, frame: Frame) -> bytes:
         """The bytes to answer with; raises the refusal to tell the peer before closing."""
-        kind, argument, payload = frame[0], frame[4], frame[5]
+        kind, argument, payload = frame[0], frame[3], frame[4]
         if kind == Kind.HELLO and self._claimed is None:
             return self._greet(argument, bytes(payload))
         if kind == Kind.PROOF and self._transcript and self.peer is None:
@@ -271,9 +271,7 @@ class ServerHandshake:
     def _accept_certificate(self, claimed: Identity) -> bytes:
         if not self._credentials.accepts_certificates:
             raise Unauthenticated("the server does not accept certificates: use a secret")
-        stated = identity_of_certificate(
-            self._certificate, cluster_id=self._credentials.cluster_id
-        )
+        stated = identity_of_certificate(self._certificate, cluster_id=self._credentials.cluster_id)
         if stated != claimed:
             raise Unauthenticated("the certificate states another role or node id than HELLO")
         self.peer = claimed

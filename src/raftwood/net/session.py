@@ -135,7 +135,7 @@ class Session(FramedConnection):
             call.close()
         self._close()
 
-    def _ended(self, error: RaftwoodError) -> None:
+    def _ended(self, _error: RaftwoodError, /) -> None:
         self._stop_handshake_timer()
         self._sweep.stop()
         self._backlog.clear()
@@ -179,7 +179,7 @@ class Session(FramedConnection):
                 self._control(frame)
 
     def _begin(self, frame: Frame, arrived: float) -> None:
-        _, _, number, request_id, argument, payload = frame
+        _, number, request_id, argument, payload = frame
         assert self._peer is not None
         self._request_at = arrived
         deadline = arrived + argument / 1000 if argument else NEVER
@@ -244,9 +244,7 @@ class Session(FramedConnection):
         match entry.mode:
             case Mode.DENIED:
                 assert self._peer is not None
-                return PermissionDenied(
-                    f"role {self._peer.role} may not call {entry.method.name}"
-                )
+                return PermissionDenied(f"role {self._peer.role} may not call {entry.method.name}")
             case Mode.STREAM if len(self._streams) >= self._bounds.streams_max:
                 return Overloaded("this connection has too many streams: close some first")
             case Mode.TASK | Mode.STREAM:
@@ -278,7 +276,7 @@ class Session(FramedConnection):
             call.fail(InternalError(_CRASHED))
 
     def _control(self, frame: Frame) -> None:
-        kind, _, _, request_id, argument, _ = frame
+        kind, _, request_id, argument, _ = frame
         if kind == Kind.CANCEL:
             self._cancel(request_id)
         elif kind == Kind.CREDIT:
@@ -298,7 +296,7 @@ class Session(FramedConnection):
             call.close()
             return
         for waiting in self._backlog:
-            if waiting[0][3] == request_id:
+            if waiting[0][2] == request_id:
                 self._backlog.remove(waiting)
                 return
 
@@ -388,9 +386,9 @@ class Session(FramedConnection):
         try:
             while self._backlog and not self._is_full:
                 frame, arrived = self._backlog.popleft()
-                if frame[4] and arrived + frame[4] / 1000 <= now:
+                if frame[3] and arrived + frame[3] / 1000 <= now:
                     late = DeadlineExceeded("the deadline passed before the server had room")
-                    self._send(Kind.ERROR, 0, frame[3], 0, encode_error(late))
+                    self._send(Kind.ERROR, 0, frame[2], 0, encode_error(late))
                 else:
                     self._begin(frame, arrived)
         except ProtocolError as error:

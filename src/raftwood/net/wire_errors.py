@@ -18,6 +18,7 @@ _decode = msgspec.msgpack.Decoder(_WireError).decode
 
 
 def encode_error(error: RaftwoodError) -> bytes:
+    """The payload of an ERROR frame."""
     # A message may quote input with lone surrogates, which have no encoding; the cut may split a
     # character.
     message = error.message.encode("utf-8", "replace")[:MESSAGE_BYTES_MAX].decode("utf-8", "ignore")
