@@ -24,6 +24,8 @@ from raftwood.net.wire_errors import encode_error
 CLOSE_TIMEOUT_S = 1.0
 """How long a closing connection may take to hand over its last bytes."""
 
+UNSENT_BYTES_MAX = 4 << 20
+
 
 class FramedConnection(asyncio.BufferedProtocol):
     """Base of the client's Connection and the server's Session."""
@@ -38,7 +40,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._out_has_large = False
-        self._unsent_bytes_max = 4 << 20
+        self._gathered_bytes_max = UNSENT_BYTES_MAX // 2
         self._flush_is_due = False
         self._write_is_paused = False
         self._reading_is_paused = False
@@ -66,7 +68,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio.Transport but not its type.
         self._transport = cast("asyncio.Transport", transport)
-        self._set_unsent_bytes_max(self._unsent_bytes_max)
+        self._set_unsent_bytes_max(UNSENT_BYTES_MAX)
 
     def get_buffer(self, _size_hint: int) -> memoryview:
         return self._decoder.get_buffer()
@@ -120,7 +122,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
-        elif self._out_bytes > self._unsent_bytes_max:
+        elif self._out_bytes > self._gathered_bytes_max:
             # Hand over early, so that the transport can say that it is congested.
             self._write_out()
         return size
@@ -150,9 +152,10 @@ class FramedConnection(asyncio.BufferedProtocol):
         transport.writelines(_joined(out))
 
     def _set_unsent_bytes_max(self, unsent_bytes_max: int) -> None:
-        self._unsent_bytes_max = unsent_bytes_max
+        """Bound what waits here and in the transport together, plus the frame that exceeds it."""
+        self._gathered_bytes_max = unsent_bytes_max // 2
         if self._transport is not None:
-            self._transport.set_write_buffer_limits(unsent_bytes_max, unsent_bytes_max // 2)
+            self._transport.set_write_buffer_limits(unsent_bytes_max // 2, unsent_bytes_max // 4)
 
     # Keep-alive.
 
