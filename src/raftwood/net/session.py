@@ -148,15 +148,19 @@ class Session(FramedConnection):
 
     def _watch(self) -> None:
         idle_s = self._bounds.idle_timeout_ms / 1000
-        is_idle = not self._calls and not self._streams
-        if idle_s and is_idle and self._loop.time() - self._request_at >= idle_s:
-            # A request that crosses this on the wire is lost, and its client told so.
-            self._send(Kind.GOAWAY, 0, 0, 0, b"")
-            self._close()
-            return
+        now = self._loop.time()
+        is_idle = bool(idle_s) and not self._calls and not self._streams
+        if not is_idle:
+            self._request_at = now
+        elif now - self._request_at >= idle_s:
+            if self._is_draining:
+                self._close()
+                return
+            # The client closes; only one that does not is closed when this comes round again.
+            self.drain()
         super()._watch()
-        if idle_s and is_idle and self._watch_timer is not None:
-            due = max(self._request_at + idle_s, self._loop.time() + 0.001)
+        if is_idle and self._watch_timer is not None and not self._is_draining:
+            due = max(self._request_at + idle_s, now + 0.001)
             if due < self._watch_timer.when():
                 self._watch_timer.cancel()
                 self._watch_timer = self._loop.call_at(due, self._watch)

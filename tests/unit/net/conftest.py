@@ -4,7 +4,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-
 from tests.unit.net.rpc_support import run_checked
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]

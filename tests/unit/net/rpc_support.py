@@ -127,9 +127,7 @@ class RawPeer:
 
     def request(self, method: Method, request_id: int, payload: bytes = b"") -> None:
         self.send(
-            encode_frame(
-                Kind.REQUEST, method=method.number, request_id=request_id, payload=payload
-            )
+            encode_frame(Kind.REQUEST, method=method.number, request_id=request_id, payload=payload)
         )
 
     async def frame(self) -> Frame | None:

@@ -5,6 +5,15 @@ import random
 from typing import Any
 
 import pytest
+from tests.unit.net.rpc_support import (
+    CLIENT,
+    CLUSTER,
+    CREDENTIALS,
+    NODE,
+    OPERATOR,
+    SECRET,
+    SERVER_CREDENTIALS,
+)
 
 from raftwood.base.errors import (
     InvalidConfiguration,
@@ -26,15 +35,6 @@ from raftwood.net.handshake import (
 from raftwood.net.identity import Identity, Secret, identity_of_certificate
 from raftwood.net.limits import HANDSHAKE_BYTES_MAX
 from raftwood.net.wire_errors import decode_error, encode_error
-from tests.unit.net.rpc_support import (
-    CLIENT,
-    CLUSTER,
-    CREDENTIALS,
-    NODE,
-    OPERATOR,
-    SECRET,
-    SERVER_CREDENTIALS,
-)
 
 LIMITS = PeerLimits(1 << 20, 10, 1 << 20, 4)
 

@@ -7,6 +7,22 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.net.conftest import Run
+from tests.unit.net.rpc_support import (
+    CLUSTER,
+    COUNT,
+    ECHO,
+    HOLD,
+    OPERATOR,
+    SECRETS,
+    WAIT,
+    Handlers,
+    dial,
+    eventually,
+    raw_peer,
+    raw_server,
+    serving,
+)
 
 from raftwood.base.errors import (
     ConnectionLost,
@@ -38,22 +54,6 @@ from raftwood.net import (
 )
 from raftwood.net.frames import Kind, encode_frame
 from raftwood.net.wire_errors import decode_error
-from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import (
-    CLUSTER,
-    COUNT,
-    ECHO,
-    HOLD,
-    OPERATOR,
-    SECRETS,
-    WAIT,
-    Handlers,
-    dial,
-    eventually,
-    raw_peer,
-    raw_server,
-    serving,
-)
 
 
 class Sum(msgspec.Struct):

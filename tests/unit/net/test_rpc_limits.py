@@ -3,12 +3,6 @@
 import asyncio
 
 import pytest
-
-from raftwood.base.errors import DeadlineExceeded, Overloaded, Unauthenticated
-from raftwood.net import ClientLimits, ServerLimits
-from raftwood.net.frames import Kind, encode_frame
-from raftwood.net.session import Session
-from raftwood.net.wire_errors import decode_error
 from tests.unit.net.conftest import Run
 from tests.unit.net.rpc_support import (
     ECHO,
@@ -20,6 +14,12 @@ from tests.unit.net.rpc_support import (
     raw_peer,
     serving,
 )
+
+from raftwood.base.errors import DeadlineExceeded, Overloaded, Unauthenticated
+from raftwood.net import ClientLimits, ServerLimits
+from raftwood.net.frames import Kind, encode_frame
+from raftwood.net.session import Session
+from raftwood.net.wire_errors import decode_error
 
 
 def test_reading_pauses_while_too_many_requests_are_under_way(run: Run) -> None:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.unit.net.conftest import Run
+from tests.unit.net.rpc_support import COUNT, ECHO, Handlers, dial, eventually, raw_peer, serving
 
 from raftwood.base.errors import (
     DeadlineExceeded,
@@ -16,8 +18,6 @@ from raftwood.base.errors import (
 from raftwood.net import Call, ClientLimits, Method, Payload, ServerLimits, Service
 from raftwood.net.frames import HEADER_BYTES, Kind, encode_frame
 from raftwood.net.streams import Stream
-from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import COUNT, ECHO, Handlers, dial, eventually, raw_peer, serving
 
 NUMBERS = Method(20, "numbers")
 
