@@ -14,7 +14,6 @@ from raftwood.net.handshake import (
     Challenge,
     ClientCredentials,
     ClientHandshake,
-    Hello,
     PeerLimits,
     Proof,
     ServerCredentials,
@@ -71,8 +70,8 @@ def seeds() -> list[bytes]:
 
 
 def hello_target(data: bytes) -> None:
-    """Read the bytes as each handshake message, and as what a stranger sends a server first."""
-    for message in (Hello, Challenge, Proof, Welcome):
+    """Read the bytes as each handshake message; as HELLO, by a server that knows nobody yet."""
+    for message in (Challenge, Proof, Welcome):
         with contextlib.suppress(ProtocolError):
             decode_message(message, data)
     server = ServerHandshake(_SERVER, _RANDOM, _LIMITS)

@@ -111,7 +111,7 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True):
     limits: PeerLimits
 
 
-_Message = TypeVar("_Message", Hello, Challenge, Proof, Welcome)
+_Message = TypeVar("_Message", bound=msgspec.Struct)
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[type, Any] = {
     message: msgspec.msgpack.Decoder(message) for message in (Hello, Challenge, Proof, Welcome)
