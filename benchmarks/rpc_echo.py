@@ -55,6 +55,10 @@ Call = Callable[[bytes], Awaitable[Any]]
 Result = dict[str, Any]
 
 
+def contents(folder: str, name: str) -> bytes:
+    return pathlib.Path(folder, name).read_bytes()
+
+
 async def serve_raftwood(folder: str | None) -> None:
     service = Service()
     service.fast(ECHO, lambda call, payload: call.reply(payload))
@@ -75,7 +79,7 @@ async def serve_grpc(folder: str | None) -> None:
     handlers = {"Echo": grpc.unary_unary_rpc_method_handler(echo)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("echo", handlers),))
     if folder:
-        pem = pathlib.Path(folder, "server.pem").read_bytes()
+        pem = contents(folder, "server.pem")
         port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(pem, pem)]))
     else:
         port = server.add_insecure_port("127.0.0.1:0")
@@ -97,7 +101,7 @@ async def raftwood_call(port: int, folder: str | None) -> Any:
 @contextlib.asynccontextmanager
 async def grpc_call(port: int, folder: str | None) -> Any:
     if folder:
-        authority = pathlib.Path(folder, "authority.pem").read_bytes()
+        authority = contents(folder, "authority.pem")
         channel = grpc.aio.secure_channel(
             f"localhost:{port}", grpc.ssl_channel_credentials(authority)
         )

@@ -23,13 +23,13 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
-from raftwood.net.connection import FramedConnection
-from raftwood.net.deadlines import NEVER, DeadlineSweep
-from raftwood.net.frames import ARGUMENT_MAX, Frame, Kind, Payload
+from raftwood.net.deadlines import NEVER
+from raftwood.net.frames import ARGUMENT_MAX, Frame, Kind, Payload, size_of
 from raftwood.net.handshake import ClientCredentials, ClientHandshake, Welcome
 from raftwood.net.identity import Identity
 from raftwood.net.limits import ClientLimits
 from raftwood.net.methods import Method, TypedMethod
+from raftwood.net.outstanding import OutstandingRequests
 from raftwood.net.streams import Stream
 from raftwood.net.wire_errors import decode_error
 
@@ -40,7 +40,7 @@ _REQUEST = int(Kind.REQUEST)
 _RESPONSE = int(Kind.RESPONSE)
 
 
-class Connection(FramedConnection):
+class Connection(OutstandingRequests):
     """An authenticated connection to one server; made by `connect`."""
 
     def __init__(
@@ -49,26 +49,13 @@ class Connection(FramedConnection):
         super().__init__(limits)
         self._credentials = credentials
         self._random = random_source
-        self._bounds = limits
         self._handshake: ClientHandshake | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._unusable: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._refusal: RaftwoodError | None = Unavailable("the handshake is not finished")
+        self._refusal = Unavailable("the handshake is not finished")
         self._server: Identity | None = None
         self._frame_bytes_max = 0
-        self._requests_max = limits.requests_in_flight_max
-        self._bytes_max = limits.bytes_in_flight_max
-        self._streams_max = limits.streams_max
-        self._next_id = 1
-        self._pending: dict[int, tuple[asyncio.Future[Payload], float, int]] = {}
-        self._pending_bytes = 0
-        self._waiting: dict[int, tuple[asyncio.Future[Payload], float, int, Buffer]] = {}
-        self._waiting_bytes = 0
-        self._streams: dict[int, tuple[Stream, float]] = {}
-        self._sweep = DeadlineSweep(self._loop, self._expire)
-        # One bound method for all calls: it is compared when it is taken off a future again.
-        self._on_cancelled = self._cancelled
 
     # For callers.
 
@@ -91,17 +78,13 @@ class Connection(FramedConnection):
     def is_closed(self) -> bool:
         return self._closed.done()
 
-    @property
-    def requests_under_way(self) -> int:
-        return len(self._pending) + len(self._waiting) + len(self._streams)
-
     def call(self, method: Method, payload: Buffer, timeout_ms: int) -> "asyncio.Future[Payload]":
         """Send a request; the future gives the response. Cancelling it cancels on the server.
 
         A payload above 8 kB is not copied and must not change before the answer. Raises at once
         what can be known at once: Overloaded, ShuttingDown, ConnectionLost, TooLarge.
         """
-        size = len(payload)
+        size = size_of(payload)
         deadline = self._loop.time() + timeout_ms / 1000
         if (
             self._refusal is not None
@@ -140,7 +123,7 @@ class Connection(FramedConnection):
         self, method: Method, payload: Buffer = b"", *, timeout_ms: int | None = None
     ) -> Stream:
         """Send a request with a streamed response; a deadline, if any, is for the whole stream."""
-        size = len(payload)
+        size = size_of(payload)
         remaining_ms = ARGUMENT_MAX if timeout_ms is None else timeout_ms
         if self._refusal is not None or remaining_ms <= 0 or size > self._frame_bytes_max:
             raise self._reason_to_refuse(remaining_ms, size)
@@ -256,20 +239,9 @@ class Connection(FramedConnection):
 
     def _ended(self, error: RaftwoodError, /) -> None:
         self._refuse_from_now_on(error)
-        self._sweep.stop()
         if not self._ready.done():
             self._ready.set_exception(error)
-        futures = [entry[0] for entry in self._pending.values()]
-        futures += [entry[0] for entry in self._waiting.values()]
-        self._pending.clear()
-        self._waiting.clear()
-        self._pending_bytes = self._waiting_bytes = 0
-        for future in futures:
-            self._fail(future, ConnectionLost(error.message))
-        streams = list(self._streams.values())
-        self._streams.clear()
-        for stream, _ in streams:
-            stream.finish(ConnectionLost(error.message))
+        self._fail_all(error)
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -331,133 +303,3 @@ class Connection(FramedConnection):
             self._end_reason = error.message
             return
         self._finish(request_id, error)
-
-    def _finish(self, request_id: int, error: RaftwoodError | None) -> None:
-        entry = self._pending.pop(request_id, None)
-        if entry is not None:
-            self._pending_bytes -= entry[2]
-            self._fail(
-                entry[0], error or ProtocolError("a call was answered as if it were a stream")
-            )
-            return
-        open_stream = self._streams.pop(request_id, None)
-        if open_stream is not None:
-            open_stream[0].finish(error)
-        else:
-            self._check_known(request_id)
-
-    def _check_known(self, request_id: int) -> None:
-        if not 0 < request_id < self._next_id:
-            raise ProtocolError(f"the server answers request {request_id}, which was never sent")
-
-    def _fail(self, future: "asyncio.Future[Payload]", error: RaftwoodError) -> None:
-        if not future.done():
-            future.remove_done_callback(self._on_cancelled)
-            future.set_exception(error)
-
-    # Waiting, expiring, cancelling.
-
-    def _wait(
-        self,
-        request_id: int,
-        future: "asyncio.Future[Payload]",
-        deadline: float,
-        number: int,
-        payload: Buffer,
-    ) -> None:
-        bounds = self._bounds
-        if (
-            len(self._waiting) >= bounds.requests_waiting_max
-            or self._waiting_bytes + len(payload) > bounds.bytes_waiting_max
-        ):
-            raise Overloaded(
-                f"{len(self._pending)} requests are under way and {len(self._waiting)} wait: "
-                "send fewer at a time"
-            )
-        self._waiting[request_id] = (future, deadline, number, payload)
-        self._waiting_bytes += len(payload)
-
-    def _admit_waiting(self) -> None:
-        now = self._loop.time()
-        while self._waiting and len(self._pending) < self._requests_max:
-            request_id = next(iter(self._waiting))
-            future, deadline, number, payload = self._waiting[request_id]
-            size = len(payload)
-            if self._pending and self._pending_bytes + size > self._bytes_max:
-                return
-            del self._waiting[request_id]
-            self._waiting_bytes -= size
-            if future.done():
-                continue
-            remaining_ms = int((deadline - now) * 1000)
-            if remaining_ms <= 0:
-                late = DeadlineExceeded("the deadline passed before the request could be sent")
-                self._fail(future, late)
-                continue
-            self._pending[request_id] = (future, deadline, size)
-            self._pending_bytes += size
-            self._send(_REQUEST, number, request_id, remaining_ms, payload)
-
-    def _expire(self, now: float) -> float:
-        earliest = NEVER
-        for request_id, (future, deadline, size) in list(self._pending.items()):
-            if deadline <= now:
-                del self._pending[request_id]
-                self._pending_bytes -= size
-                self._send(Kind.CANCEL, 0, request_id, 0, b"")
-                late = DeadlineExceeded("no answer came before the deadline")
-                self._fail(future, late)
-            elif deadline < earliest:
-                earliest = deadline
-        for request_id, (future, deadline, _, payload) in list(self._waiting.items()):
-            if deadline <= now:
-                del self._waiting[request_id]
-                self._waiting_bytes -= len(payload)
-                late = DeadlineExceeded("the deadline passed before the request could be sent")
-                self._fail(future, late)
-            elif deadline < earliest:
-                earliest = deadline
-        for request_id, (stream, deadline) in list(self._streams.items()):
-            if deadline <= now:
-                self._cancel_stream(request_id)
-                stream.finish(DeadlineExceeded("the stream did not end before its deadline"))
-            elif deadline < earliest:
-                earliest = deadline
-        self._made_room()
-        return earliest
-
-    def _cancelled(self, future: "asyncio.Future[Payload]") -> None:
-        """A caller gave up: tell the server. Rare, so the future is looked for."""
-        for request_id, entry in self._pending.items():
-            if entry[0] is future:
-                del self._pending[request_id]
-                self._pending_bytes -= entry[2]
-                self._send(Kind.CANCEL, 0, request_id, 0, b"")
-                break
-        else:
-            for request_id, waiting in self._waiting.items():
-                if waiting[0] is future:
-                    del self._waiting[request_id]
-                    self._waiting_bytes -= len(waiting[3])
-                    break
-        self._made_room()
-
-    def _made_room(self) -> None:
-        if self._waiting:
-            self._admit_waiting()
-        if self._refusal is not None:
-            self._close_when_drained()
-
-    def _close_when_drained(self) -> None:
-        """After GOAWAY the client closes, since only it knows that it has sent its last request."""
-        if isinstance(self._refusal, ShuttingDown) and not self.requests_under_way:
-            self._close()
-
-    def _grant(self, request_id: int, count: int) -> None:
-        if request_id in self._streams:
-            self._send(Kind.CREDIT, 0, request_id, count, b"")
-
-    def _cancel_stream(self, request_id: int) -> None:
-        if self._streams.pop(request_id, None) is not None:
-            self._send(Kind.CANCEL, 0, request_id, 0, b"")
-            self._made_room()

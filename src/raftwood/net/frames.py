@@ -121,6 +121,11 @@ def encode_frame(
     return b"".join(parts)
 
 
+def size_of(payload: Buffer) -> int:
+    """Bytes, not items."""
+    return len(payload) if type(payload) is bytes else memoryview(payload).nbytes
+
+
 def _as_bytes(payload: Buffer) -> bytes | memoryview:
     """A view counted in bytes: the length of one with larger items counts items."""
     view = memoryview(payload)

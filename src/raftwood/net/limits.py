@@ -12,7 +12,6 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that both sides of a connection keep."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
-    handshake_timeout_ms: int = 5_000
     ping_interval_ms: int = 10_000
     """Silence after which a PING asks whether the peer lives."""
     ping_timeout_ms: int = 10_000
@@ -38,6 +37,7 @@ class ClientLimits(ConnectionLimits, frozen=True, kw_only=True):
 class ServerLimits(ConnectionLimits, frozen=True, kw_only=True):
     """What a server allows: the bounds below are per connection unless they say otherwise."""
 
+    handshake_timeout_ms: int = 5_000
     connections_max: int = 1_024
     """Per server, authenticated or not."""
     handler_tasks_max: int = 4_096

@@ -28,7 +28,7 @@ from raftwood.base.files import Buffer
 from raftwood.net.calls import Call, StreamCall
 from raftwood.net.connection import FramedConnection
 from raftwood.net.deadlines import NEVER, DeadlineSweep
-from raftwood.net.frames import HEADER_BYTES, Frame, Kind, Payload
+from raftwood.net.frames import HEADER_BYTES, Frame, Kind, Payload, size_of
 from raftwood.net.handshake import PeerLimits, ServerHandshake
 from raftwood.net.identity import Identity
 from raftwood.net.limits import ServerLimits
@@ -99,6 +99,7 @@ class Session(FramedConnection):
         except ProtocolError:
             raise
         except RaftwoodError as refusal:
+            _log.info("refused a connection: %s", refusal.message)
             self._close_because(refusal)
             return
         self._send_encoded(answer)
@@ -228,19 +229,19 @@ class Session(FramedConnection):
         call = (StreamCall if is_stream else Call)(self, self._peer, request_id, deadline, size)
         if request_id in self._calls or request_id in self._streams:
             raise ProtocolError(f"request id {request_id} is already under way")
-        refusal = self._refusal(entry, number)
-        if refusal is not None or entry is None:
-            self._send(Kind.ERROR, 0, request_id, 0, encode_error(refusal or NotFound("")))
+        accepted = self._entry_or_refusal(entry, number)
+        if isinstance(accepted, RaftwoodError):
+            self._send(Kind.ERROR, 0, request_id, 0, encode_error(accepted))
             return
         if isinstance(call, StreamCall):
             self._streams[request_id] = call
         else:
             self._calls[request_id] = call
         self._bytes_in_flight += size
-        call.task = self._server.run(self._run(entry, call, payload))
+        call.task = self._server.run(self._run(accepted, call, payload))
         self._keep(call)
 
-    def _refusal(self, entry: Entry | None, number: int) -> RaftwoodError | None:
+    def _entry_or_refusal(self, entry: Entry | None, number: int) -> Entry | RaftwoodError:
         if entry is None:
             return NotFound(f"the server has no method {number}: is it older than the client?")
         if self._is_draining:
@@ -253,10 +254,10 @@ class Session(FramedConnection):
                 return Overloaded("this connection has too many streams: close some first")
             case Mode.TASK | Mode.STREAM:
                 if self._server.has_room_for_a_task:
-                    return None
+                    return entry
                 return Overloaded("the server has too many requests under way")
             case Mode.FAST:
-                return None
+                return entry
             case _:
                 assert_never(entry.mode)
 
@@ -321,7 +322,7 @@ class Session(FramedConnection):
         self._release(call)
         if isinstance(call, StreamCall):
             self._send(Kind.STREAM_END, 0, call.request_id, 0, b"")
-        elif len(payload) > self._peer_frame_bytes_max:
+        elif size_of(payload) > self._peer_frame_bytes_max:
             self._send(Kind.ERROR, 0, call.request_id, 0, encode_error(self._too_large(payload)))
         else:
             self._send(_RESPONSE, 0, call.request_id, 0, payload)
@@ -331,14 +332,14 @@ class Session(FramedConnection):
         self._send(Kind.ERROR, 0, call.request_id, 0, encode_error(error))
 
     def send_item(self, call: StreamCall, item: Buffer) -> int:
-        if len(item) > self._peer_frame_bytes_max:
+        if size_of(item) > self._peer_frame_bytes_max:
             raise self._too_large(item)
         return self._send(Kind.STREAM_ITEM, 0, call.request_id, 0, item) - HEADER_BYTES
 
     def _too_large(self, payload: Buffer) -> TooLarge:
         return TooLarge(
-            f"the answer has {len(payload)} bytes, the client reads {self._peer_frame_bytes_max}: "
-            "ask for less at a time"
+            f"the answer has {size_of(payload)} bytes, the client reads "
+            f"{self._peer_frame_bytes_max}: ask for less at a time"
         )
 
     def _release(self, call: Call) -> None:
