@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class Call:
     """One request under way. Answer it once; answers after the first, or too late, do nothing."""
 
+    is_stream = False
     __slots__ = ("_session", "deadline", "peer", "request_id", "size", "task")
 
     def __init__(
@@ -58,6 +59,7 @@ class Call:
 class StreamCall(Call):
     """A request whose answer is a stream; what the client has not asked for yet is not sent."""
 
+    is_stream = True
     __slots__ = ("_waiter", "credit")
 
     def __init__(

@@ -143,7 +143,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         self._out_bytes = 0
         transport = self._transport
-        if transport is None:
+        if transport is None or self._is_closing:
             return
         if not self._out_has_large:
             transport.write(b"".join(out))

@@ -1,11 +1,13 @@
 """A listening server: admission, the tasks of its handlers, and an orderly end."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
+from raftwood.base.errors import Overloaded, RaftwoodError, ShuttingDown
 from raftwood.net.handshake import ServerCredentials
 from raftwood.net.limits import ServerLimits
 from raftwood.net.methods import Service
@@ -13,6 +15,10 @@ from raftwood.net.session import Session
 from raftwood.net.tls import ServerTls
 
 DRAIN_TIMEOUT_MS = 10_000
+CANCEL_TIMEOUT_S = 5.0
+"""How long cancelled handlers may take to end before `close` goes on without them."""
+
+_log = logging.getLogger(__name__)
 
 
 class Server:
@@ -66,13 +72,15 @@ class Server:
 
     # For sessions.
 
-    def admit(self, session: Session) -> bool:
-        """Count a new connection, unless there are too many."""
-        if self.is_draining or len(self._sessions) >= self.limits.connections_max:
-            return False
+    def admit(self, session: Session) -> RaftwoodError | None:
+        """Count a new connection, or say why not."""
+        if self.is_draining:
+            return ShuttingDown("the server shuts down: use another")
+        if len(self._sessions) >= self.limits.connections_max:
+            return Overloaded("the server has no room for another connection")
         self._sessions[session] = None
         self._is_empty.clear()
-        return True
+        return None
 
     def forget(self, session: Session) -> None:
         self._sessions.pop(session, None)
@@ -107,7 +115,11 @@ class Server:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                await asyncio.gather(*tasks, return_exceptions=True)
+        except TimeoutError:
+            _log.error("%d handlers do not end although they were cancelled", len(self._tasks))
         await self._is_empty.wait()
         for listener in self._listeners:
             await listener.wait_closed()

@@ -57,7 +57,8 @@ class Session(FramedConnection):
         self._peer_frame_bytes_max = 0
         self._entries: dict[int, Entry] = {}
         self._calls: dict[int, Call] = {}
-        self._streams: dict[int, StreamCall] = {}
+        """Requests under way, streams among them."""
+        self._stream_count = 0
         self._bytes_in_flight = 0
         self._backlog: deque[tuple[Frame, float]] = deque()
         self._is_full = False
@@ -70,8 +71,9 @@ class Session(FramedConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self._server.admit(self):
-            self._close_because(Overloaded("the server has no room for another connection"))
+        refusal = self._server.admit(self)
+        if refusal is not None:
+            self._close_because(refusal)
             return
         bounds = self._bounds
         self._set_unsent_bytes_max(bounds.unsent_bytes_max)
@@ -131,7 +133,7 @@ class Session(FramedConnection):
 
     def cut(self) -> None:
         """Close now, whatever is under way."""
-        for call in [*self._calls.values(), *self._streams.values()]:
+        for call in list(self._calls.values()):
             call.fail(ShuttingDown("the server shuts down and could not finish this in time"))
             call.close()
         self._close()
@@ -140,9 +142,8 @@ class Session(FramedConnection):
         self._stop_handshake_timer()
         self._sweep.stop()
         self._backlog.clear()
-        calls = [*self._calls.values(), *self._streams.values()]
+        calls = list(self._calls.values())
         self._calls.clear()
-        self._streams.clear()
         for call in calls:
             call.close()
         self._server.forget(self)
@@ -150,7 +151,7 @@ class Session(FramedConnection):
     def _watch(self) -> None:
         idle_s = self._bounds.idle_timeout_ms / 1000
         now = self._loop.time()
-        is_idle = bool(idle_s) and not self._calls and not self._streams
+        is_idle = bool(idle_s) and not self._calls
         if not is_idle:
             self._request_at = now
         elif now - self._request_at >= idle_s:
@@ -194,7 +195,7 @@ class Session(FramedConnection):
             return
         size = HEADER_BYTES + len(payload)
         call = Call(self, self._peer, request_id, deadline, size)
-        if request_id in self._calls or request_id in self._streams:
+        if request_id in self._calls:
             raise ProtocolError(f"request id {request_id} is already under way")
         self._calls[request_id] = call
         self._bytes_in_flight += size
@@ -212,11 +213,7 @@ class Session(FramedConnection):
         """Count a call that was not answered at once against deadline and limits."""
         if call.deadline < self._sweep.due:
             self._sweep.move(call.deadline)
-        bounds = self._bounds
-        if (
-            len(self._calls) >= bounds.requests_in_flight_max
-            or self._bytes_in_flight >= bounds.bytes_in_flight_max
-        ):
+        if not self._has_room():
             self._pause()
 
     def _begin_other(
@@ -227,16 +224,14 @@ class Session(FramedConnection):
         is_stream = entry is not None and entry.mode is Mode.STREAM
         size = HEADER_BYTES + len(payload)
         call = (StreamCall if is_stream else Call)(self, self._peer, request_id, deadline, size)
-        if request_id in self._calls or request_id in self._streams:
+        if request_id in self._calls:
             raise ProtocolError(f"request id {request_id} is already under way")
         accepted = self._entry_or_refusal(entry, number)
         if isinstance(accepted, RaftwoodError):
             self._send(Kind.ERROR, 0, request_id, 0, encode_error(accepted))
             return
-        if isinstance(call, StreamCall):
-            self._streams[request_id] = call
-        else:
-            self._calls[request_id] = call
+        self._calls[request_id] = call
+        self._stream_count += is_stream
         self._bytes_in_flight += size
         call.task = self._server.run(self._run(accepted, call, payload))
         self._keep(call)
@@ -250,7 +245,7 @@ class Session(FramedConnection):
             case Mode.DENIED:
                 assert self._peer is not None
                 return PermissionDenied(f"role {self._peer.role} may not call {entry.method.name}")
-            case Mode.STREAM if len(self._streams) >= self._bounds.streams_max:
+            case Mode.STREAM if self._stream_count >= self._bounds.streams_max:
                 return Overloaded("this connection has too many streams: close some first")
             case Mode.TASK | Mode.STREAM:
                 if self._server.has_room_for_a_task:
@@ -285,8 +280,8 @@ class Session(FramedConnection):
         if kind == Kind.CANCEL:
             self._cancel(request_id)
         elif kind == Kind.CREDIT:
-            stream = self._streams.get(request_id)
-            if stream is not None:
+            stream = self._calls.get(request_id)
+            if isinstance(stream, StreamCall):
                 stream.credit += argument
                 stream.wake()
         elif kind == Kind.PING:
@@ -295,7 +290,7 @@ class Session(FramedConnection):
             raise ProtocolError(f"a client does not send frames of kind {kind}")
 
     def _cancel(self, request_id: int) -> None:
-        call = self._calls.get(request_id) or self._streams.get(request_id)
+        call = self._calls.get(request_id)
         if call is not None:
             self._release(call)
             call.close()
@@ -307,7 +302,7 @@ class Session(FramedConnection):
 
     def _expire(self, now: float) -> float:
         earliest = NEVER
-        for call in [*self._calls.values(), *self._streams.values()]:
+        for call in list(self._calls.values()):
             if call.deadline <= now:
                 call.fail(DeadlineExceeded("the deadline passed on the server"))
                 call.close()
@@ -320,7 +315,7 @@ class Session(FramedConnection):
     def answer(self, call: Call, payload: Buffer) -> None:
         """Send a call's response, or the end of its stream."""
         self._release(call)
-        if isinstance(call, StreamCall):
+        if call.is_stream:
             self._send(Kind.STREAM_END, 0, call.request_id, 0, b"")
         elif size_of(payload) > self._peer_frame_bytes_max:
             self._send(Kind.ERROR, 0, call.request_id, 0, encode_error(self._too_large(payload)))
@@ -343,10 +338,9 @@ class Session(FramedConnection):
         )
 
     def _release(self, call: Call) -> None:
-        if isinstance(call, StreamCall):
-            self._streams.pop(call.request_id, None)
-        else:
-            self._calls.pop(call.request_id, None)
+        if self._calls.pop(call.request_id, None) is None:
+            return
+        self._stream_count -= call.is_stream
         self._bytes_in_flight -= call.size
         if self._is_full and not self._resume_is_due:
             self._resume_is_due = True
@@ -364,8 +358,9 @@ class Session(FramedConnection):
             self._pause()
         else:
             self._resume()
-            for stream in list(self._streams.values()):
-                stream.wake()
+            for call in list(self._calls.values()):
+                if isinstance(call, StreamCall):
+                    call.wake()
 
     def _pause(self) -> None:
         self._is_full = True
@@ -377,7 +372,8 @@ class Session(FramedConnection):
         bounds = self._bounds
         return (
             not self._write_is_paused
-            and len(self._calls) < bounds.requests_in_flight_max
+            # Streams have a bound of their own: they need reading to go on, to get their credit.
+            and len(self._calls) - self._stream_count < bounds.requests_in_flight_max
             and self._bytes_in_flight < bounds.bytes_in_flight_max
         )
 
