@@ -1,0 +1,64 @@
+"""Framing, RPC, TLS and limits: how Raftwood's processes talk.
+
+Requests are pipelined over authenticated connections; every queue has a bound, every frame a
+length checked before it is read and a checksum. May import `base` only, and takes time from the
+running loop and randomness from its caller, so that it runs unchanged in simulation.
+
+Start reading with `frames` (the wire format) and `handshake` (who is who): both are state machines
+without I/O. `connection` drives them; `session` and `server` are the server's side, `client` and
+`channel` the client's. `methods` is the table of what can be called.
+
+    ECHO = Method(1, "echo")
+    service = Service()
+    service.fast(ECHO, lambda call, payload: call.reply(payload))
+    async with Server(service, server_credentials, random_source) as server:
+        port = await server.listen()
+        async with await connect("127.0.0.1", port, credentials, random_source) as connection:
+            answer = await connection.call(ECHO, b"hello", timeout_ms=1000)
+"""
+
+from raftwood.net.calls import Call
+from raftwood.net.channel import Backoff, Channel
+from raftwood.net.client import Connection
+from raftwood.net.dial import connect
+from raftwood.net.frames import Payload
+from raftwood.net.handshake import ClientCredentials, ServerCredentials
+from raftwood.net.identity import Identity, Secret
+from raftwood.net.limits import ClientLimits, ServerLimits
+from raftwood.net.methods import (
+    FastHandler,
+    Method,
+    Service,
+    StreamHandler,
+    TaskHandler,
+    TypedMethod,
+)
+from raftwood.net.server import Server
+from raftwood.net.streams import Stream
+from raftwood.net.tls import ClientTls, ServerTls, TlsFiles
+
+__all__ = [
+    "Backoff",
+    "Call",
+    "Channel",
+    "ClientCredentials",
+    "ClientLimits",
+    "ClientTls",
+    "Connection",
+    "FastHandler",
+    "Identity",
+    "Method",
+    "Payload",
+    "Secret",
+    "Server",
+    "ServerCredentials",
+    "ServerLimits",
+    "ServerTls",
+    "Service",
+    "Stream",
+    "StreamHandler",
+    "TaskHandler",
+    "TlsFiles",
+    "TypedMethod",
+    "connect",
+]

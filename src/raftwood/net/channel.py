@@ -1,0 +1,167 @@
+"""A channel: one server, reconnected for as long as it is wanted.
+
+It never sends a request twice. A call fails when its connection does, and the caller decides
+whether to repeat it. Between attempts the channel waits, longer each time up to a bound, with
+jitter, so that many clients do not come back in step.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self, TypeAlias, TypeVar
+
+import msgspec
+
+from raftwood.base.errors import RaftwoodError, ShuttingDown, Unavailable
+from raftwood.base.files import Buffer
+from raftwood.net.client import Connection
+from raftwood.net.frames import Payload
+from raftwood.net.methods import Method, TypedMethod
+from raftwood.net.streams import Stream
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+Connector: TypeAlias = Callable[[], Awaitable[Connection]]
+"""Makes one attempt: usually `connect` with its arguments bound."""
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait after failed attempts: doubling from the first to the longest delay."""
+
+    first_ms: int = 50
+    longest_ms: int = 5_000
+
+    def delay_s(self, failures: int, random_source: random.Random) -> float:
+        longest = min(self.longest_ms, self.first_ms << min(failures, 20))
+        return random_source.uniform(longest / 2, longest) / 1000
+
+
+class Channel:
+    """Keeps a connection to one server; use it as a context manager."""
+
+    def __init__(
+        self,
+        connector: Connector,
+        random_source: random.Random,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._connector = connector
+        self._random = random_source
+        self._backoff = backoff or Backoff()
+        self._connection: Connection | None = None
+        self._draining: list[Connection] = []
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.last_error: RaftwoodError | None = None
+        """Why the last attempt failed; None while connected."""
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and self._connection.is_usable
+
+    async def connected(self, timeout_ms: int) -> Connection:
+        """The usable connection, waiting for one if need be; else why there is none."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    connection = self._connection
+                    if connection is not None and connection.is_usable:
+                        return connection
+                    if self._is_closed:
+                        raise ShuttingDown("the channel is closed")
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise self._reason() from error
+
+    def call(self, method: Method, payload: Buffer, timeout_ms: int) -> "asyncio.Future[Payload]":
+        """As `Connection.call`; raises Unavailable at once where there is no connection now."""
+        return self._usable().call(method, payload, timeout_ms)
+
+    async def ask(
+        self, method: TypedMethod[Request, Response], request: Request, timeout_ms: int
+    ) -> Response:
+        return await self._usable().ask(method, request, timeout_ms)
+
+    def stream(
+        self, method: Method, payload: Buffer = b"", *, timeout_ms: int | None = None
+    ) -> Stream:
+        return self._usable().stream(method, payload, timeout_ms=timeout_ms)
+
+    def _usable(self) -> Connection:
+        connection = self._connection
+        if connection is None or not connection.is_usable:
+            raise self._reason()
+        return connection
+
+    def _reason(self) -> RaftwoodError:
+        if self.last_error is None:
+            return Unavailable("there is no connection to the server yet: try again")
+        return type(self.last_error)(self.last_error.message)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        assert self._task is None
+        self._task = asyncio.get_running_loop().create_task(self._keep_connected())
+
+    async def close(self) -> None:
+        """Close the connection and stop reconnecting; calls under way fail."""
+        self._is_closed = True
+        self._wake()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        for connection in [*self._draining, self._connection]:
+            if connection is not None:
+                await connection.close()
+        self._connection = None
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _keep_connected(self) -> None:
+        failures = 0
+        while True:
+            try:
+                connection = await self._connector()
+            except RaftwoodError as error:
+                self.last_error = error
+            else:
+                began = asyncio.get_running_loop().time()
+                self.last_error = None
+                self._connection = connection
+                self._wake()
+                await connection.wait_unusable()
+                self._drain(connection)
+                # A connection that stood for a while ends the count; one that is accepted and
+                # dropped at once must not be dialled in a tight loop.
+                stood_s = asyncio.get_running_loop().time() - began
+                if stood_s >= self._backoff.longest_ms / 1000:
+                    failures = 0
+            await asyncio.sleep(self._backoff.delay_s(failures, self._random))
+            failures += 1
+
+    def _drain(self, connection: Connection) -> None:
+        """Let calls on a connection that was told to go away finish beside the next one."""
+        self._connection = None
+        self.last_error = connection.why_unusable
+        self._draining = [old for old in self._draining if not old.is_closed]
+        if not connection.is_closed:
+            self._draining.append(connection)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,242 @@
+"""What both ends of a connection share: receiving, coalesced writing, keep-alive and closing.
+
+All frames of one loop turn leave in one write: small ones joined, large payloads as they are.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+from raftwood.base.errors import ConnectionLost, ProtocolError, RaftwoodError
+from raftwood.base.files import Buffer
+from raftwood.net.frames import (
+    HEADER_BYTES,
+    JOINED_BYTES_MAX,
+    TAIL_BYTES,
+    Frame,
+    FrameDecoder,
+    Kind,
+    append_frame,
+)
+from raftwood.net.limits import HANDSHAKE_BYTES_MAX, ConnectionLimits
+from raftwood.net.wire_errors import encode_error
+
+CLOSE_TIMEOUT_S = 1.0
+"""How long a closing connection may take to hand over its last bytes."""
+
+UNSENT_BYTES_MAX = 4 << 20
+
+
+class FramedConnection(asyncio.BufferedProtocol):
+    """Base of the client's Connection and the server's Session."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._limits = limits
+        self._decoder = FrameDecoder(
+            payload_bytes_max=HANDSHAKE_BYTES_MAX, receive_bytes=TAIL_BYTES
+        )
+        self._transport: asyncio.Transport | None = None
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._out_has_large = False
+        self._gathered_bytes_max = UNSENT_BYTES_MAX // 2
+        self._flush_is_due = False
+        self._write_is_paused = False
+        self._reading_is_paused = False
+        self._is_closing = False
+        self._end_reason = ""
+        self._received_at = self._frame_at = self._loop.time()
+        self._unsent_seen = (0, 0.0)
+        self._watch_timer: asyncio.TimerHandle | None = None
+        self._abort_timer: asyncio.TimerHandle | None = None
+
+    # What the two ends do differently.
+
+    def _dispatch(self, frames: list[Frame]) -> None:
+        raise NotImplementedError
+
+    def _ended(self, error: RaftwoodError, /) -> None:
+        """Called once, when the connection is gone."""
+        raise NotImplementedError
+
+    def _congestion_changed(self) -> None:
+        """The peer stopped or resumed taking what is written."""
+
+    # The asyncio protocol.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio.Transport but not its type.
+        self._transport = cast("asyncio.Transport", transport)
+        self._set_unsent_bytes_max(UNSENT_BYTES_MAX)
+
+    def get_buffer(self, _size_hint: int) -> memoryview:
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, count: int) -> None:
+        if self._is_closing:
+            # What a refused peer still sends is overwritten unread.
+            return
+        self._received_at = self._loop.time()
+        try:
+            frames = self._decoder.received(count)
+            if frames:
+                self._frame_at = self._received_at
+                # Answers given meanwhile wait for the flush below: one write for all of them.
+                self._flush_is_due = True
+                self._dispatch(frames)
+                self._flush()
+        except ProtocolError as error:
+            self._close_because(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_closing = True
+        for timer in (self._watch_timer, self._abort_timer):
+            if timer is not None:
+                timer.cancel()
+        self._watch_timer = self._abort_timer = None
+        self._out = []
+        self._out_bytes = 0
+        self._transport = None
+        reason = f": {error or self._end_reason}" if error or self._end_reason else ""
+        self._ended(ConnectionLost(f"the connection ended{reason}"))
+
+    def pause_writing(self) -> None:
+        self._write_is_paused = True
+        self._congestion_changed()
+
+    def resume_writing(self) -> None:
+        self._write_is_paused = False
+        self._congestion_changed()
+
+    # Writing.
+
+    def _send(self, kind: int, method: int, request_id: int, argument: int, payload: Buffer) -> int:
+        size = append_frame(self._out, kind, method, request_id, argument, payload)
+        self._out_bytes += size
+        if size > HEADER_BYTES + JOINED_BYTES_MAX:
+            self._out_has_large = True
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+        elif self._out_bytes > self._gathered_bytes_max:
+            # Hand over early, so that the transport can say that it is congested.
+            self._write_out()
+        return size
+
+    def _send_encoded(self, frame: bytes) -> None:
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if self._out:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        out, self._out = self._out, []
+        self._out_bytes = 0
+        transport = self._transport
+        if transport is None or self._is_closing:
+            return
+        if not self._out_has_large:
+            transport.write(b"".join(out))
+            return
+        self._out_has_large = False
+        transport.writelines(_joined(out))
+
+    def _set_unsent_bytes_max(self, unsent_bytes_max: int) -> None:
+        """Bound what waits here and in the transport together, plus the frame that exceeds it."""
+        self._gathered_bytes_max = unsent_bytes_max // 2
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(unsent_bytes_max // 2, unsent_bytes_max // 4)
+
+    # Keep-alive.
+
+    def _start_watch(self) -> None:
+        self._watch_timer = self._loop.call_later(self._limits.ping_interval_ms / 1000, self._watch)
+
+    def _watch(self) -> None:
+        """Ask a silent peer for a sign of life, and give up one that gives none."""
+        limits = self._limits
+        now = self._loop.time()
+        interval, patience = limits.ping_interval_ms / 1000, limits.ping_timeout_ms / 1000
+        silence = now - self._received_at
+        again = interval - silence
+        if self._reading_is_paused or self._write_is_paused:
+            # The peer's sign of life could not be heard; that it takes bytes is one as well.
+            again = patience
+            if self._is_stalled(now, patience):
+                return self._abort("the peer takes no bytes")
+        elif silence >= interval + patience:
+            return self._abort(f"the peer was silent for {silence:.1f} s")
+        elif silence >= interval:
+            self._send(Kind.PING, 0, 0, 0, b"")
+            again = interval + patience - silence
+        elif not self._decoder.is_between_frames:
+            if now - self._frame_at >= limits.frame_timeout_ms / 1000:
+                return self._abort("a frame took too long to arrive")
+            again = min(again, limits.frame_timeout_ms / 1000)
+        # Some clocks fire a timer a moment early.
+        self._watch_timer = self._loop.call_later(max(again, 0.001), self._watch)
+        return None
+
+    def _is_stalled(self, now: float, patience: float) -> bool:
+        if not self._write_is_paused or self._transport is None:
+            self._unsent_seen = (0, now)
+            return False
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent_seen[0]:
+            self._unsent_seen = (unsent, now)
+            return False
+        return now - self._unsent_seen[1] >= patience
+
+    # Closing.
+
+    def _close_because(self, error: RaftwoodError) -> None:
+        """Tell the peer why, then close."""
+        if not self._is_closing:
+            self._send(Kind.ERROR, 0, 0, 0, encode_error(error))
+            self._close()
+
+    def _close(self) -> None:
+        self._flush()
+        self._is_closing = True
+        if self._transport is not None and self._abort_timer is None:
+            self._abort_timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+            self._transport.close()
+
+    def _abort(self, reason: str) -> None:
+        self._is_closing = True
+        self._end_reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _certificate(self) -> Mapping[str, Any] | None:
+        """The peer's certificate, if TLS verified one."""
+        assert self._transport is not None
+        certificate: Mapping[str, Any] | None = self._transport.get_extra_info("peercert")
+        return certificate
+
+
+def _joined(parts: list[Buffer]) -> list[Buffer]:
+    """The same bytes in fewer buffers: runs of small ones become one."""
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) <= HEADER_BYTES + JOINED_BYTES_MAX:
+            small.append(part)
+        else:
+            if small:
+                joined.append(b"".join(small))
+                small = []
+            joined.append(part)
+    if small:
+        joined.append(b"".join(small))
+    return joined

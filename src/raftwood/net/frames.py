@@ -1,0 +1,283 @@
+"""The wire format as a pure state machine: bytes in, frames out, and the way back.
+
+A frame is a header of 32 bytes and a payload, little-endian:
+
+    offset  bytes  field
+         0      4  magic "RWF" and the frame version
+         4      8  checksum: XXH3-64 over everything that follows it, payload included
+        12      1  kind
+        13      1  flags: none is defined yet; read as part of the kind, so that one is refused
+        14      2  method
+        16      4  length of the payload
+        20      8  request id
+        28      4  argument: what it means depends on the kind
+
+The checksum stands before what it covers, so a small frame is hashed in one piece. A length is
+checked against the limit before anything is allocated for it. Frames that fit the receive buffer
+are copied out of it as `bytes`; a larger one gets a buffer of its own, is received into it directly
+and is handed on as a `memoryview` without a copy.
+"""
+
+import struct
+from enum import IntEnum
+from typing import TypeAlias
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from raftwood.base.errors import ProtocolError
+from raftwood.base.files import Buffer
+from raftwood.base.names import FRAME_BYTES_MAX
+
+Payload: TypeAlias = bytes | memoryview
+Frame: TypeAlias = tuple[int, int, int, int, Payload]
+"""kind, method, request id, argument, payload: a plain tuple, because millions are made."""
+
+FRAME_VERSION = 1
+MAGIC = int.from_bytes(b"RWF", "little") | FRAME_VERSION << 24
+HEADER_BYTES = 32
+CHECKED_FROM = 12
+RECEIVE_BYTES = 32 << 10
+"""The shared receive buffer; a frame above it gets a buffer of its own."""
+TAIL_BYTES = 4 << 10
+"""Room behind a large frame's own buffer, so that one receive can also fetch the next header."""
+JOINED_BYTES_MAX = 8 << 10
+"""Payloads up to this size are copied behind their header; larger ones are written as they are."""
+REQUEST_ID_MAX = (1 << 64) - 1
+ARGUMENT_MAX = (1 << 32) - 1
+
+_HEADER = struct.Struct("<IQHHIQI")
+_HEAD = struct.Struct("<IQ")
+_REST = struct.Struct("<HHIQI")
+_pack_head = _HEAD.pack
+_pack_rest = _REST.pack
+
+
+class Kind(IntEnum):
+    """What a frame is for; the handshake comes first, once per connection."""
+
+    HELLO = 1
+    """Client to server; argument: the protocol version."""
+    CHALLENGE = 2
+    PROOF = 3
+    WELCOME = 4
+
+    REQUEST = 8
+    """Argument: remaining milliseconds, or 0 for no deadline."""
+    RESPONSE = 9
+    ERROR = 10
+    """Payload: code and message; with request id 0 it concerns the whole connection."""
+    STREAM_ITEM = 11
+    STREAM_END = 12
+    CREDIT = 13
+    """Argument: bytes that the server may send more on this stream."""
+    CANCEL = 14
+
+    PING = 16
+    PONG = 17
+    GOAWAY = 18
+    """No new requests, please; those under way are finished."""
+
+
+def append_frame(  # noqa: PLR0917 - by position, because it runs for every frame
+    parts: list[Buffer],
+    kind: int,
+    method: int,
+    request_id: int,
+    argument: int,
+    payload: Buffer,
+) -> int:
+    """Append a frame's buffers to `parts` and say how many bytes they are.
+
+    A payload above `JOINED_BYTES_MAX` is not copied: it must not change until it is written.
+    """
+    if type(payload) is not bytes:
+        payload = _as_bytes(payload)
+    length = len(payload)
+    if length <= JOINED_BYTES_MAX:
+        body = _pack_rest(kind, method, length, request_id, argument) + payload
+        parts.append(_pack_head(MAGIC, xxh3_64_intdigest(body)))
+        parts.append(body)
+    else:
+        rest = _pack_rest(kind, method, length, request_id, argument)
+        digest = xxh3_64(rest)
+        digest.update(payload)
+        parts.append(_pack_head(MAGIC, digest.intdigest()))
+        parts.append(rest)
+        parts.append(payload)
+    return HEADER_BYTES + length
+
+
+def encode_frame(
+    kind: int,
+    *,
+    method: int = 0,
+    request_id: int = 0,
+    argument: int = 0,
+    payload: Buffer = b"",
+) -> bytes:
+    """One frame in one piece: for handshakes and tests."""
+    parts: list[Buffer] = []
+    append_frame(parts, kind, method, request_id, argument, payload)
+    return b"".join(parts)
+
+
+def size_of(payload: Buffer) -> int:
+    """Bytes, not items."""
+    return len(payload) if type(payload) is bytes else memoryview(payload).nbytes
+
+
+def _as_bytes(payload: Buffer) -> bytes | memoryview:
+    """A view counted in bytes: the length of one with larger items counts items."""
+    view = memoryview(payload)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+class FrameDecoder:
+    """Takes received bytes, gives frames; any input gives frames, nothing yet, or ProtocolError.
+
+    The driver asks `get_buffer`, fills it from the front, and tells `received` how much. After a
+    ProtocolError the connection must be closed: where the next frame begins is unknown.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_filled",
+        "_needed",
+        "_own",
+        "_own_filled",
+        "_own_frame",
+        "_own_length",
+        "_receive_bytes",
+        "_view",
+        "payload_bytes_max",
+    )
+
+    def __init__(
+        self, *, payload_bytes_max: int = FRAME_BYTES_MAX, receive_bytes: int = RECEIVE_BYTES
+    ) -> None:
+        self.payload_bytes_max = payload_bytes_max
+        self._receive_bytes = max(receive_bytes, TAIL_BYTES)
+        self._buffer = bytearray(self._receive_bytes)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self._needed = HEADER_BYTES
+        self._own: memoryview | None = None
+        self._own_filled = 0
+        self._own_length = 0
+        self._own_frame = (0, 0, 0, 0, 0)
+
+    @property
+    def is_between_frames(self) -> bool:
+        return self._own is None and self._filled == 0
+
+    def widen(self, *, payload_bytes_max: int, receive_bytes: int = RECEIVE_BYTES) -> None:
+        """Allow larger frames, with a larger receive buffer: once the peer is authenticated."""
+        self.payload_bytes_max = payload_bytes_max
+        if receive_bytes > self._receive_bytes:
+            buffer = bytearray(receive_bytes)
+            buffer[: self._filled] = self._view[: self._filled]
+            self._receive_bytes = receive_bytes
+            self._buffer = buffer
+            self._view = memoryview(buffer)
+
+    def get_buffer(self) -> memoryview:
+        """Where the next received bytes go; never empty."""
+        own = self._own
+        if own is not None:
+            return own[self._own_filled :]
+        return self._view[self._filled :]
+
+    def received(self, count: int) -> list[Frame]:
+        """Take note of `count` bytes put into the buffer, and give the frames now complete."""
+        frames: list[Frame] = []
+        own = self._own
+        if own is not None:
+            filled = self._own_filled + count
+            length = self._own_length
+            if filled < length:
+                self._own_filled = filled
+                return frames
+            frames.append(self._finished_own_frame(own[:length]))
+            surplus = filled - length
+            self._buffer[:surplus] = own[length:filled]
+            filled = surplus
+            self._own = None
+        else:
+            filled = self._filled + count
+        if filled < self._needed:
+            self._filled = filled
+            return frames
+        self._parse(filled, frames)
+        return frames
+
+    def _parse(self, filled: int, frames: list[Frame]) -> None:
+        # One copy of the whole piece: slicing bytes is far cheaper than slicing the shared buffer,
+        # and what is left over can move to the front without overlapping.
+        chunk = bytes(self._view[:filled])
+        view = memoryview(chunk)
+        unpack = _HEADER.unpack_from
+        limit = self.payload_bytes_max
+        position = 0
+        needed = HEADER_BYTES
+        while filled - position >= HEADER_BYTES:
+            magic, checksum, kind, method, length, request_id, argument = unpack(chunk, position)
+            if magic != MAGIC:
+                raise ProtocolError(_wrong_magic(magic))
+            if length > limit:
+                raise ProtocolError(f"a frame announces {length} bytes; the limit is {limit}")
+            body = position + HEADER_BYTES
+            end = body + length
+            if end > filled:
+                needed = HEADER_BYTES + length
+                if needed > self._receive_bytes:
+                    self._begin_own_frame(
+                        (checksum, kind, method, request_id, argument), length, view[body:]
+                    )
+                    position = filled
+                    needed = HEADER_BYTES
+                break
+            if xxh3_64_intdigest(view[position + CHECKED_FROM : end]) != checksum:
+                raise ProtocolError("a frame does not match its checksum")
+            frames.append((kind, method, request_id, argument, chunk[body:end]))
+            position = end
+        left = filled - position
+        if left:
+            self._buffer[:left] = view[position:]
+        self._filled = left
+        self._needed = needed
+
+    def _begin_own_frame(
+        self, frame: tuple[int, int, int, int, int], length: int, begun: memoryview
+    ) -> None:
+        own = memoryview(bytearray(length + TAIL_BYTES))
+        own[: len(begun)] = begun
+        self._own = own
+        self._own_filled = len(begun)
+        self._own_length = length
+        self._own_frame = frame
+
+    def _finished_own_frame(self, payload: memoryview) -> Frame:
+        checksum, kind, method, request_id, argument = self._own_frame
+        digest = xxh3_64(_pack_rest(kind, method, len(payload), request_id, argument))
+        digest.update(payload)
+        if digest.intdigest() != checksum:
+            raise ProtocolError("a frame does not match its checksum")
+        return (kind, method, request_id, argument, payload)
+
+    def feed(self, data: Buffer) -> list[Frame]:
+        """Copy bytes in and give the frames: for tests and fuzzing, where there is no socket."""
+        frames: list[Frame] = []
+        view = memoryview(data)
+        while view:
+            buffer = self.get_buffer()
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            frames += self.received(count)
+            view = view[count:]
+        return frames
+
+
+def _wrong_magic(magic: int) -> str:
+    if magic & 0xFFFFFF == MAGIC & 0xFFFFFF:
+        return f"the peer uses frame version {magic >> 24}; this one reads {FRAME_VERSION}"
+    return "this is not a raftwood connection: a frame does not begin with the magic"

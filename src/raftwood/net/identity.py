@@ -1,0 +1,73 @@
+"""Who a peer is, and the secret that proves it."""
+
+import hmac
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from raftwood.base.errors import InvalidConfiguration, InvalidName, Unauthenticated
+from raftwood.base.names import checked_name
+
+SECRET_BYTES_MIN = 16
+
+
+class Identity(msgspec.Struct, frozen=True, order=True):
+    """A peer's role (such as "node" or "client") and its name within the cluster."""
+
+    role: str
+    node_id: str
+
+    def __post_init__(self) -> None:
+        checked_name("role", self.role)
+        checked_name("node", self.node_id)
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.node_id}"
+
+
+class Secret:
+    """Bytes that only the two sides know; they never show in a repr, a log line or a pickle."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes) -> None:
+        if len(value) < SECRET_BYTES_MIN:
+            raise InvalidConfiguration(
+                f"a secret has {len(value)} bytes: use at least {SECRET_BYTES_MIN} random ones"
+            )
+        self._value = bytes(value)
+
+    def sign(self, message: bytes) -> bytes:
+        """HMAC-SHA256 of the message under this secret."""
+        return hmac.digest(self._value, message, "sha256")
+
+    def __repr__(self) -> str:
+        return "Secret(<hidden>)"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a secret is not serialised")
+
+
+def identity_of_certificate(certificate: Mapping[str, Any] | None, *, cluster_id: str) -> Identity:
+    """The identity that a verified certificate states, or Unauthenticated.
+
+    The subject's organization is the cluster, its organizational unit the role and its common
+    name the node. The certificate comes from `ssl`, which has checked its chain.
+    """
+    if not certificate:
+        raise Unauthenticated("no client certificate was shown: connect with one")
+    subject: dict[str, str] = {}
+    for relative_name in certificate.get("subject", ()):
+        subject.update(relative_name)
+    if subject.get("organizationName") != cluster_id:
+        raise Unauthenticated("the certificate's organization is not this cluster's id")
+    try:
+        return Identity(
+            role=subject["organizationalUnitName"],
+            node_id=subject["commonName"],
+        )
+    except (KeyError, InvalidName) as error:
+        raise Unauthenticated(
+            "the certificate's subject lacks an organizational unit (role) or common name (node)"
+        ) from error

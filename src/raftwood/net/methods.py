@@ -1,0 +1,148 @@
+"""Methods and the table of their handlers.
+
+A method is a small number on the wire with a name for people. Its payloads are raw bytes, or
+msgspec structs through `TypedMethod`. A `Service` says which handler serves which method, in one
+of three ways:
+
+- `fast`: a plain function called from the receive callback, with a `Call` to answer now or later.
+  The hot path: it costs no task, so it must not block.
+- `task`: a coroutine; its result is the response.
+- `stream`: an async iterator; each item goes out as the client's credit allows.
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from enum import Enum
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput, InvariantViolated, ProtocolError
+from raftwood.base.files import Buffer
+from raftwood.base.names import checked_name
+from raftwood.net.calls import Call
+from raftwood.net.frames import Payload
+
+METHOD_NUMBER_MAX = (1 << 16) - 1
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+FastHandler: TypeAlias = Callable[[Call, Payload], None]
+TaskHandler: TypeAlias = Callable[[Call, Payload], Coroutine[Any, Any, Buffer]]
+StreamHandler: TypeAlias = Callable[[Call, Payload], AsyncIterator[Buffer]]
+
+
+class Method:
+    """A method with raw payloads; `roles` are those that may call it, or None for every peer."""
+
+    __slots__ = ("name", "number", "roles")
+
+    def __init__(self, number: int, name: str, *, roles: tuple[str, ...] | None = None) -> None:
+        if not 0 <= number <= METHOD_NUMBER_MAX:
+            raise InvariantViolated(f"method number {number} of {name} does not fit 16 bits")
+        self.number = number
+        self.name = checked_name("method", name)
+        self.roles = roles
+
+    def __repr__(self) -> str:
+        return f"Method({self.number}, {self.name!r})"
+
+
+class TypedMethod(Method, Generic[Request, Response]):
+    """A method whose payloads are msgspec types, as MessagePack."""
+
+    __slots__ = ("_decode_request", "_decode_response", "_encode")
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        *,
+        request: type[Request],
+        response: type[Response],
+        roles: tuple[str, ...] | None = None,
+    ) -> None:
+        super().__init__(number, name, roles=roles)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode_request = msgspec.msgpack.Decoder(request).decode
+        self._decode_response = msgspec.msgpack.Decoder(response).decode
+
+    def encode(self, value: Request | Response) -> bytes:
+        return self._encode(value)
+
+    def decode_request(self, payload: Payload) -> Request:
+        try:
+            return self._decode_request(payload)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise InvalidInput(f"the request of {self.name} cannot be read: {error}") from error
+
+    def decode_response(self, payload: Payload) -> Response:
+        try:
+            return self._decode_response(payload)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise ProtocolError(f"the response of {self.name} cannot be read: {error}") from error
+
+
+class Mode(Enum):
+    """How an entry's handler is run."""
+
+    FAST = 1
+    TASK = 2
+    STREAM = 3
+    DENIED = 4
+
+
+class Entry:
+    """One row of a service's table, as a session looks it up."""
+
+    __slots__ = ("handler", "method", "mode")
+
+    def __init__(self, method: Method, mode: Mode, handler: Callable[[Call, Payload], Any]) -> None:
+        self.method = method
+        self.mode = mode
+        self.handler = handler
+
+
+class Service:
+    """The handlers of one server."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+
+    def fast(self, method: Method, handler: FastHandler) -> None:
+        self._add(Entry(method, Mode.FAST, handler))
+
+    def task(self, method: Method, handler: TaskHandler) -> None:
+        self._add(Entry(method, Mode.TASK, handler))
+
+    def stream(self, method: Method, handler: StreamHandler) -> None:
+        self._add(Entry(method, Mode.STREAM, handler))
+
+    def typed(
+        self,
+        method: TypedMethod[Request, Response],
+        handler: Callable[[Call, Request], Coroutine[Any, Any, Response]],
+    ) -> None:
+        """A coroutine from struct to struct."""
+
+        async def run(call: Call, payload: Payload) -> bytes:
+            return method.encode(await handler(call, method.decode_request(payload)))
+
+        self.task(method, run)
+
+    def _add(self, entry: Entry) -> None:
+        number = entry.method.number
+        if number in self._entries:
+            raise InvariantViolated(
+                f"{entry.method} and {self._entries[number].method} have the same number"
+            )
+        self._entries[number] = entry
+
+    def entries_for(self, role: str) -> Mapping[int, Entry]:
+        """The table as peers of one role see it, so that no request needs a permission check."""
+        return {
+            number: entry
+            if entry.method.roles is None or role in entry.method.roles
+            else Entry(entry.method, Mode.DENIED, entry.handler)
+            for number, entry in self._entries.items()
+        }

@@ -1,0 +1,136 @@
+"""A listening server: admission, the tasks of its handlers, and an orderly end."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+from raftwood.base.errors import Overloaded, RaftwoodError, ShuttingDown
+from raftwood.net.handshake import ServerCredentials
+from raftwood.net.limits import ServerLimits
+from raftwood.net.methods import Service
+from raftwood.net.session import Session
+from raftwood.net.tls import ServerTls
+
+DRAIN_TIMEOUT_MS = 10_000
+CANCEL_TIMEOUT_S = 5.0
+"""How long cancelled handlers may take to end before `close` goes on without them."""
+
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """Serves a `Service` on any number of addresses; every peer is authenticated on each."""
+
+    def __init__(
+        self,
+        service: Service,
+        credentials: ServerCredentials,
+        random_source: random.Random,
+        limits: ServerLimits | None = None,
+    ) -> None:
+        self.service = service
+        self.credentials = credentials
+        self.random_source = random_source
+        self.limits = limits or ServerLimits()
+        self.is_draining = False
+        self._listeners: list[asyncio.Server] = []
+        self._sessions: dict[Session, None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+
+    async def listen(
+        self, host: str = "127.0.0.1", port: int = 0, *, tls: ServerTls | None = None
+    ) -> int:
+        """Accept connections; answers the port, which the system chooses where it was 0."""
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {}
+        if tls is not None:
+            options["ssl"] = tls.context
+            options["ssl_handshake_timeout"] = self.limits.handshake_timeout_ms / 1000
+        listener = await loop.create_server(
+            lambda: Session(self, self.limits), host, port, **options
+        )
+        self._listeners.append(listener)
+        sockets = listener.sockets
+        return int(sockets[0].getsockname()[1]) if sockets else port
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def task_count(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def has_room_for_a_task(self) -> bool:
+        return len(self._tasks) < self.limits.handler_tasks_max
+
+    # For sessions.
+
+    def admit(self, session: Session) -> RaftwoodError | None:
+        """Count a new connection, or say why not."""
+        if self.is_draining:
+            return ShuttingDown("the server shuts down: use another")
+        if len(self._sessions) >= self.limits.connections_max:
+            return Overloaded("the server has no room for another connection")
+        self._sessions[session] = None
+        self._is_empty.clear()
+        return None
+
+    def forget(self, session: Session) -> None:
+        self._sessions.pop(session, None)
+        if not self._sessions:
+            self._is_empty.set()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a handler's task; it is cancelled and awaited at the latest by `close`."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget_task)
+        return task
+
+    def _forget_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+
+    # The end.
+
+    async def close(self, drain_timeout_ms: int = DRAIN_TIMEOUT_MS) -> None:
+        """Stop accepting, tell clients to go, finish what is under way in time, then close."""
+        self.is_draining = True
+        for listener in self._listeners:
+            listener.close()
+        for session in list(self._sessions):
+            session.drain()
+        try:
+            async with asyncio.timeout(drain_timeout_ms / 1000):
+                await self._is_empty.wait()
+        except TimeoutError:
+            for session in list(self._sessions):
+                session.cut()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                await asyncio.gather(*tasks, return_exceptions=True)
+        except TimeoutError:
+            _log.error("%d handlers do not end although they were cancelled", len(self._tasks))
+        await self._is_empty.wait()
+        for listener in self._listeners:
+            await listener.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self.close(drain_timeout_ms=0)

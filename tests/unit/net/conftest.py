@@ -1,0 +1,14 @@
+"""Each test of `net` that needs a loop runs on asyncio's own and on uvloop."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from tests.unit.net.rpc_support import run_checked
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return lambda main: run_checked(request.param, main)

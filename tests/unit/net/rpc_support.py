@@ -1,0 +1,217 @@
+"""Servers, clients and raw peers for the tests of `net`."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from raftwood.net import (
+    ClientCredentials,
+    ClientLimits,
+    ClientTls,
+    Connection,
+    Identity,
+    Method,
+    Secret,
+    Server,
+    ServerCredentials,
+    ServerLimits,
+    ServerTls,
+    Service,
+    connect,
+)
+from raftwood.net.frames import Frame, FrameDecoder, Kind, encode_frame
+from raftwood.net.handshake import ClientHandshake, Welcome
+
+Result = TypeVar("Result")
+
+CLUSTER = "test-cluster"
+NODE = Identity(role="node", node_id="n1")
+CLIENT = Identity(role="client", node_id="c1")
+OPERATOR = Identity(role="operator", node_id="o1")
+SECRET = Secret(b"the secret of the client" * 2)
+SECRETS = {CLIENT: SECRET, OPERATOR: Secret(b"the secret of the operator" * 2)}
+SERVER_CREDENTIALS = ServerCredentials(
+    cluster_id=CLUSTER, identity=NODE, secret_of=SECRETS.get, accepts_certificates=True
+)
+CREDENTIALS = ClientCredentials(cluster_id=CLUSTER, identity=CLIENT, secret=SECRET)
+
+ECHO = Method(1, "echo")
+WAIT = Method(2, "wait")
+COUNT = Method(3, "count")
+HOLD = Method(4, "hold")
+
+
+class Handlers:
+    """A service with one method of each sort, and a record of what happened to them."""
+
+    def __init__(self) -> None:
+        self.service = Service()
+        self.service.fast(ECHO, lambda call, payload: call.reply(payload))
+        self.service.task(WAIT, self._wait)
+        self.service.stream(COUNT, self._count)
+        self.service.fast(HOLD, lambda call, _payload: self.held.append(call))
+        self.held: list[Any] = []
+        self.release = asyncio.Event()
+        self.started = 0
+        self.cancelled = 0
+        self.finished = 0
+        self.produced = 0
+        self.stream_closed = False
+
+    async def _wait(self, _call: object, payload: Any) -> Any:
+        self.started += 1
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        self.finished += 1
+        return payload
+
+    async def _count(self, _call: object, payload: Any) -> AsyncIterator[bytes]:
+        """Items of `size` bytes; the payload says how many."""
+        number, size = (int(part) for part in bytes(payload).split())
+        try:
+            for _ in range(number):
+                self.produced += 1
+                yield bytes(size)
+        finally:
+            self.stream_closed = True
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    service: Service,
+    *,
+    limits: ServerLimits | None = None,
+    tls: ServerTls | None = None,
+    credentials: ServerCredentials = SERVER_CREDENTIALS,
+) -> AsyncIterator[tuple[Server, int]]:
+    async with Server(service, credentials, random.Random(1), limits) as server:
+        yield server, await server.listen(tls=tls)
+
+
+async def dial(
+    port: int,
+    *,
+    credentials: ClientCredentials = CREDENTIALS,
+    limits: ClientLimits | None = None,
+    tls: ClientTls | None = None,
+) -> Connection:
+    host = "127.0.0.1" if tls is None else "localhost"
+    return await connect(host, port, credentials, random.Random(2), limits=limits, tls=tls)
+
+
+async def eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Wait until a condition holds; for what crosses a socket and so cannot be awaited."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - what changes it is on the other side
+            await asyncio.sleep(0.001)
+
+
+class RawPeer:
+    """A client that speaks frames by hand, so that it can also speak them wrongly."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._decoder = FrameDecoder()
+        self._frames: list[Frame] = []
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def request(self, method: Method, request_id: int, payload: bytes = b"") -> None:
+        self.send(
+            encode_frame(Kind.REQUEST, method=method.number, request_id=request_id, payload=payload)
+        )
+
+    async def frame(self) -> Frame | None:
+        """The next frame, or None at the end of the connection."""
+        async with asyncio.timeout(5):
+            while not self._frames:
+                try:
+                    data = await self.reader.read(1 << 16)
+                except ConnectionError:
+                    return None
+                if not data:
+                    return None
+                self._frames += self._decoder.feed(data)
+        return self._frames.pop(0)
+
+    async def authenticate(self, credentials: ClientCredentials = CREDENTIALS) -> None:
+        handshake = ClientHandshake(credentials, random.Random(3))
+        self.send(handshake.hello())
+        while True:
+            frame = await self.frame()
+            assert frame is not None
+            answer = handshake.received(frame)
+            if isinstance(answer, Welcome):
+                return
+            self.send(answer)
+
+
+@contextlib.asynccontextmanager
+async def raw_peer(port: int, *, authenticated: bool = True) -> AsyncIterator[RawPeer]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    peer = RawPeer(reader, writer)
+    try:
+        if authenticated:
+            await peer.authenticate()
+        yield peer
+    finally:
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def raw_server(
+    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """A server that misbehaves as told; answers its port."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            await handle(reader, writer)
+        writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.get_running_loop().create_task(serve(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def run_checked(kind: str, main: Coroutine[Any, Any, Result]) -> Result:
+    """Run on a loop of this kind; errors nobody saw and tasks left behind fail the test."""
+    complaints: list[dict[str, Any]] = []
+
+    async def checked() -> Result:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        async with asyncio.timeout(20):
+            result = await main
+        for _ in range(3):
+            await asyncio.sleep(0)
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        assert not left, f"tasks left behind: {left}"
+        return result
+
+    if kind == "uvloop":
+        result: Result = uvloop.run(checked())
+    else:
+        result = asyncio.run(checked())
+    assert not complaints
+    return result

@@ -1,0 +1,160 @@
+"""A channel reconnects by itself and repeats nothing by itself."""
+
+import asyncio
+import itertools
+import random
+
+import pytest
+from tests.unit.net.conftest import Run
+from tests.unit.net.rpc_support import (
+    CLIENT,
+    CLUSTER,
+    COUNT,
+    ECHO,
+    SERVER_CREDENTIALS,
+    WAIT,
+    Handlers,
+    dial,
+    eventually,
+    serving,
+)
+
+from raftwood.base.errors import ConnectionLost, ShuttingDown, Unauthenticated, Unavailable
+from raftwood.net import (
+    Backoff,
+    Channel,
+    ClientCredentials,
+    Connection,
+    Method,
+    Secret,
+    Server,
+    TypedMethod,
+)
+
+QUICK = Backoff(first_ms=5, longest_ms=20)
+
+
+def test_a_channel_comes_back_after_its_server_does(run: Run) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        server = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1))
+        port = await server.listen()
+        async with Channel(lambda: dial(port), random.Random(4), QUICK) as channel:
+            with pytest.raises(Unavailable):
+                channel.call(ECHO, b"", 1_000)
+            await channel.connected(1_000)
+            call = channel.call(WAIT, b"", 5_000)
+            await eventually(lambda: handlers.started == 1)
+            await server.close(0)
+            with pytest.raises((ConnectionLost, ShuttingDown)):
+                await call
+            await eventually(lambda: not channel.is_connected)
+            with pytest.raises(Unavailable):
+                channel.call(ECHO, b"", 1_000)
+            again = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1))
+            await again.listen(port=port)
+            await channel.connected(2_000)
+            assert await channel.call(ECHO, b"back", 1_000) == b"back"
+            assert len([item async for item in channel.stream(COUNT, b"3 1")]) == 3
+            # The call that was lost was not sent again.
+            assert handlers.started == 1
+        await again.close(0)
+
+    run(main())
+
+
+def test_calls_on_a_draining_server_finish_beside_the_new_connection(run: Run) -> None:
+    async def main() -> None:
+        old, new = Handlers(), Handlers()
+        first = Server(old.service, SERVER_CREDENTIALS, random.Random(1))
+        port = await first.listen()
+        async with Channel(lambda: dial(port), random.Random(4), QUICK) as channel:
+            await channel.connected(1_000)
+            call = channel.call(WAIT, b"old", 5_000)
+            await eventually(lambda: old.started == 1)
+            closing = asyncio.create_task(first.close(5_000))
+            await eventually(lambda: not channel.is_connected)
+            second = Server(new.service, SERVER_CREDENTIALS, random.Random(1))
+            await second.listen(port=port)
+            await channel.connected(1_000)
+            assert await channel.call(ECHO, b"new", 1_000) == b"new"
+            old.release.set()
+            assert await call == b"old"
+            await closing
+        await second.close(0)
+
+    run(main())
+
+
+def test_a_channel_says_why_it_cannot_connect(run: Run) -> None:
+    async def main() -> None:
+        wrong = ClientCredentials(
+            cluster_id=CLUSTER, identity=CLIENT, secret=Secret(b"a wrong secret of the client")
+        )
+        async with (
+            serving(Handlers().service) as (_, port),
+            Channel(lambda: dial(port, credentials=wrong), random.Random(4), QUICK) as channel,
+        ):
+            with pytest.raises(Unauthenticated):
+                await channel.connected(100)
+            with pytest.raises(Unauthenticated):
+                channel.call(ECHO, b"", 1_000)
+
+    run(main())
+
+
+def test_attempts_are_spaced_by_bounded_backoff_with_jitter(run: Run) -> None:
+    attempts: list[float] = []
+
+    async def refuse() -> Connection:
+        attempts.append(asyncio.get_running_loop().time())
+        raise Unavailable("nobody")
+
+    async def main() -> None:
+        async with Channel(refuse, random.Random(4), QUICK):
+            await asyncio.sleep(0.3)
+
+    run(main())
+    gaps = [later - earlier for earlier, later in itertools.pairwise(attempts)]
+    assert 10 <= len(attempts) <= 40
+    assert all(gap >= 0.002 for gap in gaps)
+    source = random.Random(1)
+    delays = [Backoff().delay_s(50, source) for _ in range(100)]
+    assert all(2.5 <= delay <= 5 for delay in delays)
+    assert max(delays) - min(delays) > 1
+
+
+def test_a_closed_channel_says_so(run: Run) -> None:
+    async def main() -> None:
+        async with serving(Handlers().service) as (server, port):
+            channel = Channel(lambda: dial(port), random.Random(4), QUICK)
+            channel.start()
+            await channel.connected(1_000)
+            await channel.close()
+            with pytest.raises(ShuttingDown):
+                await channel.connected(1_000)
+            await eventually(lambda: server.connection_count == 0)
+
+    run(main())
+
+
+def test_structs_travel_through_a_channel(run: Run) -> None:
+    async def double(_call: object, number: int) -> int:
+        return number * 2
+
+    async def main() -> None:
+        handlers = Handlers()
+        method = TypedMethod(30, "double", request=int, response=int)
+        handlers.service.typed(method, double)
+        async with (
+            serving(handlers.service) as (_, port),
+            Channel(lambda: dial(port), random.Random(4), QUICK) as channel,
+        ):
+            await channel.connected(1_000)
+            assert await channel.ask(method, 21, 1_000) == 42
+
+    run(main())
+
+
+def test_methods_show_their_name() -> None:
+    assert repr(Method(1, "echo")) == "Method(1, 'echo')"

@@ -1,0 +1,104 @@
+"""An orderly end: GOAWAY, what is under way is finished, nothing new begins."""
+
+import asyncio
+
+import pytest
+from tests.unit.net.conftest import Run
+from tests.unit.net.rpc_support import ECHO, WAIT, Handlers, dial, eventually, raw_peer, serving
+
+from raftwood.base.errors import ConnectionLost, ShuttingDown, Unavailable
+from raftwood.net.frames import Kind
+from raftwood.net.wire_errors import decode_error
+
+
+def test_a_closing_server_finishes_what_is_under_way(run: Run) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        async with serving(handlers.service) as (server, port):
+            connection = await dial(port)
+            call = connection.call(WAIT, b"finished", 5_000)
+            await eventually(lambda: handlers.started == 1)
+            closing = asyncio.create_task(server.close(5_000))
+            await eventually(lambda: not connection.is_usable)
+            with pytest.raises(ShuttingDown):
+                connection.call(ECHO, b"", 1_000)
+            with pytest.raises(Unavailable):
+                await dial(port)
+            assert not call.done()
+            handlers.release.set()
+            assert await call == b"finished"
+            await closing
+            assert server.connection_count == 0
+            await connection.wait_closed()
+
+    run(main())
+
+
+def test_idle_clients_leave_at_once_when_the_server_closes(run: Run) -> None:
+    async def main() -> None:
+        async with serving(Handlers().service) as (server, port):
+            connections = [await dial(port) for _ in range(3)]
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await server.close(5_000)
+            assert loop.time() - began < 1.0
+            for connection in connections:
+                await connection.wait_closed()
+
+    run(main())
+
+
+def test_a_new_request_to_a_draining_server_is_told_so(run: Run) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        async with serving(handlers.service) as (server, port), raw_peer(port) as peer:
+            peer.request(WAIT, 1)
+            await eventually(lambda: handlers.started == 1)
+            closing = asyncio.create_task(server.close(200))
+            frame = await peer.frame()
+            assert frame is not None
+            assert frame[0] == Kind.GOAWAY
+            peer.request(ECHO, 2)
+            frame = await peer.frame()
+            assert frame is not None
+            assert frame[2] == 2
+            assert type(decode_error(frame[4])) is ShuttingDown
+            handlers.release.set()
+            frame = await peer.frame()
+            assert frame is not None
+            assert frame[:3] == (Kind.RESPONSE, 0, 1)
+            await closing
+
+    run(main())
+
+
+def test_what_does_not_finish_in_time_is_cut(run: Run) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        async with serving(handlers.service) as (server, port):
+            connection = await dial(port)
+            call = connection.call(WAIT, b"", 5_000)
+            await eventually(lambda: handlers.started == 1)
+            await server.close(30)
+            assert (server.task_count, server.connection_count) == (0, 0)
+            assert handlers.cancelled == 1
+            with pytest.raises((ShuttingDown, ConnectionLost)):
+                await call
+            await connection.wait_closed()
+
+    run(main())
+
+
+def test_closing_a_connection_fails_its_calls(run: Run) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        async with serving(handlers.service) as (server, port):
+            connection = await dial(port)
+            call = connection.call(WAIT, b"", 5_000)
+            await connection.close()
+            with pytest.raises(ConnectionLost):
+                await call
+            await connection.close()
+            await eventually(lambda: server.connection_count == 0 and server.task_count == 0)
+
+    run(main())
