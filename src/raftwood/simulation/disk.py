@@ -128,7 +128,9 @@ class SimulatedDisk:
         if isinstance(operation, files.Write):
             seconds += sum(map(len, operation.buffers)) / profile.bytes_per_s
         elif isinstance(operation, files.Read):
-            seconds += operation.length / profile.bytes_per_s
+            inode = self.file_system.files.get(normal_path(operation.path))
+            available = 0 if inode is None else inode.cached.length - operation.offset
+            seconds += max(0, min(operation.length, available)) / profile.bytes_per_s
         return seconds
 
 

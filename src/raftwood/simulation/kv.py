@@ -5,6 +5,7 @@ seeded number of the batches since the last flush is still there: always a begin
 engine without a log keeps no holes.
 """
 
+import asyncio
 import errno
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
     from raftwood.simulation.nodes import Process
 
 
+_FLUSH_S = (0.001, 0.02)
+_MULTI_GET_S = (0.00005, 0.001)
+
+
 class _Stored:
     """What one folder holds: durable pairs, and batches that wait for a flush."""
 
     def __init__(self, pairs: dict[bytes, bytes] | None = None) -> None:
         self.durable: dict[bytes, bytes] = pairs or {}
         self.unflushed: list[tuple[Mutation, ...]] = []
+        self.flushed = 0
+        """How many batches were flushed so far."""
         self.engine: SimulatedKvEngine | None = None
 
 
@@ -50,6 +57,9 @@ class SimulatedKvDisk:
             for batch in stored.unflushed[:kept]:
                 _apply(batch, stored.durable)
             stored.unflushed.clear()
+
+    async def work(self, seconds: tuple[float, float]) -> None:
+        await asyncio.sleep(self._random.uniform(*seconds))
 
     def open(self, folder: str) -> "SimulatedKvEngine":
         stored = self._folders.setdefault(folder, _Stored())
@@ -85,6 +95,8 @@ class SimulatedKvEngine:
 
     async def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._check_open()
+        await self._disk.work(_MULTI_GET_S)
+        self._check_open()
         return [self._pairs.get(key) for key in keys]
 
     def write_batch(self, mutations: Sequence[Mutation]) -> None:
@@ -110,11 +122,18 @@ class SimulatedKvEngine:
         return iter(found[::-1] if reverse else found)
 
     async def flush(self) -> None:
+        """Takes its time; what is written meanwhile waits for the next flush."""
         self._check_open()
         stored = self._stored
-        for batch in stored.unflushed:
+        target = stored.flushed + len(stored.unflushed)
+        await self._disk.work(_FLUSH_S)
+        self._check_open()
+        # Another flush may have done a part of it by now.
+        count = max(0, target - stored.flushed)
+        for batch in stored.unflushed[:count]:
             _apply(batch, stored.durable)
-        stored.unflushed.clear()
+        del stored.unflushed[:count]
+        stored.flushed += count
 
     async def checkpoint(self, folder: str) -> None:
         await self.flush()

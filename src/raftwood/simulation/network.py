@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _OWN_NAMES = frozenset({"", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"})  # noqa: S104
 _FIRST_EPHEMERAL_PORT = 32_768
+_LAST_EPHEMERAL_PORT = 60_999
 _LOCAL_DELAY_S = 0.00002
 
 
@@ -129,8 +130,14 @@ class Network:
         return found
 
     def free_port(self) -> int:
-        self._last_port += 1
-        return self._last_port
+        """A port that no server has, the longest unused first."""
+        taken = {port for _, port in self.listeners}
+        while True:
+            self._last_port += 1
+            if self._last_port > _LAST_EPHEMERAL_PORT:
+                self._last_port = _FIRST_EPHEMERAL_PORT
+            if self._last_port not in taken:
+                return self._last_port
 
     def listen(self, server: "SimulatedServer") -> None:
         key = (server.node.name, server.port)

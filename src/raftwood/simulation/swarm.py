@@ -71,7 +71,11 @@ class SwarmProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultInjector:
-    """Breaks the machines of a simulation and mends them again."""
+    """Breaks the machines of a simulation and mends them again.
+
+    Machines need their own program to be started again; one that ended by itself is restarted
+    within a second, as a supervisor would.
+    """
 
     def __init__(
         self,
@@ -79,12 +83,15 @@ class FaultInjector:
         profile: SwarmProfile,
         *,
         machines: Sequence["Machine"] | None = None,
+        others: Sequence[str] = ("outside",),
         down_max: int | None = None,
     ) -> None:
+        """`others` are nodes, such as clients', that may be cut off but are never taken down."""
         self.counts: dict[str, int] = {}
         self._simulation = simulation
         self._profile = profile
         self._machines = list(machines or simulation.machines.values())
+        self._names = [*(machine.name for machine in self._machines), *others]
         self._down_max = len(self._machines) if down_max is None else down_max
         self._random = random.Random(f"faults {profile.seed}")
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -94,9 +101,14 @@ class FaultInjector:
 
     async def run(self, *, until: float) -> None:
         """Inject faults until the virtual time `until`, then mend everything."""
+        profile = self._profile
+        network = self._simulation.network
+        calm = network.profile
+        network.profile = profile.network
+        self._repairs["network"] = lambda: setattr(network, "profile", calm)
         for machine in self._machines:
-            drift = self._profile.drift
-            machine.clock.set_rate(1.0 + self._random.uniform(-drift, drift))
+            machine.disk.profile = profile.disk
+            machine.clock.set_rate(1.0 + self._random.uniform(-profile.drift, profile.drift))
         for fault in self._profile.every_s:
             self._plan(fault)
         self._later(_SUPERVISE_S, self._supervise)
@@ -153,8 +165,7 @@ class FaultInjector:
         return self._random.choice(self._machines)
 
     def _pair(self) -> tuple[str, str]:
-        names = [machine.name for machine in self._machines]
-        one, other = self._random.sample(names, 2) if len(names) > 1 else (names[0], "outside")
+        one, other = self._random.sample(self._names, 2)
         return one, other
 
     # The faults, by name.
@@ -185,9 +196,8 @@ class FaultInjector:
                 self._take_down(machine, machine.power_off)
 
     def _partition(self) -> None:
-        names = [machine.name for machine in self._machines]
-        self._random.shuffle(names)
-        middle = self._random.randint(1, max(1, len(names) - 1))
+        names = self._random.sample(self._names, len(self._names))
+        middle = self._random.randint(1, len(names) - 1)
         left, right = names[:middle], names[middle:]
         network = self._simulation.network
         network.partition(left, right)

@@ -91,3 +91,30 @@ def test_an_engine_of_a_crashed_process_can_do_nothing() -> None:
     with pytest.raises(OSError, match="crashed"):
         engine.write_batch([Put(b"a", b"")])
     loop.close()
+
+
+def test_a_flush_takes_time_and_covers_what_was_written_before_it() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async def program(_: Environment) -> None:
+            engine = machine.kv_disk.open("kv")
+            engine.write_batch([Put(b"before", b"")])
+            async with asyncio.TaskGroup() as group:
+                group.create_task(engine.flush())
+                group.create_task(engine.flush())
+                await asyncio.sleep(0)
+                engine.write_batch([Put(b"after", b"")])
+            assert simulation.now > 0.001
+            await asyncio.sleep(1e6)
+
+        machine = simulation.add_node("a")
+        machine.start(program)
+        await asyncio.sleep(1)
+        machine.power_off()
+        engine = machine.kv_disk.open("kv")
+        assert engine.get(b"before") == b""
+        left.add(engine.get(b"after"))
+
+    left: set[bytes | None] = set()
+    for seed in range(10):
+        simulate(seed, scenario)
+    assert left == {b"", None}
