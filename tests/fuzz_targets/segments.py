@@ -1,6 +1,8 @@
-"""Any bytes as a segment: whole flushes, or a reason why not; nothing else, and nothing invented."""
+"""Any bytes as a segment: whole flushes, or a reason why not; nothing else, nothing invented."""
 
 import struct
+
+from xxhash import xxh3_64_intdigest
 
 from raftwood.base.errors import StoreError
 from raftwood.disk.segment_log import format as log_format
@@ -25,7 +27,7 @@ def flush_target(data: bytes) -> None:
     if len(data) > 128 and data[0] & 1:
         fixed = bytearray(data)
         fixed[64:72] = log_format.FLUSH_MAGIC
-        fixed[72:80] = _U64.pack(log_format.checksum_of(bytes(fixed[80:120]), SEED))
+        fixed[72:80] = _U64.pack(xxh3_64_intdigest(bytes(fixed[80:120]), SEED))
         data = bytes(fixed)
     position = log_format.position_of(5, 64)
     header = flush_at(data, position, log_seed=SEED, previous_end=None)
@@ -42,8 +44,8 @@ def record_target(data: bytes) -> None:
     if len(data) >= 48 and data[40] & 1:
         (payload_bytes,) = struct.unpack_from("<I", data, 12)
         payload = data[48 : 48 + payload_bytes]
-        seed = log_format.checksum_of(data[8:48])
-        data = _U64.pack(log_format.checksum_of(payload, seed)) + data[8:]
+        seed = xxh3_64_intdigest(data[8:48])
+        data = _U64.pack(xxh3_64_intdigest(payload, seed)) + data[8:]
     count = data[-1] if data else 0
     header = log_format.FlushHeader(log_format.position_of(0, 0), 0, 0, len(data), count, 0)
     records = records_of(bytes(log_format.FLUSH_HEADER_BYTES) + data, header)

@@ -78,7 +78,7 @@ class Kind(IntEnum):
     """No new requests, please; those under way are finished."""
 
 
-def append_frame(  # noqa: PLR0917 - by position, because it runs for every frame
+def append_frame(
     parts: list[Buffer],
     kind: int,
     method: int,
