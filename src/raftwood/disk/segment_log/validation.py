@@ -69,7 +69,8 @@ def _check(record: Record, group: _Group) -> None:
             begins_run = from_index == group.next_index or (
                 group.index is not None and group.index.begins_run(from_index)
             )
-            if group.has_new_run or not begins_run or from_index < group.head:
+            in_range = group.head <= from_index <= group.next_index
+            if group.has_new_run or not begins_run or not in_range:
                 raise InvalidInput(
                     f"group {number} cannot be cut from index {from_index} on: it must begin a run "
                     f"between {group.head} and {group.next_index}, written before"

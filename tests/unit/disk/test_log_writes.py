@@ -1,0 +1,22 @@
+"""Writes that must be all or nothing, and must come back as they were applied."""
+
+import pytest
+
+from raftwood.base.errors import InvalidInput
+from raftwood.disk.segment_log import Run, TruncateTail
+from raftwood.simulation import ImmediateFiles
+from tests.log_model import contents
+from tests.unit.disk.log_in_memory import open_log, run
+
+
+def test_a_second_cut_above_the_first_is_refused_as_a_whole() -> None:
+    async def main() -> None:
+        log = await open_log(ImmediateFiles())
+        await log.commit(*(Run(1, 1, index, 1, b"x") for index in range(1, 8)))
+        before = await contents(log)
+        with pytest.raises(InvalidInput, match="cannot be cut from index 5"):
+            log.write((TruncateTail(1, 3), TruncateTail(1, 5)))
+        assert await contents(log) == before
+        await log.close()
+
+    run(main())
