@@ -20,3 +20,25 @@ def test_a_second_cut_above_the_first_is_refused_as_a_whole() -> None:
         await log.close()
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("group", "term", "count"),
+    [(-1, 1, 1), (1 << 63, 1, 1), (1 << 64, 1, 1), (1, -1, 1), (1, 1 << 63, 1), (1, 1, 1 << 32)],
+)
+@pytest.mark.parametrize("is_new", [True, False])
+def test_append_refuses_numbers_that_write_refuses(
+    group: int, term: int, count: int, *, is_new: bool
+) -> None:
+    async def main() -> None:
+        log = await open_log(ImmediateFiles())
+        if not is_new:
+            await log.commit(Run(1, 1, 1, 1, b"x"))
+        first_index = 2 if not is_new and group == 1 else 1
+        before = await contents(log)
+        with pytest.raises(InvalidInput):
+            log.append(group, term=term, first_index=first_index, count=count, payload=b"y")
+        assert await contents(log) == before
+        await log.close()
+
+    run(main())

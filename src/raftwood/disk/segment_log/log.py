@@ -39,7 +39,7 @@ from raftwood.disk.segment_log.records import (
 from raftwood.disk.segment_log.recovery import Recovered, recover
 from raftwood.disk.segment_log.segments import Segments
 from raftwood.disk.segment_log.settings import LogSettings
-from raftwood.disk.segment_log.validation import check_records
+from raftwood.disk.segment_log.validation import COUNT_MAX, NUMBER_MAX, check_records
 
 
 class SegmentLog:
@@ -116,23 +116,25 @@ class SegmentLog:
         """Add one run of entries behind a group's last one: `write` of a single `Run`, faster."""
         index = self._groups.get(group)
         if (
-            count < 1
-            or first_index != (1 if index is None else index.next_index)
+            index is None
+            or first_index != index.next_index
+            or not 0 < count <= COUNT_MAX
+            or not 0 <= term <= NUMBER_MAX
+            or first_index + count > NUMBER_MAX
             or self._run_count >= self._settings.runs_live_max
             or self._unusable is not None
         ):
-            self.write((Run(group, term, first_index, count, payload),), done)  # says what is wrong
+            # New, or wrong in a way that is told there.
+            self.write((Run(group, term, first_index, count, payload),), done)
             return
         payload_bytes = len(payload)
         record_bytes = RECORD_HEADER_BYTES + payload_bytes
         if record_bytes > self._settings.write_bytes_max:
             raise self._too_large(record_bytes)
-        position = self._committer.place(record_bytes)
         header = encode_record_header(
             KIND_RUN, group=group, term=term, index=first_index, count=count, payload=payload
         )
-        if index is None:
-            index = self._groups[group] = GroupIndex()
+        position = self._committer.place(record_bytes)
         index.append(first_index, count, term, position, payload_bytes)
         self._live.add(position, record_bytes)
         self._run_count += 1
