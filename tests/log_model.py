@@ -71,7 +71,8 @@ class LogModel:
         choice = rng.random()
         if group is not None and choice < 0.1:
             reach = 3 if rng.random() < 0.1 else 0
-            return TruncateHead(number, rng.randrange(group.head - 1, group.next_index + reach))
+            lowest = 0 if rng.random() < 0.1 else group.head - 1
+            return TruncateHead(number, rng.randrange(lowest, group.next_index + reach))
         wrote_run = any(isinstance(r, Run) and r.group == number for r in before)
         if group is not None and choice < 0.15 and not wrote_run:
             cuts = [r.first_index for r in group.runs if r.first_index >= group.head]

@@ -3,7 +3,7 @@
 import pytest
 
 from raftwood.base.errors import InvalidInput
-from raftwood.disk.segment_log import Run, TruncateTail
+from raftwood.disk.segment_log import Run, TruncateHead, TruncateTail
 from raftwood.simulation import ImmediateFiles
 from tests.log_model import contents
 from tests.unit.disk.log_in_memory import open_log, run
@@ -38,6 +38,42 @@ def test_append_refuses_numbers_that_write_refuses(
         before = await contents(log)
         with pytest.raises(InvalidInput):
             log.append(group, term=term, first_index=first_index, count=count, payload=b"y")
+        assert await contents(log) == before
+        await log.close()
+
+    run(main())
+
+
+def test_a_late_truncation_below_the_head_changes_nothing_after_a_restart() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log = await open_log(files)
+        await log.commit(*(Run(1, 1, index, 1, b"x") for index in range(1, 8)))
+        await log.commit(TruncateHead(1, 5))
+        await log.commit(TruncateHead(1, 2))
+        before = await contents(log)
+        assert before[1].head == 6
+        await log.close()
+        log = await open_log(files)
+        assert await contents(log) == before
+        await log.close()
+
+    run(main())
+
+
+def test_a_late_truncation_below_the_head_outlives_compaction() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log = await open_log(files)
+        for index in range(1, 60):
+            await log.commit(Run(1, 1, index, 1, bytes(1000)))
+        await log.commit(TruncateHead(1, 50))
+        await log.commit(TruncateHead(1, 3))
+        for index in range(1, 100):
+            await log.commit(Run(2, 1, index, 1, bytes(1000)), TruncateHead(2, index - 1))
+        before = await contents(log)
+        await log.close()
+        log = await open_log(files)
         assert await contents(log) == before
         await log.close()
 

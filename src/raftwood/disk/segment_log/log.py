@@ -274,10 +274,10 @@ class SegmentLog:
                 self._forget_state(index)
                 index.state, index.state_position = data, position
                 self._live.add(position, record_bytes)
-            case TruncateHead(_, up_to):
+            case TruncateHead(_, up_to) if up_to >= index.head - 1:
                 if index.head_position is not None:
                     self._live.remove(index.head_position, RECORD_HEADER_BYTES)
-                self._forget_runs(index.cut_head(max(up_to, index.head - 1)))
+                self._forget_runs(index.cut_head(up_to))
                 index.head_position = position
                 self._live.add(position, RECORD_HEADER_BYTES)
                 self._compactor.wake()

@@ -25,7 +25,10 @@ class State(msgspec.Struct, frozen=True):
 
 
 class TruncateHead(msgspec.Struct, frozen=True):
-    """Forget a group's entries up to and with an index; beyond the end, start anew after it."""
+    """Forget a group's entries up to and with an index; beyond the end, start anew after it.
+
+    One that comes late, below the group's head, changes nothing.
+    """
 
     group: int
     up_to: int

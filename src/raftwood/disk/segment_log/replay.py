@@ -88,7 +88,7 @@ class Replay:
         elif record.kind == KIND_STATE:
             rows.state = bytes(record.payload)
             rows.state_position = record.position
-        elif record.kind == KIND_HEAD:
+        elif record.kind == KIND_HEAD and record.index >= rows.head - 1:
             rows.head = record.index + 1
             rows.head_position = record.position
         elif record.kind == KIND_TAIL:
