@@ -21,6 +21,7 @@ class Group:
     runs: list[Run] = field(default_factory=list)
     state: bytes | None = None
     next_index: int = 1
+    was_truncated: bool = field(default=False, compare=False)
 
 
 class LogModel:
@@ -45,12 +46,15 @@ class LogModel:
                 case State(_, data):
                     group.state = data
                 case TruncateHead(_, up_to):
+                    group.was_truncated = True
                     group.head = max(group.head, up_to + 1)
                     group.next_index = max(group.next_index, group.head)
                     group.runs = [r for r in group.runs if r.first_index + r.count > group.head]
                 case TruncateTail(_, from_index):
                     group.runs = [r for r in group.runs if r.first_index < from_index]
                     group.next_index = from_index
+                    if not (group.runs or group.was_truncated or group.state is not None):
+                        del self.groups[record.group]
 
     def random_write(
         self, rng: random.Random, *, groups: int, bytes_max: int

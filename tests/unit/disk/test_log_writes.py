@@ -3,7 +3,7 @@
 import pytest
 
 from raftwood.base.errors import InvalidInput
-from raftwood.disk.segment_log import Run, TruncateHead, TruncateTail
+from raftwood.disk.segment_log import DropGroup, Run, State, TruncateHead, TruncateTail
 from raftwood.simulation import ImmediateFiles
 from tests.log_model import contents
 from tests.unit.disk.log_in_memory import open_log, run
@@ -75,6 +75,28 @@ def test_a_late_truncation_below_the_head_outlives_compaction() -> None:
         await log.close()
         log = await open_log(files)
         assert await contents(log) == before
+        await log.close()
+
+    run(main())
+
+
+def test_a_group_that_is_left_with_nothing_is_gone_before_and_after_a_restart() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log = await open_log(files)
+        await log.commit(Run(1, 1, 1, 1, b"x"))
+        await log.commit(TruncateTail(1, 1), TruncateTail(3, 1))
+        assert log.groups() == []
+        await log.commit(Run(4, 1, 1, 1, b"x"))
+        await log.commit(TruncateTail(4, 1), DropGroup(4))
+        for index in range(1, 100):
+            await log.commit(Run(2, 1, index, 1, bytes(1000)), TruncateHead(2, index - 1))
+        before = await contents(log)
+        assert log.statistics().segments < 5
+        await log.close()
+        log = await open_log(files)
+        assert await contents(log) == before
+        await log.commit(State(1, b"s"), DropGroup(1))
         await log.close()
 
     run(main())

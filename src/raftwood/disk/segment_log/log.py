@@ -283,9 +283,13 @@ class SegmentLog:
                 self._compactor.wake()
             case TruncateTail(_, from_index):
                 self._forget_runs(index.cut_tail(from_index))
+                if index.is_empty:
+                    del self._groups[record.group]
 
     def _drop(self, group: int) -> None:
-        index = self._groups.pop(group)
+        index = self._groups.pop(group, None)
+        if index is None:
+            return  # a cut in the same write has left nothing of it
         self._forget_state(index)
         if index.head_position is not None:
             self._live.remove(index.head_position, RECORD_HEADER_BYTES)

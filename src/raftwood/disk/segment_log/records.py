@@ -35,7 +35,10 @@ class TruncateHead(msgspec.Struct, frozen=True):
 
 
 class TruncateTail(msgspec.Struct, frozen=True):
-    """Forget a group's entries from an index on; it must begin a run."""
+    """Forget a group's entries from an index on; it must begin a run.
+
+    A group that is left with nothing, no state and no truncated head, is gone.
+    """
 
     group: int
     from_index: int

@@ -97,7 +97,8 @@ class Replay:
     def finish(self) -> tuple[dict[int, GroupIndex], LiveBytes]:
         """The index; `StoreDamaged` where a group lacks entries that it should have."""
         live = LiveBytes()
-        return {group: _index_of(group, rows, live) for group, rows in self._groups.items()}, live
+        groups = {group: _index_of(group, rows, live) for group, rows in self._groups.items()}
+        return {group: index for group, index in groups.items() if not index.is_empty}, live
 
 
 def _index_of(group: int, rows: _Rows, live: LiveBytes) -> GroupIndex:
