@@ -111,6 +111,15 @@ class Committer:
             self._pump_scheduled = True
             self._loop.call_soon(self.pump)
 
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """Call `done` when all that was added so far is durable; writes nothing of its own."""
+        if self._open.record_count or self._open.dones:
+            self._open.dones.append(done)
+        elif waiting := self._sealed or self._in_flight:
+            waiting[-1].dones.append(done)
+        else:
+            self._loop.call_soon(done)
+
     def find(self, position: int) -> Flush | None:
         """The flush in memory that holds a position."""
         return self._open if position >= self._open.start else self.cache.find(position)

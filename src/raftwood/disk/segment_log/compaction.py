@@ -5,7 +5,7 @@ truncation record can be forgotten with its segment. The few live records are co
 end first. A cold group cannot pin the log: above twice the live data, the oldest segment is copied
 forward whatever it holds.
 
-Two barriers make it safe: the copies (and the truncations that freed the rest) are durable before
+Two waits make it safe: the copies (and the truncations that freed the rest) are durable before
 any flush declares the segment unneeded, and that flush is durable before the file is unlinked.
 """
 
@@ -92,11 +92,16 @@ class Compactor:
         number = self._segments.oldest
         if self._live.of(number):
             await self._copy_live(number)
-        await self._barrier()
+        await self._all_durable()
         self._live.forget(number)
         self._segments.oldest = number + 1
         await self._barrier()
         await self._segments.remove(number)
+
+    async def _all_durable(self) -> None:
+        durable = asyncio.Event()
+        self._committer.when_durable(durable.set)
+        await durable.wait()
 
     async def _barrier(self) -> None:
         durable = asyncio.Event()
@@ -143,7 +148,7 @@ class Compactor:
                 position = self._committer.place(record_bytes, may_use_reserve=True)
                 break
             except Overloaded:
-                await self._barrier()
+                await self._all_durable()
                 if not self._is_live(record):
                     return
         header = encode_record_header(

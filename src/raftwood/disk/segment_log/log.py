@@ -174,8 +174,10 @@ class SegmentLog:
 
     async def sync(self) -> None:
         """Wait until everything written so far is durable."""
+        if isinstance(self._unusable, ShuttingDown):
+            raise self._unusable
         durable = asyncio.Event()
-        self._committer.barrier(durable.set)
+        self._committer.when_durable(durable.set)
         await durable.wait()
 
     def read_cached(

@@ -1,0 +1,58 @@
+"""A disk without room: what goes on, what is refused, and that nothing waits for ever."""
+
+import asyncio
+
+from raftwood.base.errors import DiskFull
+from raftwood.disk.segment_log import Run, SegmentLog, State
+from raftwood.simulation import ImmediateFiles
+from tests.unit.disk.log_in_memory import SMALL, open_log, run
+
+
+async def filled(files: ImmediateFiles) -> tuple[SegmentLog, int]:
+    """A log on a disk that has just become full, and how many runs of group 1 it took."""
+    log = await open_log(files)
+    for index in range(1, 30):
+        await log.commit(Run(1, 1, index, 1, bytes(1000)))
+    files.file_system.capacity_bytes = files.file_system.used_bytes()
+    index = 30
+    while True:
+        try:
+            await log.commit(Run(1, 1, index, 1, bytes(1000)))
+            index += 1
+        except DiskFull:
+            assert log.statistics().is_full
+            return log, index - 1
+
+
+def largest_segment(files: ImmediateFiles) -> int:
+    sizes = [inode.cached.length for inode in files.file_system.files.values()]
+    return max(sizes)
+
+
+def test_many_syncs_do_not_write_beyond_a_full_segment() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log, _ = await filled(files)
+        for _ in range(200):
+            await log.sync()
+            await asyncio.sleep(0.03)
+        assert largest_segment(files) == SMALL.segment_bytes
+        await log.commit(State(1, b"the reserve is still there"))
+        await log.close()
+
+    run(main())
+
+
+def test_syncs_of_an_idle_log_write_nothing() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log = await open_log(files)
+        log.append(1, term=1, first_index=1, count=1, payload=b"x")
+        await asyncio.gather(*(log.sync() for _ in range(10)))
+        assert log.statistics().pending_bytes == 0
+        for _ in range(1000):
+            await log.sync()
+        assert log.statistics().flushes == 1
+        await log.close()
+
+    run(main())
