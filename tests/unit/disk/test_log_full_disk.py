@@ -3,7 +3,7 @@
 import asyncio
 
 from raftwood.base.errors import DiskFull
-from raftwood.disk.segment_log import Run, SegmentLog, State
+from raftwood.disk.segment_log import Run, SegmentLog, State, TruncateHead
 from raftwood.simulation import ImmediateFiles
 from tests.unit.disk.log_in_memory import SMALL, open_log, run
 
@@ -53,6 +53,48 @@ def test_syncs_of_an_idle_log_write_nothing() -> None:
         for _ in range(1000):
             await log.sync()
         assert log.statistics().flushes == 1
+        await log.close()
+
+    run(main())
+
+
+def test_removing_many_small_segments_does_not_write_beyond_a_full_one() -> None:
+    """Each takes an empty flush, and none of them gives enough room for a new segment."""
+
+    async def main() -> None:
+        files = ImmediateFiles()
+        for index in range(1, 60):
+            log = await open_log(files)
+            await log.commit(Run(2, 1, index, 1, b"small"))
+            await log.close()
+        log, last = await filled(files)
+        files.file_system.capacity_bytes = 0
+        await log.commit(TruncateHead(2, 59))
+        await asyncio.sleep(1.0)
+        assert largest_segment(files) == SMALL.segment_bytes
+        files.file_system.capacity_bytes = None
+        await asyncio.sleep(1.0)
+        await log.commit(Run(1, 1, last + 1, 1, b"goes on"))
+        await log.close()
+
+    run(main())
+
+
+def test_compaction_leaves_the_reserve_to_states_and_truncations() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log = await open_log(files)
+        # Below the share at which a segment is copied, but more than the reserve takes.
+        for index in range(1, 15):
+            await log.commit(Run(3, 1, index, 1, bytes(100)))
+            await log.commit(Run(4, 1, index, 1, bytes(900)))
+        await log.close()
+        log, _ = await filled(files)
+        files.file_system.capacity_bytes = 0
+        await log.commit(TruncateHead(4, 14))
+        await asyncio.sleep(1.0)
+        for number in range(4):
+            await log.commit(State(1, b"vote %d" % number))
         await log.close()
 
     run(main())

@@ -90,6 +90,8 @@ class Compactor:
 
     async def _free_oldest(self) -> None:
         number = self._segments.oldest
+        if not self._committer.has_room_to_compact(self._live.of(number)):
+            raise self._segments.disk_full()
         if self._live.of(number):
             await self._copy_live(number)
         await self._all_durable()
@@ -144,8 +146,10 @@ class Compactor:
         payload = bytes(record.payload)  # a view would keep the whole segment in memory
         record_bytes = RECORD_HEADER_BYTES + len(payload)
         while True:
+            left = self._live.of(segment_of(record.position))
+            may_use_reserve = self._committer.has_room_to_compact(left)
             try:
-                position = self._committer.place(record_bytes, may_use_reserve=True)
+                position = self._committer.place(record_bytes, may_use_reserve=may_use_reserve)
                 break
             except Overloaded:
                 await self._all_durable()
