@@ -2,9 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from raftwood.base.errors import DiskFull
 from raftwood.disk.segment_log import Run, SegmentLog, State, TruncateHead
 from raftwood.simulation import ImmediateFiles
+from tests.log_model import contents
 from tests.unit.disk.log_in_memory import SMALL, open_log, run
 
 
@@ -96,5 +99,47 @@ def test_compaction_leaves_the_reserve_to_states_and_truncations() -> None:
         for number in range(4):
             await log.commit(State(1, b"vote %d" % number))
         await log.close()
+
+    run(main())
+
+
+def test_a_log_with_writes_that_wait_for_room_can_be_closed() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log = await open_log(files)
+        await log.commit(Run(1, 1, 1, 1, b"acked"))
+        before = await contents(log)
+        files.file_system.capacity_bytes = 0
+        acked = []
+        for index in range(2, 40):  # goes on in the next segment before it is known to be full
+            log.append(1, term=1, first_index=index, count=1, payload=bytes(1000))
+        log.append(1, term=1, first_index=40, count=1, payload=b"", done=lambda: acked.append(40))
+        with pytest.raises(DiskFull):
+            await log.close()
+        submitted = files.file_system.used_bytes()
+        files.file_system.capacity_bytes = None
+        await asyncio.sleep(5.0)
+        assert files.file_system.used_bytes() == submitted, "a closed log went on writing"
+        assert not acked
+        log = await open_log(files)
+        assert (await contents(log))[1].runs[0] == before[1].runs[0]
+        await log.close()
+
+    run(main())
+
+
+def test_a_full_log_is_closed_and_opened_again() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log, _ = await filled(files)
+        before = await contents(log)
+        await log.close()
+        with pytest.raises(DiskFull):
+            await open_log(files)
+        files.file_system.capacity_bytes = None
+        log = await open_log(files)
+        assert await contents(log) == before
+        await log.close()
+        assert not files.session.opened
 
     run(main())

@@ -8,6 +8,7 @@ holds is unknown from then on.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from raftwood.base import files as seam
@@ -60,6 +61,7 @@ class Committer:
         self._in_flight: deque[Flush] = deque()
         self._pump_scheduled = False
         self._mark_timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Future[None] | None = None
         self.synced = previous_end
         self.pending_bytes = 0
         self.flush_count = 0
@@ -153,19 +155,25 @@ class Committer:
                     break
                 self._seal_open(next_start=self._open.end)
             if not self._segments.is_ready(segment_of(self._sealed[0].start)):
+                if self._segments.is_full and self._closing and not self._closing.done():
+                    self._closing.set_exception(self._segments.disk_full())
                 break
             self._submit(self._sealed.popleft())
 
     async def close(self) -> None:
-        """Wait until all is durable, and leave a mark that says so."""
-        for _ in range(
-            _FLUSHES_TO_CLOSE
-        ):  # only a later flush can say that the one before it was synced
-            done = asyncio.Event()
-            self.barrier(done.set)
-            await done.wait()
-        if self._mark_timer is not None:
-            self._mark_timer.cancel()
+        """Wait until all is durable, and leave a mark that says so.
+
+        `DiskFull` where records wait for a segment that has no room: they are given up, unacked.
+        """
+        try:
+            # Two, because only a later flush can say that the one before it was synced.
+            for _ in range(_FLUSHES_TO_CLOSE):
+                closing = self._closing = self._loop.create_future()
+                self.barrier(partial(_resolve, closing))
+                await closing
+        finally:
+            if self._mark_timer is not None:
+                self._mark_timer.cancel()
 
     def _turn_segment(self, record_bytes: int, *, may_use_reserve: bool) -> None:
         """Go on in the next segment, or in the reserve where the disk is full."""
@@ -276,6 +284,11 @@ class Committer:
             f"the log cannot go on, because what the disk holds is unknown: {operation} failed: "
             f"{completion.error}. Check the disk, then start again: nothing acked is lost"
         )
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _call_all(dones: Iterator[Callable[[], None]], loop: asyncio.AbstractEventLoop) -> None:

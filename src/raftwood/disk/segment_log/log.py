@@ -23,6 +23,7 @@ from raftwood.disk.segment_log.format import (
     RECORD_HEADER_BYTES,
     encode_record_header,
     seed_of_log,
+    segment_of,
 )
 from raftwood.disk.segment_log.index import GroupIndex, LiveBytes, RunLocation
 from raftwood.disk.segment_log.records import (
@@ -75,7 +76,7 @@ class SegmentLog:
             log_seed=seed_of_log(log_id),
             previous_end=recovered.end,
         )
-        self._segments.on_ready = self._committer.pump
+        self._segments.on_prepared = self._committer.pump
         self._compactor = Compactor(
             self._files,
             settings,
@@ -86,6 +87,7 @@ class SegmentLog:
             log_seed=seed_of_log(log_id),
         )
         self._compaction: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -232,16 +234,29 @@ class SegmentLog:
         )
 
     async def close(self) -> None:
-        """Make everything durable and stop; the log may be opened again afterwards."""
-        if isinstance(self._unusable, ShuttingDown):
-            return
-        self._unusable = ShuttingDown(f"the log in {self._folder} is closed")
+        """Make everything durable and stop; the log may be opened again afterwards.
+
+        Goes on when the caller is cancelled; another call waits for the end of the first.
+        `DiskFull` where writes wait for room: they are given up, the log is closed all the same.
+        """
+        if self._closing is None:
+            self._unusable = ShuttingDown(f"the log in {self._folder} is closed")
+            self._closing = asyncio.create_task(self._close(), name=f"closing of {self._folder}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._compaction is not None:
             self._compaction.cancel()
             await asyncio.wait([self._compaction])
-        await self._committer.close()
-        self._segments.close()
-        await perform(self._files, seam.Close(self._segments.path(self._segments.active)))
+        segments = self._segments
+        try:
+            await self._committer.close()
+        finally:
+            segments.close()
+            # From the one last written to the one that was prepared.
+            numbers = range(segment_of(self._committer.synced), segments.active + 2)
+            paths = (segments.path(number) for number in numbers)
+            await perform(self._files, *map(seam.Close, paths))
 
     def _group(self, group: int) -> GroupIndex:
         index = self._groups.get(group)
