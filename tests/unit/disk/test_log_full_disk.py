@@ -1,14 +1,17 @@
 """A disk without room: what goes on, what is refused, and that nothing waits for ever."""
 
 import asyncio
+import errno
 
 import pytest
 
+from raftwood.base import files as seam
 from raftwood.base.errors import DiskFull
+from raftwood.base.files import Operation
 from raftwood.disk.segment_log import Run, SegmentLog, State, TruncateHead
 from raftwood.simulation import ImmediateFiles
 from tests.log_model import contents
-from tests.unit.disk.log_in_memory import SMALL, open_log, run
+from tests.unit.disk.log_in_memory import FOLDER, SMALL, WatchedFiles, open_log, run
 
 
 async def filled(files: ImmediateFiles) -> tuple[SegmentLog, int]:
@@ -141,5 +144,31 @@ def test_a_full_log_is_closed_and_opened_again() -> None:
         assert await contents(log) == before
         await log.close()
         assert not files.session.opened
+
+    run(main())
+
+
+def test_a_name_that_finds_no_room_is_a_full_disk_too() -> None:
+    def watch(operation: Operation) -> None:
+        if no_inodes and isinstance(operation, seam.Open) and operation.path.endswith("temporary"):
+            raise OSError(errno.ENOSPC, "no inodes", operation.path)
+
+    no_inodes = True
+    files = WatchedFiles(watch)
+
+    async def main() -> None:
+        nonlocal no_inodes
+        with pytest.raises(DiskFull, match=f"no room in {FOLDER}"):
+            await open_log(files)
+        no_inodes = False
+        log = await open_log(files)
+        no_inodes = True
+        with pytest.raises(DiskFull):
+            for index in range(1, 40):
+                await log.commit(Run(1, 1, index, 1, bytes(1000)))
+        no_inodes = False
+        await asyncio.sleep(1.0)
+        await log.commit(Run(1, 1, log.bounds(1).next_index, 1, b"goes on"))
+        await log.close()
 
     run(main())

@@ -7,6 +7,7 @@ that a full disk shows here and nowhere else, and a segment that holds a record 
 import asyncio
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from raftwood.base import files as seam
@@ -84,7 +85,8 @@ class Segments:
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            await perform(self._files, seam.Unlink(self._temporary))
+            with suppress(FileNotFoundError):  # not even its name may have found room
+                await perform(self._files, seam.Unlink(self._temporary))
             raise self.disk_full() from error
         self._ready = self.active
 
@@ -155,7 +157,8 @@ class Segments:
             self.on_prepared()
         elif completion.error.errno in _NO_ROOM:
             self.is_full = True
-            self._files.submit((seam.Unlink(self._temporary),), self._must_succeed)
+            if not isinstance(completion.failed, seam.Open):
+                self._files.submit((seam.Unlink(self._temporary),), self._must_succeed)
             if not self._closed:
                 delay = self._settings.full_retry_ms / 1000
                 self._preparing = asyncio.get_running_loop().call_later(delay, self._retry)
