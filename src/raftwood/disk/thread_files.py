@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 from raftwood.base import files as seam
+from raftwood.base.errors import ShuttingDown
 from raftwood.base.files import Buffer, Completion, Operation
 
 _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
@@ -34,16 +35,20 @@ class ThreadFiles:
         self._descriptors: dict[str, int] = {}
         self._read_descriptors: OrderedDict[str, int] = OrderedDict()
         self._replaced: SimpleQueue[str] = SimpleQueue()
+        self._closed = False
 
     def submit(
         self, operations: Sequence[Operation], callback: Callable[[Completion], None]
     ) -> None:
         reads_only = all(isinstance(operation, seam.READING) for operation in operations)
         lane = self._reading if reads_only else self._writing
+        if self._closed:
+            raise ShuttingDown("the disk threads have ended: submit before they are closed")
         lane.jobs.put((operations, callback, asyncio.get_running_loop()))
 
     def close(self) -> None:
         """Finish what was submitted, end both threads and close all descriptors."""
+        self._closed = True
         for lane in (self._writing, self._reading):
             lane.stop()
         for descriptor in (*self._descriptors.values(), *self._read_descriptors.values()):
@@ -172,7 +177,17 @@ class _Lane:
                 results.append(self._run(operation))
             except OSError as error:
                 return Completion(results, error, operation)
+            except Exception as error:  # nothing may end the thread: all wait for it
+                return Completion(results, _as_os_error(error), operation)
         return Completion(results)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    """What went wrong before the kernel was asked: a path with a null byte, no memory, a bug."""
+    number = errno.ENOMEM if isinstance(error, MemoryError) else errno.EINVAL
+    told = OSError(number, f"{os.strerror(number)} ({type(error).__name__}: {error})")
+    told.__cause__ = error
+    return told
 
 
 def _write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, path: str) -> None:
