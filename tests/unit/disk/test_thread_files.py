@@ -207,12 +207,37 @@ def _descriptors_of(path: str) -> list[str]:
     return [link for link in links if link.startswith(path)]
 
 
+def test_a_removed_file_gives_its_room_back_without_another_read(
+    files: ThreadFiles, tmp_path: Path
+) -> None:
+    path, other = f"{tmp_path}/file", f"{tmp_path}/other"
+    do(files, seam.Open(path, create=True), seam.Write(path, 0, [b"x"]))
+    do(files, seam.Read(path, 0, 1))
+    do(files, seam.Unlink(path))
+    until(lambda: not _descriptors_of(path))
+    do(files, seam.Open(path, create=True), seam.Open(other, create=True))
+    do(files, seam.Read(path, 0, 1))
+    do(files, seam.Rename(other, path), seam.Close(path))
+    until(lambda: not _descriptors_of(path))
+
+
 def test_readers_keep_a_bounded_number_of_descriptors(files: ThreadFiles, tmp_path: Path) -> None:
     for number in range(100):
         path = tmp_path / f"file{number}"
         path.write_bytes(b"%d" % number)
         assert do(files, seam.Read(str(path), 0, 9)) == [b"%d" % number]
     assert len(_descriptors_of(f"{tmp_path}/file")) == thread_files._READ_DESCRIPTORS_MAX
+
+
+def test_idle_threads_hold_no_buffers(files: ThreadFiles, tmp_path: Path) -> None:
+    path = f"{tmp_path}/file"
+    buffer = bytearray(1000)
+    references = sys.getrefcount(buffer)
+    do(files, seam.Open(path, create=True), seam.Write(path, 0, [buffer]))
+    until(lambda: sys.getrefcount(buffer) == references)
+    (view,) = do(files, seam.Read(path, 0, 1000))
+    read, references = view.obj, 3  # the view's, the name's, the call's
+    until(lambda: sys.getrefcount(read) <= references)
 
 
 def test_a_lock_keeps_others_out_until_it_is_closed(files: ThreadFiles, tmp_path: Path) -> None:
