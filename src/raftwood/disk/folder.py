@@ -10,6 +10,8 @@ reason a folder that once held a log and has none now is damaged, not new.
 """
 
 import errno
+import posixpath
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -101,9 +103,9 @@ class DataFolder:
         """
         checked_name("cluster", cluster)
         files = environment.files
-        parent = path.rpartition("/")[0] or "."
+        path = path.rstrip("/") or "/"
         try:
-            await perform(files, seam.MakeDirectory(path), seam.SyncDirectory(parent))
+            await _make(files, path)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
                 raise
@@ -155,6 +157,20 @@ class DataFolder:
     async def close(self) -> None:
         """Give the lock back."""
         await perform(self._files, seam.Close(f"{self.path}/LOCK"))
+
+
+async def _make(files: Files, path: str) -> None:
+    """Make the folder and its parents, durably; the stamp in it tells that this was done."""
+    (names,) = await perform(files, seam.ListDirectory(path))
+    if names is not None and "IDENTITY" in names:
+        return
+    parent = posixpath.dirname(path) or "."
+    await perform(files, seam.MakeDirectory(path), seam.SyncDirectory(parent))
+    # Which of them were there before is not asked: a process that was killed may have made them.
+    with suppress(PermissionError):  # one that may not be read is not one that we made
+        while parent not in (".", "/"):
+            parent = posixpath.dirname(parent) or "."
+            await perform(files, seam.SyncDirectory(parent))
 
 
 async def _lock(files: Files, path: str) -> None:
