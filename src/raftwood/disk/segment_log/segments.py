@@ -5,7 +5,6 @@ that a full disk shows here and nowhere else, and a segment that holds a record 
 """
 
 import asyncio
-import errno
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -14,12 +13,12 @@ from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull
 from raftwood.base.files import Completion, perform
+from raftwood.disk.explaining import NO_ROOM
 from raftwood.disk.segment_log.format import encode_segment_header
 from raftwood.disk.segment_log.settings import LogSettings
 
 _SUFFIX: Final = ".segment"
 PREPARING: Final = "preparing.temporary"
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def segment_path(folder: str, number: int) -> str:
@@ -83,7 +82,7 @@ class Segments:
         try:
             await perform(self._files, *self._preparation(self.active))
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             with suppress(FileNotFoundError):  # not even its name may have found room
                 await perform(self._files, seam.Unlink(self._temporary))
@@ -155,7 +154,7 @@ class Segments:
             if number < self.active:
                 self.prepare_next()  # records are waiting for a segment further on
             self.on_prepared()
-        elif completion.error.errno in _NO_ROOM:
+        elif completion.error.errno in NO_ROOM:
             self.is_full = True
             if not isinstance(completion.failed, seam.Open):
                 self._files.submit((seam.Unlink(self._temporary),), self._must_succeed)
