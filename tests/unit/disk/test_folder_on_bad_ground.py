@@ -3,6 +3,8 @@
 import errno
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from raftwood.base.errors import DiskFull, InvalidInput, RaftwoodError, StoreErr
 from raftwood.base.files import Operation
 from raftwood.disk.folder import DataFolder
 from raftwood.disk.inspection import check_store
-from raftwood.disk.real_environment import real_environment
+from raftwood.disk.real_environment import EXIT_CODE_ENDED, real_environment
 from raftwood.disk.segment_log import Run
 from raftwood.disk.store import Store
 from raftwood.simulation import ImmediateFiles
@@ -22,8 +24,7 @@ from tests.unit.disk.log_in_memory import SMALL, WatchedFiles, environment_over,
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/data/store", "/data/new/parents/store", "/data/store/", "/data/a/b/", "/data/store//"],
+    "path", ["/data/store", "/data/new/parents/store", "/data/store/", "/data/a/b//"]
 )
 def test_an_acked_write_survives_a_power_loss_wherever_the_folder_is(path: str) -> None:
     async def main() -> None:
@@ -130,3 +131,15 @@ def test_mistakes_with_real_paths_are_explained(tmp_path: Path) -> None:
                 await DataFolder.open(environment, str(locked), cluster="c", store=1)
 
     run_on_a_real_loop(main())
+
+
+@pytest.mark.parametrize("stderr", ["None", "open(os.open('/dev/full', os.O_WRONLY), 'w')"])
+def test_the_process_ends_even_if_nobody_can_be_told(stderr: str) -> None:
+    script = (
+        "import os, sys\n"
+        "from raftwood.disk.real_environment import end_process\n"
+        f"sys.stderr = {stderr}\n"
+        "try:\n    end_process('sync failed')\nexcept BaseException:\n    os._exit(1)\n"
+    )
+    process = subprocess.run((sys.executable, "-c", script), check=False, timeout=30)
+    assert process.returncode == EXIT_CODE_ENDED
