@@ -86,6 +86,7 @@ class SegmentLog:
             self._live,
             log_seed=seed_of_log(log_id),
         )
+        self._segments.on_sealed = self._compactor.wake
         self._compaction: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 

@@ -57,6 +57,7 @@ class Segments:
         self._log_id = log_id
         self.on_prepared: Callable[[], None] = _nothing
         """Called when a preparation has ended, well or for want of room."""
+        self.on_sealed: Callable[[], None] = _nothing
         self.used_bytes = used_bytes
         """Of each sealed segment."""
         self.oldest = min(used_bytes, default=active)
@@ -115,6 +116,7 @@ class Segments:
         path = self.path(number)
         operations = (seam.Truncate(path, self.used_bytes[number]), seam.Close(path))
         self._files.submit(operations, self._must_succeed)
+        self.on_sealed()
 
     async def remove(self, number: int) -> None:
         """Unlink a segment that a durable flush has declared unneeded."""
