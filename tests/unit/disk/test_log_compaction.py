@@ -2,9 +2,13 @@
 
 import asyncio
 
-from raftwood.disk.segment_log import Run, State, TruncateTail
+import msgspec
+import pytest
+
+from raftwood.disk.segment_log import DropGroup, Run, State, TruncateTail
 from raftwood.simulation import ImmediateFiles
-from tests.unit.disk.log_in_memory import open_log, run
+from tests.log_model import contents
+from tests.unit.disk.log_in_memory import SMALL, WatchedFiles, open_log, run
 
 
 def test_states_alone_do_not_fill_the_disk() -> None:
@@ -27,6 +31,34 @@ def test_replaced_tails_do_not_fill_the_disk() -> None:
             await log.commit(TruncateTail(1, 1))
         await asyncio.sleep(0.1)
         assert log.statistics().segments <= 4
+        await log.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("percent", [0, 20, 50, 99, 100])
+@pytest.mark.parametrize("payload_bytes", [0, 1000])
+def test_what_is_all_alive_is_not_copied_for_ever(percent: int, payload_bytes: int) -> None:
+    async def main() -> None:
+        settings = msgspec.structs.replace(SMALL, live_percent_min=percent)
+        files = WatchedFiles(lambda _: None)
+        log = await open_log(files, settings)
+        for index in range(1, 200_000 // (payload_bytes + 100)):
+            await log.commit(Run(1, 1, index, 1, bytes(payload_bytes)))
+        await log.commit(Run(2, 1, 1, 1, b""), State(2, b"x"))
+        await log.commit(DropGroup(2))
+        await asyncio.sleep(5.0)
+        submitted = files.submitted
+        await asyncio.sleep(5.0)
+        assert files.submitted == submitted
+        before = await contents(log)
+        await log.close()
+        log = await open_log(files, settings)
+        await asyncio.sleep(5.0)
+        submitted = files.submitted
+        await asyncio.sleep(5.0)
+        assert files.submitted == submitted
+        assert await contents(log) == before
         await log.close()
 
     run(main())

@@ -225,7 +225,9 @@ class Committer:
         self._previous_end = flush.end
         self._in_flight.append(flush)
         self.flush_count += 1
-        path = segments.path(segment_of(flush.start))
+        segment = segment_of(flush.start)
+        segments.record_bytes[segment] += flush.body_bytes
+        path = segments.path(segment)
         self._environment.files.submit(
             (seam.Write(path, offset_of(flush.start), buffers), seam.DataSync(path)),
             self._flushed,

@@ -80,12 +80,14 @@ class Compactor:
         number = segments.oldest
         if number not in segments.used_bytes or segment_of(self._committer.synced) <= number:
             return False
-        live, used = self._live.of(number), segments.used_bytes[number]
+        # Records are compared with records: were flush headers counted, which copying does not get
+        # rid of, a log could be copied for ever.
+        live, records = self._live.of(number), segments.record_bytes[number]
         bound = 2 * self._live.total + 2 * self._settings.segment_bytes
         return (
             live == 0
-            or live * 100 < used * self._settings.live_percent_min
-            or segments.sealed_bytes > bound
+            or live * 100 < records * self._settings.live_percent_min
+            or segments.record_bytes.total() > bound
         )
 
     async def _free_oldest(self) -> None:

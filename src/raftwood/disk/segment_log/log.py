@@ -67,6 +67,7 @@ class SegmentLog:
             folder,
             log_id=log_id,
             used_bytes=recovered.used_bytes,
+            record_bytes=recovered.record_bytes,
             active=recovered.next_segment,
         )
         self._committer = Committer(

@@ -5,6 +5,7 @@ that a full disk shows here and nowhere else, and a segment that holds a record 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -48,6 +49,7 @@ class Segments:
         *,
         log_id: bytes,
         used_bytes: dict[int, int],
+        record_bytes: dict[int, int],
         active: int,
     ) -> None:
         self._environment = environment
@@ -60,6 +62,8 @@ class Segments:
         self.on_sealed: Callable[[], None] = _nothing
         self.used_bytes = used_bytes
         """Of each sealed segment."""
+        self.record_bytes = Counter(record_bytes)
+        """Of each segment, without what flush headers take."""
         self.oldest = min(used_bytes, default=active)
         self.active = active
         self.is_full = False
@@ -121,6 +125,7 @@ class Segments:
     async def remove(self, number: int) -> None:
         """Unlink a segment that a durable flush has declared unneeded."""
         del self.used_bytes[number]
+        del self.record_bytes[number]
         await perform(self._files, seam.Unlink(self.path(number)), seam.SyncDirectory(self._folder))
         if self.is_full:
             self._retry()
