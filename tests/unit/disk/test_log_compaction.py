@@ -36,6 +36,21 @@ def test_replaced_tails_do_not_fill_the_disk() -> None:
     run(main())
 
 
+def test_room_is_made_for_the_first_truncation_after_a_start() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log = await open_log(files)
+        await log.commit(Run(1, 1, 1, 1, bytes(5000)), Run(2, 1, 1, 1, b""))
+        await log.close()
+        log = await open_log(files)
+        await log.commit(DropGroup(1))
+        await asyncio.sleep(0.1)
+        assert log.statistics().segments == 1
+        await log.close()
+
+    run(main())
+
+
 @pytest.mark.parametrize("percent", [0, 20, 50, 99, 100])
 @pytest.mark.parametrize("payload_bytes", [0, 1000])
 def test_what_is_all_alive_is_not_copied_for_ever(percent: int, payload_bytes: int) -> None:

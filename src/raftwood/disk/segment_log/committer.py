@@ -52,7 +52,6 @@ class Committer:
         self._log_seed = log_seed
         self._loop = asyncio.get_running_loop()
         self._previous_end = previous_end
-        self._first_segment = segments.active
         self._open = Flush(position_of(segments.active, SEGMENT_HEADER_BYTES))
         self._limit = position_of(
             segments.active, settings.segment_bytes - settings.reserve_bytes - FLUSH_HEADER_BYTES
@@ -238,7 +237,7 @@ class Committer:
             self._end_process(completion)
         flush = self._in_flight.popleft()
         before = segment_of(self.synced)
-        if self._first_segment <= before < segment_of(flush.start):
+        if before < segment_of(flush.start):
             self._segments.seal(before)
         self.synced = flush.end
         self.pending_bytes -= flush.body_bytes

@@ -65,7 +65,7 @@ class Segments:
         self.record_bytes = Counter(record_bytes)
         """Of each segment, without what flush headers take."""
         self.oldest = min(used_bytes, default=active)
-        self.active = active
+        self.active = self._first_active = active
         self.is_full = False
         """The disk had no room for the next segment."""
         self._ready = active - 1
@@ -117,9 +117,10 @@ class Segments:
 
     def seal(self, number: int) -> None:
         """All of a segment is durable: give back the room that it did not use."""
-        path = self.path(number)
-        operations = (seam.Truncate(path, self.used_bytes[number]), seam.Close(path))
-        self._files.submit(operations, self._must_succeed)
+        if number >= self._first_active:  # those of an earlier process were cut when it was opened
+            path = self.path(number)
+            operations = (seam.Truncate(path, self.used_bytes[number]), seam.Close(path))
+            self._files.submit(operations, self._must_succeed)
         self.on_sealed()
 
     async def remove(self, number: int) -> None:
