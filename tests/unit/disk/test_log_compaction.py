@@ -1,11 +1,14 @@
 """When room is made, when it is not, and what a failure while making it does."""
 
 import asyncio
+import errno
 
 import msgspec
 import pytest
 
-from raftwood.disk.segment_log import DropGroup, Run, State, TruncateTail
+from raftwood.base.errors import StoreDamaged
+from raftwood.base.files import Operation
+from raftwood.disk.segment_log import DropGroup, Run, State, TruncateHead, TruncateTail
 from raftwood.simulation import ImmediateFiles
 from tests.log_model import contents
 from tests.unit.disk.log_in_memory import SMALL, WatchedFiles, open_log, run
@@ -77,3 +80,50 @@ def test_what_is_all_alive_is_not_copied_for_ever(percent: int, payload_bytes: i
         await log.close()
 
     run(main())
+
+
+def test_a_record_above_the_bound_of_waiting_bytes_is_taken_and_moved() -> None:
+    """The settings are free to change between two starts."""
+
+    async def main() -> None:
+        files = ImmediateFiles()
+        large = msgspec.structs.replace(SMALL, segment_bytes=1 << 20, pending_bytes_max=64 << 10)
+        log = await open_log(files, large)
+        await log.commit(Run(1, 1, 1, 1, bytes(200_000)))
+        await log.commit(Run(2, 1, 1, 1, bytes(400_000)))
+        await log.close()
+        log = await open_log(files, msgspec.structs.replace(large, live_percent_min=90))
+        await log.commit(DropGroup(2))
+        await asyncio.sleep(1.0)
+        assert log.statistics().disk_bytes < (1 << 20) + 300_000
+        assert len((await log.read(1, 1))[0].payload) == 200_000
+        await log.close()
+
+    run(main())
+
+
+def _failing(kind: type, suffix: str) -> WatchedFiles:
+    def watch(operation: Operation) -> None:
+        path = getattr(operation, "path", "")
+        if isinstance(operation, kind) and path.endswith(suffix) and watched.armed:
+            raise OSError(errno.EIO, "injected", path)
+
+    class Armed(WatchedFiles):
+        armed = False
+
+    watched = Armed(watch)
+    return watched
+
+
+async def _compact_with_a_failure(files: WatchedFiles) -> None:
+    log = await open_log(files)
+    await log.commit(Run(1, 1, 1, 1, b"cold"))
+    for index in range(1, 40):
+        await log.commit(Run(2, 1, index, 1, bytes(1000)))
+    files.armed = True  # type: ignore[attr-defined]
+    await log.commit(TruncateHead(2, 39))
+    await asyncio.sleep(1.0)
+    files.armed = False  # type: ignore[attr-defined]
+    with pytest.raises(StoreDamaged, match=r"0000000001\.segment.*injected"):
+        log.append(2, term=1, first_index=40, count=1, payload=b"")
+    await log.close()

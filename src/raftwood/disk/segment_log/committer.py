@@ -73,10 +73,9 @@ class Committer:
 
     def place(self, record_bytes: int, *, may_use_reserve: bool = False) -> int:
         """The position for records of so many bytes; changes nothing where it raises."""
-        if self.pending_bytes + record_bytes > self._settings.pending_bytes_max:
-            raise Overloaded(
-                f"{self.pending_bytes} bytes wait for the disk already: send less, or wait"
-            )
+        pending_bytes = self.pending_bytes  # one write is taken, however large, if nothing waits
+        if pending_bytes and pending_bytes + record_bytes > self._settings.pending_bytes_max:
+            raise Overloaded(f"{pending_bytes} bytes wait for the disk already: send less, or wait")
         flush = self._open
         if flush.end + record_bytes > self._limit:
             self._turn_segment(record_bytes, may_use_reserve=may_use_reserve)
