@@ -6,12 +6,13 @@ import errno
 import msgspec
 import pytest
 
+from raftwood.base import files as seam
 from raftwood.base.errors import StoreDamaged
 from raftwood.base.files import Operation
-from raftwood.disk.segment_log import DropGroup, Run, State, TruncateHead, TruncateTail
+from raftwood.disk.segment_log import DropGroup, Run, SegmentLog, State, TruncateHead, TruncateTail
 from raftwood.simulation import ImmediateFiles
 from tests.log_model import contents
-from tests.unit.disk.log_in_memory import SMALL, WatchedFiles, open_log, run
+from tests.unit.disk.log_in_memory import SMALL, Ended, WatchedFiles, open_log, run
 
 
 def test_states_alone_do_not_fill_the_disk() -> None:
@@ -115,7 +116,7 @@ def _failing(kind: type, suffix: str) -> WatchedFiles:
     return watched
 
 
-async def _compact_with_a_failure(files: WatchedFiles) -> None:
+async def _compact_with_a_failure(files: WatchedFiles) -> SegmentLog:
     log = await open_log(files)
     await log.commit(Run(1, 1, 1, 1, b"cold"))
     for index in range(1, 40):
@@ -123,7 +124,30 @@ async def _compact_with_a_failure(files: WatchedFiles) -> None:
     files.armed = True  # type: ignore[attr-defined]
     await log.commit(TruncateHead(2, 39))
     await asyncio.sleep(1.0)
-    files.armed = False  # type: ignore[attr-defined]
-    with pytest.raises(StoreDamaged, match=r"0000000001\.segment.*injected"):
-        log.append(2, term=1, first_index=40, count=1, payload=b"")
-    await log.close()
+    return log
+
+
+def test_a_segment_that_cannot_be_read_stops_the_log() -> None:
+    async def main() -> None:
+        files = _failing(seam.Read, "1.segment")
+        log = await _compact_with_a_failure(files)
+        with pytest.raises(StoreDamaged, match=r"0000000001\.segment.*injected"):
+            log.append(2, term=1, first_index=40, count=1, payload=b"")
+        with pytest.raises(StoreDamaged, match=r"0000000001\.segment.*injected"):
+            await log.read(1, 1)
+        await log.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "suffix"), [(seam.Unlink, "1.segment"), (seam.SyncDirectory, "/log")]
+)
+def test_a_failure_to_remove_a_segment_ends_the_process(kind: type, suffix: str) -> None:
+    async def main() -> None:
+        log = await _compact_with_a_failure(_failing(kind, suffix))
+        assert log._compaction is not None
+        with pytest.raises(Ended, match=r"segment 1 cannot be removed.*injected"):
+            await log._compaction
+
+    run(main())

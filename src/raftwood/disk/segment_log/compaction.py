@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterator
 
 from raftwood.base import files as seam
-from raftwood.base.errors import DiskFull, Overloaded, StoreDamaged
+from raftwood.base.errors import DiskFull, Overloaded, StoreDamaged, StoreError
 from raftwood.base.files import Buffer, Files, perform
 from raftwood.disk.segment_log.committer import Committer
 from raftwood.disk.segment_log.format import (
@@ -30,6 +30,7 @@ from raftwood.disk.segment_log.format import (
     segment_of,
 )
 from raftwood.disk.segment_log.index import GroupIndex, LiveBytes
+from raftwood.disk.segment_log.reading import unreadable
 from raftwood.disk.segment_log.recovery import REMEDY
 from raftwood.disk.segment_log.scan import BadFlush, ScannedRecord, flush_at, records_of
 from raftwood.disk.segment_log.segments import Segments
@@ -72,8 +73,10 @@ class Compactor:
             while self._should_free_oldest():
                 try:
                     await self._free_oldest()
-                except DiskFull:
-                    break  # truncations, or room made by others, will wake us again
+                except StoreDamaged:
+                    raise
+                except (DiskFull, StoreError):
+                    break  # truncations, or segments that were filled, will wake us again
 
     def _should_free_oldest(self) -> bool:
         segments = self._segments
@@ -115,7 +118,10 @@ class Compactor:
     async def _copy_live(self, number: int) -> None:
         path = self._segments.path(number)
         used = self._segments.used_bytes[number]
-        (data,) = await perform(self._files, seam.Read(path, 0, used))
+        try:
+            (data,) = await perform(self._files, seam.Read(path, 0, used))
+        except OSError as error:
+            raise unreadable(path, error) from error
         for records in self._flushes(number, path, data):
             for record in records:
                 if self._is_live(record):

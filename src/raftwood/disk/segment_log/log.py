@@ -9,7 +9,14 @@ from collections.abc import Callable, Sequence
 
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment
-from raftwood.base.errors import NotFound, Overloaded, ShuttingDown, StoreDamaged, TooLarge
+from raftwood.base.errors import (
+    InvariantViolated,
+    NotFound,
+    Overloaded,
+    ShuttingDown,
+    StoreDamaged,
+    TooLarge,
+)
 from raftwood.base.files import Buffer, perform
 from raftwood.disk.segment_log import reading
 from raftwood.disk.segment_log.committer import Committer
@@ -327,7 +334,7 @@ class SegmentLog:
     async def _compact(self) -> None:
         try:
             await self._compactor.run()
-        except StoreDamaged as error:
+        except (StoreDamaged, InvariantViolated) as error:
             # What is damaged can still be read around; nothing may be built on top of it.
             self._unusable = error
 

@@ -4,11 +4,12 @@ A view of the buffer that was written, or of the one that was read, is what the 
 are never copied one by one. Runs that lie close together are read with one call.
 """
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from raftwood.base import files as seam
-from raftwood.base.errors import StoreDamaged
+from raftwood.base.errors import StoreDamaged, StoreError
 from raftwood.base.files import Files, perform
 from raftwood.disk.segment_log.committer import Committer
 from raftwood.disk.segment_log.format import (
@@ -74,9 +75,18 @@ async def read_runs(
             views = await perform(files, *reads) if reads else []
         except FileNotFoundError:
             continue
+        except OSError as error:
+            raise unreadable(path_of(segment_of(spans[0][0])), error) from error
         from_disk = iter(_cut_out(missing, spans, views, path_of))
         return [run or next(from_disk) for run in runs]
     raise StoreDamaged(f"a segment that the index names is missing below {path_of(0)}; {REMEDY}")
+
+
+def unreadable(path: str, error: OSError) -> StoreError:
+    """Damage where the disk says so, else something that may pass, such as too many open files."""
+    if error.errno in (errno.EIO, errno.EBADMSG, errno.EUCLEAN):
+        return StoreDamaged(f"{path} cannot be read: {error}; {REMEDY}")
+    return StoreError(f"{path} cannot be read: {error}; try again, or check the system")
 
 
 def _spans(locations: Sequence[RunLocation]) -> list[tuple[int, int]]:

@@ -127,7 +127,12 @@ class Segments:
         """Unlink a segment that a durable flush has declared unneeded."""
         del self.used_bytes[number]
         del self.record_bytes[number]
-        await perform(self._files, seam.Unlink(self.path(number)), seam.SyncDirectory(self._folder))
+        try:
+            await perform(
+                self._files, seam.Unlink(self.path(number)), seam.SyncDirectory(self._folder)
+            )
+        except OSError as error:
+            self._end_process(f"segment {number} cannot be removed: {error}")
         if self.is_full:
             self._retry()
 
@@ -181,7 +186,7 @@ class Segments:
 
     def _must_succeed(self, completion: Completion) -> None:
         if completion.error is not None:
-            self._environment.end_process(
-                f"the log in {self._folder} cannot go on: {type(completion.failed).__name__} "
-                f"failed: {completion.error}"
-            )
+            self._end_process(f"{type(completion.failed).__name__} failed: {completion.error}")
+
+    def _end_process(self, reason: str) -> None:
+        self._environment.end_process(f"the log in {self._folder} cannot go on: {reason}")
