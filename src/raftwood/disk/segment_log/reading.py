@@ -5,6 +5,7 @@ are never copied one by one. Runs that lie close together are read with one call
 """
 
 import errno
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,7 +23,8 @@ from raftwood.disk.segment_log.index import GroupIndex, RunLocation
 from raftwood.disk.segment_log.records import StoredRun
 from raftwood.disk.segment_log.recovery import REMEDY
 
-_GAP_BYTES_MAX: Final = 64 << 10
+_GAP_BYTES_MAX: Final = 4 << 10
+"""A page: the runs of one among many groups lie far apart, and what is between is kept as well."""
 _MOVED_RETRIES: Final = 4
 
 
@@ -109,20 +111,18 @@ def _cut_out(
 ) -> list[StoredRun]:
     runs: list[StoredRun] = []
     for location, end_index in chosen:
-        for (start, end), view in zip(spans, views, strict=True):
-            if start <= location.position < end:
-                offset = location.position - start
-                whole = offset + location.record_bytes <= len(view)
-                if not whole or not record_is_intact(view, offset, location.payload_bytes):
-                    raise StoreDamaged(
-                        f"{path_of(segment_of(location.position))} at offset "
-                        f"{offset_of(location.position)}: the entries from index "
-                        f"{location.first_index} on do not match their checksum; {REMEDY}"
-                    )
-                header_end = offset + RECORD_HEADER_BYTES
-                payload = view[header_end : header_end + location.payload_bytes]
-                runs.append(_stored(location, end_index, view[offset:header_end], payload))
-                break
+        span = bisect_right(spans, location.position, key=lambda span: span[0]) - 1
+        offset, view = location.position - spans[span][0], views[span]
+        whole = offset + location.record_bytes <= len(view)
+        if not whole or not record_is_intact(view, offset, location.payload_bytes):
+            raise StoreDamaged(
+                f"{path_of(segment_of(location.position))} at offset "
+                f"{offset_of(location.position)}: the entries from index "
+                f"{location.first_index} on do not match their checksum; {REMEDY}"
+            )
+        header_end = offset + RECORD_HEADER_BYTES
+        payload = view[header_end : header_end + location.payload_bytes]
+        runs.append(_stored(location, end_index, view[offset:header_end], payload))
     return runs
 
 
