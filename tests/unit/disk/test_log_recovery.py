@@ -1,6 +1,7 @@
 """Recovery that is itself interrupted, or follows an interrupted one."""
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable
 
@@ -11,8 +12,9 @@ from raftwood.base.files import Operation
 from raftwood.disk.segment_log import Run, State, TruncateHead
 from raftwood.disk.segment_log.format import FLUSH_HEADER_BYTES
 from raftwood.simulation import FileSystem, ImmediateFiles
+from raftwood.simulation.errors import Leaked
 from raftwood.simulation.file_system import Session
-from raftwood.simulation.survival import KeepAll
+from raftwood.simulation.survival import KeepAll, LoseAll
 from tests.unit.disk.log_in_memory import WatchedFiles, open_log, run
 
 _OLDEST = slice(48, 52)
@@ -61,3 +63,36 @@ def test_a_segment_that_only_a_torn_flush_calls_unneeded_is_kept(
         await log.close()
 
     run(main())
+
+
+def test_what_a_failed_sync_left_in_the_page_cache_alone_is_written_again() -> None:
+    """A process that starts anew reads it, and may build on it: it must be on disk by then."""
+    failing = False
+
+    def watch(operation: Operation) -> None:
+        if failing and isinstance(operation, seam.DataSync):
+            inode = files.session.inode(operation.path)
+            files.file_system.lose_pages(inode, LoseAll(random.Random(0)))
+            raise OSError(errno.EIO, "injected", operation.path)
+
+    files = WatchedFiles(watch)
+
+    async def main() -> None:
+        nonlocal failing
+        log = await open_log(files)
+        await log.commit(Run(1, 1, 1, 1, b"acked"))
+        failing = True
+        log.append(1, term=1, first_index=2, count=1, payload=b"in the page cache")
+        await asyncio.sleep(0.1)  # the process ends itself here
+        again = ImmediateFiles(files.file_system)
+        log = await open_log(again)
+        assert log.bounds(1).next_index == 3
+        await log.commit(Run(1, 1, 3, 1, b"on top of it"))
+        image = again.file_system.after_power_loss(LoseAll(random.Random(0)))
+        await log.close()
+        log = await open_log(ImmediateFiles(image))
+        assert log.bounds(1).next_index == 4
+        await log.close()
+
+    with pytest.raises(Leaked, match="Ended"):
+        run(main())

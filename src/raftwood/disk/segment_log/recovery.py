@@ -57,6 +57,8 @@ class Inspection(msgspec.Struct):
     oldest: int = 1
     removable_below: int = 0
     """Segments with lower numbers were declared unneeded by a flush that stays."""
+    synced: int = 0
+    """Below this a flush says that all was durable."""
     end: int = 0
     """Where the last whole flush ends; 0 where there is none."""
     used_bytes: dict[int, int] = msgspec.field(default_factory=dict)
@@ -90,6 +92,7 @@ async def recover(files: Files, folder: str) -> Recovered:
     except StoreDamaged as error:
         raise StoreDamaged(f"{folder}: {error.message}; {REMEDY}") from None
     next_segment = max(found.used_bytes, default=found.oldest - 1) + 1
+    await _write_tail_again(files, folder, found)
     await _cut_tail(files, folder, found, next_segment)
     return Recovered(
         log_id=found.log_id,
@@ -141,7 +144,6 @@ class _Walk:
         self._good: set[int] = set()
         self._loaded: dict[int, Buffer] = {}
         self._log_seed = 0
-        self._synced = 0
 
     async def run(self) -> None:
         await self._read_newest()
@@ -162,7 +164,7 @@ class _Walk:
             if previous_end == place and await self._goes_on_at(following, previous_end):
                 place = following
                 continue
-            if place >= self._synced:
+            if place >= found.synced:
                 return
             path = segment_path(self._folder, segment_of(place))
             found.damages.append(Damage(path, offset_of(place), step.reason))
@@ -184,9 +186,9 @@ class _Walk:
             headers = await self._headers_in(number, SEGMENT_HEADER_BYTES)
             if headers:
                 found.oldest = max(header.oldest_segment for header in headers)
-                self._synced = max(header.synced for header in headers)
+                found.synced = max(header.synced for header in headers)
                 break
-        for number in range(found.oldest, segment_of(self._synced) + 1):
+        for number in range(found.oldest, segment_of(found.synced) + 1):
             if number not in self._numbers:
                 path = segment_path(self._folder, number)
                 found.damages.append(Damage(path, 0, "the segment is missing"))
@@ -263,6 +265,28 @@ class _Walk:
                 del self._loaded[min(self._loaded)]
             self._loaded[number] = data
         return data
+
+
+async def _write_tail_again(files: Files, folder: str, found: Inspection) -> None:
+    """Make durable what was read but is not known to be: the last flush or two.
+
+    A sync alone would not do. After one that failed, and ended the process, the system takes pages
+    for clean that never got to the disk: they can be read, and built on, until the power goes.
+    """
+    for number, used in found.used_bytes.items():
+        if number < segment_of(found.synced):
+            continue
+        path = segment_path(folder, number)
+        is_first = number == segment_of(found.synced)
+        start = offset_of(found.synced) if is_first else SEGMENT_HEADER_BYTES
+        (data,) = await perform(files, seam.Read(path, start, max(0, used - start)))
+        await perform(
+            files,
+            seam.Open(path),
+            seam.Write(path, start, [data]),
+            seam.DataSync(path),
+            seam.Close(path),
+        )
 
 
 async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: int) -> None:
