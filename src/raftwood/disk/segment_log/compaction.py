@@ -109,8 +109,7 @@ class Compactor:
         (data,) = await perform(self._files, seam.Read(path, 0, used))
         for records in self._flushes(number, path, data):
             for record in records:
-                if self._is_live(record):
-                    await self._copy(record)
+                await self._copy(record)
             await asyncio.sleep(0)  # let the loop serve others between two flushes
 
     def _flushes(self, number: int, path: str, data: Buffer) -> Iterator[list[ScannedRecord]]:
@@ -136,25 +135,31 @@ class Compactor:
         return record.kind == KIND_HEAD and index.head_position == record.position
 
     async def _copy(self, record: ScannedRecord) -> None:
+        if not self._is_live(record):
+            return
         payload = bytes(record.payload)  # a view would keep the whole segment in memory
         record_bytes = RECORD_HEADER_BYTES + len(payload)
-        while True:
-            try:
-                position = self._committer.place(record_bytes, may_use_reserve=True)
-                break
-            except Overloaded:
-                await self._barrier()
-                if not self._is_live(record):
-                    return
         header = encode_record_header(
             record.kind,
-            flags=record.flags | FLAG_MOVED,
-            group=record.group,
-            term=record.term,
-            index=record.index,
-            count=record.count,
-            payload=payload,
+            record.flags | FLAG_MOVED,
+            record.group,
+            record.term,
+            record.index,
+            record.count,
+            payload,
         )
+        while self._is_live(record):
+            try:
+                position = self._committer.take(
+                    (header, payload), record_bytes, 1, None, may_use_reserve=True
+                )
+            except Overloaded:
+                await self._barrier()
+            else:
+                self._moved(record, position, record_bytes)
+                return
+
+    def _moved(self, record: ScannedRecord, position: int, record_bytes: int) -> None:
         index = self._groups[record.group]
         if record.kind == KIND_RUN:
             index.move(record.index, position=position)
@@ -164,4 +169,3 @@ class Compactor:
             index.head_position = position
         self._live.remove(record.position, record_bytes)
         self._live.add(position, record_bytes)
-        self._committer.add((header, payload), record_bytes, 1, None)

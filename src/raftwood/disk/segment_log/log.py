@@ -127,16 +127,13 @@ class SegmentLog:
         record_bytes = RECORD_HEADER_BYTES + payload_bytes
         if record_bytes > self._settings.write_bytes_max:
             raise self._too_large(record_bytes)
-        position = self._committer.place(record_bytes)
-        header = encode_record_header(
-            KIND_RUN, group=group, term=term, index=first_index, count=count, payload=payload
-        )
+        header = encode_record_header(KIND_RUN, 0, group, term, first_index, count, payload)
+        position = self._committer.take((header, payload), record_bytes, 1, done)
         if index is None:
             index = self._groups[group] = GroupIndex()
         index.append(first_index, count, term, position, payload_bytes)
         self._live.add(position, record_bytes)
         self._run_count += 1
-        self._committer.add((header, payload), record_bytes, 1, done)
 
     def write(self, records: Sequence[Record], done: Callable[[], None] | None = None) -> None:
         """Add records of any kind and group, all or none; `done` is called when durable.
@@ -156,13 +153,13 @@ class SegmentLog:
         record_bytes = sum(len(header) + len(payload) for header, payload in encoded)
         if record_bytes > self._settings.write_bytes_max:
             raise self._too_large(record_bytes)
-        position = self._committer.place(record_bytes, may_use_reserve=not run_count)
-        buffers: list[Buffer] = []
+        buffers = [buffer for pair in encoded for buffer in pair]
+        position = self._committer.take(
+            buffers, record_bytes, len(records), done, may_use_reserve=not run_count
+        )
         for record, (header, payload) in zip(records, encoded, strict=True):
             self._apply(record, position, len(payload))
             position += len(header) + len(payload)
-            buffers += (header, payload)
-        self._committer.add(buffers, record_bytes, len(records), done)
 
     async def commit(self, *records: Record) -> None:
         """Write and wait until durable."""
@@ -321,10 +318,7 @@ def _encode(record: Record) -> tuple[bytes, Buffer]:
             kind = KIND_TAIL
         case DropGroup():
             kind = KIND_DROP
-    header = encode_record_header(
-        kind, group=record.group, term=term, index=index, count=count, payload=payload
-    )
-    return header, payload
+    return encode_record_header(kind, 0, record.group, term, index, count, payload), payload
 
 
 def _parent(folder: str) -> str:
