@@ -201,11 +201,14 @@ class SimulatedTransport(asyncio.Transport):
 
     def _deliver_eof(self) -> None:
         self._eof_received = False
-        keep_open: list[object] = []
-        if (
-            self._guarded(lambda: keep_open.append(self._protocol.eof_received()))
-            and not keep_open[0]
-        ):
+        try:
+            keeps_open = self._protocol.eof_received()
+        except (ProcessEnded, SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._fatal(error)
+            return
+        if not keeps_open:
             self.close()
 
     def pause_reading(self) -> None:
