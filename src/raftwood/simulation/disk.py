@@ -157,6 +157,8 @@ class _Submission:
     def go_on(self) -> None:
         """Run until the next sync: a sync is done when its time is over, all else at its start."""
         owner = self._files
+        if owner.ended:
+            return
         disk = owner.disk
         waited = 0.0
         while self._completion is None and self._position < len(self._operations):

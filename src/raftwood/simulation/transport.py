@@ -50,6 +50,7 @@ class SimulatedTransport(asyncio.Transport):
         self._buffered_protocol = False
         self._closing = False
         self._lost_called = False
+        self._lost_because: OSError | None = None
         # Towards the peer.
         self._buffer: deque[bytes] = deque()
         self._buffer_bytes = 0
@@ -93,6 +94,12 @@ class SimulatedTransport(asyncio.Transport):
             self._server.attach()
         if self._guarded(protocol.connection_made, self):
             self._schedule_read()
+        if self._lost_called:
+            # It broke before the process took it; the protocol has to hear of both.
+            self._lost_called = False
+            self._loop.call_soon(
+                self._call_connection_lost, self._lost_because, context=self._context
+            )
 
     # What the kernel does.
 
@@ -194,11 +201,14 @@ class SimulatedTransport(asyncio.Transport):
 
     def _deliver_eof(self) -> None:
         self._eof_received = False
-        keep_open: list[object] = []
-        if (
-            self._guarded(lambda: keep_open.append(self._protocol.eof_received()))
-            and not keep_open[0]
-        ):
+        try:
+            keeps_open = self._protocol.eof_received()
+        except (ProcessEnded, SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._fatal(error)
+            return
+        if not keeps_open:
             self.close()
 
     def pause_reading(self) -> None:
@@ -318,6 +328,7 @@ class SimulatedTransport(asyncio.Transport):
         if self._lost_called:
             return
         self._lost_called = True
+        self._lost_because = exception
         if not self.gone:
             self._leave()
         self.process.resources.pop(self, None)

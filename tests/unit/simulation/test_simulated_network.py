@@ -579,3 +579,23 @@ def test_bytes_arrive_whole_and_in_order_through_short_faults(seed: int) -> None
         await writer.wait_closed()
 
     simulate(seed, scenario, network=profile)
+
+
+def test_a_connection_that_breaks_before_it_is_taken_is_lost_for_its_protocol_too() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await connected_and_dropped(simulation)
+        protocol = Flow()
+        ends = list(simulation.network.transports)
+        ends[0].break_off(ConnectionResetError())
+        await asyncio.sleep(0.1)
+        ends[0].attach(protocol)
+        await asyncio.sleep(0.1)
+        assert protocol.events == [("lost", 1)]
+
+    async def connected_and_dropped(simulation: Simulation) -> None:
+        simulation.add_node("a").start(serve())
+        await asyncio.sleep(0.1)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(Flow, "a", 7000)
+
+    simulate(1, scenario)
