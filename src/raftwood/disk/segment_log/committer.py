@@ -28,9 +28,6 @@ from raftwood.disk.segment_log.settings import LogSettings
 
 _IN_FLIGHT_MAX: Final = 2
 _IDLE_MARK_SECONDS: Final = 0.02
-_EARLY_RECORDS: Final = 32
-"""An idle disk gets so many records at once; the rest of the loop's turn goes into a second flush,
-which is filled while the first is being synced."""
 _BARRIERS_BYTES: Final = 16 * FLUSH_HEADER_BYTES
 """Left at a segment's end for empty flushes, which are written even when the disk is full."""
 
@@ -108,8 +105,6 @@ class Committer:
         if not self._pump_scheduled and len(self._in_flight) < _IN_FLIGHT_MAX:
             self._pump_scheduled = True
             self._loop.call_soon(self.pump)
-        elif flush.record_count == _EARLY_RECORDS and not self._in_flight:
-            self.pump()
         return position
 
     def barrier(self, done: Callable[[], None]) -> None:
