@@ -148,13 +148,13 @@ def compare(seconds: float = 1.5, rounds: int = 5) -> list[Result]:
     return results
 
 
-def show(results: list[Result]) -> None:
-    table = rich.table.Table(title="Segment log against bare write + fdatasync")
+def table(results: list[Result]) -> rich.table.Table:
+    shown = rich.table.Table(title="Segment log against bare write + fdatasync")
     for heading in ("case", "records/s", "MB/s", "p50 µs", "p99 µs", "CPU µs", "per sync",
                     "bare/s", "bare CPU µs", "ratio", "goal"):  # fmt: skip
-        table.add_column(heading, justify="left" if heading == "case" else "right")
+        shown.add_column(heading, justify="left" if heading == "case" else "right")
     for r in results:
-        table.add_row(
+        shown.add_row(
             r["case"],
             f"{r['records_per_second']:,.0f}",
             f"{r['megabytes_per_second']:.0f}",
@@ -167,7 +167,7 @@ def show(results: list[Result]) -> None:
             f"{r['ratio']:.2f}×",
             f"{r['goal']:.1f}×" if r["goal"] else "",
         )
-    rich.console.Console().print(table)
+    return shown
 
 
 def main() -> None:
@@ -180,7 +180,7 @@ def main() -> None:
     if options.format == "json":
         print(json.dumps(results, indent=2))
     else:
-        show(results)
+        rich.console.Console().print(table(results))
 
 
 if __name__ == "__main__":

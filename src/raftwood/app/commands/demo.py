@@ -1,6 +1,5 @@
 """`raftwood demo`: see a promise kept on this machine, with progress and a report."""
 
-import asyncio
 import os
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from raftwood.app.demo import durable_log as scenario
+from raftwood.app.event_loop import run
 from raftwood.app.output import Format, write_line
 from raftwood.base.errors import InvalidInput
 
@@ -64,7 +64,7 @@ def _run(path: str, kills: int, seconds: float, output: Format) -> int:
                 f"{life.records_missing} missing",
             )
 
-        outcome = asyncio.run(scenario.run(path, kills=kills, seconds=seconds, on_life=show))
+        outcome = run(scenario.run(path, kills=kills, seconds=seconds, on_life=show))
     if output == "json":
         write_line(msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode())
     else:

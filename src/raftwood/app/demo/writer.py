@@ -12,6 +12,7 @@ import sys
 import time
 
 from raftwood.app.demo.batches import GROUPS, IN_FLIGHT, KEPT_BATCHES, batch
+from raftwood.app.event_loop import run
 from raftwood.base.environment import Environment
 from raftwood.base.errors import StoreDamaged
 from raftwood.disk.real_environment import real_environment
@@ -28,10 +29,12 @@ async def verify(log: SegmentLog, group: int) -> tuple[int, int]:
     bounds = log.bounds(group)
     index = bounds.head
     while index < bounds.next_index:
-        for run in await log.read(group, index, bytes_max=4 << 20):
-            if run.payload != batch(group, run.first_index):
-                raise StoreDamaged(f"group {group}, batch {run.first_index}: not what was written")
-            index = run.first_index + 1
+        for stored in await log.read(group, index, bytes_max=4 << 20):
+            if stored.payload != batch(group, stored.first_index):
+                raise StoreDamaged(
+                    f"group {group}, batch {stored.first_index}: not what was written"
+                )
+            index = stored.first_index + 1
     return bounds.head, bounds.next_index
 
 
@@ -68,4 +71,4 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     with real_environment() as real:
-        asyncio.run(main(real, sys.argv[1]))
+        run(main(real, sys.argv[1]))
