@@ -21,6 +21,7 @@ class Group:
     runs: list[Run] = field(default_factory=list)
     state: bytes | None = None
     next_index: int = 1
+    was_truncated: bool = field(default=False, compare=False)
 
 
 class LogModel:
@@ -45,12 +46,15 @@ class LogModel:
                 case State(_, data):
                     group.state = data
                 case TruncateHead(_, up_to):
+                    group.was_truncated = True
                     group.head = max(group.head, up_to + 1)
                     group.next_index = max(group.next_index, group.head)
                     group.runs = [r for r in group.runs if r.first_index + r.count > group.head]
                 case TruncateTail(_, from_index):
                     group.runs = [r for r in group.runs if r.first_index < from_index]
                     group.next_index = from_index
+                    if not (group.runs or group.was_truncated or group.state is not None):
+                        del self.groups[record.group]
 
     def random_write(
         self, rng: random.Random, *, groups: int, bytes_max: int
@@ -71,7 +75,8 @@ class LogModel:
         choice = rng.random()
         if group is not None and choice < 0.1:
             reach = 3 if rng.random() < 0.1 else 0
-            return TruncateHead(number, rng.randrange(group.head - 1, group.next_index + reach))
+            lowest = 0 if rng.random() < 0.1 else group.head - 1
+            return TruncateHead(number, rng.randrange(lowest, group.next_index + reach))
         wrote_run = any(isinstance(r, Run) and r.group == number for r in before)
         if group is not None and choice < 0.15 and not wrote_run:
             cuts = [r.first_index for r in group.runs if r.first_index >= group.head]

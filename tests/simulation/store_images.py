@@ -1,25 +1,37 @@
 """Crash images of a store: record random writes, then recover from every moment of them.
 
 What must hold for each image: the store opens, and what it holds is what it held after some write
-that is not older than the last acked one. Used by the tests and by `make soak`.
+that is not older than the last acked one. The same holds for a crash during that recovery. Used by
+the tests and by `make soak`.
 """
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import NoReturn
 
 from raftwood.base.environment import Environment, SystemClock
+from raftwood.base.errors import DiskFull, Overloaded
 from raftwood.base.files import Files
 from raftwood.disk.folder import DataFolder
 from raftwood.disk.segment_log import LogSettings, SegmentLog
 from raftwood.disk.store import Store
 from raftwood.simulation import CrashImage, ImageRunner, RecordingFiles, crash_images
+from raftwood.simulation.survival import LoseAll
 from tests.log_model import Group, LogModel, contents
 
 SETTINGS = LogSettings(
-    segment_bytes=16 << 10, cache_bytes_max=0, flush_bytes_max=4 << 10, pending_bytes_max=64 << 10
+    segment_bytes=16 << 10,
+    cache_bytes_max=0,
+    flush_bytes_max=4 << 10,
+    pending_bytes_max=64 << 10,
+    full_retry_ms=5,
 )
-WRITES = 60
+WRITES = 90
+LIVES = 3
+RECOVERIES_EVERY = 20
+"""Of so many images, one also shows a crash during its recovery."""
+IMAGES_PER_RECOVERY = 12
 FOLDER = "/data/store"
 RecorderFactory = Callable[[], RecordingFiles]
 
@@ -69,24 +81,60 @@ class LogImages:
             self._recording.journal, seed=self._seed, per_point=per_point, inside_writes=2
         )
         chosen = _spread(list(images), self._seed, limit)
-        for image in chosen:
+        for number, image in enumerate(chosen):
+            if number % RECOVERIES_EVERY == 0:
+                self._check_recovery(image)
             self._runner.run(self._check_image(image))
         return len(chosen)
+
+    def _check_recovery(self, image: CrashImage) -> None:
+        """Crash again while the store is being opened, and while it is idle after that."""
+        recording = RecordingFiles(image.file_system.after_power_loss(LoseAll(random.Random(0))))
+        self._runner.run(self._open_and_wait(recording))
+        images = crash_images(recording.journal, seed=self._seed, per_point=2, inside_writes=1)
+        for again in _spread(list(images), image.point, IMAGES_PER_RECOVERY):
+            again.marks = image.marks
+            again.kind = f"{image.kind} at {image.point}, then in recovery {again.kind}"
+            self._runner.run(self._check_image(again))
+
+    async def _open_and_wait(self, files: Files) -> None:
+        await _open(files, 3)
+        await asyncio.sleep(1.0)
 
     async def _record(self) -> None:
         rng, model = random.Random(self._seed), LogModel()
         written = 0
-        for _ in range(2):
+        for _ in range(LIVES):
             store = await _open(self._recording, rng.getrandbits(30))
-            for _ in range(WRITES // 2):
+            for _ in range(WRITES // LIVES):
+                future = model.copy()
                 records = model.random_write(rng, groups=3, bytes_max=1900)
-                model.apply(records)
-                self._states.append(model.copy().groups)
-                written += 1
-                store.log.write(records, self._acked(written))
-                if rng.random() < 0.4:
-                    await store.log.sync()
+                future.apply(records)
+                self._states.append(future.copy().groups)
+                try:
+                    store.log.write(records, self._acked(written + 1))
+                except (DiskFull, Overloaded):
+                    self._states.pop()
+                else:
+                    model = future
+                    written += 1
+                await self._something_else(rng, store.log)
+            self._recording.file_system.capacity_bytes = None
             await store.close()
+
+    async def _something_else(self, rng: random.Random, log: SegmentLog) -> None:
+        """What may come between two writes: nothing, a wait for the disk, idleness, a full disk."""
+        disk = self._recording.file_system
+        draw = rng.random()
+        if draw < 0.06:
+            disk.capacity_bytes = disk.used_bytes() if disk.capacity_bytes is None else None
+        elif draw < 0.14:
+            await asyncio.sleep(0.05)  # long enough for a mark
+        elif draw < 0.3:
+            await asyncio.sleep(0.0)
+        elif draw < 0.6:
+            disk.capacity_bytes = None
+            await log.sync()
 
     def _acked(self, number: int) -> Callable[[], None]:
         return lambda: self._recording.mark(number)

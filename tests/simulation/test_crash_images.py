@@ -137,8 +137,9 @@ def test_a_forgotten_truncation_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_segment_removed_before_its_copies_are_durable_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def no_barrier(_: compaction.Compactor) -> None:
+    async def no_wait(_: compaction.Compactor) -> None:
         return
 
-    monkeypatch.setattr(compaction.Compactor, "_barrier", no_barrier)
+    monkeypatch.setattr(compaction.Compactor, "_all_durable", no_wait)
+    monkeypatch.setattr(compaction.Compactor, "_barrier", no_wait)
     _is_caught(LogImages)

@@ -159,12 +159,15 @@ class DataFolder:
 
 async def _lock(files: Files, path: str) -> None:
     lock = f"{path}/LOCK"
-    *_, locked = await perform(files, seam.Open(lock, create=True), seam.Lock(lock))
-    if not locked:
+    try:
+        *_, locked = await perform(files, seam.Open(lock, create=True), seam.Lock(lock))
+        if not locked:
+            raise StoreLocked(
+                f"{path} is in use by another process: stop that one, or give another data folder"
+            )
+    except BaseException:
         await perform(files, seam.Close(lock))
-        raise StoreLocked(
-            f"{path} is in use by another process: stop that one, or give another data folder"
-        )
+        raise
 
 
 async def _load(files: Files, path: str) -> Identity | None:

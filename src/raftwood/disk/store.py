@@ -1,5 +1,7 @@
 """`Store`: a data folder with its log open, the unit that one process runs on."""
 
+import asyncio
+
 from raftwood.base.environment import Environment
 from raftwood.disk.folder import DataFolder, Identity
 from raftwood.disk.segment_log import LogSettings, SegmentLog
@@ -11,6 +13,11 @@ class Store:
     def __init__(self, folder: DataFolder, log: SegmentLog) -> None:
         self._folder = folder
         self.log = log
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def path(self) -> str:
+        return self._folder.path
 
     @property
     def identity(self) -> Identity:
@@ -30,14 +37,25 @@ class Store:
         folder = await DataFolder.open(environment, path, cluster=cluster, store=store)
         try:
             log = await SegmentLog.open(environment, folder.log_path, settings)
-            # Before anything is acked, so that a log which vanishes later is noticed.
-            await folder.mark_initialised()
+            try:
+                # Before anything is acked, so that a log which vanishes later is noticed.
+                await folder.mark_initialised()
+            except BaseException:
+                await log.close()
+                raise
         except BaseException:
             await folder.close()
             raise
         return cls(folder, log)
 
     async def close(self) -> None:
-        """Make all durable, then give the folder back."""
-        await self.log.close()
-        await self._folder.close()
+        """Make all durable, then give the folder back; goes on when the caller is cancelled."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name=f"closing of {self.path}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            await self.log.close()
+        finally:
+            await self._folder.close()

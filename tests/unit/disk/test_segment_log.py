@@ -159,6 +159,8 @@ def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
             await log.close()
             with pytest.raises(ShuttingDown, match="closed"):
                 log.append(1, term=1, first_index=1, count=1, payload=b"")
+            with pytest.raises(ShuttingDown, match="closed"):
+                await log.sync()
 
     run(main())
 

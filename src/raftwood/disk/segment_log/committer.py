@@ -8,6 +8,7 @@ holds is unknown from then on.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from raftwood.base import files as seam
@@ -28,6 +29,7 @@ from raftwood.disk.segment_log.settings import LogSettings
 
 _IN_FLIGHT_MAX: Final = 2
 _IDLE_MARK_SECONDS: Final = 0.02
+_FLUSHES_TO_CLOSE: Final = 2
 _BARRIERS_BYTES: Final = 16 * FLUSH_HEADER_BYTES
 """Left at a segment's end for empty flushes, which are written even when the disk is full."""
 
@@ -59,6 +61,7 @@ class Committer:
         self._in_flight: deque[Flush] = deque()
         self._pump_scheduled = False
         self._mark_timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Future[None] | None = None
         self.synced = previous_end
         self.pending_bytes = 0
         self.flush_count = 0
@@ -110,12 +113,40 @@ class Committer:
     def barrier(self, done: Callable[[], None]) -> None:
         """Write a flush, if only an empty one, and call `done` when it and all before are durable.
 
-        Its header also tells which segment is the oldest still needed.
+        Its header also tells which segment is the oldest still needed. `DiskFull` where not even
+        an empty flush has room.
         """
+        if self._open.end > self._limit and not (self._open.record_count or self._open.dones):
+            if not self._is_stuck:
+                self._go_on_in_next_segment()
+            elif offset_of(self._open.end) > self._settings.segment_bytes:
+                raise self._segments.disk_full()
         self._open.dones.append(done)
         if not self._pump_scheduled:
             self._pump_scheduled = True
             self._loop.call_soon(self.pump)
+
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """Call `done` when all that was added so far is durable; writes nothing of its own."""
+        if self._open.record_count or self._open.dones:
+            self._open.dones.append(done)
+        elif waiting := self._sealed or self._in_flight:
+            waiting[-1].dones.append(done)
+        else:
+            self._loop.call_soon(done)
+
+    def has_room_to_compact(self, live_bytes: int) -> bool:
+        """Whether a segment with so many live bytes may be freed.
+
+        On a full disk the copies may take half of what is left of the reserve: the rest is for
+        states and truncations. Closing must find room for its flushes as well.
+        """
+        if not self._is_stuck:
+            return True
+        flushes_left = (self._settings.segment_bytes - offset_of(self._open.start)) // (
+            FLUSH_HEADER_BYTES
+        )
+        return flushes_left > _FLUSHES_TO_CLOSE and live_bytes * 2 <= max(0, self._reserve_left)
 
     def find(self, position: int) -> Flush | None:
         """The flush in memory that holds a position."""
@@ -130,28 +161,45 @@ class Committer:
                     break
                 self._seal_open(next_start=self._open.end)
             if not self._segments.is_ready(segment_of(self._sealed[0].start)):
+                if self._segments.is_full and self._closing and not self._closing.done():
+                    self._closing.set_exception(self._segments.disk_full())
                 break
             self._submit(self._sealed.popleft())
 
     async def close(self) -> None:
-        """Wait until all is durable, and leave a mark that says so."""
-        for _ in range(2):  # only a later flush can say that the one before it was synced
-            done = asyncio.Event()
-            self.barrier(done.set)
-            await done.wait()
-        if self._mark_timer is not None:
-            self._mark_timer.cancel()
+        """Wait until all is durable, and leave a mark that says so.
+
+        `DiskFull` where records wait for a segment that has no room: they are given up, unacked.
+        """
+        try:
+            # Two, because only a later flush can say that the one before it was synced.
+            for _ in range(_FLUSHES_TO_CLOSE):
+                closing = self._closing = self._loop.create_future()
+                self.barrier(partial(_resolve, closing))
+                await closing
+        finally:
+            if self._mark_timer is not None:
+                self._mark_timer.cancel()
 
     def _turn_segment(self, record_bytes: int, *, may_use_reserve: bool) -> None:
         """Go on in the next segment, or in the reserve where the disk is full."""
+        if not self._is_stuck:
+            self._go_on_in_next_segment()
+        elif not may_use_reserve or record_bytes > self._reserve_left:
+            raise self._segments.disk_full()
+
+    @property
+    def _is_stuck(self) -> bool:
+        """The disk is full, and there is no segment behind the active one."""
+        return self._segments.is_full and not self._segments.is_ready(self._segments.active + 1)
+
+    @property
+    def _reserve_left(self) -> int:
+        """Bytes that records may still take in the active segment when the disk is full."""
+        return self._settings.segment_bytes - _BARRIERS_BYTES - offset_of(self._open.end)
+
+    def _go_on_in_next_segment(self) -> None:
         segments = self._segments
-        if segments.is_full and not segments.is_ready(segments.active + 1):
-            end_of_reserve = position_of(
-                segments.active, self._settings.segment_bytes - _BARRIERS_BYTES
-            )
-            if may_use_reserve and self._open.end + record_bytes <= end_of_reserve:
-                return
-            raise segments.disk_full()
         segments.prepare_next()
         segments.roll(used_bytes=offset_of(self._end_of_last_flush()))
         self._limit = position_of(segments.active, offset_of(self._limit))
@@ -217,7 +265,8 @@ class Committer:
         if self._in_flight or self._sealed or self._open.record_count or self._open.dones:
             return
         start = self._open.start
-        if not self._segments.is_ready(segment_of(start)):
+        has_room = offset_of(start) + FLUSH_HEADER_BYTES <= self._settings.segment_bytes
+        if not has_room or not self._segments.is_ready(segment_of(start)):
             return
         mark = Flush(start)
         mark.record_count = MARK_COUNT
@@ -241,6 +290,11 @@ class Committer:
             f"the log cannot go on, because what the disk holds is unknown: {operation} failed: "
             f"{completion.error}. Check the disk, then start again: nothing acked is lost"
         )
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _call_all(dones: Iterator[Callable[[], None]], loop: asyncio.AbstractEventLoop) -> None:

@@ -5,7 +5,7 @@ truncation record can be forgotten with its segment. The few live records are co
 end first. A cold group cannot pin the log: above twice the live data, the oldest segment is copied
 forward whatever it holds.
 
-Two barriers make it safe: the copies (and the truncations that freed the rest) are durable before
+Two waits make it safe: the copies (and the truncations that freed the rest) are durable before
 any flush declares the segment unneeded, and that flush is durable before the file is unlinked.
 """
 
@@ -90,13 +90,20 @@ class Compactor:
 
     async def _free_oldest(self) -> None:
         number = self._segments.oldest
+        if not self._committer.has_room_to_compact(self._live.of(number)):
+            raise self._segments.disk_full()
         if self._live.of(number):
             await self._copy_live(number)
-        await self._barrier()
+        await self._all_durable()
         self._live.forget(number)
         self._segments.oldest = number + 1
         await self._barrier()
         await self._segments.remove(number)
+
+    async def _all_durable(self) -> None:
+        durable = asyncio.Event()
+        self._committer.when_durable(durable.set)
+        await durable.wait()
 
     async def _barrier(self) -> None:
         durable = asyncio.Event()
@@ -149,12 +156,14 @@ class Compactor:
             payload,
         )
         while self._is_live(record):
+            left = self._live.of(segment_of(record.position))
+            may_use_reserve = self._committer.has_room_to_compact(left)
             try:
                 position = self._committer.take(
-                    (header, payload), record_bytes, 1, None, may_use_reserve=True
+                    (header, payload), record_bytes, 1, None, may_use_reserve=may_use_reserve
                 )
             except Overloaded:
-                await self._barrier()
+                await self._all_durable()
             else:
                 self._moved(record, position, record_bytes)
                 return

@@ -63,6 +63,11 @@ class GroupIndex:
     def run_count(self) -> int:
         return len(self._first) - self._dead
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing in the log tells that the group is there, so it counts as gone."""
+        return not self.run_count and self.state is None and self.head_position is None
+
     def append(
         self, first_index: int, count: int, term: int, position: int, payload_bytes: int
     ) -> None:

@@ -23,6 +23,7 @@ from raftwood.disk.segment_log.format import (
     RECORD_HEADER_BYTES,
     encode_record_header,
     seed_of_log,
+    segment_of,
 )
 from raftwood.disk.segment_log.index import GroupIndex, LiveBytes, RunLocation
 from raftwood.disk.segment_log.records import (
@@ -39,7 +40,7 @@ from raftwood.disk.segment_log.records import (
 from raftwood.disk.segment_log.recovery import Recovered, recover
 from raftwood.disk.segment_log.segments import Segments
 from raftwood.disk.segment_log.settings import LogSettings
-from raftwood.disk.segment_log.validation import check_records
+from raftwood.disk.segment_log.validation import COUNT_MAX, NUMBER_MAX, check_records
 
 
 class SegmentLog:
@@ -75,7 +76,7 @@ class SegmentLog:
             log_seed=seed_of_log(log_id),
             previous_end=recovered.end,
         )
-        self._segments.on_ready = self._committer.pump
+        self._segments.on_prepared = self._committer.pump
         self._compactor = Compactor(
             self._files,
             settings,
@@ -86,6 +87,7 @@ class SegmentLog:
             log_seed=seed_of_log(log_id),
         )
         self._compaction: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -116,12 +118,16 @@ class SegmentLog:
         """Add one run of entries behind a group's last one: `write` of a single `Run`, faster."""
         index = self._groups.get(group)
         if (
-            count < 1
-            or first_index != (1 if index is None else index.next_index)
+            index is None
+            or first_index != index.next_index
+            or not 0 < count <= COUNT_MAX
+            or not 0 <= term <= NUMBER_MAX
+            or first_index + count > NUMBER_MAX
             or self._run_count >= self._settings.runs_live_max
             or self._unusable is not None
         ):
-            self.write((Run(group, term, first_index, count, payload),), done)  # says what is wrong
+            # New, or wrong in a way that is told there.
+            self.write((Run(group, term, first_index, count, payload),), done)
             return
         payload_bytes = len(payload)
         record_bytes = RECORD_HEADER_BYTES + payload_bytes
@@ -129,8 +135,6 @@ class SegmentLog:
             raise self._too_large(record_bytes)
         header = encode_record_header(KIND_RUN, 0, group, term, first_index, count, payload)
         position = self._committer.take((header, payload), record_bytes, 1, done)
-        if index is None:
-            index = self._groups[group] = GroupIndex()
         index.append(first_index, count, term, position, payload_bytes)
         self._live.add(position, record_bytes)
         self._run_count += 1
@@ -169,8 +173,10 @@ class SegmentLog:
 
     async def sync(self) -> None:
         """Wait until everything written so far is durable."""
+        if isinstance(self._unusable, ShuttingDown):
+            raise self._unusable
         durable = asyncio.Event()
-        self._committer.barrier(durable.set)
+        self._committer.when_durable(durable.set)
         await durable.wait()
 
     def read_cached(
@@ -225,16 +231,29 @@ class SegmentLog:
         )
 
     async def close(self) -> None:
-        """Make everything durable and stop; the log may be opened again afterwards."""
-        if isinstance(self._unusable, ShuttingDown):
-            return
-        self._unusable = ShuttingDown(f"the log in {self._folder} is closed")
+        """Make everything durable and stop; the log may be opened again afterwards.
+
+        Goes on when the caller is cancelled; another call waits for the end of the first.
+        `DiskFull` where writes wait for room: they are given up, the log is closed all the same.
+        """
+        if self._closing is None:
+            self._unusable = ShuttingDown(f"the log in {self._folder} is closed")
+            self._closing = asyncio.create_task(self._close(), name=f"closing of {self._folder}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._compaction is not None:
             self._compaction.cancel()
             await asyncio.wait([self._compaction])
-        await self._committer.close()
-        self._segments.close()
-        await perform(self._files, seam.Close(self._segments.path(self._segments.active)))
+        segments = self._segments
+        try:
+            await self._committer.close()
+        finally:
+            segments.close()
+            # From the one last written to the one that was prepared.
+            numbers = range(segment_of(self._committer.synced), segments.active + 2)
+            paths = (segments.path(number) for number in numbers)
+            await perform(self._files, *map(seam.Close, paths))
 
     def _group(self, group: int) -> GroupIndex:
         index = self._groups.get(group)
@@ -269,18 +288,22 @@ class SegmentLog:
                 self._forget_state(index)
                 index.state, index.state_position = data, position
                 self._live.add(position, record_bytes)
-            case TruncateHead(_, up_to):
+            case TruncateHead(_, up_to) if up_to >= index.head - 1:
                 if index.head_position is not None:
                     self._live.remove(index.head_position, RECORD_HEADER_BYTES)
-                self._forget_runs(index.cut_head(max(up_to, index.head - 1)))
+                self._forget_runs(index.cut_head(up_to))
                 index.head_position = position
                 self._live.add(position, RECORD_HEADER_BYTES)
                 self._compactor.wake()
             case TruncateTail(_, from_index):
                 self._forget_runs(index.cut_tail(from_index))
+                if index.is_empty:
+                    del self._groups[record.group]
 
     def _drop(self, group: int) -> None:
-        index = self._groups.pop(group)
+        index = self._groups.pop(group, None)
+        if index is None:
+            return  # a cut in the same write has left nothing of it
         self._forget_state(index)
         if index.head_position is not None:
             self._live.remove(index.head_position, RECORD_HEADER_BYTES)

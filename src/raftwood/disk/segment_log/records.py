@@ -25,14 +25,20 @@ class State(msgspec.Struct, frozen=True):
 
 
 class TruncateHead(msgspec.Struct, frozen=True):
-    """Forget a group's entries up to and with an index; beyond the end, start anew after it."""
+    """Forget a group's entries up to and with an index; beyond the end, start anew after it.
+
+    One that comes late, below the group's head, changes nothing.
+    """
 
     group: int
     up_to: int
 
 
 class TruncateTail(msgspec.Struct, frozen=True):
-    """Forget a group's entries from an index on; it must begin a run."""
+    """Forget a group's entries from an index on; it must begin a run.
+
+    A group that is left with nothing, no state and no truncated head, is gone.
+    """
 
     group: int
     from_index: int

@@ -55,6 +55,8 @@ class Inspection(msgspec.Struct):
     log_id: bytes | None = None
     """None where the log has no segment yet."""
     oldest: int = 1
+    removable_below: int = 0
+    """Segments with lower numbers were declared unneeded by a flush that stays."""
     end: int = 0
     """Where the last whole flush ends; 0 where there is none."""
     used_bytes: dict[int, int] = msgspec.field(default_factory=dict)
@@ -148,6 +150,7 @@ class _Walk:
                 place = previous_end = found.end = step.end
                 found.used_bytes[segment_of(place)] = offset_of(place)
                 found.flush_count += 1
+                found.removable_below = step.oldest_segment
                 continue
             following = position_of(segment_of(place) + 1, SEGMENT_HEADER_BYTES)
             if previous_end == place and await self._goes_on_at(following, previous_end):
@@ -260,13 +263,15 @@ async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: 
     """Remove what is behind the end, and what is no longer needed before the oldest segment.
 
     The next segment stays, whatever it holds: a new one is about to take its name, and a folder
-    that had a log is never seen without any segment.
+    that had a log is never seen without any segment. So does one that only a flush in the torn tail
+    calls unneeded: with that flush cut off, the log would miss it. It goes at the next start.
     """
     operations: list[seam.Operation] = []
-    kept = {*found.used_bytes, next_segment}
     for name in found.names:
         number = segment_number(name)
-        if name == PREPARING or (number is not None and number not in kept):
+        if name == PREPARING or (
+            number is not None and (number < found.removable_below or number > next_segment)
+        ):
             operations.append(seam.Unlink(f"{folder}/{name}"))
     if found.used_bytes:
         last = segment_path(folder, segment_of(found.end))

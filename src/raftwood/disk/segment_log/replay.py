@@ -88,7 +88,7 @@ class Replay:
         elif record.kind == KIND_STATE:
             rows.state = bytes(record.payload)
             rows.state_position = record.position
-        elif record.kind == KIND_HEAD:
+        elif record.kind == KIND_HEAD and record.index >= rows.head - 1:
             rows.head = record.index + 1
             rows.head_position = record.position
         elif record.kind == KIND_TAIL:
@@ -97,7 +97,8 @@ class Replay:
     def finish(self) -> tuple[dict[int, GroupIndex], LiveBytes]:
         """The index; `StoreDamaged` where a group lacks entries that it should have."""
         live = LiveBytes()
-        return {group: _index_of(group, rows, live) for group, rows in self._groups.items()}, live
+        groups = {group: _index_of(group, rows, live) for group, rows in self._groups.items()}
+        return {group: index for group, index in groups.items() if not index.is_empty}, live
 
 
 def _index_of(group: int, rows: _Rows, live: LiveBytes) -> GroupIndex:

@@ -7,6 +7,7 @@ that a full disk shows here and nowhere else, and a segment that holds a record 
 import asyncio
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from raftwood.base import files as seam
@@ -33,6 +34,10 @@ def segment_number(name: str) -> int | None:
     return int(digits)
 
 
+def _nothing() -> None:
+    pass
+
+
 class Segments:
     """The files of one log, from `oldest` to `active`, and the one prepared behind it."""
 
@@ -51,7 +56,8 @@ class Segments:
         self._settings = settings
         self._folder = folder
         self._log_id = log_id
-        self.on_ready: Callable[[], None] = lambda: None
+        self.on_prepared: Callable[[], None] = _nothing
+        """Called when a preparation has ended, well or for want of room."""
         self.used_bytes = used_bytes
         """Of each sealed segment."""
         self.oldest = min(used_bytes, default=active)
@@ -79,7 +85,8 @@ class Segments:
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            await perform(self._files, seam.Unlink(self._temporary))
+            with suppress(FileNotFoundError):  # not even its name may have found room
+                await perform(self._files, seam.Unlink(self._temporary))
             raise self.disk_full() from error
         self._ready = self.active
 
@@ -118,7 +125,9 @@ class Segments:
             self._retry()
 
     def close(self) -> None:
+        """Begin nothing any more, and tell nobody of what still comes to its end."""
         self._closed = True
+        self.on_prepared = _nothing
         if isinstance(self._preparing, asyncio.TimerHandle):
             self._preparing.cancel()
 
@@ -145,13 +154,15 @@ class Segments:
             self.is_full = False
             if number < self.active:
                 self.prepare_next()  # records are waiting for a segment further on
-            self.on_ready()
+            self.on_prepared()
         elif completion.error.errno in _NO_ROOM:
             self.is_full = True
-            self._files.submit((seam.Unlink(self._temporary),), self._must_succeed)
+            if not isinstance(completion.failed, seam.Open):
+                self._files.submit((seam.Unlink(self._temporary),), self._must_succeed)
             if not self._closed:
                 delay = self._settings.full_retry_ms / 1000
                 self._preparing = asyncio.get_running_loop().call_later(delay, self._retry)
+            self.on_prepared()
         else:
             self._must_succeed(completion)
 

@@ -1,6 +1,7 @@
 """Whether records fit the log, asked before any of them is applied: a write is all or nothing."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -16,7 +17,8 @@ from raftwood.disk.segment_log.records import (
     TruncateTail,
 )
 
-_NUMBER_MAX = (1 << 63) - 1
+NUMBER_MAX: Final = (1 << 63) - 1
+COUNT_MAX: Final = (1 << 32) - 1
 
 
 class _Group(msgspec.Struct):
@@ -33,7 +35,7 @@ def check_records(records: Sequence[Record], groups: Mapping[int, GroupIndex]) -
     seen: dict[int, _Group | None] = {}
     for record in records:
         number = record.group
-        if not 0 <= number <= _NUMBER_MAX:
+        if not 0 <= number <= NUMBER_MAX:
             raise InvalidInput(f"group {number} is not a number of 63 bits")
         if number not in seen:
             index = groups.get(number)
@@ -61,7 +63,7 @@ def _check(record: Record, group: _Group) -> None:
                     f"the state of group {number} has {len(data)} bytes; {STATE_BYTES_MAX} at most"
                 )
         case TruncateHead(number, up_to):
-            if not 0 <= up_to < _NUMBER_MAX:
+            if not 0 <= up_to < NUMBER_MAX:
                 raise InvalidInput(f"group {number} cannot be truncated up to index {up_to}")
             group.head = max(group.head, up_to + 1)
             group.next_index = max(group.next_index, group.head)
@@ -69,7 +71,8 @@ def _check(record: Record, group: _Group) -> None:
             begins_run = from_index == group.next_index or (
                 group.index is not None and group.index.begins_run(from_index)
             )
-            if group.has_new_run or not begins_run or from_index < group.head:
+            in_range = group.head <= from_index <= group.next_index
+            if group.has_new_run or not begins_run or not in_range:
                 raise InvalidInput(
                     f"group {number} cannot be cut from index {from_index} on: it must begin a run "
                     f"between {group.head} and {group.next_index}, written before"
@@ -83,7 +86,7 @@ def _check_run(run: Run, group: _Group) -> None:
             f"group {run.group} goes on at index {group.next_index}, not {run.first_index}: write "
             "its entries in order, or truncate its tail first"
         )
-    if not 1 <= run.count < 1 << 32:
+    if not 1 <= run.count <= COUNT_MAX:
         raise InvalidInput(f"a run holds 1 to 2^32-1 entries, not {run.count}")
-    if not (0 <= run.term <= _NUMBER_MAX and run.first_index + run.count <= _NUMBER_MAX):
+    if not (0 <= run.term <= NUMBER_MAX and run.first_index + run.count <= NUMBER_MAX):
         raise InvalidInput(f"term {run.term} or index {run.first_index} is above 63 bits")
