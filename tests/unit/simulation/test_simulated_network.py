@@ -476,6 +476,30 @@ def test_close_flushes_before_the_connection_is_lost() -> None:
     simulate(1, scenario, network=NetworkProfile(socket_buffer_bytes=10_000))
 
 
+async def write_after_close() -> None:
+    """Runs on any loop: a closed transport drops what is written, one after its EOF refuses it."""
+    async with await asyncio.start_server(stream_echo, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()[:2]
+        for ends in (False, True):
+            reader, writer = await asyncio.open_connection(host, port)
+            if ends:
+                writer.write_eof()
+            writer.close()
+            if ends:
+                with pytest.raises(RuntimeError, match="write_eof"):
+                    writer.write(b"too late")
+            else:
+                writer.write(b"too late")
+            await writer.wait_closed()
+            assert await reader.read() == b""
+        await asyncio.sleep(0.1)
+
+
+def test_a_closed_transport_drops_what_is_written_as_a_real_one_does() -> None:
+    asyncio.run(write_after_close())
+    simulate(1, lambda _: write_after_close())
+
+
 def test_a_failing_protocol_costs_its_connection_and_is_reported() -> None:
     class Failing(Echo):
         def data_received(self, data: bytes) -> None:
