@@ -27,7 +27,6 @@ class SimulatedTransport(asyncio.Transport):
     peer: "SimulatedTransport"
     outgoing: Direction
     incoming: Direction
-    reports_leak = True
 
     def __init__(
         self,
@@ -70,6 +69,10 @@ class SimulatedTransport(asyncio.Transport):
 
     def __repr__(self) -> str:
         return f"<connection of {self.node.name} with {self.peer.node.name}>"
+
+    @property
+    def reports_leak(self) -> bool:
+        return not self.gone
 
     def join(self, peer: "SimulatedTransport") -> None:
         """Connect two ends, before either is used."""

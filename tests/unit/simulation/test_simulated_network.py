@@ -1,6 +1,7 @@
 """Connections of simulated nodes: the same protocols as on a real loop, and the faults."""
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Callable, Coroutine
@@ -10,6 +11,8 @@ import pytest
 
 from raftwood.base.environment import Environment
 from raftwood.simulation import NetworkProfile, SimulatedLoop, Simulation, simulate
+from raftwood.simulation.server import _Attempt
+from raftwood.simulation.transport import SimulatedTransport
 
 Scenario = Callable[[Simulation], Coroutine[Any, Any, Any]]
 
@@ -336,6 +339,40 @@ def test_a_node_without_power_says_nothing_until_it_is_back() -> None:
         with pytest.raises(ConnectionResetError):
             await reader.read(1)
         writer.close()
+
+    simulate(1, scenario)
+
+
+@pytest.mark.parametrize("moment", [None, *range(40)])
+def test_connecting_that_is_cancelled_leaves_no_connection(
+    moment: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, while and (None) just when the connection comes about."""
+    established = _Attempt._established
+
+    async def dial(_: Environment) -> None:
+        task = asyncio.create_task(asyncio.open_connection("a", 7000))
+
+        def cancelled_at_once(attempt: _Attempt, transport: SimulatedTransport) -> None:
+            established(attempt, transport)
+            task.cancel()
+
+        if moment is None:
+            monkeypatch.setattr(_Attempt, "_established", cancelled_at_once)
+            await asyncio.wait([task])
+        else:
+            await asyncio.sleep(moment * 0.0001)
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            _, writer = await task
+            writer.transport.abort()
+
+    async def scenario(simulation: Simulation) -> None:
+        _, writer = await connected(simulation)
+        writer.transport.abort()
+        simulation.add_node("b").start(dial)
+        await asyncio.sleep(1)
+        assert len(simulation.network.transports) == 0
 
     simulate(1, scenario)
 
