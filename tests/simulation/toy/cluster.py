@@ -15,7 +15,6 @@ from raftwood.simulation import (
     Report,
     Simulation,
     SwarmProfile,
-    Violation,
     assert_deterministic,
     check_registers,
     simulate,
@@ -28,10 +27,14 @@ REPLICAS = tuple(ReplicaAddress(f"r{number}", number, f"r{number}", 7000) for nu
 CLIENTS = ("c1", "c2", "c3")
 FOLDER = "/data/store"
 FAULTS_S = 20.0
+PAUSE_S = 0.3
+"""Between two operations of a worker, on average."""
 OPERATIONS_PER_S_MIN = 20.0
 """Below it, a run does not count as one under load."""
 REPEAT_COMMAND = ".venv/bin/python -m tests.soak toy --seed {seed}"
 _WARM_UP_S = 1.0
+_CALM = (1.0, 2.0, 4.0)
+"""With many faults at once little is done; with few, more is done while they last."""
 _CONVERGENCE_S = 60.0
 
 
@@ -43,6 +46,8 @@ class Toy(msgspec.Struct, frozen=True, kw_only=True):
     environment: Callable[[Environment], Environment] = lambda given: given
     """What a replica is given in place of its environment."""
     faults_s: float = FAULTS_S
+    pause_s: float = PAUSE_S
+    read_share: float = 0.5
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -75,7 +80,9 @@ def scenario_of(
         until = _WARM_UP_S + toy.faults_s
         clients = [simulation.add_node(name) for name in CLIENTS]
         for client in clients:
-            client.start(_client(toy, client.name, history, Load(until)))
+            client.start(
+                _client(toy, client.name, history, Load(until, toy.pause_s, toy.read_share))
+            )
         await asyncio.sleep(_WARM_UP_S)
         injector = FaultInjector(simulation, profile, machines=replicas, others=CLIENTS)
         await injector.run(until=until)
@@ -131,7 +138,7 @@ def run_toy(
     twice: bool = False,
 ) -> Report[Outcome]:
     """Run one seed, with a profile drawn from it; raises what it found."""
-    profile = profile or SwarmProfile.choose(seed)
+    profile = profile or SwarmProfile.choose(seed, calm=_CALM[seed % len(_CALM)])
     run = assert_deterministic if twice else simulate
     return run(
         seed,

@@ -17,16 +17,16 @@ KEYS = 3
 GENERATION_S = 8.0
 """After so long, other keys: the checker's work grows faster than a key's history."""
 WORKERS = 4
-READ_SHARE = 0.5
 _PREVIOUS_SHARE = 0.15
 _RETRY_S = 0.2
 
 
 class Load(msgspec.Struct, frozen=True):
-    """How long to go on, by the loop's clock, and how fast each worker asks."""
+    """How long to go on, by the loop's clock, and how fast each worker asks for what."""
 
     until: float
-    pause_s: float = 0.35
+    pause_s: float
+    read_share: float = 0.5
 
 
 async def run_client(
@@ -55,7 +55,7 @@ async def _work(
         if source.random() < _PREVIOUS_SHARE:
             generation = max(0, generation - 1)
         key = generation * KEYS + source.randrange(KEYS)
-        if source.random() < READ_SHARE:
+        if source.random() < load.read_share:
             await history.run(name, "read", registers.read(key), key=str(key))
         else:
             sequence += 1
@@ -82,7 +82,10 @@ async def audit(
 
 
 async def _read_in_the_end(registers: Registers, key: int, history: History) -> None:
-    while await history.run("auditor", "read", registers.read(key), key=str(key)) is None:
+    while True:
+        found = await history.run("auditor", "read", registers.read(key), key=str(key))
+        if found is not None:
+            return
         await asyncio.sleep(_RETRY_S)
 
 
