@@ -364,8 +364,7 @@ def test_connecting_that_is_cancelled_leaves_no_connection(
             await asyncio.sleep(moment * 0.0001)
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            _, writer = await task
-            writer.transport.abort()
+            (await task)[1].transport.abort()
 
     async def scenario(simulation: Simulation) -> None:
         _, writer = await connected(simulation)
