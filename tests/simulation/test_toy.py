@@ -12,8 +12,10 @@ import msgspec
 import pytest
 import uvloop
 
+from raftwood.base.files import Operation
 from raftwood.disk.real_environment import real_environment
-from raftwood.simulation import History, SwarmProfile, check_registers
+from raftwood.disk.segment_log import recovery
+from raftwood.simulation import History, SimulationError, SwarmProfile, check_registers
 from tests.simulation.toy.cluster import REPEAT_COMMAND, NotLinearizable, Toy, run_toy
 from tests.simulation.toy.mutants import MUTANTS, ForgetsItsLog
 from tests.simulation.toy.replica import ReplicaAddress
@@ -53,6 +55,23 @@ def test_a_planted_bug_is_caught(name: str) -> None:
         except (AssertionError, TimeoutError):
             return
     pytest.fail(f"{MUTANT_SEEDS_MAX} seeds did not show that the toy {name}")
+
+
+@pytest.mark.slow
+def test_a_log_that_trusts_the_page_cache_after_a_failed_sync_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> list[Operation]:
+        return []
+
+    monkeypatch.setattr(recovery, "_written_again", nothing)
+    for seed in range(MUTANT_SEEDS_MAX):
+        profile = SwarmProfile(seed=seed, every_s={"sync_error": 0.7, "power_loss": 1.5})
+        try:
+            run_toy(seed, Toy(faults_s=12.0), profile=profile)
+        except (AssertionError, TimeoutError, SimulationError):
+            return
+    pytest.fail(f"{MUTANT_SEEDS_MAX} seeds did not show it")
 
 
 @pytest.mark.parametrize("name", ["acks before sync", "forgets its log", "shares timestamps"])

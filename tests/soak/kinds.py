@@ -79,5 +79,6 @@ def run_seed(kind: str, seed: int) -> Result:
     try:
         return Result(kind, seed, KINDS[kind](seed))
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
+        notes = getattr(error, "__notes__", [])
+        text = "\n".join([f"{type(error).__name__}: {error}", *notes])
         return Result(kind, seed, failure=Failure(kind, seed, text, command(kind, seed)))

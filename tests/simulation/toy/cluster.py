@@ -8,6 +8,8 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.simulation import (
+    DISK_ERRORS,
+    FAULTS,
     Event,
     FaultInjector,
     History,
@@ -36,6 +38,7 @@ _WARM_UP_S = 1.0
 _CALM = (1.0, 2.0, 4.0)
 """With many faults at once little is done; with few, more is done while they last."""
 _CONVERGENCE_S = 60.0
+_SHOWN_ERRORS_MAX = 3
 
 
 class Toy(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,12 +89,12 @@ def scenario_of(
         await asyncio.sleep(_WARM_UP_S)
         injector = FaultInjector(simulation, profile, machines=replicas, others=CLIENTS)
         await injector.run(until=until)
-        await simulation.wait_until(
-            lambda: not any(client.running for client in clients), timeout_s=_CONVERGENCE_S
-        )
-        await audit(
-            simulation.environment, REPLICAS, history, toy.registers, timeout_s=_CONVERGENCE_S
-        )
+        try:
+            await _converge(simulation, toy, clients, history)
+        except TimeoutError as error:
+            # What keeps a replica down says more than that it is down.
+            error.add_note("\n".join(simulation.loop.errors[:_SHOWN_ERRORS_MAX]))
+            raise
         await _stop(simulation, replicas)
         violation = check_registers(history.events, initial="")
         if violation is not None:
@@ -99,6 +102,16 @@ def scenario_of(
         return Outcome(history.events, injector.counts, toy.faults_s)
 
     return scenario
+
+
+async def _converge(
+    simulation: Simulation, toy: Toy, clients: Sequence[Machine], history: History
+) -> None:
+    await simulation.wait_until(
+        lambda: not any(client.running for client in clients), timeout_s=_CONVERGENCE_S
+    )
+    environment = simulation.environment
+    await audit(environment, REPLICAS, history, toy.registers, timeout_s=_CONVERGENCE_S)
 
 
 def _start_replica(simulation: Simulation, toy: Toy, address: ReplicaAddress) -> Machine:
@@ -138,7 +151,9 @@ def run_toy(
     twice: bool = False,
 ) -> Report[Outcome]:
     """Run one seed, with a profile drawn from it; raises what it found."""
-    profile = profile or SwarmProfile.choose(seed, calm=_CALM[seed % len(_CALM)])
+    profile = profile or SwarmProfile.choose(
+        seed, allowed=(*FAULTS, *DISK_ERRORS), calm=_CALM[seed % len(_CALM)]
+    )
     run = assert_deterministic if twice else simulate
     return run(
         seed,

@@ -1,7 +1,6 @@
 """A replica: the latest version of each key, durable before it is acked or shown."""
 
 import asyncio
-import contextlib
 
 import msgspec
 
@@ -115,8 +114,11 @@ async def serve_replica(
 
 async def _open_store(environment: Environment, address: ReplicaAddress, folder: str) -> Store:
     while True:
-        with contextlib.suppress(DiskFull):
+        try:
             return await Store.open(
                 environment, folder, cluster=CLUSTER, store=address.number, settings=SETTINGS
             )
-        await asyncio.sleep(_FULL_RETRY_S)
+        except DiskFull:
+            await asyncio.sleep(_FULL_RETRY_S)
+        except OSError as error:
+            environment.end_process(f"cannot open the store: {error}")
