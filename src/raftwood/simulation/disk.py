@@ -81,6 +81,10 @@ class SimulatedDisk:
         """Let the next operation of a kind fail, on one path or (empty) on any."""
         self._failing.append((kind, path, error))
 
+    def call_off_failures(self) -> None:
+        """Forget the failures that were asked for and have not come yet."""
+        self._failing.clear()
+
     def session(self, process: "Process") -> "SimulatedFiles":
         return SimulatedFiles(self, process)
 

@@ -27,7 +27,6 @@ class SimulatedTransport(asyncio.Transport):
     peer: "SimulatedTransport"
     outgoing: Direction
     incoming: Direction
-    reports_leak = True
 
     def __init__(
         self,
@@ -56,6 +55,7 @@ class SimulatedTransport(asyncio.Transport):
         self._buffer_bytes = 0
         self._write_scheduled = False
         self._eof_written = False
+        self._end_sent = False
         self._protocol_paused = False
         self._high_water = _HIGH_WATER_DEFAULT
         self._low_water = _HIGH_WATER_DEFAULT // 4
@@ -70,6 +70,10 @@ class SimulatedTransport(asyncio.Transport):
 
     def __repr__(self) -> str:
         return f"<connection of {self.node.name} with {self.peer.node.name}>"
+
+    @property
+    def reports_leak(self) -> bool:
+        return not self.gone
 
     def join(self, peer: "SimulatedTransport") -> None:
         """Connect two ends, before either is used."""
@@ -311,8 +315,9 @@ class SimulatedTransport(asyncio.Transport):
             self._finish_close()
 
     def _finish_close(self) -> None:
-        if not self._eof_written:
-            self._eof_written = True
+        # Apart from `_eof_written`: after close() a write is dropped, after write_eof() an error.
+        if not self._eof_written and not self._end_sent:
+            self._end_sent = True
             self.outgoing.finish()
         self._loop.call_soon(self._call_connection_lost, None, context=self._context)
 

@@ -94,7 +94,7 @@ def test_every_operation_does_what_the_seam_says() -> None:
         await perform(files, Unlink("/data/x/y/other"), Close("/data/x/y/other"))
         for operation, number in (
             (Open(FILE), errno.ENOENT),
-            (Read(FILE, 0, 1), errno.EBADF),
+            (Read(FILE, 0, 1), errno.ENOENT),
             (Write(FILE, 0, [b""]), errno.EBADF),
             (Unlink(FILE), errno.ENOENT),
             (Rename(FILE, "/data/b"), errno.ENOENT),
