@@ -238,7 +238,8 @@ class SegmentLog:
         """
         if self._closing is None:
             self._unusable = ShuttingDown(f"the log in {self._folder} is closed")
-            self._closing = asyncio.create_task(self._close(), name=f"closing of {self._folder}")
+            loop = asyncio.get_running_loop()
+            self._closing = loop.create_task(self._close(), name=f"closing of {self._folder}")
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
