@@ -21,6 +21,7 @@ SUPERVISORS = {
     "net/session.py": "a handler's bug fails its own call, not the connection",
     "simulation/loop.py": _RUNS_OTHERS,
     "simulation/mutator.py": _RUNS_OTHERS,
+    "simulation/nodes.py": _RUNS_OTHERS,
     "simulation/runner.py": _RUNS_OTHERS,
     "simulation/transport.py": _RUNS_OTHERS,
 }
