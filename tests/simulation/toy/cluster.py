@@ -62,7 +62,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def operations(self) -> int:
-        """Those that were sent while the faults were on; what a client itself refuses is no load."""
+        """Sent while the faults were on; what a client itself refuses is no load."""
         return sum(
             event.outcome != "failed" and _WARM_UP_S <= event.called < _WARM_UP_S + self.faults_s
             for event in self.events
