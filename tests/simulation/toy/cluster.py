@@ -62,8 +62,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def operations(self) -> int:
-        """Those that were sent; what a client itself refuses is no load."""
-        return sum(event.outcome != "failed" for event in self.events)
+        """Sent while the faults were on; what a client itself refuses is no load."""
+        return sum(
+            event.outcome != "failed" and _WARM_UP_S <= event.called < _WARM_UP_S + self.faults_s
+            for event in self.events
+        )
 
     @property
     def is_under_load(self) -> bool:

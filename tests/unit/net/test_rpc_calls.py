@@ -390,6 +390,7 @@ def test_cancelling_a_call_cancels_its_handler(run: Run) -> None:
             call.cancel()
             held.cancel()
             await eventually(lambda: handlers.cancelled == 1 and not handlers.held[0].is_open)
+            # The handler has run its last step; its task is forgotten in the turn after.
             await eventually(lambda: server.task_count == 0)
             assert connection.requests_under_way == 0
             assert await connection.call(ECHO, b"alive", 5_000) == b"alive"
