@@ -9,7 +9,8 @@ somebody else, and can't vote again under an identity that has forgotten its vot
 reason a folder that once held a log and has none now is damaged, not new.
 """
 
-import errno
+import posixpath
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -26,6 +27,7 @@ from raftwood.base.errors import (
 )
 from raftwood.base.files import Buffer, Files, perform
 from raftwood.base.names import checked_name
+from raftwood.disk.explaining import explained
 
 FORMAT: Final = "raftwood-store"
 VERSION: Final = 1
@@ -101,47 +103,43 @@ class DataFolder:
         """
         checked_name("cluster", cluster)
         files = environment.files
-        parent = path.rpartition("/")[0] or "."
-        try:
-            await perform(files, seam.MakeDirectory(path), seam.SyncDirectory(parent))
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        path = path.rstrip("/") or "/"
+        with explained(path):
+            await _make(files, path)
+            await _lock(files, path)
+            try:
+                identity = await _load(files, path)
+                if identity is None:
+                    incarnation = environment.random.randbytes(8).hex()
+                    identity = Identity(cluster, store, incarnation)
+                    await _save(files, path, identity)
+                if (identity.cluster, identity.store) != (cluster, store):
+                    raise InvalidInput(
+                        f"{path} belongs to store {identity.store} of cluster "
+                        f"{identity.cluster!r}, not to store {store} of {cluster!r}: correct the "
+                        "configuration, or give another data folder"
+                    )
+            except BaseException:
+                await perform(files, seam.Close(f"{path}/LOCK"))
                 raise
-            raise InvalidInput(
-                f"cannot use {path} as a data folder: {error.strerror}; give another path, or the "
-                "right to write there"
-            ) from None
-        await _lock(files, path)
-        try:
-            identity = await _load(files, path)
-            if identity is None:
-                incarnation = environment.random.randbytes(8).hex()
-                identity = Identity(cluster, store, incarnation)
-                await _save(files, path, identity)
-            if (identity.cluster, identity.store) != (cluster, store):
-                raise InvalidInput(
-                    f"{path} belongs to store {identity.store} of cluster {identity.cluster!r}, "
-                    f"not to store {store} of {cluster!r}: correct the configuration, or give "
-                    "another data folder"
-                )
-        except BaseException:
-            await perform(files, seam.Close(f"{path}/LOCK"))
-            raise
         return cls(files, path, identity)
 
     @classmethod
     async def open_existing(cls, environment: Environment, path: str) -> "DataFolder":
         """Open whatever store is in a folder, for tools; `NotFound` where there is none."""
         files = environment.files
-        (names,) = await perform(files, seam.ListDirectory(path))
-        if names is None or "IDENTITY" not in names:
-            raise NotFound(f"there is no Raftwood store in {path}: give the path of a data folder")
-        await _lock(files, path)
-        try:
-            identity = await _load(files, path)
-        except BaseException:
-            await perform(files, seam.Close(f"{path}/LOCK"))
-            raise
+        with explained(path):
+            (names,) = await perform(files, seam.ListDirectory(path))
+            if names is None or "IDENTITY" not in names:
+                raise NotFound(
+                    f"there is no Raftwood store in {path}: give the path of a data folder"
+                )
+            await _lock(files, path)
+            try:
+                identity = await _load(files, path)
+            except BaseException:
+                await perform(files, seam.Close(f"{path}/LOCK"))
+                raise
         assert identity is not None
         return cls(files, path, identity)
 
@@ -155,6 +153,20 @@ class DataFolder:
     async def close(self) -> None:
         """Give the lock back."""
         await perform(self._files, seam.Close(f"{self.path}/LOCK"))
+
+
+async def _make(files: Files, path: str) -> None:
+    """Make the folder and its parents, durably; the stamp in it tells that this was done."""
+    (names,) = await perform(files, seam.ListDirectory(path))
+    if names is not None and "IDENTITY" in names:
+        return
+    parent = posixpath.dirname(path) or "."
+    await perform(files, seam.MakeDirectory(path), seam.SyncDirectory(parent))
+    # Which of them were there before is not asked: a process that was killed may have made them.
+    with suppress(PermissionError):  # one that may not be read is not one that we made
+        while parent not in (".", "/"):
+            parent = posixpath.dirname(parent) or "."
+            await perform(files, seam.SyncDirectory(parent))
 
 
 async def _lock(files: Files, path: str) -> None:

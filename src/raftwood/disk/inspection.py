@@ -6,6 +6,7 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import StoreDamaged
+from raftwood.disk.explaining import explained
 from raftwood.disk.folder import DataFolder, Identity
 from raftwood.disk.segment_log.format import (
     KIND_DROP,
@@ -67,7 +68,8 @@ async def check_store(environment: Environment, path: str) -> StoreReport:
         replay.apply(record)
 
     try:
-        found = await inspect(environment.files, folder.log_path, take)
+        with explained(path):
+            found = await inspect(environment.files, folder.log_path, take)
     finally:
         await folder.close()
     groups: list[GroupReport] = []
@@ -101,6 +103,7 @@ async def visit_records(
     """Hand every intact record to `visit`, in log order; returns what is damaged."""
     folder = await DataFolder.open_existing(environment, path)
     try:
-        return (await inspect(environment.files, folder.log_path, visit)).damages
+        with explained(path):
+            return (await inspect(environment.files, folder.log_path, visit)).damages
     finally:
         await folder.close()

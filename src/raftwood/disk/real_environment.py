@@ -31,6 +31,8 @@ def real_environment() -> Iterator[Environment]:
 
 def end_process(reason: str) -> NoReturn:
     """Say why and end at once: no clean-up may run that would write or answer anything."""
-    sys.stderr.write(f"fatal: {reason}\n")
-    sys.stderr.flush()
-    os._exit(EXIT_CODE_ENDED)
+    try:
+        sys.stderr.write(f"fatal: {reason}\n")
+        sys.stderr.flush()
+    finally:
+        os._exit(EXIT_CODE_ENDED)  # also where standard error is closed, or its disk full

@@ -3,6 +3,7 @@
 import asyncio
 
 from raftwood.base.environment import Environment
+from raftwood.disk.explaining import explained
 from raftwood.disk.folder import DataFolder, Identity
 from raftwood.disk.segment_log import LogSettings, SegmentLog
 
@@ -36,13 +37,14 @@ class Store:
         """Lock the folder, recover its log, and note that it has one."""
         folder = await DataFolder.open(environment, path, cluster=cluster, store=store)
         try:
-            log = await SegmentLog.open(environment, folder.log_path, settings)
-            try:
-                # Before anything is acked, so that a log which vanishes later is noticed.
-                await folder.mark_initialised()
-            except BaseException:
-                await log.close()
-                raise
+            with explained(path):
+                log = await SegmentLog.open(environment, folder.log_path, settings)
+                try:
+                    # Before anything is acked, so that a log which vanishes later is noticed.
+                    await folder.mark_initialised()
+                except BaseException:
+                    await log.close()
+                    raise
         except BaseException:
             await folder.close()
             raise

@@ -12,38 +12,42 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
 from raftwood.base import files as seam
+from raftwood.base.errors import ShuttingDown
 from raftwood.base.files import Buffer, Completion, Operation
 
 _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
 _READ_DESCRIPTORS_MAX = 64
-_Job: TypeAlias = tuple[
-    Sequence[Operation], Callable[[Completion], None], asyncio.AbstractEventLoop
-]
 
 
 class ThreadFiles:
     """Runs file operations on two threads; submit from a running event loop."""
 
     def __init__(self) -> None:
-        self._writing = _Lane("raftwood-disk-write", self._write_operation)
-        self._reading = _Lane("raftwood-disk-read", self._read_operation)
+        self._writing = _Lane("raftwood-disk-write")
+        self._reading = _Lane("raftwood-disk-read")
         self._descriptors: dict[str, int] = {}
         self._read_descriptors: OrderedDict[str, int] = OrderedDict()
-        self._replaced: SimpleQueue[str] = SimpleQueue()
+        self._closed = False
 
     def submit(
         self, operations: Sequence[Operation], callback: Callable[[Completion], None]
     ) -> None:
         reads_only = all(isinstance(operation, seam.READING) for operation in operations)
+        if self._closed:
+            raise ShuttingDown("the disk threads have ended: submit before they are closed")
         lane = self._reading if reads_only else self._writing
-        lane.jobs.put((operations, callback, asyncio.get_running_loop()))
+        run = self._read_operation if reads_only else self._write_operation
+        lane.jobs.put(partial(_run, run, operations, callback, asyncio.get_running_loop()))
 
     def close(self) -> None:
         """Finish what was submitted, end both threads and close all descriptors."""
+        self._closed = True
         for lane in (self._writing, self._reading):
             lane.stop()
         for descriptor in (*self._descriptors.values(), *self._read_descriptors.values()):
@@ -68,14 +72,14 @@ class ThreadFiles:
             case seam.Rename(source, target):
                 os.rename(source, target)
                 self._close(target)
-                self._replaced.put(target)
+                self._forget_when_read(target)
                 if source in self._descriptors:
                     self._descriptors[target] = self._descriptors.pop(source)
                 return None
             case seam.Unlink(path):
                 self._close(path)
-                self._replaced.put(path)
-                return os.unlink(path)
+                os.unlink(path)
+                return self._forget_when_read(path)
             case seam.MakeDirectory(path):
                 return os.makedirs(path, exist_ok=True)
             case seam.SyncDirectory(path):
@@ -128,10 +132,6 @@ class ThreadFiles:
         return _read_range(self._read_descriptor(path), offset, length)
 
     def _read_descriptor(self, path: str) -> int:
-        while not self._replaced.empty():
-            stale = self._read_descriptors.pop(self._replaced.get(), None)
-            if stale is not None:
-                os.close(stale)
         descriptor = self._read_descriptors.pop(path, None)
         if descriptor is None:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -141,13 +141,21 @@ class ThreadFiles:
             os.close(oldest)
         return descriptor
 
+    def _forget_when_read(self, path: str) -> None:
+        """Let the reading thread close a file that lost its name, for its room to be given back."""
+        self._reading.jobs.put(partial(self._forget, path))
+
+    def _forget(self, path: str) -> None:
+        descriptor = self._read_descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
 
 class _Lane:
     """One thread and the jobs that wait for it."""
 
-    def __init__(self, name: str, run: Callable[[Operation], Any]) -> None:
-        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._run = run
+    def __init__(self, name: str) -> None:
+        self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.thread = threading.Thread(target=self._work, name=name, daemon=True)
         self.thread.start()
 
@@ -156,23 +164,43 @@ class _Lane:
         self.thread.join()
 
     def _work(self) -> None:
-        while (job := self.jobs.get()) is not None:
-            operations, callback, loop = job
-            completion = self._run_all(operations)
-            try:
-                loop.call_soon_threadsafe(callback, completion)
-            except RuntimeError:
-                # The loop was closed first: nobody is left to tell.
-                continue
+        while True:
+            job = self.jobs.get()
+            if job is None:
+                return
+            job()
+            del job  # else an idle thread would keep the buffers of what it did last
 
-    def _run_all(self, operations: Sequence[Operation]) -> Completion:
-        results: list[Any] = []
-        for operation in operations:
-            try:
-                results.append(self._run(operation))
-            except OSError as error:
-                return Completion(results, error, operation)
-        return Completion(results)
+
+def _run(
+    run: Callable[[Operation], Any],
+    operations: Sequence[Operation],
+    callback: Callable[[Completion], None],
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    completion = _run_all(run, operations)
+    with suppress(RuntimeError):  # the loop was closed first: nobody is left to tell
+        loop.call_soon_threadsafe(callback, completion)
+
+
+def _run_all(run: Callable[[Operation], Any], operations: Sequence[Operation]) -> Completion:
+    results: list[Any] = []
+    for operation in operations:
+        try:
+            results.append(run(operation))
+        except OSError as error:
+            return Completion(results, error, operation)
+        except Exception as error:  # nothing may end the thread: all wait for it
+            return Completion(results, _as_os_error(error), operation)
+    return Completion(results)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    """What went wrong before the kernel was asked: a path with a null byte, no memory, a bug."""
+    number = errno.ENOMEM if isinstance(error, MemoryError) else errno.EINVAL
+    told = OSError(number, f"{os.strerror(number)} ({type(error).__name__}: {error})")
+    told.__cause__ = error
+    return told
 
 
 def _write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, path: str) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from raftwood.base import files as seam
-from raftwood.base.errors import ShuttingDown
+from raftwood.base.errors import ShuttingDown, StoreError
 from raftwood.base.files import Operation
 from raftwood.disk.segment_log import Run
 from raftwood.disk.store import Store
@@ -78,7 +78,7 @@ def test_a_store_that_cannot_be_marked_leaves_nothing_running(failing: type) -> 
     files = WatchedFiles(watch)
 
     async def main() -> None:
-        with pytest.raises(OSError, match="injected"):
+        with pytest.raises(StoreError, match="injected"):
             await _open_store(files)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert not any("LOCK" in path or "log" in path for path in files.session.opened)

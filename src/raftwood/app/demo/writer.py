@@ -66,7 +66,10 @@ def _append(log: SegmentLog, group: int, index: int) -> None:
 
 
 def _say(line: str) -> None:
-    os.write(1, line.encode() + b"\n")
+    try:
+        os.write(1, line.encode() + b"\n")
+    except BrokenPipeError:
+        os._exit(1)  # nobody is left to be told, and nobody to kill this process
 
 
 if __name__ == "__main__":

@@ -52,7 +52,6 @@ class Committer:
         self._log_seed = log_seed
         self._loop = asyncio.get_running_loop()
         self._previous_end = previous_end
-        self._first_segment = segments.active
         self._open = Flush(position_of(segments.active, SEGMENT_HEADER_BYTES))
         self._limit = position_of(
             segments.active, settings.segment_bytes - settings.reserve_bytes - FLUSH_HEADER_BYTES
@@ -85,10 +84,9 @@ class Committer:
 
         `done` is called when they are durable.
         """
-        if self.pending_bytes + record_bytes > self._settings.pending_bytes_max:
-            raise Overloaded(
-                f"{self.pending_bytes} bytes wait for the disk already: send less, or wait"
-            )
+        pending_bytes = self.pending_bytes  # one write is taken, however large, if nothing waits
+        if pending_bytes and pending_bytes + record_bytes > self._settings.pending_bytes_max:
+            raise Overloaded(f"{pending_bytes} bytes wait for the disk already: send less, or wait")
         flush = self._open
         position = flush.start + FLUSH_HEADER_BYTES + flush.body_bytes
         if position + record_bytes > self._limit:
@@ -231,7 +229,9 @@ class Committer:
         self._previous_end = flush.end
         self._in_flight.append(flush)
         self.flush_count += 1
-        path = segments.path(segment_of(flush.start))
+        segment = segment_of(flush.start)
+        segments.record_bytes[segment] += flush.body_bytes
+        path = segments.path(segment)
         self._environment.files.submit(
             (seam.Write(path, offset_of(flush.start), buffers), seam.DataSync(path)),
             self._flushed,
@@ -242,7 +242,7 @@ class Committer:
             self._end_process(completion)
         flush = self._in_flight.popleft()
         before = segment_of(self.synced)
-        if self._first_segment <= before < segment_of(flush.start):
+        if before < segment_of(flush.start):
             self._segments.seal(before)
         self.synced = flush.end
         self.pending_bytes -= flush.body_bytes

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterator
 
 from raftwood.base import files as seam
-from raftwood.base.errors import DiskFull, Overloaded, StoreDamaged
+from raftwood.base.errors import DiskFull, Overloaded, StoreDamaged, StoreError
 from raftwood.base.files import Buffer, Files, perform
 from raftwood.disk.segment_log.committer import Committer
 from raftwood.disk.segment_log.format import (
@@ -30,6 +30,7 @@ from raftwood.disk.segment_log.format import (
     segment_of,
 )
 from raftwood.disk.segment_log.index import GroupIndex, LiveBytes
+from raftwood.disk.segment_log.reading import unreadable
 from raftwood.disk.segment_log.recovery import REMEDY
 from raftwood.disk.segment_log.scan import BadFlush, ScannedRecord, flush_at, records_of
 from raftwood.disk.segment_log.segments import Segments
@@ -72,20 +73,24 @@ class Compactor:
             while self._should_free_oldest():
                 try:
                     await self._free_oldest()
-                except DiskFull:
-                    break  # truncations, or room made by others, will wake us again
+                except StoreDamaged:
+                    raise
+                except (DiskFull, StoreError):
+                    break  # truncations, or segments that were filled, will wake us again
 
     def _should_free_oldest(self) -> bool:
         segments = self._segments
         number = segments.oldest
         if number not in segments.used_bytes or segment_of(self._committer.synced) <= number:
             return False
-        live, used = self._live.of(number), segments.used_bytes[number]
+        # Records are compared with records: were flush headers counted, which copying does not get
+        # rid of, a log could be copied for ever.
+        live, records = self._live.of(number), segments.record_bytes[number]
         bound = 2 * self._live.total + 2 * self._settings.segment_bytes
         return (
             live == 0
-            or live * 100 < used * self._settings.live_percent_min
-            or segments.sealed_bytes > bound
+            or live * 100 < records * self._settings.live_percent_min
+            or segments.record_bytes.total() > bound
         )
 
     async def _free_oldest(self) -> None:
@@ -113,7 +118,10 @@ class Compactor:
     async def _copy_live(self, number: int) -> None:
         path = self._segments.path(number)
         used = self._segments.used_bytes[number]
-        (data,) = await perform(self._files, seam.Read(path, 0, used))
+        try:
+            (data,) = await perform(self._files, seam.Read(path, 0, used))
+        except OSError as error:
+            raise unreadable(path, error) from error
         for records in self._flushes(number, path, data):
             for record in records:
                 await self._copy(record)

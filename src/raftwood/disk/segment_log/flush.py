@@ -19,6 +19,8 @@ from raftwood.disk.segment_log.format import (
 )
 
 _JOIN_BYTES_MAX: Final = 128 << 10
+_OBJECT_BYTES: Final = 512
+"""About what a flush takes besides its records."""
 
 
 class Flush:
@@ -85,12 +87,12 @@ class FlushCache:
 
     def add(self, flush: Flush) -> None:
         self._flushes.append(flush)
-        self._bytes += flush.body_bytes
+        self._bytes += flush.body_bytes + _OBJECT_BYTES
 
     def shrink(self, durable: int) -> None:
         """Drop the oldest until within the bound; what is not durable yet stays readable."""
         while self._bytes > self._bytes_max and self._flushes[0].end <= durable:
-            self._bytes -= self._flushes.popleft().body_bytes
+            self._bytes -= self._flushes.popleft().body_bytes + _OBJECT_BYTES
 
     def find(self, position: int) -> Flush | None:
         flushes = self._flushes

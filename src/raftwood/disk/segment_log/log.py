@@ -9,7 +9,14 @@ from collections.abc import Callable, Sequence
 
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment
-from raftwood.base.errors import NotFound, Overloaded, ShuttingDown, StoreDamaged, TooLarge
+from raftwood.base.errors import (
+    InvariantViolated,
+    NotFound,
+    Overloaded,
+    ShuttingDown,
+    StoreDamaged,
+    TooLarge,
+)
 from raftwood.base.files import Buffer, perform
 from raftwood.disk.segment_log import reading
 from raftwood.disk.segment_log.committer import Committer
@@ -67,6 +74,7 @@ class SegmentLog:
             folder,
             log_id=log_id,
             used_bytes=recovered.used_bytes,
+            record_bytes=recovered.record_bytes,
             active=recovered.next_segment,
         )
         self._committer = Committer(
@@ -86,6 +94,7 @@ class SegmentLog:
             self._live,
             log_seed=seed_of_log(log_id),
         )
+        self._segments.on_sealed = self._compactor.wake
         self._compaction: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -323,7 +332,7 @@ class SegmentLog:
     async def _compact(self) -> None:
         try:
             await self._compactor.run()
-        except StoreDamaged as error:
+        except (StoreDamaged, InvariantViolated) as error:
             # What is damaged can still be read around; nothing may be built on top of it.
             self._unusable = error
 

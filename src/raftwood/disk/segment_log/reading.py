@@ -4,11 +4,13 @@ A view of the buffer that was written, or of the one that was read, is what the 
 are never copied one by one. Runs that lie close together are read with one call.
 """
 
+import errno
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from raftwood.base import files as seam
-from raftwood.base.errors import StoreDamaged
+from raftwood.base.errors import StoreDamaged, StoreError
 from raftwood.base.files import Files, perform
 from raftwood.disk.segment_log.committer import Committer
 from raftwood.disk.segment_log.format import (
@@ -21,7 +23,8 @@ from raftwood.disk.segment_log.index import GroupIndex, RunLocation
 from raftwood.disk.segment_log.records import StoredRun
 from raftwood.disk.segment_log.recovery import REMEDY
 
-_GAP_BYTES_MAX: Final = 64 << 10
+_GAP_BYTES_MAX: Final = 4 << 10
+"""A page: the runs of one among many groups lie far apart, and what is between is kept as well."""
 _MOVED_RETRIES: Final = 4
 
 
@@ -74,9 +77,18 @@ async def read_runs(
             views = await perform(files, *reads) if reads else []
         except FileNotFoundError:
             continue
+        except OSError as error:
+            raise unreadable(path_of(segment_of(spans[0][0])), error) from error
         from_disk = iter(_cut_out(missing, spans, views, path_of))
         return [run or next(from_disk) for run in runs]
     raise StoreDamaged(f"a segment that the index names is missing below {path_of(0)}; {REMEDY}")
+
+
+def unreadable(path: str, error: OSError) -> StoreError:
+    """Damage where the disk says so, else something that may pass, such as too many open files."""
+    if error.errno in (errno.EIO, errno.EBADMSG, errno.EUCLEAN):
+        return StoreDamaged(f"{path} cannot be read: {error}; {REMEDY}")
+    return StoreError(f"{path} cannot be read: {error}; try again, or check the system")
 
 
 def _spans(locations: Sequence[RunLocation]) -> list[tuple[int, int]]:
@@ -99,20 +111,18 @@ def _cut_out(
 ) -> list[StoredRun]:
     runs: list[StoredRun] = []
     for location, end_index in chosen:
-        for (start, end), view in zip(spans, views, strict=True):
-            if start <= location.position < end:
-                offset = location.position - start
-                whole = offset + location.record_bytes <= len(view)
-                if not whole or not record_is_intact(view, offset, location.payload_bytes):
-                    raise StoreDamaged(
-                        f"{path_of(segment_of(location.position))} at offset "
-                        f"{offset_of(location.position)}: the entries from index "
-                        f"{location.first_index} on do not match their checksum; {REMEDY}"
-                    )
-                header_end = offset + RECORD_HEADER_BYTES
-                payload = view[header_end : header_end + location.payload_bytes]
-                runs.append(_stored(location, end_index, view[offset:header_end], payload))
-                break
+        span = bisect_right(spans, location.position, key=lambda span: span[0]) - 1
+        offset, view = location.position - spans[span][0], views[span]
+        whole = offset + location.record_bytes <= len(view)
+        if not whole or not record_is_intact(view, offset, location.payload_bytes):
+            raise StoreDamaged(
+                f"{path_of(segment_of(location.position))} at offset "
+                f"{offset_of(location.position)}: the entries from index "
+                f"{location.first_index} on do not match their checksum; {REMEDY}"
+            )
+        header_end = offset + RECORD_HEADER_BYTES
+        payload = view[header_end : header_end + location.payload_bytes]
+        runs.append(_stored(location, end_index, view[offset:header_end], payload))
     return runs
 
 

@@ -63,6 +63,8 @@ class Inspection(msgspec.Struct):
     """Up to where the flushes say that all was synced; what is behind may not be on the disk."""
     used_bytes: dict[int, int] = msgspec.field(default_factory=dict)
     """Segment number → where its last whole flush ends."""
+    record_bytes: dict[int, int] = msgspec.field(default_factory=dict)
+    """Segment number → bytes of all records in it."""
     flush_count: int = 0
     damages: list[Damage] = msgspec.field(default_factory=list)
 
@@ -74,6 +76,7 @@ class Recovered(msgspec.Struct):
     end: int
     next_segment: int
     used_bytes: dict[int, int]
+    record_bytes: dict[int, int]
     groups: dict[int, GroupIndex]
     live: LiveBytes
 
@@ -95,6 +98,7 @@ async def recover(files: Files, folder: str) -> Recovered:
         end=found.end,
         next_segment=next_segment,
         used_bytes=found.used_bytes,
+        record_bytes=found.record_bytes,
         groups=groups,
         live=live,
     )
@@ -149,7 +153,9 @@ class _Walk:
             step = await self._take_flush(place, previous_end)
             if isinstance(step, FlushHeader):
                 place = previous_end = found.end = step.end
-                found.used_bytes[segment_of(place)] = offset_of(place)
+                segment = segment_of(place)
+                found.used_bytes[segment] = offset_of(place)
+                found.record_bytes[segment] = found.record_bytes.get(segment, 0) + step.body_bytes
                 found.flush_count += 1
                 found.removable_below = step.oldest_segment
                 continue

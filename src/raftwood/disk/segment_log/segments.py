@@ -5,7 +5,7 @@ that a full disk shows here and nowhere else, and a segment that holds a record 
 """
 
 import asyncio
-import errno
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -14,12 +14,12 @@ from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull
 from raftwood.base.files import Completion, perform
+from raftwood.disk.explaining import NO_ROOM
 from raftwood.disk.segment_log.format import encode_segment_header
 from raftwood.disk.segment_log.settings import LogSettings
 
 _SUFFIX: Final = ".segment"
 PREPARING: Final = "preparing.temporary"
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def segment_path(folder: str, number: int) -> str:
@@ -49,6 +49,7 @@ class Segments:
         *,
         log_id: bytes,
         used_bytes: dict[int, int],
+        record_bytes: dict[int, int],
         active: int,
     ) -> None:
         self._environment = environment
@@ -58,10 +59,13 @@ class Segments:
         self._log_id = log_id
         self.on_prepared: Callable[[], None] = _nothing
         """Called when a preparation has ended, well or for want of room."""
+        self.on_sealed: Callable[[], None] = _nothing
         self.used_bytes = used_bytes
         """Of each sealed segment."""
+        self.record_bytes = Counter(record_bytes)
+        """Of each segment, without what flush headers take."""
         self.oldest = min(used_bytes, default=active)
-        self.active = active
+        self.active = self._first_active = active
         self.is_full = False
         """The disk had no room for the next segment."""
         self._ready = active - 1
@@ -83,7 +87,7 @@ class Segments:
         try:
             await perform(self._files, *self._preparation(self.active))
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             with suppress(FileNotFoundError):  # not even its name may have found room
                 await perform(self._files, seam.Unlink(self._temporary))
@@ -113,14 +117,22 @@ class Segments:
 
     def seal(self, number: int) -> None:
         """All of a segment is durable: give back the room that it did not use."""
-        path = self.path(number)
-        operations = (seam.Truncate(path, self.used_bytes[number]), seam.Close(path))
-        self._files.submit(operations, self._must_succeed)
+        if number >= self._first_active:  # those of an earlier process were cut when it was opened
+            path = self.path(number)
+            operations = (seam.Truncate(path, self.used_bytes[number]), seam.Close(path))
+            self._files.submit(operations, self._must_succeed)
+        self.on_sealed()
 
     async def remove(self, number: int) -> None:
         """Unlink a segment that a durable flush has declared unneeded."""
         del self.used_bytes[number]
-        await perform(self._files, seam.Unlink(self.path(number)), seam.SyncDirectory(self._folder))
+        del self.record_bytes[number]
+        try:
+            await perform(
+                self._files, seam.Unlink(self.path(number)), seam.SyncDirectory(self._folder)
+            )
+        except OSError as error:
+            self._end_process(f"segment {number} cannot be removed: {error}")
         if self.is_full:
             self._retry()
 
@@ -155,7 +167,7 @@ class Segments:
             if number < self.active:
                 self.prepare_next()  # records are waiting for a segment further on
             self.on_prepared()
-        elif completion.error.errno in _NO_ROOM:
+        elif completion.error.errno in NO_ROOM:
             self.is_full = True
             if not isinstance(completion.failed, seam.Open):
                 self._files.submit((seam.Unlink(self._temporary),), self._must_succeed)
@@ -174,7 +186,7 @@ class Segments:
 
     def _must_succeed(self, completion: Completion) -> None:
         if completion.error is not None:
-            self._environment.end_process(
-                f"the log in {self._folder} cannot go on: {type(completion.failed).__name__} "
-                f"failed: {completion.error}"
-            )
+            self._end_process(f"{type(completion.failed).__name__} failed: {completion.error}")
+
+    def _end_process(self, reason: str) -> None:
+        self._environment.end_process(f"the log in {self._folder} cannot go on: {reason}")
