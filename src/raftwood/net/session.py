@@ -7,7 +7,6 @@ goes on: a client that keeps to them must still be heard when it cancels, grants
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
@@ -25,6 +24,7 @@ from raftwood.base.errors import (
     Unauthenticated,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.logs import get_logger
 from raftwood.net.calls import Call, StreamCall
 from raftwood.net.connection import FramedConnection
 from raftwood.net.deadlines import NEVER, DeadlineSweep
@@ -38,7 +38,7 @@ from raftwood.net.wire_errors import encode_error
 if TYPE_CHECKING:
     from raftwood.net.server import Server
 
-_log = logging.getLogger(__name__)
+_log = get_logger("net")
 _CRASHED = "the server failed on this request: its log says why"
 _REQUEST = int(Kind.REQUEST)
 _RESPONSE = int(Kind.RESPONSE)
@@ -101,7 +101,7 @@ class Session(FramedConnection):
         except ProtocolError:
             raise
         except RaftwoodError as refusal:
-            _log.info("refused a connection: %s", refusal.message)
+            _log.info("refused a connection", reason=refusal.message)
             self._close_because(refusal)
             return
         self._send_encoded(answer)
@@ -205,7 +205,7 @@ class Session(FramedConnection):
         except RaftwoodError as error:
             call.fail(error)
         except Exception:
-            _log.exception("handler of %s failed", entry.method.name)
+            _log.exception("handler failed", method=entry.method.name)
             call.fail(InternalError(_CRASHED))
         if call.is_open:
             self._keep(call)
@@ -278,7 +278,7 @@ class Session(FramedConnection):
         except RaftwoodError as error:
             call.fail(error)
         except Exception:
-            _log.exception("handler of %s failed", entry.method.name)
+            _log.exception("handler failed", method=entry.method.name)
             call.fail(InternalError(_CRASHED))
 
     def _control(self, frame: Frame) -> None:

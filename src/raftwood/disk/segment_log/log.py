@@ -7,6 +7,8 @@ Start here, then `committer` (how records get to disk), `recovery` (how they com
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
@@ -18,6 +20,7 @@ from raftwood.base.errors import (
     TooLarge,
 )
 from raftwood.base.files import Buffer, perform
+from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import reading
 from raftwood.disk.segment_log.committer import Committer
 from raftwood.disk.segment_log.compaction import Compactor
@@ -48,6 +51,8 @@ from raftwood.disk.segment_log.recovery import Recovered, recover
 from raftwood.disk.segment_log.segments import Segments
 from raftwood.disk.segment_log.settings import LogSettings
 from raftwood.disk.segment_log.validation import COUNT_MAX, NUMBER_MAX, check_records
+
+_log = get_logger("disk")
 
 
 class SegmentLog:
@@ -111,6 +116,7 @@ class SegmentLog:
         recovered = await recover(files, folder)
         log = cls(environment, settings or LogSettings(), folder, recovered)
         await log._segments.create_first()
+        _log.info("log opened", folder=folder, **msgspec.structs.asdict(log.statistics()))
         log._compaction = asyncio.create_task(log._compact(), name=f"compaction of {folder}")
         return log
 
@@ -335,6 +341,7 @@ class SegmentLog:
         except (StoreDamaged, InvariantViolated) as error:
             # What is damaged can still be read around; nothing may be built on top of it.
             self._unusable = error
+            _log.error("the log takes no more writes", folder=self._folder, reason=error.message)
 
 
 def _encode(record: Record) -> tuple[bytes, Buffer]:
