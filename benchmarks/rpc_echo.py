@@ -250,16 +250,16 @@ def _summary(name: str, tls: bool, taken: dict[str, list[Result]]) -> Result:
     }
 
 
-def show(results: list[Result]) -> None:
-    table = rich.table.Table(title="RPC echo, one connection")
+def table(results: list[Result]) -> rich.table.Table:
+    shown = rich.table.Table(title="RPC echo, one connection")
     columns = ["case", "TLS", "system", "requests/s", "MB/s", "p50 ms", "p99 ms", "server µs"]
     for column in [*columns, "client µs", "ratio", "goal"]:
-        table.add_column(column, justify="left" if column in columns[:3] else "right")
+        shown.add_column(column, justify="left" if column in columns[:3] else "right")
     for result in results:
         for system in SYSTEMS:
             row = result[system]
             is_ours = system == "raftwood"
-            table.add_row(
+            shown.add_row(
                 result["case"] if is_ours else "",
                 ("yes" if result["tls"] else "no") if is_ours else "",
                 system,
@@ -272,7 +272,7 @@ def show(results: list[Result]) -> None:
                 f"{result['ratio']:.1f}×" if is_ours else "",
                 f"{result['goal']:.0f}×" if is_ours else "",
             )
-    rich.console.Console().print(table)
+    return shown
 
 
 def main() -> None:
@@ -293,7 +293,7 @@ def main() -> None:
     if options.format == "json":
         print(json.dumps(results, indent=2))
     else:
-        show(results)
+        rich.console.Console().print(table(results))
 
 
 if __name__ == "__main__":

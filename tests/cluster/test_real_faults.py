@@ -146,6 +146,14 @@ def test_a_flipped_bit_is_named_and_nothing_acked_comes_back_changed(
         assert before == bytes(data), "a refused store is left as it was found"
 
 
+def test_a_writer_does_not_outlive_its_reader(tmp_path: Path) -> None:
+    with subprocess.Popen((*WRITER, tmp_path / "store"), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=30) == 1
+
+
 def test_two_processes_cannot_use_one_store(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with subprocess.Popen((*WRITER, store), stdout=subprocess.PIPE, text=True) as first:

@@ -33,10 +33,10 @@ class Kinds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target(data: bytes) -> None:
-    """Raises only what is a bug."""
-    for kind in (Settings, Kinds):
-        with contextlib.suppress(InvalidConfiguration):
-            compose(kind, data=data, file="fuzz.toml")
+    """Raises only what is a bug; inputs take turns, since one takes tens of microseconds."""
+    kind = Kinds if len(data) % 2 else Settings
+    with contextlib.suppress(InvalidConfiguration):
+        compose(kind, data=data, file="fuzz.toml")
 
 
 def seeds() -> list[bytes]:

@@ -61,9 +61,7 @@ def header_seeds() -> list[bytes]:
 def record_seeds() -> list[bytes]:
     payloads = (b"", b"x" * 20, bytes(100))
     records = [
-        log_format.encode_record_header(
-            kind, group=3, term=1, index=9, count=2, payload=payloads[kind % 3]
-        )
+        log_format.encode_record_header(kind, 0, 3, 1, 9, 2, payloads[kind % 3])
         + payloads[kind % 3]
         for kind in range(1, 6)
     ]

@@ -57,8 +57,7 @@ def set_up_logs(
     settings: LoggingSettings, *, clock: Clock | None, stream: TextIO | None = None
 ) -> None:
     """Decide once per process how log lines look, and where they go (stderr)."""
-    stream = sys.stderr if stream is None else stream
-    terminal = stream.isatty()
+    terminal = (stream or sys.stderr).isatty()
     text = settings.format == "text" or (settings.format == "auto" and terminal)
     colours = terminal and not os.environ.get("NO_COLOR")
 
@@ -88,7 +87,8 @@ def set_up_logs(
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[settings.level.upper()]
         ),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        # Without a stream of its own, to what is standard error at that moment.
+        logger_factory=lambda *_: structlog.WriteLogger(stream or sys.stderr),
         # Tests and simulations set up again; a cached logger would keep the stream of the first.
         cache_logger_on_first_use=False,
     )
@@ -138,3 +138,9 @@ def _utc(wall_ns: int) -> str:
 
 def _json_line(_logger: Any, _method: str, event: _Event) -> str:
     return msgspec.json.encode(event).decode()
+
+
+if not structlog.is_configured():
+    # Until a program says otherwise, only what someone should look at is told, and on stderr:
+    # standard output belongs to the command.
+    set_up_logs(LoggingSettings(level="warning", format="text"), clock=None)

@@ -53,7 +53,8 @@ class Store:
     async def close(self) -> None:
         """Make all durable, then give the folder back; goes on when the caller is cancelled."""
         if self._closing is None:
-            self._closing = asyncio.create_task(self._close(), name=f"closing of {self.path}")
+            loop = asyncio.get_running_loop()
+            self._closing = loop.create_task(self._close(), name=f"closing of {self.path}")
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:

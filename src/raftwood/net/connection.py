@@ -202,6 +202,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     def _close_because(self, error: RaftwoodError) -> None:
         """Tell the peer why, then close."""
         if not self._is_closing:
+            self._end_reason = error.message
             self._send(Kind.ERROR, 0, 0, 0, encode_error(error))
             self._close()
 

@@ -30,12 +30,14 @@ async def connect(
     if tls is not None:
         options = {"ssl": tls.context, "server_hostname": server_hostname or host}
     connection: Connection | None = None
+    is_done = False
     try:
         async with asyncio.timeout(limits.connect_timeout_ms / 1000):
             _, connection = await loop.create_connection(
                 lambda: Connection(credentials, random_source, limits), host, port, **options
             )
             await connection.finish_handshake()
+        is_done = True
     except TimeoutError as error:
         raise Unavailable(f"{where} did not answer in {limits.connect_timeout_ms} ms") from error
     except ssl.SSLError as error:
@@ -43,6 +45,7 @@ async def connect(
     except OSError as error:
         raise Unavailable(f"cannot connect to {where}: {error.strerror or error}") from error
     finally:
-        if connection is not None and not connection.is_usable:
+        # Also one that is usable: a cancellation may come in the moment the handshake ends.
+        if connection is not None and not is_done:
             connection.abandon()
     return connection

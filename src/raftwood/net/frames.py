@@ -42,7 +42,6 @@ TAIL_BYTES = 4 << 10
 """Room behind a large frame's own buffer, so that one receive can also fetch the next header."""
 JOINED_BYTES_MAX = 8 << 10
 """Payloads up to this size are copied behind their header; larger ones are written as they are."""
-REQUEST_ID_MAX = (1 << 64) - 1
 ARGUMENT_MAX = (1 << 32) - 1
 
 _HEADER = struct.Struct("<IQHHIQI")

@@ -44,7 +44,7 @@ class ServerLimits(ConnectionLimits, frozen=True, kw_only=True):
     """Per server: async handlers and streams under way; beyond it a request is Overloaded."""
     requests_in_flight_max: int = 1_024
     bytes_in_flight_max: int = 64 << 20
-    """Request bytes not answered yet; reading pauses beyond it, and one frame may exceed it."""
+    """Request bytes not answered yet; beyond it one more is received, then reading pauses."""
     unsent_bytes_max: int = 4 << 20
     """Response bytes the peer has not taken; reading and streams pause beyond it."""
     streams_max: int = 64

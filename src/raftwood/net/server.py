@@ -1,13 +1,13 @@
 """A listening server: admission, the tasks of its handlers, and an orderly end."""
 
 import asyncio
-import logging
 import random
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
 from raftwood.base.errors import Overloaded, RaftwoodError, ShuttingDown
+from raftwood.base.logs import get_logger
 from raftwood.net.handshake import ServerCredentials
 from raftwood.net.limits import ServerLimits
 from raftwood.net.methods import Service
@@ -18,7 +18,7 @@ DRAIN_TIMEOUT_MS = 10_000
 CANCEL_TIMEOUT_S = 5.0
 """How long cancelled handlers may take to end before `close` goes on without them."""
 
-_log = logging.getLogger(__name__)
+_log = get_logger("net")
 
 
 class Server:
@@ -119,7 +119,7 @@ class Server:
             async with asyncio.timeout(CANCEL_TIMEOUT_S):
                 await asyncio.gather(*tasks, return_exceptions=True)
         except TimeoutError:
-            _log.error("%d handlers do not end although they were cancelled", len(self._tasks))
+            _log.error("handlers do not end although cancelled", count=len(self._tasks))
         await self._is_empty.wait()
         for listener in self._listeners:
             await listener.wait_closed()

@@ -1,13 +1,12 @@
 """The server's end of one connection: handshake, dispatch, limits and back-pressure.
 
-Reading pauses while too many requests, too many request bytes or too many unsent response bytes
-are under way. Requests that were already received wait in a backlog; frames that end or feed work
-(CANCEL, CREDIT) are never held back, since they are what makes room again.
+A request beyond the limits waits in a backlog, and reading pauses until it had its turn; reading
+also pauses while the peer does not take its responses. At the limits, but not beyond them, reading
+goes on: a client that keeps to them must still be heard when it cancels, grants credit or pings.
 """
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
@@ -25,6 +24,7 @@ from raftwood.base.errors import (
     Unauthenticated,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.logs import get_logger
 from raftwood.net.calls import Call, StreamCall
 from raftwood.net.connection import FramedConnection
 from raftwood.net.deadlines import NEVER, DeadlineSweep
@@ -38,7 +38,7 @@ from raftwood.net.wire_errors import encode_error
 if TYPE_CHECKING:
     from raftwood.net.server import Server
 
-_log = logging.getLogger(__name__)
+_log = get_logger("net")
 _CRASHED = "the server failed on this request: its log says why"
 _REQUEST = int(Kind.REQUEST)
 _RESPONSE = int(Kind.RESPONSE)
@@ -101,7 +101,7 @@ class Session(FramedConnection):
         except ProtocolError:
             raise
         except RaftwoodError as refusal:
-            _log.info("refused a connection: %s", refusal.message)
+            _log.info("refused a connection", reason=refusal.message)
             self._close_because(refusal)
             return
         self._send_encoded(answer)
@@ -179,6 +179,7 @@ class Session(FramedConnection):
             elif frame[0] == _REQUEST:
                 if self._is_full:
                     self._backlog.append((frame, arrived))
+                    self._pause_reading()
                 else:
                     self._begin(frame, arrived)
             else:
@@ -193,7 +194,7 @@ class Session(FramedConnection):
         if entry is None or entry.mode is not Mode.FAST or self._is_draining:
             self._begin_other(entry, number, request_id, deadline, payload)
             return
-        size = HEADER_BYTES + len(payload)
+        size = len(payload)
         call = Call(self, self._peer, request_id, deadline, size)
         if request_id in self._calls:
             raise ProtocolError(f"request id {request_id} is already under way")
@@ -204,7 +205,7 @@ class Session(FramedConnection):
         except RaftwoodError as error:
             call.fail(error)
         except Exception:
-            _log.exception("handler of %s failed", entry.method.name)
+            _log.exception("handler failed", method=entry.method.name)
             call.fail(InternalError(_CRASHED))
         if call.is_open:
             self._keep(call)
@@ -213,8 +214,7 @@ class Session(FramedConnection):
         """Count a call that was not answered at once against deadline and limits."""
         if call.deadline < self._sweep.due:
             self._sweep.move(call.deadline)
-        if not self._has_room():
-            self._pause()
+        self._is_full = not self._has_room()
 
     def _begin_other(
         self, entry: Entry | None, number: int, request_id: int, deadline: float, payload: Payload
@@ -222,11 +222,11 @@ class Session(FramedConnection):
         """Requests for a task or a stream, and those that are refused."""
         assert self._peer is not None
         is_stream = entry is not None and entry.mode is Mode.STREAM
-        size = HEADER_BYTES + len(payload)
+        size = len(payload)
         call = (StreamCall if is_stream else Call)(self, self._peer, request_id, deadline, size)
         if request_id in self._calls:
             raise ProtocolError(f"request id {request_id} is already under way")
-        accepted = self._entry_or_refusal(entry, number)
+        accepted = self._entry_or_refusal(entry, number, size)
         if isinstance(accepted, RaftwoodError):
             self._send(Kind.ERROR, 0, request_id, 0, encode_error(accepted))
             return
@@ -236,7 +236,9 @@ class Session(FramedConnection):
         call.task = self._server.run(self._run(accepted, call, payload))
         self._keep(call)
 
-    def _entry_or_refusal(self, entry: Entry | None, number: int) -> Entry | RaftwoodError:
+    def _entry_or_refusal(
+        self, entry: Entry | None, number: int, size: int
+    ) -> Entry | RaftwoodError:
         if entry is None:
             return NotFound(f"the server has no method {number}: is it older than the client?")
         if self._is_draining:
@@ -245,7 +247,11 @@ class Session(FramedConnection):
             case Mode.DENIED:
                 assert self._peer is not None
                 return PermissionDenied(f"role {self._peer.role} may not call {entry.method.name}")
-            case Mode.STREAM if self._stream_count >= self._bounds.streams_max:
+            case Mode.STREAM if (
+                self._stream_count >= self._bounds.streams_max
+                or self._bytes_in_flight + size > self._bounds.bytes_in_flight_max
+            ):
+                # Refused and never held back: streams need reading to go on, for their credit.
                 return Overloaded("this connection has too many streams: close some first")
             case Mode.TASK | Mode.STREAM:
                 if self._server.has_room_for_a_task:
@@ -272,7 +278,7 @@ class Session(FramedConnection):
         except RaftwoodError as error:
             call.fail(error)
         except Exception:
-            _log.exception("handler of %s failed", entry.method.name)
+            _log.exception("handler failed", method=entry.method.name)
             call.fail(InternalError(_CRASHED))
 
     def _control(self, frame: Frame) -> None:
@@ -355,15 +361,15 @@ class Session(FramedConnection):
 
     def _congestion_changed(self) -> None:
         if self._write_is_paused:
-            self._pause()
+            self._is_full = True
+            self._pause_reading()
         else:
             self._resume()
             for call in list(self._calls.values()):
                 if isinstance(call, StreamCall):
                     call.wake()
 
-    def _pause(self) -> None:
-        self._is_full = True
+    def _pause_reading(self) -> None:
         if not self._reading_is_paused and self._transport is not None:
             self._reading_is_paused = True
             self._transport.pause_reading()
@@ -372,20 +378,18 @@ class Session(FramedConnection):
         bounds = self._bounds
         return (
             not self._write_is_paused
-            # Streams have a bound of their own: they need reading to go on, to get their credit.
             and len(self._calls) - self._stream_count < bounds.requests_in_flight_max
-            and self._bytes_in_flight < bounds.bytes_in_flight_max
+            and self._bytes_in_flight <= bounds.bytes_in_flight_max
         )
 
     def _resume(self) -> None:
-        """Take up the backlog, then read on, as far as there is room."""
+        """Take up the backlog as far as there is room; once it is empty, read on."""
         self._resume_is_due = False
-        if self._transport is None or self._is_closing or not self._has_room():
+        if self._transport is None or self._is_closing:
             return
-        self._is_full = False
         now = self._loop.time()
         try:
-            while self._backlog and not self._is_full:
+            while self._backlog and self._has_room():
                 frame, arrived = self._backlog.popleft()
                 if frame[3] and arrived + frame[3] / 1000 <= now:
                     late = DeadlineExceeded("the deadline passed before the server had room")
@@ -395,7 +399,8 @@ class Session(FramedConnection):
         except ProtocolError as error:
             self._close_because(error)
             return
-        if not self._is_full and self._reading_is_paused:
+        self._is_full = not self._has_room()
+        if self._reading_is_paused and not self._backlog and not self._write_is_paused:
             self._reading_is_paused = False
             self._received_at = now
             self._transport.resume_reading()

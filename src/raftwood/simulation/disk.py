@@ -81,6 +81,10 @@ class SimulatedDisk:
         """Let the next operation of a kind fail, on one path or (empty) on any."""
         self._failing.append((kind, path, error))
 
+    def call_off_failures(self) -> None:
+        """Forget the failures that were asked for and have not come yet."""
+        self._failing.clear()
+
     def session(self, process: "Process") -> "SimulatedFiles":
         return SimulatedFiles(self, process)
 
@@ -157,6 +161,8 @@ class _Submission:
     def go_on(self) -> None:
         """Run until the next sync: a sync is done when its time is over, all else at its start."""
         owner = self._files
+        if owner.ended:
+            return
         disk = owner.disk
         waited = 0.0
         while self._completion is None and self._position < len(self._operations):

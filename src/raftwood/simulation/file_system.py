@@ -308,7 +308,7 @@ def _is_reachable(path: str, directories: dict[str, None]) -> bool:
 def normal_path(path: str) -> str:
     """One spelling per file."""
     # Hot: nearly every path is normal already.
-    if "//" not in path and not path.endswith("/") and "/." not in path:
+    if "//" not in path and not path.endswith("/") and "/." not in path and path[:1] != ".":
         return path
     return posixpath.normpath(path)
 

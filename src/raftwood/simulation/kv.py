@@ -6,11 +6,11 @@ engine without a log keeps no holes.
 """
 
 import asyncio
-import errno
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from raftwood.base.errors import AlreadyExists, ShuttingDown, StoreLocked
 from raftwood.base.seams import Delete, DeleteRange, Mutation, Put
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class SimulatedKvDisk:
     def open(self, folder: str) -> "SimulatedKvEngine":
         stored = self._folders.setdefault(folder, _Stored())
         if stored.engine is not None:
-            raise OSError(errno.EBUSY, "the engine is open already", folder)
+            raise StoreLocked(f"{folder} is open already: close it first")
         stored.engine = SimulatedKvEngine(self, stored)
         return stored.engine
 
@@ -76,7 +76,7 @@ class SimulatedKvDisk:
 
     def copy_to(self, folder: str, pairs: dict[bytes, bytes]) -> None:
         if folder in self._folders:
-            raise FileExistsError(errno.EEXIST, "a checkpoint needs a new folder", folder)
+            raise AlreadyExists(f"{folder} exists: a checkpoint needs a new folder")
         self._folders[folder] = _Stored(pairs)
 
 
@@ -119,7 +119,12 @@ class SimulatedKvEngine:
         first = bisect_left(self._keys, start)
         last = len(self._keys) if end is None else bisect_left(self._keys, end)
         found = [(key, self._pairs[key]) for key in self._keys[first:last]]
-        return iter(found[::-1] if reverse else found)
+        return self._while_open(found[::-1] if reverse else found)
+
+    def _while_open(self, pairs: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        for pair in pairs:
+            self._check_open()
+            yield pair
 
     async def flush(self) -> None:
         """Takes its time; what is written meanwhile waits for the next flush."""
@@ -147,7 +152,7 @@ class SimulatedKvEngine:
 
     def _check_open(self) -> None:
         if self._stored.engine is not self:
-            raise OSError(errno.EBADF, "the engine is closed, or its process crashed")
+            raise ShuttingDown("the engine is closed, or its process crashed")
 
 
 def _apply(batch: Sequence[Mutation], pairs: dict[bytes, bytes]) -> None:

@@ -15,6 +15,7 @@ import random
 import socket
 import struct
 import threading
+import traceback
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
@@ -33,6 +34,7 @@ _PACK = struct.Struct("<dII").pack
 _CANCELLED_BEFORE_PRUNING = 200
 _TURNS_PER_CALL = 1000
 _LISTED_IN_ERRORS_MAX = 20
+_FRAMES_IN_ERRORS = 8
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -324,7 +326,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def report(self, process: Process, message: str, exception: BaseException | None) -> None:
         """Keep a failure that nobody handles; the runner raises it at the end."""
         if process.alive and not isinstance(exception, ProcessEnded):
-            self.errors.append(f"{process.node.name}: {message}: {exception!r}")
+            frames = (
+                traceback.format_exception(exception, limit=-_FRAMES_IN_ERRORS) if exception else ()
+            )
+            self.errors.append(f"{process.node.name}: {message}: {exception!r}\n{''.join(frames)}")
 
     # The network.
 

@@ -240,10 +240,17 @@ class _Attempt:
         self._target = self._network.resolve(host, self._source)
         self._port = port
         self._answer: asyncio.Future[SimulatedTransport] = loop.create_future()
+        self._client_end: SimulatedTransport | None = None
 
     async def run(self) -> SimulatedTransport:
         self._loop.kernel_later(self._delay(), self._request_arrives)
-        return await self._answer
+        try:
+            return await self._answer
+        except asyncio.CancelledError:
+            # It may be there already, half-way or whole; the caller will never hold it.
+            if self._client_end is not None:
+                self._client_end.abort()
+            raise
 
     def _delay(self) -> float:
         return self._network.delay(self._source, self._target)
@@ -253,6 +260,8 @@ class _Attempt:
             self._answer.set_exception(error)
 
     def _request_arrives(self) -> None:
+        if self._answer.done():
+            return
         network, source, target = self._network, self._source, self._target
         server = network.listeners.get((target.name, self._port))
         lost = network.is_cut(source, target) or network.is_cut(target, source)
@@ -267,6 +276,7 @@ class _Attempt:
             self._loop.kernel_later(self._delay(), lambda: self._fail(error))
             return
         client_end = SimulatedTransport(network, self._process, self._context)
+        self._client_end = client_end
         server_end = SimulatedTransport(network, server.process, server.context, server)
         client_end.join(server_end)
         client_socket = SimulatedSocket(source.name, network.free_port())

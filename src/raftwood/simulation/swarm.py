@@ -124,6 +124,8 @@ class FaultInjector:
         for repair in list(self._repairs.values()):
             repair()
         self._repairs.clear()
+        for machine in self._machines:
+            machine.disk.call_off_failures()
         self._simulation.network.heal()
         self._supervise_once()
 

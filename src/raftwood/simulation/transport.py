@@ -27,7 +27,6 @@ class SimulatedTransport(asyncio.Transport):
     peer: "SimulatedTransport"
     outgoing: Direction
     incoming: Direction
-    reports_leak = True
 
     def __init__(
         self,
@@ -50,11 +49,13 @@ class SimulatedTransport(asyncio.Transport):
         self._buffered_protocol = False
         self._closing = False
         self._lost_called = False
+        self._lost_because: OSError | None = None
         # Towards the peer.
         self._buffer: deque[bytes] = deque()
         self._buffer_bytes = 0
         self._write_scheduled = False
         self._eof_written = False
+        self._end_sent = False
         self._protocol_paused = False
         self._high_water = _HIGH_WATER_DEFAULT
         self._low_water = _HIGH_WATER_DEFAULT // 4
@@ -69,6 +70,10 @@ class SimulatedTransport(asyncio.Transport):
 
     def __repr__(self) -> str:
         return f"<connection of {self.node.name} with {self.peer.node.name}>"
+
+    @property
+    def reports_leak(self) -> bool:
+        return not self.gone
 
     def join(self, peer: "SimulatedTransport") -> None:
         """Connect two ends, before either is used."""
@@ -93,6 +98,12 @@ class SimulatedTransport(asyncio.Transport):
             self._server.attach()
         if self._guarded(protocol.connection_made, self):
             self._schedule_read()
+        if self._lost_called:
+            # It broke before the process took it; the protocol has to hear of both.
+            self._lost_called = False
+            self._loop.call_soon(
+                self._call_connection_lost, self._lost_because, context=self._context
+            )
 
     # What the kernel does.
 
@@ -194,11 +205,14 @@ class SimulatedTransport(asyncio.Transport):
 
     def _deliver_eof(self) -> None:
         self._eof_received = False
-        keep_open: list[object] = []
-        if (
-            self._guarded(lambda: keep_open.append(self._protocol.eof_received()))
-            and not keep_open[0]
-        ):
+        try:
+            keeps_open = self._protocol.eof_received()
+        except (ProcessEnded, SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._fatal(error)
+            return
+        if not keeps_open:
             self.close()
 
     def pause_reading(self) -> None:
@@ -301,8 +315,9 @@ class SimulatedTransport(asyncio.Transport):
             self._finish_close()
 
     def _finish_close(self) -> None:
-        if not self._eof_written:
-            self._eof_written = True
+        # Apart from `_eof_written`: after close() a write is dropped, after write_eof() an error.
+        if not self._eof_written and not self._end_sent:
+            self._end_sent = True
             self.outgoing.finish()
         self._loop.call_soon(self._call_connection_lost, None, context=self._context)
 
@@ -318,6 +333,7 @@ class SimulatedTransport(asyncio.Transport):
         if self._lost_called:
             return
         self._lost_called = True
+        self._lost_because = exception
         if not self.gone:
             self._leave()
         self.process.resources.pop(self, None)

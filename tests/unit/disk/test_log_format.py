@@ -33,9 +33,7 @@ HEADER = log_format.FlushHeader(
 def test_the_encoders_make_the_golden_bytes() -> None:
     assert log_format.encode_segment_header(number=5, log_id=LOG_ID) == SEGMENT
     assert log_format.encode_flush_header(HEADER, log_seed=SEED) == FLUSH
-    header = log_format.encode_record_header(
-        log_format.KIND_RUN, group=7, term=2, index=9, count=3, payload=b"hello"
-    )
+    header = log_format.encode_record_header(log_format.KIND_RUN, 0, 7, 2, 9, 3, b"hello")
     assert header + b"hello" == RECORD
 
 

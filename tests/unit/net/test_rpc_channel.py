@@ -30,6 +30,7 @@ from raftwood.net import (
     Server,
     TypedMethod,
 )
+from raftwood.net.handshake import Welcome
 
 QUICK = Backoff(first_ms=5, longest_ms=20)
 
@@ -116,7 +117,7 @@ def test_attempts_are_spaced_by_bounded_backoff_with_jitter(run: Run) -> None:
 
     run(main())
     gaps = [later - earlier for earlier, later in itertools.pairwise(attempts)]
-    assert 10 <= len(attempts) <= 40
+    assert 4 <= len(attempts) <= 40
     assert all(gap >= 0.002 for gap in gaps)
     source = random.Random(1)
     delays = [Backoff().delay_s(50, source) for _ in range(100)]
@@ -133,6 +134,26 @@ def test_a_closed_channel_says_so(run: Run) -> None:
             await channel.close()
             with pytest.raises(ShuttingDown):
                 await channel.connected(1_000)
+            await eventually(lambda: server.connection_count == 0)
+
+    run(main())
+
+
+def test_connecting_that_is_cancelled_in_its_last_moment_leaves_no_connection(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(Handlers().service) as (server, port):
+            dialling = asyncio.create_task(dial(port))
+            original = Connection._welcomed
+
+            def welcomed(connection: Connection, welcome: Welcome) -> None:
+                original(connection, welcome)
+                dialling.cancel()
+
+            monkeypatch.setattr(Connection, "_welcomed", welcomed)
+            with pytest.raises(asyncio.CancelledError):
+                await dialling
             await eventually(lambda: server.connection_count == 0)
 
     run(main())

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from tests.unit.net.conftest import Run
 from tests.unit.net.rpc_support import (
+    COUNT,
     ECHO,
     HOLD,
     WAIT,
@@ -51,7 +52,7 @@ def test_request_bytes_under_way_are_bounded(run: Run) -> None:
                 peer.request(HOLD, number, bytes(100_000))
             await eventually(lambda: len(handlers.held) >= 11)
             await asyncio.sleep(0.05)
-            assert sum(call.size for call in handlers.held) <= (1 << 20) + 100_032
+            assert sum(call.size for call in handlers.held) <= (1 << 20) + 100_000
             for done in range(199):
                 await eventually(lambda done=done: len(handlers.held) > done)  # type: ignore[misc]
                 handlers.held[done].reply(b"")
@@ -279,5 +280,44 @@ def test_a_handshake_must_be_finished_in_time(run: Run) -> None:
             assert type(decode_error(frame[4])) is Unauthenticated
             assert await peer.frame() is None
             await eventually(lambda: server.connection_count == 0)
+
+    run(main())
+
+
+def test_a_client_at_the_servers_limit_is_still_heard(run: Run) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        server_limits = ServerLimits(requests_in_flight_max=3, bytes_in_flight_max=3_000)
+        client_limits = ClientLimits(ping_interval_ms=20, ping_timeout_ms=60)
+        async with (
+            serving(handlers.service, limits=server_limits) as (_, port),
+            await dial(port, limits=client_limits) as connection,
+        ):
+            calls = [connection.call(HOLD, bytes(1_000), 5_000) for _ in range(4)]
+            await eventually(lambda: len(handlers.held) == 3)
+            # Pings are answered meanwhile, and a cancellation makes room for the fourth.
+            await asyncio.sleep(0.2)
+            calls[0].cancel()
+            await eventually(lambda: len(handlers.held) == 4)
+            assert not handlers.held[0].is_open
+            for call in handlers.held[1:]:
+                call.reply(b"")
+            await asyncio.gather(*calls[1:])
+
+    run(main())
+
+
+def test_a_stream_with_a_large_request_is_refused_and_blocks_nothing(run: Run) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        limits = ServerLimits(bytes_in_flight_max=1_000)
+        async with serving(handlers.service, limits=limits) as (_, port), raw_peer(port) as peer:
+            peer.request(COUNT, 1, b"9 9" + b" " * 998)
+            peer.request(ECHO, 2)
+            refused, answered = await peer.frame(), await peer.frame()
+            assert refused is not None
+            assert type(decode_error(refused[4])) is Overloaded
+            assert answered is not None
+            assert answered[:3] == (Kind.RESPONSE, 0, 2)
 
     run(main())

@@ -94,7 +94,7 @@ def test_every_operation_does_what_the_seam_says() -> None:
         await perform(files, Unlink("/data/x/y/other"), Close("/data/x/y/other"))
         for operation, number in (
             (Open(FILE), errno.ENOENT),
-            (Read(FILE, 0, 1), errno.EBADF),
+            (Read(FILE, 0, 1), errno.ENOENT),
             (Write(FILE, 0, [b""]), errno.EBADF),
             (Unlink(FILE), errno.ENOENT),
             (Rename(FILE, "/data/b"), errno.ENOENT),
@@ -423,3 +423,19 @@ def test_contents_behave_as_a_bytearray_would() -> None:
             assert content.length == len(model)
             assert content.read(offset, size) == model[offset : offset + size]
         assert content.read(0, 40_000) == model
+
+
+def test_what_a_process_submits_in_the_moment_of_its_death_does_not_happen() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        async def program(environment: Environment) -> None:
+            await asyncio.sleep(1)
+            environment.files.submit([Open(FILE, create=True)], lambda _: None)
+            environment.end_process("it is over")
+
+        machine = simulation.add_node("a")
+        machine.start(program)
+        await asyncio.sleep(2)
+        assert not machine.running
+        assert machine.disk.file_system.files == {}
+
+    simulate(1, scenario)

@@ -2,12 +2,38 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from tests.unit.disk.kv_suite import KvSuite
 
 from raftwood.base.environment import Environment
+from raftwood.base.errors import AlreadyExists, ShuttingDown, StoreLocked
 from raftwood.base.seams import Delete, DeleteRange, KvEngine, Put
 from raftwood.simulation import SimulatedKvDisk, SimulatedLoop, Simulation, simulate
+
+
+class TestSimulatedEngine(KvSuite):
+    """What RocksDB's engine passes, in virtual time."""
+
+    disk: SimulatedKvDisk
+
+    @asynccontextmanager
+    async def opened(self, folder: str) -> AsyncIterator[KvEngine]:
+        engine = self.disk.open(folder)
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        async def scenario(simulation: Simulation) -> None:
+            self.disk = SimulatedKvDisk(simulation.loop)
+            await main
+
+        simulate(1, scenario)
 
 
 async def use_engine(disk: SimulatedKvDisk) -> None:
@@ -20,11 +46,11 @@ async def use_engine(disk: SimulatedKvDisk) -> None:
     assert [key for key, _ in scan] == [b"b", b"c", b"d"]
     assert list(engine.scan()) == [(b"a", b"1"), (b"d", b"4"), (b"e", b"5")]
     assert [key for key, _ in engine.scan(b"a", b"e", reverse=True)] == [b"d", b"a"]
-    with pytest.raises(OSError, match="open already"):
+    with pytest.raises(StoreLocked, match="open already"):
         disk.open("kv")
     await engine.checkpoint("copy")
     engine.write_batch([Put(b"a", b"later")])
-    with pytest.raises(FileExistsError):
+    with pytest.raises(AlreadyExists):
         await engine.checkpoint("copy")
     assert disk.open("copy").get(b"a") == b"1"
     await engine.close()
@@ -88,7 +114,7 @@ def test_an_engine_of_a_crashed_process_can_do_nothing() -> None:
     disk = SimulatedKvDisk(loop)
     engine = disk.open("kv")
     disk.crash()
-    with pytest.raises(OSError, match="crashed"):
+    with pytest.raises(ShuttingDown, match="crashed"):
         engine.write_batch([Put(b"a", b"")])
     loop.close()
 

@@ -210,8 +210,9 @@ def test_a_program_that_fails_fails_the_simulation() -> None:
         simulation.add_node("a").start(program)
         await asyncio.sleep(1)
 
-    with pytest.raises(Leaked, match="main failed"):
+    with pytest.raises(Leaked, match="main failed") as caught:
         simulate(1, scenario)
+    assert "in program" in str(caught.value)
 
 
 @pytest.mark.parametrize("way", ["kill", "power_off", "end_process"])

@@ -1,6 +1,7 @@
 """Connections of simulated nodes: the same protocols as on a real loop, and the faults."""
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Callable, Coroutine
@@ -10,6 +11,8 @@ import pytest
 
 from raftwood.base.environment import Environment
 from raftwood.simulation import NetworkProfile, SimulatedLoop, Simulation, simulate
+from raftwood.simulation.server import _Attempt
+from raftwood.simulation.transport import SimulatedTransport
 
 Scenario = Callable[[Simulation], Coroutine[Any, Any, Any]]
 
@@ -340,6 +343,39 @@ def test_a_node_without_power_says_nothing_until_it_is_back() -> None:
     simulate(1, scenario)
 
 
+@pytest.mark.parametrize("moment", [None, *range(40)])
+def test_connecting_that_is_cancelled_leaves_no_connection(
+    moment: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, while and (None) just when the connection comes about."""
+    established = _Attempt._established
+
+    async def dial(_: Environment) -> None:
+        task = asyncio.create_task(asyncio.open_connection("a", 7000))
+
+        def cancelled_at_once(attempt: _Attempt, transport: SimulatedTransport) -> None:
+            established(attempt, transport)
+            task.cancel()
+
+        if moment is None:
+            monkeypatch.setattr(_Attempt, "_established", cancelled_at_once)
+            await asyncio.wait([task])
+        else:
+            await asyncio.sleep(moment * 0.0001)
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            (await task)[1].transport.abort()
+
+    async def scenario(simulation: Simulation) -> None:
+        _, writer = await connected(simulation)
+        writer.transport.abort()
+        simulation.add_node("b").start(dial)
+        await asyncio.sleep(1)
+        assert len(simulation.network.transports) == 0
+
+    simulate(1, scenario)
+
+
 def test_a_reset_hits_both_ends() -> None:
     async def scenario(simulation: Simulation) -> None:
         reader, writer = await connected(simulation)
@@ -476,6 +512,30 @@ def test_close_flushes_before_the_connection_is_lost() -> None:
     simulate(1, scenario, network=NetworkProfile(socket_buffer_bytes=10_000))
 
 
+async def write_after_close() -> None:
+    """Runs on any loop: a closed transport drops what is written, one after its EOF refuses it."""
+    async with await asyncio.start_server(stream_echo, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()[:2]
+        for ends in (False, True):
+            reader, writer = await asyncio.open_connection(host, port)
+            if ends:
+                writer.write_eof()
+            writer.close()
+            if ends:
+                with pytest.raises(RuntimeError, match="write_eof"):
+                    writer.write(b"too late")
+            else:
+                writer.write(b"too late")
+            await writer.wait_closed()
+            assert await reader.read() == b""
+        await asyncio.sleep(0.1)
+
+
+def test_a_closed_transport_drops_what_is_written_as_a_real_one_does() -> None:
+    asyncio.run(write_after_close())
+    simulate(1, lambda _: write_after_close())
+
+
 def test_a_failing_protocol_costs_its_connection_and_is_reported() -> None:
     class Failing(Echo):
         def data_received(self, data: bytes) -> None:
@@ -579,3 +639,23 @@ def test_bytes_arrive_whole_and_in_order_through_short_faults(seed: int) -> None
         await writer.wait_closed()
 
     simulate(seed, scenario, network=profile)
+
+
+def test_a_connection_that_breaks_before_it_is_taken_is_lost_for_its_protocol_too() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await connected_and_dropped(simulation)
+        protocol = Flow()
+        ends = list(simulation.network.transports)
+        ends[0].break_off(ConnectionResetError())
+        await asyncio.sleep(0.1)
+        ends[0].attach(protocol)
+        await asyncio.sleep(0.1)
+        assert protocol.events == [("lost", 1)]
+
+    async def connected_and_dropped(simulation: Simulation) -> None:
+        simulation.add_node("a").start(serve())
+        await asyncio.sleep(0.1)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(Flow, "a", 7000)
+
+    simulate(1, scenario)

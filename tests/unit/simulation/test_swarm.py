@@ -139,6 +139,27 @@ def test_every_fault_happens_and_everything_is_mended_after() -> None:
     assert check_registers(events, initial=0) is None
 
 
+def test_disk_errors_that_have_not_struck_are_called_off_in_the_end() -> None:
+    profile = SwarmProfile(seed=1, every_s={"sync_error": 0.5, "write_error": 0.5})
+
+    async def scenario(simulation: Simulation) -> None:
+        async def write(environment: Environment) -> None:
+            files = environment.files
+            await perform(files, Open(FILE, create=True), Write(FILE, 0, [b"x"]), DataSync(FILE))
+
+        async def idle(_: Environment) -> None:
+            await asyncio.sleep(1e6)
+
+        machine = simulation.add_node("a")
+        machine.start(idle)
+        await FaultInjector(simulation, profile, others=()).run(until=10.0)
+        machine.kill()
+        machine.start(write)
+        await simulation.wait_until(lambda: not machine.running)
+
+    simulate(1, scenario)
+
+
 def test_a_register_that_syncs_is_linearizable_under_power_loss() -> None:
     assert [violation(seed, sync=True) for seed in range(5)] == [None] * 5
 

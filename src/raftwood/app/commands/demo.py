@@ -1,6 +1,5 @@
 """`raftwood demo`: see a promise kept on this machine, with progress and a report."""
 
-import asyncio
 import os
 import sys
 import tempfile
@@ -12,11 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from raftwood.app.commands.source import Source
 from raftwood.app.demo import durable_log as scenario
+from raftwood.app.event_loop import run
 from raftwood.app.output import Format, write_line
 from raftwood.base.errors import InvalidInput
 
 app = App(name="demo", help_format="plaintext")
+
+_FROM = Source()
 
 
 @app.command
@@ -27,6 +30,7 @@ def durable_log(
     data: Annotated[
         str | None, Parameter(help="Data folder to use and keep; else a temporary one.")
     ] = None,
+    source: Source = _FROM,
     output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text",
 ) -> int:
     """Kill a writer with -9 again and again; every record that it acked must still be there."""
@@ -35,12 +39,13 @@ def durable_log(
             f"--kills {kills} --seconds {seconds}: give at least one kill, and 0.05 to 3600 seconds"
         )
     if data is not None:
-        return _run(os.path.abspath(data), kills, seconds, output)
+        return _run(os.path.abspath(data), kills, seconds, source, output)
     with tempfile.TemporaryDirectory(prefix="raftwood-demo-") as folder:
-        return _run(f"{folder}/store", kills, seconds, output)
+        return _run(f"{folder}/store", kills, seconds, source, output)
 
 
-def _run(path: str, kills: int, seconds: float, output: Format) -> int:
+def _run(path: str, kills: int, seconds: float, source: Source, output: Format) -> int:
+    source.load()  # a mistake in it is told before anything is started
     console = Console(stderr=True)
     if output == "text":
         write_line("A durable log under fire: a writer appends batches to a store in")
@@ -64,7 +69,7 @@ def _run(path: str, kills: int, seconds: float, output: Format) -> int:
                 f"{life.records_missing} missing",
             )
 
-        outcome = asyncio.run(scenario.run(path, kills=kills, seconds=seconds, on_life=show))
+        outcome = run(scenario.run(path, kills=kills, seconds=seconds, on_life=show, source=source))
     if output == "json":
         write_line(msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode())
     else:

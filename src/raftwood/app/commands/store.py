@@ -1,12 +1,12 @@
 """`raftwood store`: look into a data folder that no process uses, without changing it."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
 
+from raftwood.app.event_loop import run
 from raftwood.app.output import Format, write_line, write_rows
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
@@ -117,4 +117,4 @@ def _with_environment(
     work: Callable[[Environment], Coroutine[Any, Any, Result]],
 ) -> Result:
     with real_environment() as environment:
-        return asyncio.run(work(environment))
+        return run(work(environment))

@@ -5,6 +5,7 @@ the next one, and in the end by the parent itself.
 """
 
 import asyncio
+import os
 import random
 import signal
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from raftwood.app.commands.source import Source
 from raftwood.app.demo.batches import (
     BATCH_BYTES,
     GROUPS,
@@ -20,12 +22,13 @@ from raftwood.app.demo.batches import (
     KEPT_BATCHES,
     RECORDS_PER_BATCH,
 )
-from raftwood.app.demo.writer import SETTINGS, verify
+from raftwood.app.demo.writer import verify
 from raftwood.base.errors import InternalError
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.store import Store
 
 _START_SECONDS_MAX = 60.0
+_DEFAULTS = Source()
 
 
 class Life(msgspec.Struct, frozen=True):
@@ -55,16 +58,23 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.records_missing == 0 and self.records_acked > 0
 
 
-async def run(path: str, *, kills: int, seconds: float, on_life: Callable[[Life], None]) -> Outcome:
+async def run(
+    path: str,
+    *,
+    kills: int,
+    seconds: float,
+    on_life: Callable[[Life], None],
+    source: Source = _DEFAULTS,
+) -> Outcome:
     """Let the writer live and die `kills` times, then look for everything it acked."""
     acked = dict.fromkeys(range(GROUPS), 0)
     lives: list[Life] = []
     for number in range(1, kills + 1):
         # Killed at a moment that nobody chose.
-        life = await _live(path, number, seconds * random.uniform(0.5, 1.5), acked)
+        life = await _live(path, number, seconds * random.uniform(0.5, 1.5), acked, source)
         lives.append(life)
         on_life(life)
-    verified, missing = await last_look(path, acked)
+    verified, missing = await last_look(path, acked, source)
     return Outcome(
         lives=lives,
         records_acked=sum(life.records_acked for life in lives),
@@ -73,12 +83,16 @@ async def run(path: str, *, kills: int, seconds: float, on_life: Callable[[Life]
     )
 
 
-async def _live(path: str, number: int, seconds: float, acked: dict[int, int]) -> Life:
+async def _live(
+    path: str, number: int, seconds: float, acked: dict[int, int], source: Source
+) -> Life:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "raftwood.app.demo.writer",
         path,
+        *source.assignments,
+        env=os.environ | ({"RAFTWOOD_CONFIG": source.config} if source.config else {}),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -138,10 +152,13 @@ def _missing(last_acked: int, head: int, next_index: int) -> int:
     return batches * RECORDS_PER_BATCH
 
 
-async def last_look(path: str, acked: dict[int, int]) -> tuple[int, int]:
+async def last_look(
+    path: str, acked: dict[int, int], source: Source = _DEFAULTS
+) -> tuple[int, int]:
     """(records verified, records missing), read by this process itself."""
     with real_environment() as environment:
-        store = await Store.open(environment, path, cluster="demo", store=1, settings=SETTINGS)
+        settings = source.load().settings.log
+        store = await Store.open(environment, path, cluster="demo", store=1, settings=settings)
         verified = missing = 0
         for group, last in acked.items():
             head, next_index = await verify(store.log, group)

@@ -1,5 +1,7 @@
 """The demo's victim: opens a store, verifies what it holds, then appends until it is killed.
 
+    python -m raftwood.app.demo.writer FOLDER [section.key=value …]
+
 Says on standard output, a line each:
     found G HEAD NEXT    after start, per group, everything in between verified
     opened MILLISECONDS  the time that recovery took
@@ -11,14 +13,16 @@ import os
 import sys
 import time
 
+from raftwood.app.commands.source import Source
 from raftwood.app.demo.batches import GROUPS, IN_FLIGHT, KEPT_BATCHES, batch
-from raftwood.base.environment import Environment
+from raftwood.app.event_loop import run
+from raftwood.app.settings import Settings
+from raftwood.base.environment import Environment, SystemClock
 from raftwood.base.errors import StoreDamaged
+from raftwood.base.logs import set_up_logs
 from raftwood.disk.real_environment import real_environment
-from raftwood.disk.segment_log import LogSettings, Run, SegmentLog, TruncateHead
+from raftwood.disk.segment_log import Run, SegmentLog, TruncateHead
 from raftwood.disk.store import Store
-
-SETTINGS = LogSettings(segment_bytes=16 << 20, cache_bytes_max=4 << 20)
 
 
 async def verify(log: SegmentLog, group: int) -> tuple[int, int]:
@@ -28,16 +32,18 @@ async def verify(log: SegmentLog, group: int) -> tuple[int, int]:
     bounds = log.bounds(group)
     index = bounds.head
     while index < bounds.next_index:
-        for run in await log.read(group, index, bytes_max=4 << 20):
-            if run.payload != batch(group, run.first_index):
-                raise StoreDamaged(f"group {group}, batch {run.first_index}: not what was written")
-            index = run.first_index + 1
+        for stored in await log.read(group, index, bytes_max=4 << 20):
+            if stored.payload != batch(group, stored.first_index):
+                raise StoreDamaged(
+                    f"group {group}, batch {stored.first_index}: not what was written"
+                )
+            index = stored.first_index + 1
     return bounds.head, bounds.next_index
 
 
-async def main(environment: Environment, path: str) -> None:
+async def main(environment: Environment, settings: Settings, path: str) -> None:
     began = time.perf_counter()
-    store = await Store.open(environment, path, cluster="demo", store=1, settings=SETTINGS)
+    store = await Store.open(environment, path, cluster="demo", store=1, settings=settings.log)
     log = store.log
     opened_ms = (time.perf_counter() - began) * 1000
     found = {group: await verify(log, group) for group in range(GROUPS)}
@@ -63,9 +69,14 @@ def _append(log: SegmentLog, group: int, index: int) -> None:
 
 
 def _say(line: str) -> None:
-    os.write(1, line.encode() + b"\n")
+    try:
+        os.write(1, line.encode() + b"\n")
+    except BrokenPipeError:
+        os._exit(1)  # nobody is left to be told, and nobody to kill this process
 
 
 if __name__ == "__main__":
+    given = Source(assignments=tuple(sys.argv[2:])).load().settings
+    set_up_logs(given.logs, clock=SystemClock())
     with real_environment() as real:
-        asyncio.run(main(real, sys.argv[1]))
+        run(main(real, given, sys.argv[1]))

@@ -7,7 +7,7 @@ holds is unknown from then on.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -71,27 +71,32 @@ class Committer:
         """Where the next flush's records would end if nothing more came."""
         return self._open.end
 
-    def place(self, record_bytes: int, *, may_use_reserve: bool = False) -> int:
-        """The position for records of so many bytes; changes nothing where it raises."""
+    def take(
+        self,
+        buffers: Sequence[Buffer],
+        record_bytes: int,
+        record_count: int,
+        done: Callable[[], None] | None,
+        *,
+        may_use_reserve: bool = False,
+    ) -> int:
+        """Take records into the open flush; returns their position, and changes nothing on error.
+
+        `done` is called when they are durable.
+        """
         pending_bytes = self.pending_bytes  # one write is taken, however large, if nothing waits
         if pending_bytes and pending_bytes + record_bytes > self._settings.pending_bytes_max:
             raise Overloaded(f"{pending_bytes} bytes wait for the disk already: send less, or wait")
         flush = self._open
-        if flush.end + record_bytes > self._limit:
+        position = flush.start + FLUSH_HEADER_BYTES + flush.body_bytes
+        if position + record_bytes > self._limit:
             self._turn_segment(record_bytes, may_use_reserve=may_use_reserve)
+            flush = self._open
+            position = flush.end
         elif flush.body_bytes + record_bytes > self._settings.flush_bytes_max and flush.body_bytes:
-            self._seal_open(next_start=flush.end)
-        return self._open.end
-
-    def add(
-        self,
-        buffers: Iterable[Buffer],
-        record_bytes: int,
-        record_count: int,
-        done: Callable[[], None] | None,
-    ) -> None:
-        """Take records that were placed; `done` is called when they are durable."""
-        flush = self._open
+            self._seal_open(next_start=position)
+            flush = self._open
+            position = flush.end
         flush.buffers += buffers
         flush.body_bytes += record_bytes
         flush.record_count += record_count
@@ -101,6 +106,7 @@ class Committer:
         if not self._pump_scheduled and len(self._in_flight) < _IN_FLIGHT_MAX:
             self._pump_scheduled = True
             self._loop.call_soon(self.pump)
+        return position
 
     def barrier(self, done: Callable[[], None]) -> None:
         """Write a flush, if only an empty one, and call `done` when it and all before are durable.

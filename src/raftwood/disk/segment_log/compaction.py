@@ -124,8 +124,7 @@ class Compactor:
             raise unreadable(path, error) from error
         for records in self._flushes(number, path, data):
             for record in records:
-                if self._is_live(record):
-                    await self._copy(record)
+                await self._copy(record)
             await asyncio.sleep(0)  # let the loop serve others between two flushes
 
     def _flushes(self, number: int, path: str, data: Buffer) -> Iterator[list[ScannedRecord]]:
@@ -151,27 +150,33 @@ class Compactor:
         return record.kind == KIND_HEAD and index.head_position == record.position
 
     async def _copy(self, record: ScannedRecord) -> None:
+        if not self._is_live(record):
+            return
         payload = bytes(record.payload)  # a view would keep the whole segment in memory
         record_bytes = RECORD_HEADER_BYTES + len(payload)
-        while True:
+        header = encode_record_header(
+            record.kind,
+            record.flags | FLAG_MOVED,
+            record.group,
+            record.term,
+            record.index,
+            record.count,
+            payload,
+        )
+        while self._is_live(record):
             left = self._live.of(segment_of(record.position))
             may_use_reserve = self._committer.has_room_to_compact(left)
             try:
-                position = self._committer.place(record_bytes, may_use_reserve=may_use_reserve)
-                break
+                position = self._committer.take(
+                    (header, payload), record_bytes, 1, None, may_use_reserve=may_use_reserve
+                )
             except Overloaded:
                 await self._all_durable()
-                if not self._is_live(record):
-                    return
-        header = encode_record_header(
-            record.kind,
-            flags=record.flags | FLAG_MOVED,
-            group=record.group,
-            term=record.term,
-            index=record.index,
-            count=record.count,
-            payload=payload,
-        )
+            else:
+                self._moved(record, position, record_bytes)
+                return
+
+    def _moved(self, record: ScannedRecord, position: int, record_bytes: int) -> None:
         index = self._groups[record.group]
         if record.kind == KIND_RUN:
             index.move(record.index, position=position)
@@ -181,4 +186,3 @@ class Compactor:
             index.head_position = position
         self._live.remove(record.position, record_bytes)
         self._live.add(position, record_bytes)
-        self._committer.add((header, payload), record_bytes, 1, None)

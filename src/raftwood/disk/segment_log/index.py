@@ -5,13 +5,13 @@ Also counts the live bytes of each segment, which tells compaction what can be f
 
 from array import array
 from bisect import bisect_right
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 
 import msgspec
 
 from raftwood.base.errors import InvariantViolated, OutOfRange
-from raftwood.disk.segment_log.format import RECORD_HEADER_BYTES, segment_of
+from raftwood.disk.segment_log.format import RECORD_HEADER_BYTES
 
 _FORGET_RUNS_MIN = 1024
 
@@ -157,18 +157,18 @@ class LiveBytes:
     """How many bytes of each segment are still needed."""
 
     def __init__(self) -> None:
-        self._by_segment: Counter[int] = Counter()
+        self._by_segment: defaultdict[int, int] = defaultdict(int)
         self.total = 0
 
     def add(self, position: int, record_bytes: int) -> None:
-        self._by_segment[segment_of(position)] += record_bytes
+        self._by_segment[position >> 32] += record_bytes
         self.total += record_bytes
 
     def remove(self, position: int, record_bytes: int) -> None:
         self.add(position, -record_bytes)
 
     def of(self, segment: int) -> int:
-        return self._by_segment[segment]
+        return self._by_segment.get(segment, 0)
 
     def forget(self, segment: int) -> None:
         """A segment was removed; nothing of it may be live."""

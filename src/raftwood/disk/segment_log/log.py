@@ -7,6 +7,8 @@ Start here, then `committer` (how records get to disk), `recovery` (how they com
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
@@ -18,6 +20,7 @@ from raftwood.base.errors import (
     TooLarge,
 )
 from raftwood.base.files import Buffer, perform
+from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import reading
 from raftwood.disk.segment_log.committer import Committer
 from raftwood.disk.segment_log.compaction import Compactor
@@ -48,6 +51,8 @@ from raftwood.disk.segment_log.recovery import Recovered, recover
 from raftwood.disk.segment_log.segments import Segments
 from raftwood.disk.segment_log.settings import LogSettings
 from raftwood.disk.segment_log.validation import COUNT_MAX, NUMBER_MAX, check_records
+
+_log = get_logger("disk")
 
 
 class SegmentLog:
@@ -111,6 +116,7 @@ class SegmentLog:
         recovered = await recover(files, folder)
         log = cls(environment, settings or LogSettings(), folder, recovered)
         await log._segments.create_first()
+        _log.info("log opened", folder=folder, **msgspec.structs.asdict(log.statistics()))
         log._compaction = asyncio.create_task(log._compact(), name=f"compaction of {folder}")
         return log
 
@@ -142,14 +148,11 @@ class SegmentLog:
         record_bytes = RECORD_HEADER_BYTES + payload_bytes
         if record_bytes > self._settings.write_bytes_max:
             raise self._too_large(record_bytes)
-        header = encode_record_header(
-            KIND_RUN, group=group, term=term, index=first_index, count=count, payload=payload
-        )
-        position = self._committer.place(record_bytes)
+        header = encode_record_header(KIND_RUN, 0, group, term, first_index, count, payload)
+        position = self._committer.take((header, payload), record_bytes, 1, done)
         index.append(first_index, count, term, position, payload_bytes)
         self._live.add(position, record_bytes)
         self._run_count += 1
-        self._committer.add((header, payload), record_bytes, 1, done)
 
     def write(self, records: Sequence[Record], done: Callable[[], None] | None = None) -> None:
         """Add records of any kind and group, all or none; `done` is called when durable.
@@ -169,13 +172,13 @@ class SegmentLog:
         record_bytes = sum(len(header) + len(payload) for header, payload in encoded)
         if record_bytes > self._settings.write_bytes_max:
             raise self._too_large(record_bytes)
-        position = self._committer.place(record_bytes, may_use_reserve=not run_count)
-        buffers: list[Buffer] = []
+        buffers = [buffer for pair in encoded for buffer in pair]
+        position = self._committer.take(
+            buffers, record_bytes, len(records), done, may_use_reserve=not run_count
+        )
         for record, (header, payload) in zip(records, encoded, strict=True):
             self._apply(record, position, len(payload))
             position += len(header) + len(payload)
-            buffers += (header, payload)
-        self._committer.add(buffers, record_bytes, len(records), done)
 
     async def commit(self, *records: Record) -> None:
         """Write and wait until durable."""
@@ -250,7 +253,8 @@ class SegmentLog:
         """
         if self._closing is None:
             self._unusable = ShuttingDown(f"the log in {self._folder} is closed")
-            self._closing = asyncio.create_task(self._close(), name=f"closing of {self._folder}")
+            loop = asyncio.get_running_loop()
+            self._closing = loop.create_task(self._close(), name=f"closing of {self._folder}")
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
@@ -337,6 +341,7 @@ class SegmentLog:
         except (StoreDamaged, InvariantViolated) as error:
             # What is damaged can still be read around; nothing may be built on top of it.
             self._unusable = error
+            _log.error("the log takes no more writes", folder=self._folder, reason=error.message)
 
 
 def _encode(record: Record) -> tuple[bytes, Buffer]:
@@ -353,10 +358,7 @@ def _encode(record: Record) -> tuple[bytes, Buffer]:
             kind = KIND_TAIL
         case DropGroup():
             kind = KIND_DROP
-    header = encode_record_header(
-        kind, group=record.group, term=term, index=index, count=count, payload=payload
-    )
-    return header, payload
+    return encode_record_header(kind, 0, record.group, term, index, count, payload), payload
 
 
 def _parent(folder: str) -> str:

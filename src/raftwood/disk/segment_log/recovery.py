@@ -61,6 +61,8 @@ class Inspection(msgspec.Struct):
     """Below this a flush says that all was durable."""
     end: int = 0
     """Where the last whole flush ends; 0 where there is none."""
+    synced: int = 0
+    """Up to where the flushes say that all was synced; what is behind may not be on the disk."""
     used_bytes: dict[int, int] = msgspec.field(default_factory=dict)
     """Segment number → where its last whole flush ends."""
     record_bytes: dict[int, int] = msgspec.field(default_factory=dict)
@@ -303,12 +305,30 @@ async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: 
             number is not None and (number < found.removable_below or number > next_segment)
         ):
             operations.append(seam.Unlink(f"{folder}/{name}"))
-    if found.used_bytes:
-        last = segment_path(folder, segment_of(found.end))
-        operations += (
-            seam.Open(last),
-            seam.Truncate(last, offset_of(found.end)),
-            seam.DataSync(last),
-            seam.Close(last),
-        )
+    for number, end in found.used_bytes.items():
+        if number >= segment_of(found.synced):
+            path = segment_path(folder, number)
+            operations += (
+                seam.Open(path),
+                *await _written_again(files, path, _synced_in(number, found.synced), end),
+                seam.Truncate(path, end),
+                seam.DataSync(path),
+                seam.Close(path),
+            )
     await perform(files, *operations, seam.SyncDirectory(folder))
+
+
+def _synced_in(number: int, synced: int) -> int:
+    return offset_of(synced) if number == segment_of(synced) else SEGMENT_HEADER_BYTES
+
+
+async def _written_again(files: Files, path: str, start: int, end: int) -> list[seam.Operation]:
+    """Bytes that were read, but may be in the page cache alone.
+
+    After a failed sync the kernel takes its pages for clean: another sync would succeed without
+    writing them. The same bytes again make them dirty, and a torn write of them changes nothing.
+    """
+    if start >= end:
+        return []
+    (data,) = await perform(files, seam.Read(path, start, end - start))
+    return [seam.Write(path, start, [data])]

@@ -14,9 +14,12 @@ from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull
 from raftwood.base.files import Completion, perform
+from raftwood.base.logs import get_logger
 from raftwood.disk.explaining import NO_ROOM
 from raftwood.disk.segment_log.format import encode_segment_header
 from raftwood.disk.segment_log.settings import LogSettings
+
+_log = get_logger("disk")
 
 _SUFFIX: Final = ".segment"
 PREPARING: Final = "preparing.temporary"
@@ -163,11 +166,15 @@ class Segments:
         if completion.error is None:
             self._ready = number
             self._preparing = False
+            if self.is_full:
+                _log.warning("there is room on the disk again", folder=self._folder)
             self.is_full = False
             if number < self.active:
                 self.prepare_next()  # records are waiting for a segment further on
             self.on_prepared()
         elif completion.error.errno in NO_ROOM:
+            if not self.is_full:
+                _log.warning("no room on the disk for another segment", folder=self._folder)
             self.is_full = True
             if not isinstance(completion.failed, seam.Open):
                 self._files.submit((seam.Unlink(self._temporary),), self._must_succeed)

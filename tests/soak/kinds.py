@@ -1,0 +1,84 @@
+"""What one seed does, by kind: a simulation of the toy, crash images, or fuzz inputs.
+
+The amounts per seed are balanced so that about 24,000 seeds reach every long figure.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from raftwood.simulation import fuzz
+from tests.fuzz_targets import TARGETS
+from tests.simulation.store_images import FolderImages, LogImages
+from tests.simulation.toy.cluster import run_toy
+
+TWICE_EVERY = 10
+"""One seed of so many is run twice."""
+IMAGES = 50
+FUZZ_INPUTS = 6_000
+
+Counts = dict[str, float]
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A seed that failed, and the command that repeats it."""
+
+    kind: str
+    seed: int
+    error: str
+    command: str
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a seed came to; a seed that failed counts nothing."""
+
+    kind: str
+    seed: int
+    counts: Counts = {}
+    failure: Failure | None = None
+
+
+def command(kind: str, seed: int) -> str:
+    return f".venv/bin/python -m tests.soak {kind} --seed {seed}"
+
+
+def _toy(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    report = run_toy(seed, twice=twice)
+    outcome = report.result
+    runs = 2 if twice else 1
+    return {
+        "toy: seeds": 1,
+        "toy: seeds run twice, hash equal": int(twice),
+        "toy: simulated hours": outcome.faults_s / 3600 if outcome.is_under_load else 0.0,
+        "toy: all virtual hours": runs * report.virtual_seconds / 3600,
+        "toy: steps": runs * report.steps,
+        "toy: operations": outcome.operations,
+    }
+
+
+def _images(seed: int) -> Counts:
+    return {
+        "crash images: log": LogImages(seed).check(limit=IMAGES),
+        "crash images: folder": FolderImages(seed).check(limit=IMAGES),
+    }
+
+
+def _fuzz(seed: int) -> Counts:
+    return {
+        f"fuzz inputs: {name}": fuzz(target, seeds, count=FUZZ_INPUTS, seed=seed).inputs
+        for name, (target, seeds) in TARGETS.items()
+    }
+
+
+KINDS: dict[str, Callable[[int], Counts]] = {"toy": _toy, "images": _images, "fuzz": _fuzz}
+
+
+def run_seed(kind: str, seed: int) -> Result:
+    """Run one seed of one kind; whatever it raises is a finding, not the end of the soak."""
+    try:
+        return Result(kind, seed, KINDS[kind](seed))
+    except Exception as error:
+        notes = getattr(error, "__notes__", [])
+        text = "\n".join([f"{type(error).__name__}: {error}", *notes])
+        return Result(kind, seed, failure=Failure(kind, seed, text, command(kind, seed)))

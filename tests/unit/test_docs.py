@@ -1,0 +1,60 @@
+"""The examples in the documentation are run: each Python block, and each `raftwood` command."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+PYTHON = [
+    pytest.param(block, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, block in enumerate(blocks(page, "python"))
+]
+CONSOLE = [
+    pytest.param(block, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, block in enumerate(blocks(page, "console"))
+    if "$ raftwood" in block
+]
+
+
+@pytest.mark.parametrize("block", PYTHON)
+def test_a_python_example_runs(block: str, tmp_path: Path) -> None:
+    subprocess.run(
+        (sys.executable, "-W", "error", "-c", block), cwd=tmp_path, check=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("block", CONSOLE)
+def test_console_examples_run(block: str, tmp_path: Path) -> None:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    commands = [line[2:] for line in block.splitlines() if line.startswith("$ raftwood")]
+    assert commands
+    for command in commands:
+        subprocess.run(
+            ("sh", "-ec", command), cwd=tmp_path, env=environment, check=True, timeout=60
+        )
+
+
+def test_links_within_the_documentation_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "benchmarks/README.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_make_targets_in_the_documentation_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for page in PAGES:
+        for target in re.findall(r"(?:`|\$ )make ([a-z]+)", page.read_text()):
+            assert f"\n{target}:" in makefile, f"{page.name} names make {target}"
