@@ -14,7 +14,7 @@ from raftwood.disk.segment_log.format import FLUSH_HEADER_BYTES
 from raftwood.simulation import FileSystem, ImmediateFiles
 from raftwood.simulation.errors import Leaked
 from raftwood.simulation.file_system import Session
-from raftwood.simulation.survival import KeepAll, LoseAll
+from raftwood.simulation.survival import KeepAll, LoseAll, LoseData
 from tests.unit.disk.log_in_memory import WatchedFiles, open_log, run
 
 _OLDEST = slice(48, 52)
@@ -93,6 +93,48 @@ def test_what_a_failed_sync_left_in_the_page_cache_alone_is_written_again() -> N
         log = await open_log(ImmediateFiles(image))
         assert log.bounds(1).next_index == 4
         await log.close()
+
+    with pytest.raises(Leaked, match="Ended"):
+        run(main())
+
+
+def test_no_segment_is_removed_before_the_flush_that_calls_it_unneeded_is_durable() -> None:
+    """That flush may have been read from the page cache of a process that was killed."""
+    images: list[FileSystem] = []
+    recovering = False
+
+    def watch(operation: Operation) -> None:
+        if recovering:
+            images.append(again.file_system.after_power_loss(LoseData(random.Random(0))))
+        elif isinstance(operation, seam.DataSync) and operation.path in declared:
+            raise OSError(errno.EIO, "killed", operation.path)
+        elif isinstance(operation, seam.Write):
+            data = b"".join(operation.buffers)
+            if data[_OLDEST] == (2).to_bytes(4, "little") and data[:7] == b"RWFLUSH":
+                declared.append(operation.path)
+
+    declared: list[str] = []
+    files = WatchedFiles(watch)
+    again = WatchedFiles(watch)
+    again.file_system = files.file_system
+
+    async def main() -> None:
+        nonlocal recovering
+        log = await open_log(files)
+        for index in range(1, 30):
+            await log.commit(Run(1, 1, index, 1, bytes(1000)))
+        log.write((TruncateHead(1, 29),))
+        await asyncio.sleep(1.0)
+        assert declared
+        recovering = True
+        log = await open_log(again)
+        assert log.bounds(1).head == 30
+        recovering = False
+        assert len(images) > 10
+        for image in images:
+            log = await open_log(ImmediateFiles(image))
+            assert log.bounds(1).head == 30
+            await log.close()
 
     with pytest.raises(Leaked, match="Ended"):
         run(main())

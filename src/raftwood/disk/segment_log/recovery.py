@@ -57,8 +57,6 @@ class Inspection(msgspec.Struct):
     oldest: int = 1
     removable_below: int = 0
     """Segments with lower numbers were declared unneeded by a flush that stays."""
-    synced: int = 0
-    """Below this a flush says that all was durable."""
     end: int = 0
     """Where the last whole flush ends; 0 where there is none."""
     synced: int = 0
@@ -94,7 +92,6 @@ async def recover(files: Files, folder: str) -> Recovered:
     except StoreDamaged as error:
         raise StoreDamaged(f"{folder}: {error.message}; {REMEDY}") from None
     next_segment = max(found.used_bytes, default=found.oldest - 1) + 1
-    await _write_tail_again(files, folder, found)
     await _cut_tail(files, folder, found, next_segment)
     return Recovered(
         log_id=found.log_id,
@@ -269,28 +266,6 @@ class _Walk:
         return data
 
 
-async def _write_tail_again(files: Files, folder: str, found: Inspection) -> None:
-    """Make durable what was read but is not known to be: the last flush or two.
-
-    A sync alone would not do. After one that failed, and ended the process, the system takes pages
-    for clean that never got to the disk: they can be read, and built on, until the power goes.
-    """
-    for number, used in found.used_bytes.items():
-        if number < segment_of(found.synced):
-            continue
-        path = segment_path(folder, number)
-        is_first = number == segment_of(found.synced)
-        start = offset_of(found.synced) if is_first else SEGMENT_HEADER_BYTES
-        (data,) = await perform(files, seam.Read(path, start, max(0, used - start)))
-        await perform(
-            files,
-            seam.Open(path),
-            seam.Write(path, start, [data]),
-            seam.DataSync(path),
-            seam.Close(path),
-        )
-
-
 async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: int) -> None:
     """Remove what is behind the end, and what is no longer needed before the oldest segment.
 
@@ -299,12 +274,6 @@ async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: 
     calls unneeded: with that flush cut off, the log would miss it. It goes at the next start.
     """
     operations: list[seam.Operation] = []
-    for name in found.names:
-        number = segment_number(name)
-        if name == PREPARING or (
-            number is not None and (number < found.removable_below or number > next_segment)
-        ):
-            operations.append(seam.Unlink(f"{folder}/{name}"))
     for number, end in found.used_bytes.items():
         if number >= segment_of(found.synced):
             path = segment_path(folder, number)
@@ -315,6 +284,13 @@ async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: 
                 seam.DataSync(path),
                 seam.Close(path),
             )
+    # Only now, with the flushes durable that call them unneeded.
+    for name in found.names:
+        number = segment_number(name)
+        if name == PREPARING or (
+            number is not None and (number < found.removable_below or number > next_segment)
+        ):
+            operations.append(seam.Unlink(f"{folder}/{name}"))
     await perform(files, *operations, seam.SyncDirectory(folder))
 
 
