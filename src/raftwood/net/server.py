@@ -18,6 +18,8 @@ DRAIN_TIMEOUT_MS = 10_000
 CANCEL_TIMEOUT_S = 5.0
 """How long cancelled handlers may take to end before `close` goes on without them."""
 
+_TURNS_TO_ACCEPT = 4
+
 _log = get_logger("net")
 
 
@@ -73,13 +75,13 @@ class Server:
     # For sessions.
 
     def admit(self, session: Session) -> RaftwoodError | None:
-        """Count a new connection, or say why not."""
-        if self.is_draining:
-            return ShuttingDown("the server shuts down: use another")
-        if len(self._sessions) >= self.limits.connections_max:
-            return Overloaded("the server has no room for another connection")
+        """Take note of a new connection, which `close` waits for, and say whether it may stay."""
         self._sessions[session] = None
         self._is_empty.clear()
+        if self.is_draining:
+            return ShuttingDown("the server shuts down: use another")
+        if len(self._sessions) > self.limits.connections_max:
+            return Overloaded("the server has no room for another connection")
         return None
 
     def forget(self, session: Session) -> None:
@@ -104,6 +106,9 @@ class Server:
         self.is_draining = True
         for listener in self._listeners:
             listener.close()
+        # A connection that was accepted already shows up in one of the loop's next turns.
+        for _ in range(_TURNS_TO_ACCEPT):
+            await asyncio.sleep(0)
         for session in list(self._sessions):
             session.drain()
         try:

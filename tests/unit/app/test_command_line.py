@@ -145,8 +145,13 @@ def test_a_broken_pipe_ends_quietly() -> None:
 def test_an_interrupt_ends_with_130_and_no_traceback(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
+    # A shell starts what runs in the background with interrupts ignored: take them back.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from raftwood.app.command_line import main; main()"
+    )
     process = subprocess.Popen(
-        [*COMMAND, "config", "check", "--config", str(fifo)],
+        [sys.executable, "-c", program, "config", "check", "--config", str(fifo)],
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
