@@ -286,9 +286,9 @@ async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: 
             )
     # Only now, with the flushes durable that call them unneeded.
     for name in found.names:
-        number = segment_number(name)
+        listed = segment_number(name)
         if name == PREPARING or (
-            number is not None and (number < found.removable_below or number > next_segment)
+            listed is not None and (listed < found.removable_below or listed > next_segment)
         ):
             operations.append(seam.Unlink(f"{folder}/{name}"))
     await perform(files, *operations, seam.SyncDirectory(folder))
