@@ -148,8 +148,18 @@ def _dispose(task: "asyncio.Task[Any]") -> None:
     if task.done():
         task._log_traceback = False
         return
-    coroutine = task.get_coro()
-    assert coroutine is not None
+    chain = []
+    coroutine: Any = task.get_coro()
+    while isinstance(coroutine, Coroutine):
+        chain.append(coroutine)
+        coroutine = getattr(coroutine, "cr_await", None)
+    # The innermost first: one that awaits in its clean-up would make the ones around it let go of
+    # it half closed, and the interpreter would complain when it is collected.
+    for each in reversed(chain):
+        _close(each)
+
+
+def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
     for _ in range(_CLOSE_ATTEMPTS_MAX):
         try:
             coroutine.close()

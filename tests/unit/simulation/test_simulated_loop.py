@@ -431,6 +431,31 @@ def test_coroutines_of_dead_processes_go_without_a_warning(
     assert caplog.records == []
 
 
+def test_clean_up_that_awaits_inside_another_coroutine_goes_without_a_warning() -> None:
+    async def inner() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(0)
+            asyncio.get_running_loop()
+
+    async def program(_: Environment) -> None:
+        try:
+            await inner()
+        finally:
+            await asyncio.sleep(0)
+            asyncio.get_running_loop()
+
+    async def scenario(simulation: Simulation) -> None:
+        a = simulation.add_node("a")
+        a.start(program)
+        await asyncio.sleep(1)
+        a.kill()
+
+    simulate(1, scenario)
+    gc.collect()  # what the interpreter would complain of fails this test
+
+
 def test_what_has_no_simulated_form_is_refused() -> None:
     async def scenario(_: Simulation) -> None:
         loop = asyncio.get_running_loop()
