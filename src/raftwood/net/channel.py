@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Self, TypeAlias, TypeVar
 
 import msgspec
@@ -124,12 +123,7 @@ class Channel:
         self.start()
         return self
 
-    async def __aexit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _keep_connected(self) -> None:

@@ -7,7 +7,6 @@ caller, who knows whether the request may be repeated, decides.
 import asyncio
 import random
 import ssl
-from types import TracebackType
 from typing import Self, TypeVar
 
 from raftwood.base.errors import (
@@ -161,12 +160,7 @@ class Connection(OutstandingRequests):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _reason_to_refuse(self, timeout_ms: int, size: int) -> RaftwoodError:

@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Self
 
 from raftwood.base.errors import Overloaded, RaftwoodError, ShuttingDown
@@ -132,10 +131,5 @@ class Server:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close(drain_timeout_ms=0)

@@ -7,7 +7,6 @@ has credit, so at most the window and one item are ever under way.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from raftwood.base.errors import Cancelled, ProtocolError, RaftwoodError
@@ -70,12 +69,7 @@ class Stream:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     # For the connection.
