@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import DiskFull
+from raftwood.base.errors import DiskFull, StoreDamaged, StoreError
 from raftwood.disk.segment_log import LogSettings, Run, SegmentLog, TruncateHead
 from raftwood.disk.store import Store
 from raftwood.net import Call, Server, Service
@@ -120,5 +120,7 @@ async def _open_store(environment: Environment, address: ReplicaAddress, folder:
             )
         except DiskFull:
             await asyncio.sleep(_FULL_RETRY_S)
-        except OSError as error:
+        except StoreDamaged:
+            raise
+        except StoreError as error:
             environment.end_process(f"cannot open the store: {error}")
