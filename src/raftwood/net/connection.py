@@ -167,6 +167,9 @@ class FramedConnection(asyncio.BufferedProtocol):
         limits = self._limits
         now = self._loop.time()
         interval, patience = limits.ping_interval_ms / 1000, limits.ping_timeout_ms / 1000
+        if self._watch_timer is not None and now - self._watch_timer.when() > patience / 2:
+            # This process itself stood still: what the peer sent meanwhile was not read yet.
+            self._received_at = max(self._received_at, now - interval)
         silence = now - self._received_at
         again = interval - silence
         if self._reading_is_paused or self._write_is_paused:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 
 import pytest
 from tests.unit.net.conftest import Run
@@ -35,6 +36,20 @@ def test_an_idle_connection_is_kept_alive_by_pings(run: Run) -> None:
         ):
             await asyncio.sleep(0.25)
             assert await connection.call(ECHO, b"alive", 1_000) == b"alive"
+
+    run(main())
+
+
+def test_a_process_that_stood_still_does_not_take_its_peer_for_dead(run: Run) -> None:
+    async def main() -> None:
+        limits = ClientLimits(ping_interval_ms=50, ping_timeout_ms=100)
+        async with (
+            serving(Handlers().service, limits=QUICK) as (_, port),
+            await dial(port, limits=limits) as connection,
+        ):
+            for _ in range(3):
+                time.sleep(0.4)  # noqa: ASYNC251  as if it were stopped
+                assert await connection.call(ECHO, b"alive", 5_000) == b"alive"
 
     run(main())
 
