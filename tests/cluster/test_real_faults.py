@@ -1,6 +1,7 @@
 """Real processes and real faults: nothing acked is lost, and what is wrong is named."""
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -8,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -106,12 +106,13 @@ def test_a_full_disk_refuses_writes_and_goes_on_when_room_is_made(tmp_path: Path
 def killed_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, int]]:
     """A store whose writer was killed a moment after its last ack."""
     store = tmp_path_factory.mktemp("killed") / "store"
-    process = subprocess.Popen((*WRITER, store), stdout=subprocess.PIPE, text=True)
-    time.sleep(1.0)
-    process.send_signal(signal.SIGSTOP)  # lets the last acks into the pipe, and nothing after
-    process.send_signal(signal.SIGKILL)
-    output, _ = process.communicate()
-    return store, acked_by(output)
+    with subprocess.Popen((*WRITER, store), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = list(itertools.islice(process.stdout, 5_000))
+        process.send_signal(signal.SIGSTOP)  # lets the last acks into the pipe, and nothing after
+        process.send_signal(signal.SIGKILL)
+        lines += process.stdout
+    return store, acked_by("".join(lines))
 
 
 @pytest.mark.parametrize("seed", range(40))
