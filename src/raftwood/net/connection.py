@@ -49,6 +49,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._received_at = self._frame_at = self._loop.time()
         self._unsent_seen = (0, 0.0)
         self._watch_timer: asyncio.TimerHandle | None = None
+        self._watch_due = 0.0
         self._abort_timer: asyncio.TimerHandle | None = None
 
     # What the two ends do differently.
@@ -160,14 +161,20 @@ class FramedConnection(asyncio.BufferedProtocol):
     # Keep-alive.
 
     def _start_watch(self) -> None:
-        self._watch_timer = self._loop.call_later(self._limits.ping_interval_ms / 1000, self._watch)
+        self._watch_at(self._loop.time() + self._limits.ping_interval_ms / 1000)
+
+    def _watch_at(self, due: float) -> None:
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
+        self._watch_due = due
+        self._watch_timer = self._loop.call_at(due, self._watch)
 
     def _watch(self) -> None:
         """Ask a silent peer for a sign of life, and give up one that gives none."""
         limits = self._limits
         now = self._loop.time()
         interval, patience = limits.ping_interval_ms / 1000, limits.ping_timeout_ms / 1000
-        if self._watch_timer is not None and now - self._watch_timer.when() > patience / 2:
+        if now - self._watch_due > patience / 2:
             # This process itself stood still: what the peer sent meanwhile was not read yet.
             self._received_at = max(self._received_at, now - interval)
         silence = now - self._received_at
@@ -187,7 +194,7 @@ class FramedConnection(asyncio.BufferedProtocol):
                 return self._abort("a frame took too long to arrive")
             again = min(again, limits.frame_timeout_ms / 1000)
         # Some clocks fire a timer a moment early.
-        self._watch_timer = self._loop.call_later(max(again, 0.001), self._watch)
+        self._watch_at(now + max(again, 0.001))
         return None
 
     def _is_stalled(self, now: float, patience: float) -> bool:

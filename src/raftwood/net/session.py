@@ -163,9 +163,8 @@ class Session(FramedConnection):
         super()._watch()
         if is_idle and self._watch_timer is not None and not self._is_draining:
             due = max(self._request_at + idle_s, now + 0.001)
-            if due < self._watch_timer.when():
-                self._watch_timer.cancel()
-                self._watch_timer = self._loop.call_at(due, self._watch)
+            if due < self._watch_due:
+                self._watch_at(due)
 
     # Receiving.
 

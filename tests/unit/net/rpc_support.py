@@ -213,5 +213,5 @@ def run_checked(kind: str, main: Coroutine[Any, Any, Result]) -> Result:
         result: Result = uvloop.run(checked())
     else:
         result = asyncio.run(checked())
-    assert not complaints
+    assert not complaints, complaints
     return result
