@@ -108,7 +108,7 @@ class Node:
             configuration, update = last.configuration, entry.payload
             if entry.kind is not EntryKind.NORMAL:
                 change = change_of(entry)
-                configuration, update = self.raw.apply_change(change), change.context
+                configuration, update = self.raw.apply_change(entry), change.context
             self.history.append(
                 Snapshot(entry.index, entry.term, configuration, last.data + update)
             )

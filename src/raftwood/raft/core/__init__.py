@@ -13,8 +13,8 @@ A host makes a `RawNode` over a `Storage` and then, for ever:
    promises durability. A message that cannot be delivered may be dropped; `report_unreachable` and
    `report_snapshot` tell of it.
 5. **Applies**: restores the snapshot, then applies the committed entries in order. For an entry of
-   kind CHANGE_V1 or CHANGE_V2 it calls `apply_change(change_of(entry))` and keeps the answer, which
-   is part of every snapshot from then on. An entry with an empty payload changes nothing.
+   kind CHANGE_V1 or CHANGE_V2 it calls `apply_change(entry)` and keeps the answer, which is part of
+   every snapshot from then on. An entry with an empty payload changes nothing.
    Applying last is no matter of safety, for the entries are committed; but it may be slow, and the
    peers need not wait for it.
 6. Calls `advance`, and only then `ready` again: the node counts its own vote and its own append now
@@ -27,7 +27,8 @@ changed) and to `APPLY_THREAD` (entries). Each thread works through its messages
 one is durable or applied, delivers its `responses`: those for the node itself by `step`, the others
 to the peers. Votes and acknowledgements are such responses, so that they wait for the sync, while
 the leader's appends are plain messages and leave at once. `ready` may be called at any time; the
-sync of one message never holds up the next. A response that is lost in a crash is no loss. On a
+sync of one message never holds up the next. A snapshot comes to the append thread and may overtake
+entries that the apply thread still has to do: it skips those, and answers all the same. A response that is lost in a crash is no loss. On a
 restart the storage is all that counts.
 
 On a restart make the `RawNode` anew with `applied` set to what the state machine holds; committed

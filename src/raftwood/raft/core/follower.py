@@ -102,15 +102,14 @@ def _restore(raft: "Raft", snapshot: Snapshot) -> bool:
         return False
     if raft.role is not FOLLOWER:
         raise InvariantViolated("only a follower restores a snapshot")
-    state = snapshot.configuration
-    if raft.id not in (*state.voters, *state.learners, *state.voters_outgoing):
-        # A node that is no member would be left unable to vote or to campaign for good.
-        return False
     if log.holds(snapshot.index, term=snapshot.term):
         # The log already leads there: the snapshot only shows how far it is committed.
         log.commit_to(snapshot.index)
         return False
+    # The snapshot may be older than this node's membership: the entry that adds it follows. Until
+    # it is applied, the node is no voter of its own configuration and does not stand.
     log.restore(snapshot)
+    raft.restored_index = snapshot.index
     raft.tracker = raft.new_tracker()
-    membership.restore(raft.tracker, state, last_index=log.last_index)
+    membership.restore(raft.tracker, snapshot.configuration, last_index=log.last_index)
     return True

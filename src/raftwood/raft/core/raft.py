@@ -60,6 +60,7 @@ class Raft:
         "pending_reads",
         "postponed_reads",
         "read_states",
+        "restored_index",
         "role",
         "settings",
         "term",
@@ -92,6 +93,8 @@ class Raft:
         self.pending_change_index = 0
         """A change may be proposed once this index is applied (dissertation, section 4.1)."""
         self.uncommitted_bytes = 0
+        self.restored_index = 0
+        """The last snapshot that was restored: the membership is at least as new as that."""
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self._randomize_election = settings.election_jitter
@@ -101,6 +104,8 @@ class Raft:
         if hard_state != EMPTY_HARD_STATE:
             self._load(hard_state)
         if settings.applied:
+            # Whatever was applied was committed, though the storage may not have synced that yet.
+            self.log.commit_to(settings.applied)
             self.log.applied_to(settings.applied, 0)
         self.become_follower(self.term, NOBODY)
 
@@ -111,12 +116,13 @@ class Raft:
         )
 
     def _load(self, state: HardState) -> None:
-        if not self.log.committed <= state.commit <= self.log.last_index:
+        if state.commit > self.log.last_index:
             raise InvariantViolated(
-                f"stored commit index {state.commit} lies outside the log: "
-                f"{self.log.committed} to {self.log.last_index}"
+                f"stored commit index {state.commit} lies after the last entry, "
+                f"{self.log.last_index}: the log was truncated or lost"
             )
-        self.log.committed = state.commit
+        # A commit index alone is not synced, so that it may be older than a snapshot that is.
+        self.log.committed = max(self.log.committed, state.commit)
         self.term = state.term
         self.vote = state.vote
 

@@ -47,8 +47,9 @@ class RawNode:
     def step(self, message: Message) -> None:
         """Take a message from a peer or from a storage thread.
 
-        Raises `LocalMessageRefused` or `UnknownPeer` for what a peer must not send, and
-        `ProposalDropped` for a forwarded proposal that found no leader: all three may be ignored.
+        Raises `LocalMessageRefused` for what a peer must not send, `UnknownPeer` for answers of a
+        node that was removed, itself included, and `ProposalDropped` for a forwarded proposal that
+        found no leader: all three may be ignored.
         """
         kind = message.kind
         source = message.source
@@ -72,9 +73,9 @@ class RawNode:
         entries = [change_entry(change)]
         self.raft.step(Message(MessageKind.PROPOSE, source=self.raft.id, entries=entries))
 
-    def apply_change(self, change: Change) -> ConfState:
+    def apply_change(self, entry: Entry) -> ConfState:
         """Put a change into force while its entry is applied; the answer goes into snapshots."""
-        return reconfiguration.apply_change(self.raft, change)
+        return reconfiguration.apply_change(self.raft, entry)
 
     def campaign(self) -> None:
         """Stand for election now."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from raftwood.base.errors import InvariantViolated
 from raftwood.raft.core import replication
-from raftwood.raft.core.changes import LEAVE_JOINT, Change, change_entry, change_of
+from raftwood.raft.core.changes import LEAVE_JOINT, change_entry, change_of
 from raftwood.raft.core.errors import InvalidChange, ProposalDropped
 from raftwood.raft.core.membership import Changer
 from raftwood.raft.core.messages import NOBODY, ConfState, Entry, EntryKind, Message, MessageKind
@@ -34,8 +34,13 @@ def screen_proposal(raft: "Raft", entries: list[Entry]) -> None:
 def _fits(raft: "Raft", entry: Entry) -> bool:
     if raft.pending_change_index > raft.log.applied:
         return False
-    leaves = not change_of(entry).as_v2().steps
-    return raft.tracker.members.joint == leaves
+    try:
+        # Nothing is pending, so that this is the configuration that the change will meet: what
+        # cannot be applied is found out before every replica has to stop at it.
+        Changer(raft.tracker, last_index=raft.log.last_index).change(change_of(entry).as_v2())
+    except InvalidChange:
+        return False
+    return True
 
 
 def propose_leaving_joint(raft: "Raft") -> None:
@@ -47,11 +52,14 @@ def propose_leaving_joint(raft: "Raft") -> None:
         return
 
 
-def apply_change(raft: "Raft", change: Change) -> ConfState:
+def apply_change(raft: "Raft", entry: Entry) -> ConfState:
     """Put a committed change into force; answers the membership from now on."""
+    if entry.index <= raft.restored_index:
+        # A snapshot overtook the entry on its way to the state machine, and contains it.
+        return raft.tracker.members.conf_state()
     try:
         changer = Changer(raft.tracker, last_index=raft.log.last_index)
-        raft.tracker.adopt(*changer.change(change.as_v2()))
+        raft.tracker.adopt(*changer.change(change_of(entry).as_v2()))
     except InvalidChange as error:
         # It was committed, so every node holds it: to ignore it here would part them.
         raise InvariantViolated(f"a committed change does not apply: {error}") from error
