@@ -12,7 +12,7 @@ class Profile:
     async_writes: bool
     prevote: bool
     check_quorum: bool
-    learners: bool
+    learners: int
     changes: bool
     window: int
     message_bytes: int
@@ -23,6 +23,9 @@ class Profile:
     crash: float
     partition: float
     compact: float
+    contest: float
+    """How often a client tells a node to stand for election."""
+    restart: float
     delay_ready: float
     """How often a node's work waits, so that a crash loses it."""
 
@@ -36,7 +39,7 @@ class Profile:
             async_writes=source.random() < 0.5,
             prevote=protected or source.random() < 0.3,
             check_quorum=protected or source.random() < 0.3,
-            learners=source.random() < 0.4,
+            learners=source.choice((0, 0, 0, 1, 2)),
             changes=source.random() < 0.5,
             window=source.choice((2, 8, 64)),
             message_bytes=source.choice((1, 40, 1 << 20)),
@@ -47,5 +50,7 @@ class Profile:
             crash=source.choice((0.0, 0.02, 0.15)) if faulty else 0.0,
             partition=source.choice((0.0, 0.02, 0.1)) if faulty else 0.0,
             compact=source.choice((0.0, 0.05, 0.3)),
+            contest=source.choice((0.003, 0.01, 0.05)),
+            restart=source.choice((0.02, 0.2)),
             delay_ready=source.choice((0.0, 0.1)),
         )

@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from zlib import crc32
 
-from tests.simulation.raft_model.oracle import Oracle
-
 from raftwood.raft.core import (
     ConfState,
     Entry,
@@ -24,6 +22,7 @@ from raftwood.raft.core import (
     Snapshot,
     UnknownPeer,
 )
+from tests.simulation.raft_model.oracle import Oracle
 
 _STORAGE_APPEND = MessageKind.STORAGE_APPEND
 _STORAGE_APPLY = MessageKind.STORAGE_APPLY
@@ -87,9 +86,7 @@ class Replica:
                 self._hand_out(ready.messages)
                 continue
             if ready.hard_state is not None or ready.entries or ready.snapshot is not None:
-                self.persist(
-                    ready.hard_state, ready.entries, ready.snapshot, sync=ready.must_sync
-                )
+                self.persist(ready.hard_state, ready.entries, ready.snapshot, sync=ready.must_sync)
             send = self._send
             for message in ready.messages:
                 send(message)

@@ -4,10 +4,6 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from tests.simulation.raft_model.oracle import Oracle, Violation
-from tests.simulation.raft_model.profile import Profile
-from tests.simulation.raft_model.replica import Replica
-
 from raftwood.raft.core import (
     ChangeStep,
     ChangeV1,
@@ -26,6 +22,9 @@ from raftwood.raft.core import (
     Transition,
     UnknownPeer,
 )
+from tests.simulation.raft_model.oracle import Oracle, Violation
+from tests.simulation.raft_model.profile import Profile
+from tests.simulation.raft_model.replica import Replica
 
 _INBOX_MAX = 400
 _IDS_MAX = 7
@@ -49,13 +48,13 @@ class Report:
 class World:
     """All nodes and the network between them."""
 
-    def __init__(self, seed: int, replica: type[Replica] = Replica) -> None:
-        self.profile = profile = Profile.choose(seed)
+    def __init__(self, seed: int, profile: Profile, replica: type[Replica]) -> None:
+        self.profile = profile
         self.source = random.Random(seed)
         self._random = self.source.random
         self._replica = replica
         self._voters = tuple(range(1, profile.nodes + 1))
-        learners = (profile.nodes + 1,) if profile.learners else ()
+        learners = tuple(range(profile.nodes + 1, profile.nodes + 1 + profile.learners))
         self._bootstrap = Snapshot(1, 1, ConfState(self._voters, learners), bytes(4))
         self.oracle = Oracle(self._bootstrap)
         self.inboxes: dict[int, deque[Message]] = {}
@@ -134,7 +133,7 @@ class World:
         node = nodes[int(source() * len(nodes))]
         replica = self.replicas[node]
         if not replica.alive:
-            if source() < 0.02:
+            if source() < self.profile.restart:
                 replica.start()
                 return 1
             return 0
@@ -181,19 +180,19 @@ class World:
         chance = self._random()
         raw = replica.raw
         try:
-            if chance < 0.75:
+            if chance < self.profile.contest:
+                raw.campaign()
+            elif chance < 0.75:
                 raw.propose([name])
             elif chance < 0.95:
                 self.oracle.read_began(name)
                 raw.read_index(name)
             elif chance < 0.97:
                 raw.transfer_leadership(self.source.choice(list(self.replicas)))
-            elif chance < 0.975:
-                raw.forget_leader()
             elif chance < 0.98:
+                raw.forget_leader()
+            elif chance < 0.985:
                 raw.report_unreachable(self.source.choice(list(self.replicas)))
-            elif chance < 0.99:
-                raw.campaign()
             elif self.profile.changes:
                 self._propose_change(replica)
         except ProposalDropped:
@@ -333,9 +332,15 @@ def _copy(message: Message) -> Message:
     )
 
 
-def run(seed: int, events: int, replica: type[Replica] = Replica) -> Report:
+def run(
+    seed: int,
+    events: int,
+    *,
+    profile: Profile | None = None,
+    replica: type[Replica] = Replica,
+) -> Report:
     """Run a seeded world for so many events; raises `Violation` where raft breaks a promise."""
-    world = World(seed, replica)
+    world = World(seed, profile or Profile.choose(seed), replica)
     done = 0
     compare_at = _COMPARE_EVERY
     event = world.event

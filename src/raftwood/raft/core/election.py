@@ -85,7 +85,8 @@ def on_vote_request(raft: "Raft", message: Message) -> None:
             raft.election_elapsed = 0
             raft.vote = message.source
     else:
-        raft.send(Message(response, message.source, term=raft.term, rejected=True))
+        # A node that has never seen a term answers as of the first: zero marks local messages.
+        raft.send(Message(response, message.source, term=raft.term or 1, rejected=True))
 
 
 def step_candidate(raft: "Raft", message: Message) -> None:
