@@ -110,6 +110,7 @@ def _restore(raft: "Raft", snapshot: Snapshot) -> bool:
     # it is applied, the node is no voter of its own configuration and does not stand.
     log.restore(snapshot)
     raft.restored_index = snapshot.index
+    raft.overtaken_tracker = raft.overtaken_tracker or raft.tracker
     raft.tracker = raft.new_tracker()
     membership.restore(raft.tracker, snapshot.configuration, last_index=log.last_index)
     return True

@@ -56,6 +56,7 @@ class Raft:
         "log",
         "messages",
         "messages_after_append",
+        "overtaken_tracker",
         "pending_change_index",
         "pending_reads",
         "postponed_reads",
@@ -94,7 +95,9 @@ class Raft:
         """A change may be proposed once this index is applied (dissertation, section 4.1)."""
         self.uncommitted_bytes = 0
         self.restored_index = 0
-        """The last snapshot that was restored: the membership is at least as new as that."""
+        """The last snapshot that was received: the membership is at least as new as that."""
+        self.overtaken_tracker: Tracker | None = None
+        """The membership before it, while the state machine is still on its way there."""
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self._randomize_election = settings.election_jitter
@@ -342,6 +345,8 @@ class Raft:
 
     def applied_snapshot(self, snapshot: Snapshot) -> None:
         self.log.unstable.stable_snapshot_to(snapshot.index)
+        if self.log.unstable.snapshot is None:
+            self.overtaken_tracker = None
         self.applied_to(snapshot.index, 0)
 
     def hard_state(self) -> HardState:

@@ -54,17 +54,23 @@ def propose_leaving_joint(raft: "Raft") -> None:
 
 def apply_change(raft: "Raft", entry: Entry) -> ConfState:
     """Put a committed change into force; answers the membership from now on."""
-    if entry.index <= raft.restored_index:
-        # A snapshot overtook the entry on its way to the state machine, and contains it.
-        return raft.tracker.members.conf_state()
+    overtaken = entry.index <= raft.restored_index
+    tracker = raft.tracker
+    if overtaken:
+        # A snapshot arrived while the entry was on its way to the state machine. The node goes by
+        # the snapshot already; the state machine is told the membership that it is at.
+        if raft.overtaken_tracker is None:
+            return tracker.members.conf_state()
+        tracker = raft.overtaken_tracker
     try:
-        changer = Changer(raft.tracker, last_index=raft.log.last_index)
-        raft.tracker.adopt(*changer.change(change_of(entry).as_v2()))
+        changer = Changer(tracker, last_index=raft.log.last_index)
+        tracker.adopt(*changer.change(change_of(entry).as_v2()))
     except InvalidChange as error:
         # It was committed, so every node holds it: to ignore it here would part them.
         raise InvariantViolated(f"a committed change does not apply: {error}") from error
-    state = raft.tracker.members.conf_state()
-    _follow_up(raft)
+    state = tracker.members.conf_state()
+    if not overtaken:
+        _follow_up(raft)
     return state
 
 
