@@ -260,7 +260,9 @@ class World:
             if not replica.alive:
                 replica.start()
         target = 0
-        for round_number in range(_SETTLE_ROUNDS):
+        # A node that was added late may have to get the whole log, an entry at a time.
+        rounds = _SETTLE_ROUNDS + 2 * self.oracle.last
+        for round_number in range(rounds):
             for node, replica in self.replicas.items():
                 replica.raw.tick()
                 if round_number % 10 == 9 and replica.raw.raft.role is Role.LEADER:
@@ -274,7 +276,7 @@ class World:
                 target = self.oracle.last + 3
             if target and self._members_applied(target):
                 return
-        raise Violation(f"no progress within {_SETTLE_ROUNDS} rounds after all faults stopped")
+        raise Violation(f"no progress within {rounds} rounds after all faults stopped")
 
     def _finish_change(self, replica: Replica) -> None:
         try:
