@@ -25,7 +25,6 @@ from raftwood.raft.core import (
 
 MESSAGE_NAMES = {
     MessageKind.HUP: "MsgHup",
-    MessageKind.BEAT: "MsgBeat",
     MessageKind.PROPOSE: "MsgProp",
     MessageKind.APPEND: "MsgApp",
     MessageKind.APPEND_RESPONSE: "MsgAppResp",
@@ -36,7 +35,6 @@ MESSAGE_NAMES = {
     MessageKind.HEARTBEAT_RESPONSE: "MsgHeartbeatResp",
     MessageKind.UNREACHABLE: "MsgUnreachable",
     MessageKind.SNAPSHOT_STATUS: "MsgSnapStatus",
-    MessageKind.CHECK_QUORUM: "MsgCheckQuorum",
     MessageKind.TRANSFER_LEADER: "MsgTransferLeader",
     MessageKind.TIMEOUT_NOW: "MsgTimeoutNow",
     MessageKind.READ_INDEX: "MsgReadIndex",

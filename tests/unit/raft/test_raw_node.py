@@ -95,7 +95,7 @@ def test_settings_that_cannot_work_are_refused(options: Any) -> None:
 
 def test_a_peer_cannot_send_what_never_leaves_a_node() -> None:
     node = _node(1, 2, 3)
-    for kind in (MessageKind.HUP, MessageKind.BEAT, MessageKind.STORAGE_APPEND_RESPONSE):
+    for kind in (MessageKind.HUP, MessageKind.UNREACHABLE, MessageKind.STORAGE_APPEND_RESPONSE):
         with pytest.raises(LocalMessageRefused):
             node.step(Message(kind, 1, 2))
 
@@ -292,3 +292,83 @@ def test_uncommitted_bytes_are_bounded_and_given_back() -> None:
     node.step(Message(MessageKind.APPEND_RESPONSE, 1, 2, 1, index=last))
     _work(node)
     node.propose([b"123"])
+
+
+def test_a_candidate_that_gets_a_snapshot_of_its_term_follows() -> None:
+    node = _node(1, 2, 3)
+    node.campaign()
+    _work(node)
+    snapshot = Snapshot(9, 1, ConfState((1, 2, 3)))
+    node.step(Message(MessageKind.SNAPSHOT, 1, 2, node.raft.term, snapshot=snapshot))
+    assert node.raft.role is Role.FOLLOWER
+    assert node.ready().snapshot == snapshot
+
+
+def test_a_snapshot_of_what_the_log_holds_only_commits_it() -> None:
+    node = _node(1, 2, 3)
+    node.step(Message(MessageKind.APPEND, 1, 2, 1, 1, 1, [Entry(1, 2), Entry(1, 3)], 1))
+    _work(node)
+    node.step(Message(MessageKind.SNAPSHOT, 1, 2, 1, snapshot=Snapshot(2, 1, ConfState((1, 2)))))
+    ready = node.ready()
+    assert ready.snapshot is None
+    assert [entry.index for entry in ready.committed_entries] == [2]
+    assert ready.messages[0].index == 2
+    assert node.raft.log.last_index == 3
+
+
+def test_an_old_snapshot_is_answered_with_what_is_committed() -> None:
+    node = _node(1, 2, 3)
+    node.step(Message(MessageKind.SNAPSHOT, 1, 2, 1, snapshot=Snapshot(1, 1, ConfState((1, 2)))))
+    ready = node.ready()
+    assert (ready.snapshot, ready.messages[0].index) == (None, 1)
+
+
+def test_a_leader_without_peers_reads_at_once() -> None:
+    node = _leader()
+    node.read_index(b"now")
+    (ready,) = _work(node)
+    assert [state.index for state in ready.read_states] == [node.raft.log.committed]
+
+
+def test_a_prevote_of_an_old_term_is_told_the_new_one() -> None:
+    node = _node(1, 2, 3, prevote=True)
+    node.step(Message(MessageKind.HEARTBEAT, 1, 2, 7))
+    _work(node)
+    node.step(Message(MessageKind.PREVOTE, 1, 3, 4, 1, 1))
+    (ready,) = _work(node)
+    (answer,) = ready.messages
+    assert (answer.kind, answer.term, answer.rejected) == (MessageKind.PREVOTE_RESPONSE, 7, True)
+
+
+def test_a_leader_of_an_old_term_is_told_the_new_one_where_nobody_else_would() -> None:
+    for options, answers in (({"check_quorum": True}, 1), ({}, 0)):
+        node = _node(1, 2, 3, **options)
+        node.step(Message(MessageKind.HEARTBEAT, 1, 2, 7))
+        _work(node)
+        node.step(Message(MessageKind.APPEND, 1, 3, 4, 1, 1))
+        assert sum(len(ready.messages) for ready in _work(node)) == answers
+
+
+def test_a_snapshot_written_in_an_old_term_still_counts() -> None:
+    node = _node(1, 2, 3, async_storage_writes=True)
+    snapshot = Snapshot(9, 1, ConfState((1, 2, 3)))
+    node.step(Message(MessageKind.SNAPSHOT, 1, 2, 1, snapshot=snapshot))
+    (write,) = node.ready().messages
+    node.step(Message(MessageKind.HEARTBEAT, 1, 3, 8))
+    for answer in write.responses:
+        if answer.target == 1:
+            node.step(answer)
+    assert node.status().applied == 9
+    assert node.raft.log.unstable.snapshot is None
+
+
+def test_a_removed_leader_takes_no_proposals() -> None:
+    node = _leader(2)
+    node.propose_change(ChangeV1(ChangeStep(StepKind.REMOVE, 1)))
+    _work(node)
+    last = node.raft.log.last_index
+    node.step(Message(MessageKind.APPEND_RESPONSE, 1, 2, 1, index=last))
+    _work(node)
+    assert node.raft.role is Role.LEADER
+    with pytest.raises(ProposalDropped, match="removed"):
+        node.propose([b"x"])

@@ -28,12 +28,6 @@ def step(raft: "Raft", message: Message) -> None:
     if kind is MessageKind.READ_INDEX:
         _on_read(raft, message)
         return
-    if kind is MessageKind.BEAT:
-        broadcast_heartbeat(raft)
-        return
-    if kind is MessageKind.CHECK_QUORUM:
-        check_quorum(raft)
-        return
     progress = raft.tracker.progress.get(message.source)
     if progress is None:
         return

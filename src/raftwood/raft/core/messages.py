@@ -35,33 +35,29 @@ class MessageKind(IntEnum):
 
     HUP = 0
     """Local: stand for election."""
-    BEAT = 1
-    """Local: the leader's heartbeat is due."""
-    PROPOSE = 2
-    APPEND = 3
-    APPEND_RESPONSE = 4
-    VOTE = 5
-    VOTE_RESPONSE = 6
-    SNAPSHOT = 7
-    HEARTBEAT = 8
-    HEARTBEAT_RESPONSE = 9
-    UNREACHABLE = 10
+    PROPOSE = 1
+    APPEND = 2
+    APPEND_RESPONSE = 3
+    VOTE = 4
+    VOTE_RESPONSE = 5
+    SNAPSHOT = 6
+    HEARTBEAT = 7
+    HEARTBEAT_RESPONSE = 8
+    UNREACHABLE = 9
     """Local: the transport could not deliver to a peer."""
-    SNAPSHOT_STATUS = 11
+    SNAPSHOT_STATUS = 10
     """Local: the transport finished or failed to send a snapshot."""
-    CHECK_QUORUM = 12
-    """Local: does the leader still hear from a majority?"""
-    TRANSFER_LEADER = 13
-    TIMEOUT_NOW = 14
-    READ_INDEX = 15
-    READ_INDEX_RESPONSE = 16
-    PREVOTE = 17
-    PREVOTE_RESPONSE = 18
-    STORAGE_APPEND = 19
-    STORAGE_APPEND_RESPONSE = 20
-    STORAGE_APPLY = 21
-    STORAGE_APPLY_RESPONSE = 22
-    FORGET_LEADER = 23
+    TRANSFER_LEADER = 11
+    TIMEOUT_NOW = 12
+    READ_INDEX = 13
+    READ_INDEX_RESPONSE = 14
+    PREVOTE = 15
+    PREVOTE_RESPONSE = 16
+    STORAGE_APPEND = 17
+    STORAGE_APPEND_RESPONSE = 18
+    STORAGE_APPLY = 19
+    STORAGE_APPLY_RESPONSE = 20
+    FORGET_LEADER = 21
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -150,10 +146,8 @@ def _table(*kinds: MessageKind) -> tuple[bool, ...]:
 
 IS_LOCAL: Final = _table(
     _K.HUP,
-    _K.BEAT,
     _K.UNREACHABLE,
     _K.SNAPSHOT_STATUS,
-    _K.CHECK_QUORUM,
     _K.STORAGE_APPEND,
     _K.STORAGE_APPEND_RESPONSE,
     _K.STORAGE_APPLY,

@@ -130,11 +130,6 @@ class Raft:
         self.vote = state.vote
 
     @property
-    def is_learner(self) -> bool:
-        progress = self.tracker.progress.get(self.id)
-        return progress is not None and progress.is_learner
-
-    @property
     def promotable(self) -> bool:
         """Whether the node may stand: a voter whose state machine is not being replaced."""
         progress = self.tracker.progress.get(self.id)

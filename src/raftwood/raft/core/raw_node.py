@@ -229,15 +229,18 @@ class RawNode:
         that are still good go out with the next response.
         """
         raft = self.raft
-        response = Message(
-            MessageKind.STORAGE_APPEND_RESPONSE, raft.id, APPEND_THREAD, term=raft.term
-        )
-        if raft.log.unstable.entries:
-            response.index = raft.log.last_index
-            response.log_term = raft.log.last_term()
-        elif ready.snapshot is None:
+        unstable = raft.log.unstable.entries
+        if not unstable and ready.snapshot is None:
             return None
-        response.snapshot = ready.snapshot
+        response = Message(
+            MessageKind.STORAGE_APPEND_RESPONSE,
+            raft.id,
+            APPEND_THREAD,
+            term=raft.term,
+            snapshot=ready.snapshot,
+        )
+        if unstable:
+            response.index, response.log_term = unstable[-1].index, unstable[-1].term
         return response
 
     def _storage_apply(self, ready: Ready) -> Message:

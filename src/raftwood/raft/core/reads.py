@@ -32,9 +32,6 @@ class PendingReads:
     def __init__(self) -> None:
         self._by_context: dict[bytes, PendingRead] = {}
 
-    def __len__(self) -> int:
-        return len(self._by_context)
-
     def add(self, request: Message, index: int) -> None:
         """Note a read at the current commit index; a repeated context is one read."""
         self._by_context.setdefault(request.context, PendingRead(request, index))
