@@ -341,8 +341,8 @@ def test_a_prevote_of_an_old_term_is_told_the_new_one() -> None:
 
 
 def test_a_leader_of_an_old_term_is_told_the_new_one_where_nobody_else_would() -> None:
-    for options, answers in (({"check_quorum": True}, 1), ({}, 0)):
-        node = _node(1, 2, 3, **options)
+    for check_quorum, answers in ((True, 1), (False, 0)):
+        node = _node(1, 2, 3, check_quorum=check_quorum)
         node.step(Message(MessageKind.HEARTBEAT, 1, 2, 7))
         _work(node)
         node.step(Message(MessageKind.APPEND, 1, 3, 4, 1, 1))

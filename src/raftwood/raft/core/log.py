@@ -55,14 +55,14 @@ class RaftLog:
         position = index - unstable.offset
         if 0 <= position < len(unstable.entries):
             return unstable.entries[position].term
-        known = unstable.term(index)
-        if known is not None:
-            return known
-        if index + 1 < self.first_index:
-            raise EntryCompacted(f"entry {index} lies before the first, {self.first_index}")
-        if index > self.last_index:
+        if position >= 0:
             raise EntryMissing(f"entry {index} lies after the last, {self.last_index}")
-        return self.storage.term(index)
+        if unstable.snapshot is None:
+            return self.storage.term(index)
+        # What the storage still holds is void: the snapshot takes its place.
+        if index == unstable.snapshot.index:
+            return unstable.snapshot.term
+        raise EntryCompacted(f"entry {index} lies before the first, {self.first_index}")
 
     def last_term(self) -> int:
         return self.term(self.last_index)
