@@ -8,10 +8,11 @@ A host makes a `RawNode` over a `Storage` and then, for ever:
 3. **Persists**: a snapshot if there is one, then the entries over whatever stands from the first of
    them on, then the hard state; and syncs if `must_sync` says so or a snapshot is present. First of
    all, because a vote or an acknowledgement that is forgotten in a crash can elect two leaders or
-   lose what was committed (Raft, section 5.6 and figure 2).
+   lose what was committed (Raft, figure 2).
 4. **Sends** the messages. Only a leader's appends and heartbeats could go before the sync; all else
-   promises durability. A message that cannot be delivered may be dropped; `report_unreachable` and
-   `report_snapshot` tell of it.
+   promises durability. A message that cannot be delivered may be dropped; `report_unreachable`
+   tells of it. Each SNAPSHOT message is reported by `report_snapshot`, sent or failed: until then,
+   or until the follower acknowledges it, nothing else is sent there.
 5. **Applies**: restores the snapshot, then applies the committed entries in order. For an entry of
    kind CHANGE_V1 or CHANGE_V2 it calls `apply_change(entry)` and keeps the answer, which is part of
    every snapshot from then on. An entry with an empty payload changes nothing.
@@ -26,7 +27,7 @@ has messages to `APPEND_THREAD` (entries, snapshot, and term, vote and commit if
 changed) and to `APPLY_THREAD` (entries). Each thread works through its messages in order and, when
 one is durable or applied, delivers its `responses`: those for the node itself by `step`, the others
 to the peers. Votes and acknowledgements are such responses, so that they wait for the sync, while
-the leader's appends are plain messages and leave at once. `ready` may be called at any time; the
+the leader's appends are plain messages and leave at once (dissertation, 10.2.1). `ready` may be called at any time; the
 sync of one message never holds up the next. A message without responses need not be synced. A
 snapshot comes to the append thread and may overtake entries that the apply thread still has to do:
 it skips those, and answers all the same. A response that is lost in a crash is no loss.

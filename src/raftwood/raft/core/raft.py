@@ -15,7 +15,6 @@ from raftwood.raft.core.messages import (
     FROM_LEADER,
     IS_VOTE,
     NEEDS_SYNC,
-    NO_ENTRIES,
     NOBODY,
     Entry,
     HardState,
@@ -356,9 +355,7 @@ def _on_storage_append_response(raft: Raft, message: Message) -> None:
 
 
 def _on_storage_apply_response(raft: Raft, message: Message) -> None:
-    entries = message.entries or NO_ENTRIES
-    if not entries:
-        return
+    entries = message.entries
     raft.applied_to(entries[-1].index, entries_bytes(entries))
     raft.uncommitted_bytes = max(0, raft.uncommitted_bytes - payload_bytes(entries))
 

@@ -130,8 +130,10 @@ class RawNode:
         return None if state == EMPTY_HARD_STATE else state
 
     def ready(self) -> Ready:
-        """Hand out all work there is; `advance` comes before the next call, unless writes are
-        asynchronous."""
+        """Hand out all work there is.
+
+        `advance` comes before the next call, unless writes are asynchronous.
+        """
         raft, log = self.raft, self.raft.log
         allow_unstable = not self._async_writes
         entries = log.unstable.next_entries()
@@ -156,8 +158,7 @@ class RawNode:
             must_sync,
         )
         self._hand_over(ready)
-        if raft.read_states:
-            raft.read_states = []
+        raft.read_states = []
         raft.messages = []
         raft.messages_after_append = []
         if hard_state is not None:

@@ -1,6 +1,6 @@
 """How a leader sends its log: appends, snapshots to those who are too far behind, and commit.
 
-Raft, section 5.3; pipelining and its limits are section 10.2 of the dissertation.
+Raft, section 5.3; pipelining is section 10.2.2 of the dissertation.
 """
 
 from typing import TYPE_CHECKING
