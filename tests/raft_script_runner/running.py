@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -51,10 +52,15 @@ def run_file(path: Path, *, semantic: bool) -> str:
     script = script_for(commands)
     differences = []
     for command in commands:
+        title = f"{path}:{command.line_number}: {command.name}"
         expected = comparable(command.expected, semantic=semantic)
-        actual = comparable(script.run(command), semantic=semantic)
+        try:
+            actual = comparable(script.run(command), semantic=semantic)
+        except Exception:
+            # Whatever a script brings about fails that script, and the next file is run.
+            differences.append(f"{title}\n{traceback.format_exc()}")
+            break
         if actual != expected:
-            title = f"{path}:{command.line_number}: {command.name}"
             lines = difflib.unified_diff(expected, actual, "expected", "actual", lineterm="", n=2)
             differences.append("\n".join([title, *lines]) + "\n")
     return "\n".join(differences)

@@ -330,6 +330,18 @@ def test_a_leader_without_peers_reads_at_once() -> None:
     assert [state.index for state in ready.read_states] == [node.raft.log.committed]
 
 
+def test_a_ready_does_not_change_after_it_was_handed_out() -> None:
+    node = _leader()
+    node.propose([b"x"])
+    ready = node.ready()
+    node.advance()
+    counts = [len(ready.entries), len(ready.messages), len(ready.read_states)]
+    node.propose([b"y"])
+    node.read_index(b"later")
+    _work(node)
+    assert [len(ready.entries), len(ready.messages), len(ready.read_states)] == counts
+
+
 def test_a_prevote_of_an_old_term_is_told_the_new_one() -> None:
     node = _node(1, 2, 3, prevote=True)
     node.step(Message(MessageKind.HEARTBEAT, 1, 2, 7))

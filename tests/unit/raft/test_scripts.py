@@ -36,6 +36,12 @@ def test_the_command_counts_files_and_fails_on_a_difference(tmp_path: Path) -> N
     assert alone.stdout.endswith("1 passed, 0 failed\n")
 
 
+def test_a_command_that_cannot_be_run_fails_its_file(tmp_path: Path) -> None:
+    script = tmp_path / "script.txt"
+    script.write_text("campaign 5\n----\nok\n")
+    assert "IndexError" in run_file(script, semantic=True)
+
+
 def test_log_lines_count_unless_the_comparison_is_semantic(tmp_path: Path) -> None:
     script = tmp_path / "script.txt"
     script.write_text("add-nodes 1 voters=(1) index=2\n----\nINFO 1 became follower at term 0\n")

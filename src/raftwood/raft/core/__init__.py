@@ -27,10 +27,11 @@ has messages to `APPEND_THREAD` (entries, snapshot, and term, vote and commit if
 changed) and to `APPLY_THREAD` (entries). Each thread works through its messages in order and, when
 one is durable or applied, delivers its `responses`: those for the node itself by `step`, the others
 to the peers. Votes and acknowledgements are such responses, so that they wait for the sync, while
-the leader's appends are plain messages and leave at once (dissertation, 10.2.1). `ready` may be called at any time; the
-sync of one message never holds up the next. A message without responses need not be synced. A
-snapshot comes to the append thread and may overtake entries that the apply thread still has to do:
-it skips those, and answers all the same. A response that is lost in a crash is no loss.
+the leader's appends are plain messages and leave at once (dissertation, section 10.2.1). `ready`
+may be called at any time; the sync of one message never holds up the next. A message without
+responses need not be synced. A snapshot comes to the append thread and may overtake entries that
+the apply thread still has to do: it skips those, and answers all the same. A response that is lost
+in a crash is no loss.
 
 On a restart make the `RawNode` anew with `applied` set to what the state machine holds; committed
 entries after it come again. A storage that has lost what it promised must not be started under its
