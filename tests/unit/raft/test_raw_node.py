@@ -334,6 +334,7 @@ def test_a_ready_does_not_change_after_it_was_handed_out() -> None:
     node = _leader()
     node.propose([b"x"])
     ready = node.ready()
+    _storage_of(node).append(ready.entries)
     node.advance()
     counts = [len(ready.entries), len(ready.messages), len(ready.read_states)]
     node.propose([b"y"])
