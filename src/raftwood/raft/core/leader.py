@@ -123,7 +123,8 @@ def _on_append_accepted(raft: "Raft", message: Message, progress: Progress) -> N
         # The log meets the follower's again, by this snapshot or by one from elsewhere.
         progress.become_replicate()
     own = node == raft.id
-    if replication.try_commit(raft):
+    # What is committed already cannot commit more: that spares the last answers the counting.
+    if index > raft.log.committed and replication.try_commit(raft):
         _release_postponed_reads(raft)
         replication.broadcast_append(raft)
     elif not own and progress.can_bump_commit(raft.log.committed):
