@@ -1,0 +1,231 @@
+"""The log as raft sees it: what storage holds, followed by what is not durable yet.
+
+    applied <= applying <= committed <= last index
+
+`applying` entries were handed to the state machine, `applied` ones came back from it.
+"""
+
+from raftwood.base.errors import InvariantViolated, OutOfRange
+from raftwood.raft.core.errors import EntryCompacted, EntryMissing
+from raftwood.raft.core.messages import (
+    NO_ENTRIES,
+    UNLIMITED,
+    Entry,
+    Snapshot,
+    entries_bytes,
+    limit_entries,
+)
+from raftwood.raft.core.storage import Storage
+from raftwood.raft.core.unstable import Unstable
+
+
+class RaftLog:
+    """One group's log on one node."""
+
+    __slots__ = (
+        "_applying_bytes",
+        "_applying_bytes_max",
+        "_applying_paused",
+        "applied",
+        "applying",
+        "committed",
+        "last_index",
+        "storage",
+        "unstable",
+    )
+
+    def __init__(self, storage: Storage, *, applying_bytes_max: int = UNLIMITED) -> None:
+        self.storage = storage
+        first, last = storage.first_index(), storage.last_index()
+        self.committed = self.applying = self.applied = first - 1
+        self.last_index = last
+        self.unstable = Unstable(last + 1)
+        self._applying_bytes_max = applying_bytes_max
+        self._applying_bytes = 0
+        self._applying_paused = False
+
+    @property
+    def first_index(self) -> int:
+        snapshot = self.unstable.snapshot
+        return self.storage.first_index() if snapshot is None else snapshot.index + 1
+
+    def term(self, index: int) -> int:
+        """The term of an entry; raises `OutOfRange` for what the log does not hold."""
+        unstable = self.unstable
+        position = index - unstable.offset
+        if 0 <= position < len(unstable.entries):
+            return unstable.entries[position].term
+        if position >= 0:
+            raise EntryMissing(f"entry {index} lies after the last, {self.last_index}")
+        if unstable.snapshot is None:
+            return self.storage.term(index)
+        # What the storage still holds is void: the snapshot takes its place.
+        if index == unstable.snapshot.index:
+            return unstable.snapshot.term
+        raise EntryCompacted(f"entry {index} lies before the first, {self.first_index}")
+
+    def last_term(self) -> int:
+        return self.term(self.last_index)
+
+    def holds(self, index: int, *, term: int) -> bool:
+        """Whether the log has an entry of that index and term."""
+        unstable = self.unstable
+        position = index - unstable.offset
+        if 0 <= position < len(unstable.entries):
+            return unstable.entries[position].term == term
+        if index > self.last_index:
+            return False
+        try:
+            return self.term(index) == term
+        except OutOfRange:
+            return False
+
+    def up_to_date(self, index: int, *, term: int) -> bool:
+        """Whether a log that ends there is at least as complete as this one (Raft, 5.4.1)."""
+        last_term = self.last_term()
+        return term > last_term or (term == last_term and index >= self.last_index)
+
+    def entries(self, low: int, bytes_max: int) -> list[Entry]:
+        """Entries from an index to the end, within a size."""
+        if low > self.last_index:
+            return NO_ENTRIES
+        return self.slice(low, self.last_index + 1, bytes_max)
+
+    def slice(self, low: int, high: int, bytes_max: int) -> list[Entry]:
+        """Entries from `low` to below `high`, within a size but at least one."""
+        unstable = self.unstable
+        offset = unstable.offset
+        if low >= offset:
+            return limit_entries(unstable.entries[low - offset : high - offset], bytes_max)
+        if low < self.first_index:
+            raise EntryCompacted(f"entry {low} lies before the first, {self.first_index}")
+        stored = self.storage.entries(low, min(high, offset), bytes_max)
+        if high <= offset or len(stored) < offset - low:
+            return stored
+        room = bytes_max - entries_bytes(stored) if bytes_max < UNLIMITED else bytes_max
+        if room <= 0:
+            return stored
+        following = limit_entries(unstable.entries[: high - offset], room)
+        if bytes_max < UNLIMITED and len(following) == 1 and entries_bytes(following) > room:
+            return stored
+        return stored + following
+
+    def append(self, entries: list[Entry]) -> None:
+        """Add entries, replacing what stands at and after the first of them."""
+        if not entries:
+            return
+        if entries[0].index <= self.committed:
+            raise InvariantViolated(
+                f"entry {entries[0].index} would replace a committed one (up to {self.committed})"
+            )
+        self.unstable.truncate_and_append(entries)
+        self.last_index = entries[-1].index
+
+    def try_append(
+        self, previous_index: int, previous_term: int, entries: list[Entry], commit: int
+    ) -> bool:
+        """Take a leader's entries if the log meets them at the previous one (Raft, 5.3)."""
+        if not self.holds(previous_index, term=previous_term):
+            return False
+        last = previous_index + len(entries)
+        if entries:
+            new = entries
+            if previous_index < self.last_index:
+                new = entries[self._matching(entries) :]
+            self.append(new)
+        self.commit_to(min(commit, last))
+        return True
+
+    def _matching(self, entries: list[Entry]) -> int:
+        """How many of the entries stand in the log already; a conflict ends them."""
+        for position, entry in enumerate(entries):
+            if not self.holds(entry.index, term=entry.term):
+                return position
+        return len(entries)
+
+    def find_conflict(self, index: int, term: int) -> tuple[int, int]:
+        """The last entry up to an index whose term is not above the given one, and its term.
+
+        Both sides use it to skip a whole term in one round of probing (Raft, 5.3, end). Term zero
+        stands for an entry that is no longer known.
+        """
+        while index > 0:
+            try:
+                ours = self.term(index)
+            except OutOfRange:
+                return index, 0
+            if ours <= term:
+                return index, ours
+            index -= 1
+        return 0, 0
+
+    def commit_to(self, index: int) -> None:
+        if index <= self.committed:
+            return
+        if index > self.last_index:
+            raise InvariantViolated(
+                f"commit index {index} lies after the last entry, {self.last_index}: "
+                "the log was truncated or lost"
+            )
+        self.committed = index
+
+    def try_commit(self, index: int, *, term: int) -> bool:
+        """Commit up to an entry if it is of the given term.
+
+        A leader counts replicas for entries of its own term only: an older entry on a majority may
+        still be replaced (Raft, 5.4.2 and figure 8).
+        """
+        if index > self.committed and term and self.holds(index, term=term):
+            self.commit_to(index)
+            return True
+        return False
+
+    def _appliable(self, *, allow_unstable: bool) -> int:
+        if allow_unstable:
+            return self.committed
+        return min(self.committed, self.unstable.offset - 1)
+
+    def has_next_committed(self, *, allow_unstable: bool) -> bool:
+        if self._applying_paused or self.unstable.snapshot is not None:
+            return False
+        committed = self.committed
+        if self.applying >= committed:
+            return False
+        return allow_unstable or self.applying < self.unstable.offset - 1
+
+    def next_committed(self, *, allow_unstable: bool) -> list[Entry]:
+        """What may be applied next; nothing overtakes a snapshot that is on its way."""
+        if not self.has_next_committed(allow_unstable=allow_unstable):
+            return NO_ENTRIES
+        high = self._appliable(allow_unstable=allow_unstable) + 1
+        room = self._applying_bytes_max - self._applying_bytes
+        return self.slice(self.applying + 1, high, room)
+
+    def accept_applying(self, index: int, size: int, *, allow_unstable: bool) -> None:
+        """Entries up to an index were handed out to be applied."""
+        if index > self.committed:
+            raise InvariantViolated(f"entry {index} is applied before it is committed")
+        self.applying = index
+        self._applying_bytes += size
+        # A batch that was cut short is waited for, so that the limit holds for what is under way.
+        self._applying_paused = (
+            self._applying_bytes >= self._applying_bytes_max
+            or index < self._appliable(allow_unstable=allow_unstable)
+        )
+
+    def applied_to(self, index: int, size: int) -> None:
+        """Entries up to an index have been applied."""
+        if not self.applied <= index <= self.committed:
+            raise InvariantViolated(
+                f"applied up to {index}, outside {self.applied} to {self.committed}"
+            )
+        self.applied = index
+        self.applying = max(self.applying, index)
+        self._applying_bytes = max(0, self._applying_bytes - size)
+        self._applying_paused = self._applying_bytes >= self._applying_bytes_max
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue after a snapshot; all entries give way to it."""
+        self.committed = snapshot.index
+        self.last_index = snapshot.index
+        self.unstable.restore(snapshot)

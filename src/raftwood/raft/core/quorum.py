@@ -1,0 +1,100 @@
+"""Majorities, single and joint: who has won a vote and which index is committed.
+
+A joint configuration decides only what both of its halves decide (Raft dissertation, section 4.3).
+An empty half agrees to everything, so that an ordinary configuration is a joint one with an empty
+second half.
+"""
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+
+from raftwood.raft.core.messages import UNLIMITED
+
+
+class VoteResult(Enum):
+    """The state of an election as one voter set sees it."""
+
+    PENDING = "VotePending"
+    LOST = "VoteLost"
+    WON = "VoteWon"
+
+
+def majority_committed(voters: Collection[int], acknowledged: Mapping[int, int]) -> int:
+    """The highest index that a majority has acknowledged; unheard voters count as zero."""
+    count = len(voters)
+    if not count:
+        return UNLIMITED
+    if count == 1:
+        (voter,) = voters
+        return acknowledged.get(voter, 0)
+    get = acknowledged.get
+    indexes = sorted([get(voter, 0) for voter in voters])
+    return indexes[count - (count // 2 + 1)]
+
+
+def majority_vote(voters: Collection[int], votes: Mapping[int, bool]) -> VoteResult:
+    """The outcome among voters; who has not answered may still do so."""
+    if not voters:
+        return VoteResult.WON
+    granted = refused = 0
+    for voter in voters:
+        vote = votes.get(voter)
+        if vote is None:
+            continue
+        if vote:
+            granted += 1
+        else:
+            refused += 1
+    quorum = len(voters) // 2 + 1
+    if granted >= quorum:
+        return VoteResult.WON
+    if len(voters) - refused >= quorum:
+        return VoteResult.PENDING
+    return VoteResult.LOST
+
+
+def joint_committed(
+    incoming: Collection[int], outgoing: Collection[int], acknowledged: Mapping[int, int]
+) -> int:
+    """The highest index that both halves have committed."""
+    committed = majority_committed(incoming, acknowledged)
+    if outgoing:
+        return min(committed, majority_committed(outgoing, acknowledged))
+    return committed
+
+
+def joint_vote(
+    incoming: Collection[int], outgoing: Collection[int], votes: Mapping[int, bool]
+) -> VoteResult:
+    """Won if both halves are won, lost if either is lost."""
+    first = majority_vote(incoming, votes)
+    second = majority_vote(outgoing, votes)
+    if first is second:
+        return first
+    if VoteResult.LOST in (first, second):
+        return VoteResult.LOST
+    return VoteResult.PENDING
+
+
+def describe_committed(voters: Collection[int], acknowledged: Mapping[int, int]) -> str:
+    """A table of what each voter acknowledged; a longer bar means more voters are behind it."""
+    if not voters:
+        return "<empty majority quorum>"
+    count = len(voters)
+    bars: dict[int, int] = {}
+    previous_index, previous_bar = 0, 0
+    for position, (index, voter) in enumerate(
+        sorted((acknowledged.get(voter, 0), voter) for voter in voters)
+    ):
+        if index > previous_index and position:
+            previous_bar = position
+        previous_index = index
+        bars[voter] = previous_bar
+    lines = [" " * count + "    idx"]
+    for voter in sorted(voters):
+        if voter in acknowledged:
+            bar = "x" * bars[voter] + ">" + " " * (count - bars[voter])
+        else:
+            bar = "?" + " " * count
+        lines.append(f"{bar} {acknowledged.get(voter, 0):5d}    (id={voter})")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,267 @@
+"""The door to one raft node: calls and messages in, `Ready` out. See the package for the duties."""
+
+from raftwood.base.errors import InvariantViolated
+from raftwood.raft.core import reconfiguration
+from raftwood.raft.core.changes import Change, change_entry
+from raftwood.raft.core.errors import LocalMessageRefused, UnknownPeer
+from raftwood.raft.core.messages import (
+    APPEND_THREAD,
+    APPLY_THREAD,
+    EMPTY_HARD_STATE,
+    IS_LOCAL,
+    IS_RESPONSE,
+    ConfState,
+    Entry,
+    HardState,
+    Message,
+    MessageKind,
+    entries_bytes,
+    is_storage_thread,
+)
+from raftwood.raft.core.raft import Raft
+from raftwood.raft.core.ready import Ready, SoftState
+from raftwood.raft.core.settings import RaftSettings
+from raftwood.raft.core.status import Status, status_of
+from raftwood.raft.core.storage import Storage
+
+
+class RawNode:
+    """One node. Not safe for threads; nothing here blocks or reads a clock."""
+
+    __slots__ = ("_async_writes", "_hard_state", "_lead", "_on_advance", "_role", "raft")
+
+    def __init__(self, settings: RaftSettings, storage: Storage) -> None:
+        self.raft = Raft(settings, storage)
+        """The state behind the door, for tests and status; hosts leave it alone."""
+        self._async_writes = settings.async_storage_writes
+        self._lead, self._role = self.raft.lead, self.raft.role
+        self._hard_state = self.raft.hard_state()
+        self._on_advance: list[Message] = []
+
+    # In
+
+    def tick(self) -> None:
+        """One tick of time has passed."""
+        self.raft.tick()
+
+    def step(self, message: Message) -> None:
+        """Take a message from a peer or from a storage thread.
+
+        Raises `LocalMessageRefused` for what a peer must not send, `UnknownPeer` for answers of a
+        node that was removed, itself included, and `ProposalDropped` for a forwarded proposal that
+        found no leader: all three may be ignored.
+        """
+        kind = message.kind
+        source = message.source
+        if not is_storage_thread(source):
+            if IS_LOCAL[kind]:
+                raise LocalMessageRefused(f"{kind.name} from node {source} is a local message")
+            if IS_RESPONSE[kind] and source not in self.raft.tracker.progress:
+                raise UnknownPeer(f"{kind.name} from node {source}, which is no member")
+        self.raft.step(message)
+
+    def propose(self, payloads: list[bytes]) -> None:
+        """Append payloads, an entry each; raises `ProposalDropped` if nothing was appended.
+
+        They may still get lost before they are committed: only applying them shows success.
+        """
+        entries = [Entry(payload=payload) for payload in payloads]
+        self.raft.step(Message(MessageKind.PROPOSE, source=self.raft.id, entries=entries))
+
+    def propose_change(self, change: Change) -> None:
+        """Propose a membership change; one that does not fit is committed as an empty entry."""
+        entries = [change_entry(change)]
+        self.raft.step(Message(MessageKind.PROPOSE, source=self.raft.id, entries=entries))
+
+    def apply_change(self, entry: Entry) -> ConfState:
+        """Put a change into force while its entry is applied; the answer goes into snapshots."""
+        return reconfiguration.apply_change(self.raft, entry)
+
+    def campaign(self) -> None:
+        """Stand for election now."""
+        self.raft.step(Message(MessageKind.HUP))
+
+    def read_index(self, context: bytes) -> None:
+        """Ask for an index to read at; a `ReadState` with the same context answers, or nothing."""
+        self.raft.step(Message(MessageKind.READ_INDEX, context=context))
+
+    def transfer_leadership(self, target: int) -> None:
+        """Let another voter take over; it has an election timeout to do so."""
+        self.raft.step(Message(MessageKind.TRANSFER_LEADER, source=target))
+
+    def forget_leader(self) -> None:
+        """Vote and stand as if the leader were gone; the next word from it ends that."""
+        self.raft.step(Message(MessageKind.FORGET_LEADER))
+
+    def report_unreachable(self, node: int) -> None:
+        """The transport lost messages to a node."""
+        self.raft.step(Message(MessageKind.UNREACHABLE, source=node))
+
+    def report_snapshot(self, node: int, *, failed: bool) -> None:
+        """The transport has sent a snapshot to a node, or given up."""
+        self.raft.step(Message(MessageKind.SNAPSHOT_STATUS, source=node, rejected=failed))
+
+    # Out
+
+    def has_ready(self) -> bool:
+        """Whether `ready` would hand out anything."""
+        raft = self.raft
+        if raft.messages or raft.messages_after_append or raft.read_states:
+            return True
+        log = raft.log
+        return (
+            log.unstable.has_next_entries()
+            or log.has_next_committed(allow_unstable=not self._async_writes)
+            or log.unstable.next_snapshot() is not None
+            or raft.lead != self._lead
+            or raft.role is not self._role
+            or self._new_hard_state() is not None
+        )
+
+    def _new_hard_state(self) -> HardState | None:
+        raft, known = self.raft, self._hard_state
+        if (
+            raft.log.committed == known.commit
+            and raft.term == known.term
+            and raft.vote == known.vote
+        ):
+            return None
+        state = raft.hard_state()
+        return None if state == EMPTY_HARD_STATE else state
+
+    def ready(self) -> Ready:
+        """Hand out all work there is.
+
+        `advance` comes before the next call, unless writes are asynchronous.
+        """
+        raft, log = self.raft, self.raft.log
+        allow_unstable = not self._async_writes
+        entries = log.unstable.next_entries()
+        committed = log.next_committed(allow_unstable=allow_unstable)
+        hard_state = self._new_hard_state()
+        must_sync = bool(entries)
+        if hard_state is not None and not must_sync:
+            known = self._hard_state
+            must_sync = hard_state.term != known.term or hard_state.vote != known.vote
+        soft_state = None
+        if raft.lead != self._lead or raft.role is not self._role:
+            soft_state = SoftState(raft.lead, raft.role)
+            self._lead, self._role = raft.lead, raft.role
+        ready = Ready(
+            soft_state,
+            hard_state,
+            raft.read_states,
+            entries,
+            log.unstable.next_snapshot(),
+            committed,
+            raft.messages,
+            must_sync,
+        )
+        self._hand_over(ready)
+        raft.read_states = []
+        raft.messages = []
+        raft.messages_after_append = []
+        if hard_state is not None:
+            self._hard_state = hard_state
+        log.unstable.accept_in_progress()
+        if committed:
+            log.accept_applying(
+                committed[-1].index, entries_bytes(committed), allow_unstable=allow_unstable
+            )
+        return ready
+
+    def _hand_over(self, ready: Ready) -> None:
+        """Decide who delivers what waits for storage: its threads, or `advance`."""
+        raft = self.raft
+        after_append = raft.messages_after_append
+        if self._async_writes:
+            if ready.entries or ready.hard_state or ready.snapshot or after_append:
+                ready.messages.append(self._storage_append(ready))
+            if ready.committed_entries:
+                ready.messages.append(self._storage_apply(ready))
+            return
+        if self._on_advance:
+            raise InvariantViolated("the last Ready has not been advanced")
+        for message in after_append:
+            if message.target == raft.id:
+                self._on_advance.append(message)
+            else:
+                ready.messages.append(message)
+        response = self._append_response(ready)
+        if response is not None:
+            self._on_advance.append(response)
+        if ready.committed_entries:
+            self._on_advance.append(self._apply_response(ready))
+
+    def advance(self) -> None:
+        """The last `Ready` is dealt with: stored, sent and applied."""
+        if self._async_writes:
+            raise InvariantViolated("advance has no meaning with asynchronous storage writes")
+        steps, self._on_advance = self._on_advance, []
+        for message in steps:
+            self.raft.step(message)
+
+    # Storage threads
+
+    def _storage_append(self, ready: Ready) -> Message:
+        raft = self.raft
+        message = Message(
+            MessageKind.STORAGE_APPEND,
+            APPEND_THREAD,
+            raft.id,
+            entries=ready.entries,
+            snapshot=ready.snapshot,
+            responses=raft.messages_after_append,
+        )
+        state = ready.hard_state
+        if state is not None:
+            # All three or none, so that the message says whether there is a new hard state.
+            message.term, message.vote, message.commit = state.term, state.vote, state.commit
+        response = self._append_response(ready)
+        if response is not None:
+            message.responses.append(response)
+        return message
+
+    def _append_response(self, ready: Ready) -> Message | None:
+        """What tells raft that entries are durable; not needed where none are on their way.
+
+        It carries the current term: if the term has changed when it comes back, the entries may
+        have been replaced by others of the same index and term, and it must not count. Any entries
+        that are still good go out with the next response.
+        """
+        raft = self.raft
+        unstable = raft.log.unstable.entries
+        if not unstable and ready.snapshot is None:
+            return None
+        response = Message(
+            MessageKind.STORAGE_APPEND_RESPONSE,
+            raft.id,
+            APPEND_THREAD,
+            term=raft.term,
+            snapshot=ready.snapshot,
+        )
+        if unstable:
+            response.index, response.log_term = unstable[-1].index, unstable[-1].term
+        return response
+
+    def _storage_apply(self, ready: Ready) -> Message:
+        return Message(
+            MessageKind.STORAGE_APPLY,
+            APPLY_THREAD,
+            self.raft.id,
+            entries=ready.committed_entries,
+            responses=[self._apply_response(ready)],
+        )
+
+    def _apply_response(self, ready: Ready) -> Message:
+        return Message(
+            MessageKind.STORAGE_APPLY_RESPONSE,
+            self.raft.id,
+            APPLY_THREAD,
+            entries=ready.committed_entries,
+        )
+
+    # Questions
+
+    def status(self) -> Status:
+        return status_of(self.raft)

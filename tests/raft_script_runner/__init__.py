@@ -1,0 +1,1 @@
+"""Runs raft scripts: commands, their input, and what they must print."""
