@@ -48,6 +48,9 @@ class Committer:
     ) -> None:
         self._environment = environment
         self._settings = settings
+        # Looked up for every record.
+        self._pending_bytes_max = settings.pending_bytes_max
+        self._flush_bytes_max = settings.flush_bytes_max
         self._segments = segments
         self._log_seed = log_seed
         self._loop = asyncio.get_running_loop()
@@ -85,24 +88,23 @@ class Committer:
         `done` is called when they are durable.
         """
         pending_bytes = self.pending_bytes  # one write is taken, however large, if nothing waits
-        if pending_bytes and pending_bytes + record_bytes > self._settings.pending_bytes_max:
+        if pending_bytes and pending_bytes + record_bytes > self._pending_bytes_max:
             raise Overloaded(f"{pending_bytes} bytes wait for the disk already: send less, or wait")
         flush = self._open
-        position = flush.start + FLUSH_HEADER_BYTES + flush.body_bytes
+        body_bytes = flush.body_bytes
+        position = flush.start + FLUSH_HEADER_BYTES + body_bytes
         if position + record_bytes > self._limit:
             self._turn_segment(record_bytes, may_use_reserve=may_use_reserve)
-            flush = self._open
-            position = flush.end
-        elif flush.body_bytes + record_bytes > self._settings.flush_bytes_max and flush.body_bytes:
+            flush, body_bytes, position = self._open, self._open.body_bytes, self._open.end
+        elif body_bytes + record_bytes > self._flush_bytes_max and body_bytes:
             self._seal_open(next_start=position)
-            flush = self._open
-            position = flush.end
+            flush, body_bytes, position = self._open, 0, self._open.end
         flush.buffers += buffers
-        flush.body_bytes += record_bytes
+        flush.body_bytes = body_bytes + record_bytes
         flush.record_count += record_count
         if done is not None:
             flush.dones.append(done)
-        self.pending_bytes += record_bytes
+        self.pending_bytes = pending_bytes + record_bytes
         if not self._pump_scheduled and len(self._in_flight) < _IN_FLIGHT_MAX:
             self._pump_scheduled = True
             self._loop.call_soon(self.pump)

@@ -68,6 +68,9 @@ class SegmentLog:
         log_id = recovered.log_id or environment.random.randbytes(16)
         self._files = environment.files
         self._settings = settings
+        # Looked up for every record.
+        self._write_bytes_max = settings.write_bytes_max
+        self._runs_live_max = settings.runs_live_max
         self._folder = folder
         self._groups: dict[int, GroupIndex] = recovered.groups
         self._live: LiveBytes = recovered.live
@@ -138,7 +141,7 @@ class SegmentLog:
             or not 0 < count <= COUNT_MAX
             or not 0 <= term <= NUMBER_MAX
             or first_index + count > NUMBER_MAX
-            or self._run_count >= self._settings.runs_live_max
+            or self._run_count >= self._runs_live_max
             or self._unusable is not None
         ):
             # New, or wrong in a way that is told there.
@@ -146,7 +149,7 @@ class SegmentLog:
             return
         payload_bytes = len(payload)
         record_bytes = RECORD_HEADER_BYTES + payload_bytes
-        if record_bytes > self._settings.write_bytes_max:
+        if record_bytes > self._write_bytes_max:
             raise self._too_large(record_bytes)
         header = encode_record_header(KIND_RUN, 0, group, term, first_index, count, payload)
         position = self._committer.take((header, payload), record_bytes, 1, done)
