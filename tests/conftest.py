@@ -1,9 +1,10 @@
-"""What every test gets: leaks of tasks, sockets, threads and processes fail it.
+"""What every test gets: tasks, sockets, threads and processes left behind fail it.
 
 Also counts the tests whose component this machine does not have, by name: `needs` marks them, the
 summary prints them, and nothing is skipped in silence.
 """
 
+import asyncio
 import gc
 import threading
 import time
@@ -38,6 +39,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line("not available on this machine: nothing, all tests ran")
     for name, count in sorted(_not_available.items()):
         terminalreporter.write_line(f"not available on this machine: {name}: {count} tests")
+
+
+@pytest.fixture(autouse=True)
+def _no_task_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A loop that ends cancels its tasks in silence; here they are counted first."""
+    cancel_all = asyncio.runners._cancel_all_tasks  # type: ignore[attr-defined]
+    left: list[str] = []
+
+    def count_and_cancel(loop: asyncio.AbstractEventLoop) -> None:
+        left.extend(map(repr, asyncio.all_tasks(loop)))
+        cancel_all(loop)
+
+    monkeypatch.setattr(asyncio.runners, "_cancel_all_tasks", count_and_cancel)
+    yield
+    if left:
+        pytest.fail(f"tasks left behind: {', '.join(left)}")
 
 
 @pytest.fixture(autouse=True)
