@@ -33,7 +33,12 @@ def test_tallies_add_up_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
     more = load(tmp_path)
     assert more.counts["fuzz inputs: frames"] == 60
     assert more.counts["crash images: log"] == 9
-    assert more.done == {"toy": [(0, 1)], "images": [(0, 3)], "fuzz": [(0, 3)]}
+    assert more.done == {
+        "toy": [(0, 1)],
+        "raft": [(0, 1)],
+        "images": [(0, 3)],
+        "fuzz": [(0, 3)],
+    }
     assert "60 │ 100,000,000" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""What one seed does, by kind: a simulation of the toy, crash images, or fuzz inputs.
+"""What one seed does, by kind: a simulation of the toy, raft events, crash images, or fuzz inputs.
 
 The amounts per seed are balanced so that about 24,000 seeds reach every long figure.
 """
@@ -9,6 +9,7 @@ import msgspec
 
 from raftwood.simulation import fuzz
 from tests.fuzz_targets import TARGETS
+from tests.simulation.raft_model.world import run as run_raft
 from tests.simulation.store_images import FolderImages, LogImages
 from tests.simulation.toy.cluster import run_toy
 
@@ -16,6 +17,7 @@ TWICE_EVERY = 10
 """One seed of so many is run twice."""
 IMAGES = 50
 FUZZ_INPUTS = 6_000
+RAFT_EVENTS = 40_000
 
 Counts = dict[str, float]
 
@@ -71,7 +73,16 @@ def _fuzz(seed: int) -> Counts:
     }
 
 
-KINDS: dict[str, Callable[[int], Counts]] = {"toy": _toy, "images": _images, "fuzz": _fuzz}
+def _raft(seed: int) -> Counts:
+    return {"raft: sans-io events": run_raft(seed, RAFT_EVENTS).events}
+
+
+KINDS: dict[str, Callable[[int], Counts]] = {
+    "toy": _toy,
+    "raft": _raft,
+    "images": _images,
+    "fuzz": _fuzz,
+}
 
 
 def run_seed(kind: str, seed: int) -> Result:

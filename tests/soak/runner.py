@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 
+from raftwood.base.logs import set_up_logs
+from raftwood.base.sections import LoggingSettings
 from tests.soak.kinds import Result, run_seed
 
 _AHEAD_PER_WORKER = 4
@@ -20,7 +22,7 @@ def run_jobs(jobs: Iterable[Job], workers: int) -> Generator[Result]:
         return
     # Forked children would inherit the display's thread in whatever state it is.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_leave_interrupts_alone) as executor:
+    with ProcessPoolExecutor(workers, context, initializer=_prepare_worker) as executor:
         waiting: deque[Future[Result]] = deque()
         try:
             for kind, seed in jobs:
@@ -33,6 +35,8 @@ def run_jobs(jobs: Iterable[Job], workers: int) -> Generator[Result]:
             executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _leave_interrupts_alone() -> None:
+def _prepare_worker() -> None:
     """Ctrl-C reaches the whole process group; only the parent acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Full disks and the like are the daily bread here.
+    set_up_logs(LoggingSettings(level="error"), clock=None)
