@@ -120,6 +120,7 @@ class LogImages:
                     written += 1
                 await self._something_else(rng, store.log)
             self._recording.file_system.capacity_bytes = None
+            await store.log.sync()  # closing at once would give up what still waits for room
             await store.close()
 
     async def _something_else(self, rng: random.Random, log: SegmentLog) -> None:
