@@ -110,23 +110,26 @@ class Server:
             await asyncio.sleep(0)
         for session in list(self._sessions):
             session.drain()
+        # Not asyncio.timeout: before Python 3.11.3 it ends this early where the task that closes
+        # was itself cancelled, which is how most servers end.
+        loop = asyncio.get_running_loop()
+        cutting = loop.call_later(drain_timeout_ms / 1000, self._cut_all)
         try:
-            async with asyncio.timeout(drain_timeout_ms / 1000):
-                await self._is_empty.wait()
-        except TimeoutError:
-            for session in list(self._sessions):
-                session.cut()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        try:
-            async with asyncio.timeout(CANCEL_TIMEOUT_S):
-                await asyncio.gather(*tasks, return_exceptions=True)
-        except TimeoutError:
-            _log.error("handlers do not end although cancelled", count=len(self._tasks))
-        await self._is_empty.wait()
+            await self._is_empty.wait()
+        finally:
+            cutting.cancel()
+        if self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            _, stubborn = await asyncio.wait(list(self._tasks), timeout=CANCEL_TIMEOUT_S)
+            if stubborn:
+                _log.error("handlers do not end although cancelled", count=len(stubborn))
         for listener in self._listeners:
             await listener.wait_closed()
+
+    def _cut_all(self) -> None:
+        for session in list(self._sessions):
+            session.cut()
 
     async def __aenter__(self) -> Self:
         return self

@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 def _restore() -> Iterator[None]:
     yield
     structlog.contextvars.clear_contextvars()
-    structlog.reset_defaults()
+    set_up_logs(LoggingSettings(level="warning", format="text"), clock=None)  # as at import
 
 
 def _json_log(level: str = "info") -> io.StringIO:

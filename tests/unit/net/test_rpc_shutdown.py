@@ -89,6 +89,35 @@ def test_what_does_not_finish_in_time_is_cut(run: Run) -> None:
     run(main())
 
 
+def test_a_server_closes_in_order_when_its_own_task_is_cancelled(run: Run) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        async with serving(handlers.service) as (server, port):
+            connection = await dial(port)
+            call = connection.call(WAIT, b"", 5_000)
+            await eventually(lambda: handlers.started == 1)
+
+            async def serve() -> None:
+                try:
+                    await asyncio.get_running_loop().create_future()
+                finally:
+                    await server.close(30)
+                    closed.append((server.task_count, server.connection_count))
+
+            closed: list[tuple[int, int]] = []
+            task = asyncio.create_task(serve())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert closed == [(0, 0)]
+            with pytest.raises((ShuttingDown, ConnectionLost)):
+                await call
+            await connection.wait_closed()
+
+    run(main())
+
+
 def test_closing_a_connection_fails_its_calls(run: Run) -> None:
     async def main() -> None:
         handlers = Handlers()
