@@ -12,9 +12,11 @@ from raftwood.base.errors import InvalidInput, NotFound, OutOfRange, ShuttingDow
 from raftwood.base.seams import Change, Compare, KeyOperation, MetaStore, RemoveKey, SetKey
 
 
-async def _follow(store: MetaStore, prefix: str, after: int, until: int) -> list[Change]:
+async def _follow(
+    store: MetaStore, prefix: str, after: int, until: int, into: list[Change] | None = None
+) -> list[Change]:
     """What a watch tells, up to the change with a version."""
-    seen: list[Change] = []
+    seen: list[Change] = [] if into is None else into
     async for changes in store.watch(prefix, after_version=after):
         assert len({change.version for change in changes}) == 1
         seen += changes
@@ -95,11 +97,15 @@ class MetaSuite:
 
         async def main() -> None:
             async with self.opened(folder) as store:
+                live: list[Change] = []
                 async with asyncio.TaskGroup() as group:
-                    watch = group.create_task(_follow(store, "w/", 0, 10**30), name="watch")
+                    watch = group.create_task(_follow(store, "w/", 0, 10**30, live))
                     done = asyncio.gather(*(write(store, seed) for seed in range(3)))
                     await done
                     watch.cancel()
+                told = [change.version for change in live]
+                assert told
+                assert told == sorted(told)
                 end = (await store.transact((), (SetKey("w/end", b""),))).version
                 seen = await _follow(store, "w/", 0, end)
                 versions = [change.version for change in seen]
