@@ -25,6 +25,7 @@ EXIT_BROKEN_PIPE: Final = 141
 _COMMANDS: Final = {
     "config": ("raftwood.app.commands.config:app", "Show and check the configuration."),
     "store": ("raftwood.app.commands.store:app", "Check and dump a data folder."),
+    "meta": ("raftwood.app.commands.meta:app", "Read, change and watch a metastore."),
     "demo": ("raftwood.app.commands.demo:app", "See what Raftwood does, on this machine."),
 }
 """Name → where its `cyclopts.App` is, and its line in the help."""

@@ -53,30 +53,143 @@ class Versioned(msgspec.Struct, frozen=True):
 
     value: bytes
     version: int
+    lease: int = 0
+    """The lease that the key goes away with; 0 for none."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One step in a key's history; `value` is None where the key was removed."""
+    """The latest step of a key; `value` is None where the key was removed."""
 
     key: str
     value: bytes | None
     version: int
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """One key of a range."""
+
+    key: str
+    value: bytes
+    version: int
+    lease: int = 0
+
+
+class KeyRange(msgspec.Struct, frozen=True):
+    """Keys in order. Every change up to `version` is in it: a watch after that misses nothing."""
+
+    entries: tuple[Entry, ...]
+    version: int
+    next_start: str | None = None
+    """Where to read on, if the limit left something out."""
+
+
+class Compare(msgspec.Struct, frozen=True, array_like=True):
+    """True while the key's version is the one named; 0 stands for an absent key."""
+
+    key: str
+    version: int
+
+
+class SetKey(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Set a key, under a lease if one is given."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+class RemoveKey(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Remove a key, or nothing if there is none."""
+
+    key: str
+
+
+KeyOperation = SetKey | RemoveKey
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Which branch of a transaction was taken, and the store's version after it."""
+
+    held: bool
+    version: int
+
+
+class MetaStatus(msgspec.Struct, frozen=True):
+    """Figures for people and tests."""
+
+    version: int
+    keys: int
+    leases: int
+    oldest_watch: int
+    """A watch can begin after this version or any later one."""
+
+
 class MetaStore(Protocol):
-    """A small, consistent key-value store."""
+    """A small, consistent key-value store.
+
+    The store counts one version up with each transaction that changes something; a key's version
+    is the store's at its last change. So versions never go back, not even over a removal, and
+    versions of different keys can be compared. Every answer is of durable state, and includes all
+    that was answered to anybody before the call.
+    """
 
     async def get(self, key: str) -> Versioned | None: ...
 
-    async def compare_and_set(self, key: str, value: bytes | None, *, version: int) -> int | None:
+    async def range(
+        self, *, prefix: str = "", start: str = "", end: str | None = None, limit: int = 1000
+    ) -> KeyRange:
+        """Keys below a prefix with start ≤ key < end, in order of their code points."""
+        ...
+
+    async def compare_and_set(
+        self, key: str, value: bytes | None, *, version: int, lease: int = 0
+    ) -> int | None:
         """Set (or with None, remove) the key if its version still is `version` (0: absent).
 
-        Returns the new version, or None where somebody else was first.
+        Returns the store's new version, or None where somebody else was first.
         """
         ...
 
-    def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[Change]:
-        """Every later change of keys below the prefix, in order, none left out."""
+    async def transact(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[KeyOperation],
+        otherwise: Sequence[KeyOperation] = (),
+    ) -> Outcome:
+        """Carry out `then` if all compares hold, else `otherwise`; all in one step, as one version.
+
+        No branch names a key twice.
+        """
+        ...
+
+    async def grant_lease(self, *, ttl_ms: int) -> int:
+        """A lease that ends, with all keys under it in one step, once nobody renewed it for so
+        long; perhaps somewhat later, never earlier. A key set under it renews it.
+        """
+        ...
+
+    async def keep_alive(self, lease: int) -> None:
+        """Begin the lease's time anew; `NotFound` where it has ended."""
+        ...
+
+    async def revoke_lease(self, lease: int) -> None:
+        """End the lease and remove its keys; nothing where it has ended already."""
+        ...
+
+    def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+        """Later changes of keys below the prefix: one tuple per version, versions going up.
+
+        Several changes of one key may be told as its latest alone; the last one is always told,
+        and nothing is ever told out of order. Whoever resumes after the last version that it got
+        misses nothing. `OutOfRange` where removals since `after_version` are no longer known, or
+        the version is not this store's: read the range again, and watch after its version.
+        """
+        ...
+
+    async def status(self) -> MetaStatus: ...
+
+    async def close(self) -> None:
+        """Watches end with `ShuttingDown`."""
         ...
 
 

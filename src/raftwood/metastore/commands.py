@@ -1,0 +1,140 @@
+"""Commands and results of the metastore, as bytes: what a log keeps and a raft group agrees on."""
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput, RaftwoodError, TooLarge, error_class
+from raftwood.base.seams import Compare, KeyOperation, Outcome, SetKey
+
+KEY_BYTES_MAX = 512
+VALUE_BYTES_MAX = 512 << 10
+TRANSACTION_KEYS_MAX = 64
+TRANSACTION_BYTES_MAX = 640 << 10
+"""Below what ZooKeeper takes in one request, so that every store keeps the same promise."""
+TTL_MS_MAX = 24 * 3600 * 1000
+
+
+class Transact(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Carry out one of two branches."""
+
+    compares: tuple[Compare, ...]
+    then: tuple[KeyOperation, ...]
+    otherwise: tuple[KeyOperation, ...] = ()
+
+
+class GrantLease(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Begin a lease."""
+
+    ttl_ms: int
+
+
+class KeepAlive(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Begin a lease's time anew."""
+
+    lease: int
+
+
+class RevokeLease(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """End a lease and remove its keys."""
+
+    lease: int
+
+
+class Tick(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Time has passed: end the leases that are due."""
+
+
+Command = Transact | GrantLease | KeepAlive | RevokeLease | Tick
+
+
+class Transacted(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Which branch was taken, and the store's version after it."""
+
+    held: bool
+    version: int
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The command was carried out; for a new lease, its number."""
+
+    lease: int = 0
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """The command changed nothing; code and text of an error in `base.errors`."""
+
+    code: str
+    message: str
+
+
+Result = Transacted | Done | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_results: msgspec.msgpack.Decoder[Result] = msgspec.msgpack.Decoder(Result)
+
+
+def encode(message: Command | Result) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_command(data: bytes) -> Command:
+    try:
+        return _commands.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"not a command of the metastore: {error}") from None
+
+
+def decode_result(data: bytes) -> Transacted | Done:
+    """The result, or the error that it tells of, raised."""
+    result = _results.decode(data)
+    if isinstance(result, Failed):
+        raise error_class(result.code)(result.message)
+    return result
+
+
+def outcome(data: bytes) -> Outcome:
+    """The result of a transaction."""
+    result = decode_result(data)
+    assert isinstance(result, Transacted)
+    return Outcome(result.held, result.version)
+
+
+def failed(error: RaftwoodError) -> Failed:
+    return Failed(error.code, error.message)
+
+
+def check_key(key: str) -> None:
+    """`InvalidInput` or `TooLarge` where a key is not one."""
+    if not key or not key.isprintable():
+        raise InvalidInput(f"key {key[:80]!r} is not allowed: use one or more printable characters")
+    if len(key.encode()) > KEY_BYTES_MAX:
+        raise TooLarge(f"key {key[:80]!r}… has more than {KEY_BYTES_MAX} bytes: shorten it")
+
+
+def check_command(command: Command) -> None:
+    """Whether a command keeps to the limits, asked before it is carried out."""
+    if isinstance(command, GrantLease):
+        if not 1 <= command.ttl_ms <= TTL_MS_MAX:
+            raise InvalidInput(f"a lease of {command.ttl_ms} ms: give 1 to {TTL_MS_MAX}")
+    elif isinstance(command, Transact):
+        for compare in command.compares:
+            check_key(compare.key)
+        for branch in (command.then, command.otherwise):
+            _check_branch(branch)
+        if len(command.compares) > TRANSACTION_KEYS_MAX:
+            raise TooLarge(f"a transaction compares {TRANSACTION_KEYS_MAX} keys at the most")
+
+
+def _check_branch(branch: tuple[KeyOperation, ...]) -> None:
+    keys = [operation.key for operation in branch]
+    for key in keys:
+        check_key(key)
+    if len(keys) > TRANSACTION_KEYS_MAX:
+        raise TooLarge(f"a transaction changes {TRANSACTION_KEYS_MAX} keys at the most")
+    if len(set(keys)) != len(keys):
+        raise InvalidInput("a branch of a transaction names a key twice: merge its operations")
+    sizes = [len(operation.value) for operation in branch if isinstance(operation, SetKey)]
+    if max(sizes, default=0) > VALUE_BYTES_MAX:
+        raise TooLarge(f"a value has more than {VALUE_BYTES_MAX} bytes: keep large data elsewhere")
+    if sum(sizes) > TRANSACTION_BYTES_MAX:
+        raise TooLarge(f"a transaction has more than {TRANSACTION_BYTES_MAX} bytes: split it")

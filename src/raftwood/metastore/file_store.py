@@ -1,0 +1,258 @@
+"""`FileMetaStore`: a metastore in one data folder, over the segment log.
+
+A command is written to the log with its time, and applied and answered once it is durable: nobody
+sees what a crash could take back. Time is the store's own: it stands still while the store is
+closed, so that a lease does not end because its store was away.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import DiskFull, InvalidInput, Overloaded, ShuttingDown
+from raftwood.base.seams import (
+    Change,
+    Compare,
+    KeyOperation,
+    KeyRange,
+    MetaStatus,
+    Outcome,
+    RemoveKey,
+    SetKey,
+    Versioned,
+)
+from raftwood.disk.segment_log import LogSettings, Run, State, TruncateHead
+from raftwood.disk.store import Store
+from raftwood.metastore import commands
+from raftwood.metastore.commands import Command, Done
+from raftwood.metastore.rules import REMOVALS_KEPT, MetaState
+
+_COMMANDS = 1
+_SNAPSHOTS = 2
+_CHUNK_BYTES = 4 << 10
+_TICK_PAUSE_S = 0.05
+SNAPSHOT_BYTES_MIN = 4 << 20
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    now_ms: int
+    command: bytes
+
+
+class _Mark(msgspec.Struct, frozen=True, array_like=True):
+    """Which entries of the snapshot group hold the state up to which command."""
+
+    applied: int
+    first: int
+    last: int
+
+
+class FileMetaStore:
+    """Use `open`, and `close` when done."""
+
+    def __init__(self, environment: Environment, store: Store, snapshot_bytes_min: int) -> None:
+        self._environment = environment
+        self._store = store
+        self._log = store.log
+        self._state = MetaState()
+        self._applied = 0
+        self._next_index = 1
+        self._snapshot_bytes_min = snapshot_bytes_min
+        self._snapshot_bytes = 0
+        self._bytes_since = 0
+        self._began_ms = 0
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._snapshotting: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        environment: Environment,
+        path: str,
+        *,
+        settings: LogSettings | None = None,
+        snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
+        removals_kept: int = REMOVALS_KEPT,
+    ) -> "FileMetaStore":
+        """Recover the store in a folder, or begin one there; errors as of `disk.Store`."""
+        settings = settings or LogSettings(segment_bytes=16 << 20)
+        store = await Store.open(environment, path, cluster="metastore", store=1, settings=settings)
+        opened = cls(environment, store, snapshot_bytes_min)
+        try:
+            await opened._recover(removals_kept)
+        except BaseException:
+            await store.close()
+            raise
+        opened._tasks = [asyncio.create_task(opened._tick(), name="leases of the metastore")]
+        return opened
+
+    async def _recover(self, removals_kept: int) -> None:
+        self._state = MetaState(removals_kept=removals_kept)
+        log = self._log
+        if _COMMANDS in log.groups():
+            marked = log.state(_COMMANDS)
+            if marked is not None:
+                mark = msgspec.msgpack.decode(marked, type=_Mark)
+                data = b"".join(await self._entries(_SNAPSHOTS, mark.first, mark.last))
+                self._state = MetaState.restored(data, removals_kept=removals_kept)
+                self._applied, self._snapshot_bytes = mark.applied, len(data)
+            last = log.bounds(_COMMANDS).next_index - 1
+            for payload in await self._entries(_COMMANDS, self._applied + 1, last):
+                stored = msgspec.msgpack.decode(payload, type=_Stored)
+                self._state.apply(stored.command, stored.now_ms)
+                self._bytes_since += len(payload)
+            self._applied = last
+        self._next_index = self._applied + 1
+        self._began_ms = self._monotonic_ms() - self._state.now_ms
+
+    async def _entries(self, group: int, first: int, last: int) -> list[bytes]:
+        found: list[bytes] = []
+        while first <= last:
+            for run in await self._log.read(group, first):
+                if run.first_index <= last:
+                    found.append(bytes(run.payload))
+                first = run.first_index + 1
+        return found
+
+    def _monotonic_ms(self) -> int:
+        return self._environment.clock.monotonic_ns() // 1_000_000
+
+    def _now_ms(self) -> int:
+        return self._monotonic_ms() - self._began_ms
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ShuttingDown(f"the metastore in {self._store.path} is closed")
+
+    async def _execute(self, command: Command) -> bytes:
+        self._check_open()
+        commands.check_command(command)
+        encoded, now_ms = commands.encode(command), self._now_ms()
+        payload = msgspec.msgpack.encode(_Stored(now_ms, encoded))
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        index = self._next_index
+
+        def durable() -> None:
+            result = self._state.apply(encoded, now_ms)
+            self._applied = index
+            self._changed.set()
+            self._changed = asyncio.Event()
+            if not answer.done():
+                answer.set_result(result)
+
+        self._log.append(
+            _COMMANDS, term=0, first_index=index, count=1, payload=payload, done=durable
+        )
+        self._next_index += 1
+        self._bytes_since += len(payload)
+        result = await answer
+        self._compact()
+        return result
+
+    def _compact(self) -> None:
+        """Begin a snapshot when the commands since the last one outgrow it."""
+        busy = self._snapshotting is not None and not self._snapshotting.done()
+        enough = max(self._snapshot_bytes_min, 2 * self._snapshot_bytes)
+        if not (busy or self._closed) and self._bytes_since >= enough:
+            self._snapshotting = asyncio.create_task(self._snapshot(), name="metastore's snapshot")
+
+    async def _snapshot(self) -> None:
+        applied, data = self._applied, self._state.snapshot()
+        self._bytes_since = 0
+        log = self._log
+        first = log.bounds(_SNAPSHOTS).next_index if _SNAPSHOTS in log.groups() else 1
+        pieces = range(0, len(data), _CHUNK_BYTES)
+        last = first + len(pieces) - 1
+        try:
+            for number, offset in enumerate(pieces):
+                chunk = data[offset : offset + _CHUNK_BYTES]
+                await log.commit(Run(_SNAPSHOTS, 0, first + number, 1, chunk))
+            # In one write: the old state goes only where the new one is there.
+            await log.commit(
+                State(_COMMANDS, msgspec.msgpack.encode(_Mark(applied, first, last))),
+                TruncateHead(_COMMANDS, applied),
+                TruncateHead(_SNAPSHOTS, first - 1),
+            )
+        except (DiskFull, Overloaded, ShuttingDown):
+            return  # what was written of it is passed over; a later one gets another chance
+        self._snapshot_bytes = len(data)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_PAUSE_S)
+            deadline = self._state.next_deadline_ms
+            if deadline is not None and deadline <= self._now_ms():
+                try:
+                    await self._execute(commands.Tick())
+                except (DiskFull, Overloaded):
+                    continue  # a lease may end late
+
+    async def get(self, key: str) -> Versioned | None:
+        self._check_open()
+        return self._state.get(key)
+
+    async def range(
+        self, *, prefix: str = "", start: str = "", end: str | None = None, limit: int = 1000
+    ) -> KeyRange:
+        self._check_open()
+        return self._state.range(prefix=prefix, start=start, end=end, limit=limit)
+
+    async def compare_and_set(
+        self, key: str, value: bytes | None, *, version: int, lease: int = 0
+    ) -> int | None:
+        if value is None and not version:
+            raise InvalidInput(f"key {key!r} cannot be removed while it is absent: name a version")
+        operation = RemoveKey(key) if value is None else SetKey(key, value, lease)
+        outcome = await self.transact((Compare(key, version),), (operation,))
+        return outcome.version if outcome.held else None
+
+    async def transact(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[KeyOperation],
+        otherwise: Sequence[KeyOperation] = (),
+    ) -> Outcome:
+        command = commands.Transact(tuple(compares), tuple(then), tuple(otherwise))
+        return commands.outcome(await self._execute(command))
+
+    async def grant_lease(self, *, ttl_ms: int) -> int:
+        result = commands.decode_result(await self._execute(commands.GrantLease(ttl_ms)))
+        assert isinstance(result, Done)
+        return result.lease
+
+    async def keep_alive(self, lease: int) -> None:
+        commands.decode_result(await self._execute(commands.KeepAlive(lease)))
+
+    async def revoke_lease(self, lease: int) -> None:
+        commands.decode_result(await self._execute(commands.RevokeLease(lease)))
+
+    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+        while True:
+            self._check_open()
+            changed = self._changed
+            now_at = self._state.version
+            for changes in self._state.changes(prefix, after_version=after_version):
+                after_version = changes[0].version
+                yield changes
+            # Nothing below the prefix happened up to there: removals elsewhere may be forgotten.
+            after_version = max(after_version, now_at)
+            await changed.wait()
+
+    async def status(self) -> MetaStatus:
+        self._check_open()
+        return self._state.status()
+
+    async def close(self) -> None:
+        """Make all durable and give the folder back."""
+        self._closed = True
+        self._changed.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._snapshotting is not None:
+            await asyncio.wait([self._snapshotting])
+        await self._store.close()

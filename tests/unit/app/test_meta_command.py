@@ -1,0 +1,28 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from raftwood.app.command_line import run as raftwood
+
+
+def test_a_metastore_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def meta(*arguments: str, status: int = 0) -> str:
+        assert raftwood(["meta", *arguments, "--file", f"{tmp_path}/meta"]) == status
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return captured.out or captured.err
+
+    assert meta("put", "a/x", "one").split() == ["version", "1"]
+    assert meta("cas", "a/x", "two", "--version", "1").split() == ["version", "2"]
+    assert "no longer has version 1" in meta("cas", "a/x", "3", "--version", "1", status=1)
+    shown = json.loads(meta("get", "a/x", "--format", "json"))
+    assert shown == [{"key": "a/x", "value": "two", "version": 2}]
+    assert "a/x" in meta("list", "a/")
+    meta("delete", "a/x")
+    assert "there is no key" in meta("get", "a/x", status=1)
+    assert json.loads(meta("watch", "--count", "1"))["value"] is None
+    assert json.loads(meta("status", "--format", "json"))[0]["version"] == 3
+    assert "--count 0" in meta("watch", "--count", "0", status=2)
