@@ -1,5 +1,6 @@
-"""What a host of many raft groups stores and sends; so far the formats and the cache of entries.
+"""The ground of a host of many raft groups: its formats, and the storage that the core reads.
 
 Start with `runs` (entries as one buffer, the same in the log and on the wire), then `wire` (a
-turn's messages of all groups in one frame) and `group_state` (a group's small record).
+turn's messages of all groups in one frame) `group_state` (a group's small record) and
+`group_storage` (the shared log as the core reads it).
 """
