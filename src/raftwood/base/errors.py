@@ -15,6 +15,7 @@ RaftwoodError
 │   ├── Overloaded
 │   ├── DiskFull
 │   ├── ConnectionLost        the outcome may be unknown
+│   ├── NotLeader             another node leads; says which
 │   └── ShuttingDown
 ├── DeadlineExceeded          the outcome is unknown
 ├── Cancelled
@@ -139,6 +140,16 @@ class ConnectionLost(Unavailable):
     """The connection ended; a request under way may or may not have been carried out."""
 
     code = "connection_lost"
+
+
+class NotLeader(Unavailable):
+    """Only a group's leader can do this; `leader` is its id, or 0 where none is known."""
+
+    code = "not_leader"
+
+    def __init__(self, message: str, leader: int = 0) -> None:
+        super().__init__(message)
+        self.leader = leader
 
 
 class ShuttingDown(Unavailable):

@@ -1,0 +1,6 @@
+"""The ground of a host of many raft groups: its formats, and the storage that the core reads.
+
+Start with `runs` (entries as one buffer, the same in the log and on the wire), then `wire` (a
+turn's messages of all groups in one frame) `group_state` (a group's small record) and
+`group_storage` (the shared log as the core reads it).
+"""

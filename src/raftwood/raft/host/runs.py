@@ -1,0 +1,123 @@
+"""Runs: consecutive entries of one term as one buffer, the same on the wire and in the log.
+
+A run's payload is a table of 32-bit words, one per entry, and the entries' payloads behind it. A
+word holds the kind in its two highest bits and the length in the others, little-endian. Group,
+term, first index and count stand in the header of whatever carries the run.
+"""
+
+import struct
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import ProtocolError
+from raftwood.base.files import Buffer
+from raftwood.raft.core import Entry, EntryKind
+
+WORD_BYTES: Final = 4
+_KIND_SHIFT: Final = 30
+_LENGTH_MASK: Final = (1 << _KIND_SHIFT) - 1
+_KINDS: Final = tuple(EntryKind)
+_NORMAL: Final = EntryKind.NORMAL
+_KNOWN_MAX: Final = 64
+
+
+class EncodedRun(msgspec.Struct, frozen=True, gc=False):
+    """A run and the header's part of it."""
+
+    term: int
+    first_index: int
+    count: int
+    payload: Buffer
+
+
+def encode_run(entries: list[Entry]) -> EncodedRun:
+    """One run of entries, which must be consecutive and of one term."""
+    words = [len(entry.payload) | entry.kind << _KIND_SHIFT for entry in entries]
+    table = struct.pack(f"<{len(words)}I", *words)
+    payload = b"".join([table, *(entry.payload for entry in entries)])
+    return EncodedRun(entries[0].term, entries[0].index, len(entries), payload)
+
+
+def decode_run(run: EncodedRun) -> list[Entry]:
+    """The entries of a run; `ProtocolError` where the table does not fit the payload."""
+    count, payload = run.count, run.payload
+    table_bytes = WORD_BYTES * count
+    if count <= 0 or table_bytes > len(payload):
+        raise ProtocolError(f"a run of {count} entries does not fit {len(payload)} bytes")
+    words = struct.unpack_from(f"<{count}I", payload)
+    ends = list(accumulate((word & _LENGTH_MASK for word in words), initial=table_bytes))
+    if ends[-1] != len(payload):
+        raise ProtocolError(f"a run's lengths add up to {ends[-1]}, not to {len(payload)} bytes")
+    entries = []
+    term, index, start = run.term, run.first_index, table_bytes
+    for word, end in zip(words, ends[1:], strict=True):
+        kind = _NORMAL
+        if word > _LENGTH_MASK:
+            number = word >> _KIND_SHIFT
+            if number >= len(_KINDS):
+                raise ProtocolError(f"entry {index} is of an unknown kind, {number}")
+            kind = _KINDS[number]
+        entries.append(Entry(term, index, kind, bytes(payload[start:end])))
+        index += 1
+        start = end
+    return entries
+
+
+class RunBook:
+    """Remembers the runs of the current turn, so that none is encoded twice.
+
+    A leader writes to its log what it sends to its peers; a follower writes what it received.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[EncodedRun, Entry, Entry]] = {}
+
+    def remember(self, run: EncodedRun, entries: list[Entry]) -> None:
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[run.first_index] = (run, entries[0], entries[-1])
+
+    def runs(self, entries: list[Entry]) -> list[tuple[EncodedRun, list[Entry]]]:
+        """Entries as runs with their parts of the list: known ones as they are, others made."""
+        found = []
+        position, end = 0, len(entries)
+        while position < end:
+            stop = self._known_until(entries, position)
+            if stop:
+                run = self._known[entries[position].index][0]
+                part = entries[position:stop]
+            else:
+                stop = self._unknown_until(entries, position)
+                part = entries[position:stop] if position or stop < end else entries
+                run = encode_run(part)
+                self.remember(run, part)
+            found.append((run, part))
+            position = stop
+        return found
+
+    def _known_until(self, entries: list[Entry], position: int) -> int:
+        """Where a remembered run that begins here ends; zero if there is none."""
+        known = self._known.get(entries[position].index)
+        if known is None:
+            return 0
+        run, first, last = known
+        stop = position + run.count
+        fits = stop <= len(entries) and entries[position] is first and entries[stop - 1] is last
+        return stop if fits else 0
+
+    def _unknown_until(self, entries: list[Entry], position: int) -> int:
+        term = entries[position].term
+        known = self._known
+        for stop in range(position + 1, len(entries)):
+            entry = entries[stop]
+            if entry.term != term or (entry.index in known and self._known_until(entries, stop)):
+                return stop
+        return len(entries)
+
+    def clear(self) -> None:
+        """The turn is over."""
+        self._known.clear()

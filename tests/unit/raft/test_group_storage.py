@@ -1,0 +1,60 @@
+"""A group's log as the core reads it, over the shared log."""
+
+import pytest
+from tests.unit.disk.log_in_memory import open_log, run
+
+from raftwood.disk.segment_log import Run, SegmentLog, State
+from raftwood.raft.core import UNLIMITED, Entry, EntryMissing, SnapshotNotReady
+from raftwood.raft.host.group_state import GroupState
+from raftwood.raft.host.group_storage import EntriesNotInMemory, GroupStorage
+from raftwood.raft.host.runs import encode_run
+from raftwood.simulation import ImmediateFiles
+
+GROUP = 7
+ENTRIES = [Entry(1 + index // 5, index, payload=b"%d" % index) for index in range(1, 9)]
+
+
+async def _filled(files: ImmediateFiles) -> SegmentLog:
+    log = await open_log(files)
+    runs = [encode_run(part) for part in (ENTRIES[:2], ENTRIES[2:4], ENTRIES[4:])]
+    records = [Run(GROUP, each.term, each.first_index, each.count, each.payload) for each in runs]
+    await log.commit(State(GROUP, GroupState(1, 2, 3, 3, (1, 2, 3)).encoded()), *records)
+    return log
+
+
+def test_after_a_start_the_uncommitted_tail_is_in_memory_by_whole_runs() -> None:
+    async def scenario() -> None:
+        log = await _filled(ImmediateFiles())
+        storage = GroupStorage(log, GROUP)
+        await storage.load_tail(bytes_max=1)
+        assert (storage.first_index(), storage.last_index()) == (1, 8)
+        assert storage.initial_state()[0].commit == 3
+        assert storage.cache.first_index == 3
+        assert storage.entries(4, 9, UNLIMITED) == ENTRIES[3:]
+        assert [storage.term(index) for index in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
+        with pytest.raises(EntryMissing):
+            storage.entries(8, 10, UNLIMITED)
+        await log.close()
+
+    run(scenario())
+
+
+def test_what_only_the_disk_has_is_missed_then_fetched_then_given_up() -> None:
+    async def scenario() -> None:
+        log = await _filled(ImmediateFiles())
+        storage = GroupStorage(log, GROUP)
+        await storage.load_tail(bytes_max=1 << 20)
+        with pytest.raises(EntriesNotInMemory):
+            storage.entries(2, 9, UNLIMITED)
+        with pytest.raises(SnapshotNotReady):
+            storage.snapshot()
+        assert storage.missed == 2
+        await storage.fetch(2, bytes_max=1 << 20)
+        assert storage.entries(2, 9, UNLIMITED) == ENTRIES[1:2]
+        for _ in range(30):
+            storage.tick()
+        with pytest.raises(EntriesNotInMemory):
+            storage.entries(2, 9, UNLIMITED)
+        await log.close()
+
+    run(scenario())
