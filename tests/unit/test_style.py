@@ -238,7 +238,7 @@ def test_tracked_text_names_no_machine_and_no_registry() -> None:
         ["git", "-C", str(REPOSITORY), "ls-files", "-z"], capture_output=True, check=False
     )
     if listed.returncode != 0:
-        pytest.skip("not a checkout")
+        pytest.skip("not available: git (this tree is not a checkout)")
     problems = []
     for name in listed.stdout.decode().split("\0"):
         file = REPOSITORY / name
