@@ -5,43 +5,57 @@ same state and give the same results. It reads no clock and draws no random numb
 from the host's event loop, one at a time, and none of them may block for long.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-import msgspec
+Stopped = Callable[[], bool]
+"""Asked between chunks: true once the host wants a snapshot's work to be given up."""
 
-from raftwood.base.errors import RaftwoodError
 
-
-class Command(msgspec.Struct, frozen=True, gc=False):
+class Command(Protocol):
     """One committed entry of the log."""
 
-    index: int
-    payload: bytes
+    @property
+    def index(self) -> int: ...
+    @property
+    def payload(self) -> bytes: ...
+
+
+class ExtraFiles(Protocol):
+    """Files that travel with a snapshot beside its chunks."""
+
+    def add(self, name: str, path: str) -> None:
+        """Take a file of the host's disk into the snapshot; it is copied before the save ends."""
 
 
 class StateMachine(Protocol):
     """What a group of replicas replicates."""
 
-    def update(self, commands: Sequence[Command]) -> Sequence[Any | RaftwoodError]:
+    def update(self, commands: Sequence[Command]) -> Sequence[Any]:
         """Apply commands in order; a result for each, which its proposer gets.
 
         A `RaftwoodError` among the results is raised to the proposer; it is a result like any
         other, equal on all replicas. Anything raised ends the process: a replica that skips a
-        command is no replica any more.
+        command is no replica any more. Results are bytes where clients are on the network.
         """
 
     def lookup(self, query: Any) -> Any:
         """Answer a question from what was applied so far, and change nothing."""
 
-    def save_snapshot(self, stopped: Callable[[], bool]) -> Iterator[bytes]:
+    def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:
         """The state as of now, in chunks; later commands do not show in it.
 
-        Ends early, with nothing to be kept, once `stopped` answers true.
+        Called, and asked for its first chunk, between two updates; the other chunks are taken
+        while updates go on. Ends early, with nothing to be kept, once `stopped` answers true.
         """
 
-    def recover_from_snapshot(self, chunks: Iterable[bytes], stopped: Callable[[], bool]) -> None:
-        """Become what `save_snapshot` saw, in place of all there is."""
+    async def recover_from_snapshot(
+        self, chunks: AsyncIterator[bytes], files: Mapping[str, str], stopped: Stopped
+    ) -> None:
+        """Become what `save_snapshot` saw, in place of all there is; `files` names paths.
+
+        Returns early, with a state that nobody will use, once `stopped` answers true.
+        """
 
     def close(self) -> None:
         """Give up what is held; nothing is called afterwards."""
