@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from raftwood.raft.core import (
     APPEND_THREAD,
     APPLY_THREAD,
+    IS_CHANGE,
     NOBODY,
     ChangeStep,
     ChangeV1,
@@ -51,6 +52,7 @@ _ENTRY_NAMES = {
     EntryKind.NORMAL: "EntryNormal",
     EntryKind.CHANGE_V1: "EntryConfChange",
     EntryKind.CHANGE_V2: "EntryConfChangeV2",
+    EntryKind.CONTROL: "EntryControl",
 }
 STEP_LETTERS = {
     "v": StepKind.ADD_VOTER,
@@ -100,7 +102,7 @@ def steps_text(steps: Sequence[ChangeStep]) -> str:
 
 
 def entry_text(entry: Entry) -> str:
-    if entry.kind is EntryKind.NORMAL:
+    if not IS_CHANGE[entry.kind]:
         content = json.dumps(entry.payload.decode(errors="replace"), ensure_ascii=False)
     else:
         change = change_of(entry)

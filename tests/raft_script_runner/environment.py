@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from raftwood.base.errors import InvariantViolated, RaftwoodError
 from raftwood.raft.core import (
+    IS_CHANGE,
     EntryCompacted,
-    EntryKind,
     EntryMissing,
     HardState,
     LocalMessageRefused,
@@ -106,7 +106,7 @@ class Node:
         for entry in entries:
             last = self.history[-1]
             configuration, update = last.configuration, entry.payload
-            if entry.kind is not EntryKind.NORMAL:
+            if IS_CHANGE[entry.kind]:
                 change = change_of(entry)
                 configuration, update = self.raw.apply_change(entry), change.context
             self.history.append(

@@ -11,6 +11,7 @@ RaftwoodError
 ├── NotFound
 ├── AlreadyExists
 ├── Conflict                  a compare-and-set lost
+├── SessionExpired            a client's session ended; unanswered commands may have been done
 ├── Unavailable               nothing was done; try again
 │   ├── Overloaded
 │   ├── DiskFull
@@ -112,6 +113,13 @@ class Conflict(RaftwoodError):
 
     code = "conflict"
     http_status = 409
+
+
+class SessionExpired(RaftwoodError):
+    """The client's session has ended: what it was not answered may or may not have been done."""
+
+    code = "session_expired"
+    http_status = 410
 
 
 class Unavailable(RaftwoodError):

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from zlib import crc32
 
 from raftwood.raft.core import (
+    IS_CHANGE,
     ConfState,
     Entry,
-    EntryKind,
     HardState,
     MemoryStorage,
     Message,
@@ -27,7 +27,6 @@ from tests.simulation.raft_model.oracle import Oracle
 _STORAGE_APPEND = MessageKind.STORAGE_APPEND
 _STORAGE_APPLY = MessageKind.STORAGE_APPLY
 _LEADER = Role.LEADER
-_NORMAL = EntryKind.NORMAL
 
 
 class Replica:
@@ -167,7 +166,7 @@ class Replica:
                 continue
             state = crc32(entry.payload, state)
             self._oracle.applied(self.node, entry.index, state)
-            if entry.kind is not _NORMAL:
+            if IS_CHANGE[entry.kind]:
                 self._change(entry)
         self.state = state
         self.applied = max(self.applied, entries[-1].index)

@@ -16,12 +16,13 @@ def _entries(first: int, count: int, term: int = 1) -> list[Entry]:
 
 def test_a_run_has_golden_bytes_and_comes_back() -> None:
     entries = [Entry(2, 5, payload=b"ab"), Entry(2, 6, EntryKind.CHANGE_V1, b"c")]
+    entries.append(Entry(2, 7, EntryKind.CONTROL, b"d"))
     run = encode_run(entries)
-    assert run == EncodedRun(2, 5, 2, bytes.fromhex("0200000001000040") + b"abc")
+    assert run == EncodedRun(2, 5, 3, bytes.fromhex("0200000001000040010000c0") + b"abcd")
     assert decode_run(run) == entries
 
 
-@pytest.mark.parametrize("payload", [b"", b"\1\0\0\0", b"\1\0\0\0ab", b"\0\0\0\xc0"])
+@pytest.mark.parametrize("payload", [b"", b"\1\0\0\0", b"\1\0\0\0ab", b"\1\0\0\xc0"])
 def test_a_run_that_does_not_add_up_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_run(EncodedRun(1, 1, 1, payload))

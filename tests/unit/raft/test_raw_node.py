@@ -7,6 +7,7 @@ import pytest
 from raftwood.base.errors import InvalidConfiguration, InvariantViolated
 from raftwood.raft.core import (
     APPEND_THREAD,
+    IS_CHANGE,
     ChangeStep,
     ChangeV1,
     ChangeV2,
@@ -58,7 +59,7 @@ def _work(node: RawNode) -> list[Ready]:
         if ready.hard_state is not None:
             storage.hard_state = ready.hard_state
         for entry in ready.committed_entries:
-            if entry.kind is not EntryKind.NORMAL:
+            if IS_CHANGE[entry.kind]:
                 node.apply_change(entry)
         node.advance()
         done.append(ready)
@@ -172,6 +173,27 @@ def test_a_second_change_has_to_wait_for_the_first() -> None:
     node.propose_change(ChangeV1(ChangeStep(StepKind.ADD_LEARNER, 3)))
     _work(node)
     assert node.status().configuration == ConfState((1,), (2,))
+
+
+def test_the_hosts_own_entries_are_no_changes() -> None:
+    node = _leader()
+    node.propose([b"own"] * 2, EntryKind.CONTROL)
+    node.propose_change(ChangeV1(ChangeStep(StepKind.ADD_LEARNER, 2)))
+    entries = [entry for ready in _work(node) for entry in ready.committed_entries]
+    kinds = [EntryKind.CONTROL, EntryKind.CONTROL, EntryKind.CHANGE_V1]
+    assert [entry.kind for entry in entries] == kinds
+    assert entries[0].payload == b"own"
+
+
+def test_the_hosts_own_entries_keep_nobody_from_standing_for_election() -> None:
+    storage = MemoryStorage()
+    storage.apply_snapshot(Snapshot(1, 1, ConfState((1,))))
+    storage.append([Entry(1, 2, EntryKind.CONTROL, b"own")])
+    storage.hard_state = HardState(1, 0, 2)
+    node = _node(storage=storage)
+    node.campaign()
+    _work(node)
+    assert node.raft.role is Role.LEADER
 
 
 def test_a_change_survives_its_entry() -> None:

@@ -64,6 +64,7 @@ from raftwood.raft.core.errors import (
 from raftwood.raft.core.messages import (
     APPEND_THREAD,
     APPLY_THREAD,
+    IS_CHANGE,
     NOBODY,
     UNLIMITED,
     ConfState,
@@ -87,6 +88,7 @@ from raftwood.raft.core.storage import MemoryStorage, Storage
 __all__ = [
     "APPEND_THREAD",
     "APPLY_THREAD",
+    "IS_CHANGE",
     "LEAVE_JOINT",
     "NOBODY",
     "UNLIMITED",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from raftwood.raft.core import follower, replication
 from raftwood.raft.core.errors import ProposalDropped
-from raftwood.raft.core.messages import NOBODY, EntryKind, Message, MessageKind
+from raftwood.raft.core.messages import IS_CHANGE, NOBODY, Message, MessageKind
 from raftwood.raft.core.quorum import VoteResult
 from raftwood.raft.core.roles import LEADER, PRECANDIDATE
 
@@ -39,7 +39,7 @@ def _change_unapplied(raft: "Raft") -> bool:
     low = log.applied + 1
     while low <= log.committed:
         entries = log.slice(low, log.committed + 1, _SCAN_BYTES)
-        if any(entry.kind is not EntryKind.NORMAL for entry in entries):
+        if any(IS_CHANGE[entry.kind] for entry in entries):
             return True
         low += len(entries)
     return False

@@ -28,6 +28,12 @@ class EntryKind(IntEnum):
     CHANGE_V1 = 1
     """One membership change, as nodes without joint consensus understand it."""
     CHANGE_V2 = 2
+    CONTROL = 3
+    """The host's own: the core treats it as NORMAL."""
+
+
+IS_CHANGE: Final = (False, True, True, False)
+"""Which kinds change the membership, to index by kind."""
 
 
 class MessageKind(IntEnum):

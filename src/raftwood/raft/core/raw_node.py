@@ -12,6 +12,7 @@ from raftwood.raft.core.messages import (
     IS_RESPONSE,
     ConfState,
     Entry,
+    EntryKind,
     HardState,
     Message,
     MessageKind,
@@ -60,12 +61,12 @@ class RawNode:
                 raise UnknownPeer(f"{kind.name} from node {source}, which is no member")
         self.raft.step(message)
 
-    def propose(self, payloads: list[bytes]) -> None:
+    def propose(self, payloads: list[bytes], kind: EntryKind = EntryKind.NORMAL) -> None:
         """Append payloads, an entry each; raises `ProposalDropped` if nothing was appended.
 
         They may still get lost before they are committed: only applying them shows success.
         """
-        entries = [Entry(payload=payload) for payload in payloads]
+        entries = [Entry(kind=kind, payload=payload) for payload in payloads]
         self.raft.step(Message(MessageKind.PROPOSE, source=self.raft.id, entries=entries))
 
     def propose_change(self, change: Change) -> None:

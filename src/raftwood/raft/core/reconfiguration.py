@@ -7,13 +7,11 @@ from raftwood.raft.core import replication
 from raftwood.raft.core.changes import LEAVE_JOINT, change_entry, change_of
 from raftwood.raft.core.errors import InvalidChange, ProposalDropped
 from raftwood.raft.core.membership import Changer
-from raftwood.raft.core.messages import NOBODY, ConfState, Entry, EntryKind, Message, MessageKind
+from raftwood.raft.core.messages import IS_CHANGE, NOBODY, ConfState, Entry, Message, MessageKind
 from raftwood.raft.core.roles import LEADER
 
 if TYPE_CHECKING:
     from raftwood.raft.core.raft import Raft
-
-_NORMAL = EntryKind.NORMAL
 
 
 def screen_proposal(raft: "Raft", entries: list[Entry]) -> None:
@@ -23,7 +21,7 @@ def screen_proposal(raft: "Raft", entries: list[Entry]) -> None:
     (dissertation, section 4.1). The proposer sees from the empty entry that its change was refused.
     """
     for position, entry in enumerate(entries):
-        if entry.kind is _NORMAL:
+        if not IS_CHANGE[entry.kind]:
             continue
         if raft.settings.change_validation and not _fits(raft, entry):
             entries[position] = Entry()

@@ -55,10 +55,7 @@ def decode_run(run: EncodedRun) -> list[Entry]:
     for word, end in zip(words, ends[1:], strict=True):
         kind = _NORMAL
         if word > _LENGTH_MASK:
-            number = word >> _KIND_SHIFT
-            if number >= len(_KINDS):
-                raise ProtocolError(f"entry {index} is of an unknown kind, {number}")
-            kind = _KINDS[number]
+            kind = _KINDS[word >> _KIND_SHIFT]
         entries.append(Entry(term, index, kind, bytes(payload[start:end])))
         index += 1
         start = end

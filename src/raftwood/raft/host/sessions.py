@@ -1,0 +1,356 @@
+"""Client sessions: each command of a session reaches the state machine exactly once.
+
+A client registers, counts its commands, and sends a command again until it is answered. The table
+keeps the results that a client may still ask for, so that a command that was logged twice is run
+once and answered alike. Commands of one session may come out of order and several at once.
+
+`prepare` takes a batch of committed entries and says what the state machine has to run; `finish`
+takes its results and says what each entry is answered. The table that is left depends on the
+entries and results alone, and not on how they were cut into batches: results are kept and
+forgotten in `finish`, in the order of the log. Time is what TICK entries say.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from raftwood.base.errors import (
+    Conflict,
+    InvariantViolated,
+    Overloaded,
+    RaftwoodError,
+    SessionExpired,
+    StoreDamaged,
+    UnsupportedVersion,
+    error_class,
+)
+from raftwood.raft.core import Entry, EntryKind
+from raftwood.raft.host.control import (
+    Register,
+    SessionCommand,
+    Tick,
+    Unregister,
+    decode_control,
+    encode_session,
+)
+from raftwood.raft.state_machine import Command
+
+# Constants and no settings: replicas that disagree on one of them would part.
+WINDOW: Final = 1024
+"""How far a session's sequences may be ahead of what its client acknowledged."""
+RESULT_BYTES_MAX: Final = 64 << 10
+SESSION_BYTES_MAX: Final = 1 << 20
+"""What the results kept for one session add up to; a larger one is not kept for a repetition."""
+MESSAGE_CHARACTERS_MAX: Final = 1000
+IDLE_MS_MIN: Final = 10_000
+"""How long a session was not used before another one may take its place."""
+ELAPSED_MS_MAX: Final = 60_000
+"""What one TICK counts at the most: a leader that was halted ends nobody's session by waking up."""
+TABLE_VERSION: Final = 1
+
+_NORMAL: Final = EntryKind.NORMAL
+_CONTROL: Final = EntryKind.CONTROL
+_UNSEEN: Final = -1
+
+
+class _Failure(msgspec.Struct, frozen=True, array_like=True):
+    code: str
+    message: str
+
+
+_Kept = bytes | _Failure | None
+"""A result; None where it was too large to be kept."""
+
+
+class _Session:
+    """One client's session; its number is the index of the entry that registered it."""
+
+    __slots__ = ("acknowledged", "forgotten", "kept", "kept_bytes", "nonce", "number", "used_ms")
+
+    def __init__(self, number: int, nonce: bytes, *, used_ms: int, acknowledged: int = 0) -> None:
+        self.number = number
+        self.nonce = nonce
+        self.used_ms = used_ms
+        self.acknowledged = acknowledged
+        self.forgotten = acknowledged
+        """Results are forgotten up to here; less than acknowledged only within a batch."""
+        self.kept: dict[int, _Kept | int] = {}
+        """By sequence; within a batch the position of the entry whose result is to come."""
+        self.kept_bytes = 0
+
+    def keep(self, sequence: int, result: Any) -> None:
+        kept: _Kept
+        if isinstance(result, bytes):
+            kept = result
+        elif isinstance(result, RaftwoodError):
+            kept = _Failure(result.code, result.message[:MESSAGE_CHARACTERS_MAX])
+        else:
+            raise InvariantViolated(
+                f"a state machine answered a session's command with a {type(result).__name__}: "
+                f"it has to be bytes or a RaftwoodError"
+            )
+        size = _size(kept)
+        if size > RESULT_BYTES_MAX or self.kept_bytes + size > SESSION_BYTES_MAX:
+            kept = None
+        else:
+            self.kept_bytes += size
+        self.kept[sequence] = kept
+
+    def forget(self, acknowledged: int) -> None:
+        """Drop the results that the client has, or has given up."""
+        kept = self.kept
+        gone: Iterable[int] = range(self.forgotten + 1, acknowledged + 1)
+        if acknowledged - self.forgotten > len(kept):
+            # A client may name any number.
+            gone = [sequence for sequence in kept if sequence <= acknowledged]
+        for sequence in gone:
+            result = kept.pop(sequence, None)
+            if result is not None:
+                assert not isinstance(result, int)
+                self.kept_bytes -= _size(result)
+        self.forgotten = acknowledged
+
+    def stored(self) -> "_StoredSession":
+        results = []
+        for sequence in sorted(self.kept):
+            kept = self.kept[sequence]
+            if isinstance(kept, int):
+                raise InvariantViolated(f"session {self.number} is stored amid a batch")
+            results.append((sequence, kept))
+        return _StoredSession(
+            self.number, self.nonce, self.used_ms, self.acknowledged, tuple(results)
+        )
+
+    def repeated(self, sequence: int, kept: _Kept) -> bytes | RaftwoodError:
+        """The answer to a command that was run in an earlier batch."""
+        if isinstance(kept, bytes):
+            return kept
+        if kept is None:
+            return Conflict(
+                f"command {sequence} of session {self.number} was applied, once; its result was "
+                f"too large to be kept: read what it changed"
+            )
+        return error_class(kept.code)(kept.message)
+
+
+def _size(kept: _Kept) -> int:
+    if kept is None:
+        return 0
+    return len(kept) if isinstance(kept, bytes) else len(kept.message)
+
+
+class Plan:
+    """What `prepare` has found out about a batch, for `finish`."""
+
+    __slots__ = ("answers", "repetitions", "running", "steps")
+
+    def __init__(self, entries: int) -> None:
+        self.answers: list[Any] = [None] * entries
+        self.running: list[int] = []
+        """Positions of the entries whose commands the state machine runs."""
+        self.steps: list[tuple[_Session, int, int, int]] = []
+        """Session, acknowledged, sequence and position, the last two 0 and -1 if nothing runs."""
+        self.repetitions: list[tuple[int, int]] = []
+        """Positions of an entry and of the one in the same batch whose answer it shares."""
+
+
+class _StoredSession(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    nonce: bytes
+    used_ms: int
+    acknowledged: int
+    kept: tuple[tuple[int, _Kept], ...]
+
+
+class _StoredTable(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    now_ms: int
+    sessions: tuple[_StoredSession, ...]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_StoredTable).decode
+
+
+class SessionTable:
+    """The sessions of one group; its length is their number."""
+
+    __slots__ = ("_nonces", "_sessions", "now_ms")
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self._sessions: dict[int, _Session] = {}
+        """In the order of their last use; one that is used twice between ticks moves once."""
+        self._nonces: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def prepare(self, entries: Sequence[Entry]) -> tuple[Sequence[Command], Plan | None]:
+        """The commands that the state machine has to run, in order, and the plan for `finish`.
+
+        Entries without payload and membership changes are no commands. Without a plan all entries
+        are plain commands. Each call is followed by `finish` before anything else is done.
+        """
+        for entry in entries:
+            if entry.kind is not _NORMAL or not entry.payload:
+                return self._prepare(entries)
+        return entries, None
+
+    def _prepare(self, entries: Sequence[Entry]) -> tuple[list[Command], Plan]:
+        plan = Plan(len(entries))
+        commands: list[Command] = []
+        running = plan.running
+        for position, entry in enumerate(entries):
+            kind = entry.kind
+            if kind is _CONTROL:
+                control = decode_control(entry)
+                if isinstance(control, SessionCommand):
+                    if self._is_new(control, plan, position):
+                        running.append(position)
+                        commands.append(control)
+                else:
+                    plan.answers[position] = self._carry_out(control, entry.index)
+            elif kind is _NORMAL and entry.payload:
+                running.append(position)
+                commands.append(entry)
+        return commands, plan
+
+    def finish(self, plan: Plan | None, results: Sequence[Any]) -> Sequence[Any]:
+        """What each entry of the batch is answered: a `RaftwoodError` is to be raised there.
+
+        Session entries are answered with bytes or an error, plain commands with whatever the state
+        machine gave, and entries that are no commands with None.
+        """
+        if plan is None:
+            return results
+        answers = plan.answers
+        if len(results) != len(plan.running):
+            raise InvariantViolated(
+                f"a state machine gave {len(results)} results for {len(plan.running)} commands"
+            )
+        for position, result in zip(plan.running, results, strict=True):
+            answers[position] = result
+        for session, acknowledged, sequence, position in plan.steps:
+            if acknowledged > session.forgotten:
+                session.forget(acknowledged)
+            if sequence:
+                session.keep(sequence, answers[position])
+        for position, first in plan.repetitions:
+            answers[position] = answers[first]
+        return answers
+
+    def _is_new(self, command: SessionCommand, plan: Plan, position: int) -> bool:
+        """Whether a command has to be run; if not, its answer is in the plan."""
+        session = self._sessions.get(command.session)
+        if session is None:
+            plan.answers[position] = SessionExpired(
+                f"session {command.session} has ended or never was: its commands without an answer "
+                f"may have been applied; register again"
+            )
+            return False
+        self._touch(session)
+        session.acknowledged = max(session.acknowledged, command.acknowledged)
+        acknowledged, sequence = session.acknowledged, command.sequence
+        kept = session.kept.get(sequence, _UNSEEN)
+        is_new = kept == _UNSEEN and acknowledged < sequence <= acknowledged + WINDOW
+        if is_new:
+            session.kept[sequence] = position
+            plan.steps.append((session, acknowledged, sequence, position))
+            return True
+        plan.steps.append((session, acknowledged, 0, _UNSEEN))
+        if sequence <= acknowledged:
+            plan.answers[position] = Conflict(
+                f"command {sequence} of session {session.number} is acknowledged up to "
+                f"{acknowledged} already: it is not run again, and its result is gone"
+            )
+        elif kept == _UNSEEN:
+            plan.answers[position] = Overloaded(
+                f"session {session.number} has {WINDOW} commands without acknowledgement: "
+                f"acknowledge the answers that came"
+            )
+        elif isinstance(kept, int):
+            plan.repetitions.append((position, kept))
+        else:
+            plan.answers[position] = session.repeated(sequence, kept)
+        return False
+
+    def _touch(self, session: _Session) -> None:
+        if session.used_ms != self.now_ms:
+            session.used_ms = self.now_ms
+            self._sessions[session.number] = self._sessions.pop(session.number)
+
+    def _carry_out(
+        self, control: Register | Unregister | Tick, index: int
+    ) -> bytes | RaftwoodError:
+        if isinstance(control, Register):
+            return self._register(control, index)
+        if isinstance(control, Tick):
+            self.now_ms += min(control.elapsed_ms, ELAPSED_MS_MAX)
+            self._end_unused(control.expiry_ms, sessions_max=0)
+        elif control.session in self._sessions:
+            self._end(control.session)
+        return b""
+
+    def _register(self, register: Register, index: int) -> bytes | RaftwoodError:
+        known = self._nonces.get(register.nonce)
+        if known is not None:
+            self._touch(self._sessions[known])
+            return encode_session(known)
+        self._end_unused(IDLE_MS_MIN, sessions_max=max(0, register.sessions_max - 1))
+        if len(self._sessions) >= register.sessions_max:
+            return Overloaded(
+                f"the group has {len(self._sessions)} sessions in use: try again later, or raise "
+                f"the number of sessions that it may have"
+            )
+        self._sessions[index] = _Session(index, register.nonce, used_ms=self.now_ms)
+        self._nonces[register.nonce] = index
+        return encode_session(index)
+
+    def _end_unused(self, unused_ms: int, *, sessions_max: int) -> None:
+        """End sessions that were not used for so long, the longest first, down to a number."""
+        while len(self._sessions) > sessions_max:
+            oldest = next(iter(self._sessions.values()))
+            if self.now_ms - oldest.used_ms < unused_ms:
+                return
+            self._end(oldest.number)
+
+    def _end(self, number: int) -> None:
+        del self._nonces[self._sessions.pop(number).nonce]
+
+    def encoded(self) -> bytes:
+        """The table for a snapshot; the same bytes on all replicas that applied the same."""
+        sessions = tuple(each.stored() for each in self._sessions.values())
+        return _encode(_StoredTable(TABLE_VERSION, self.now_ms, sessions))
+
+    @classmethod
+    def decoded(cls, data: bytes) -> "SessionTable":
+        """The table of a snapshot; `UnsupportedVersion` or `StoreDamaged` where it is none."""
+        stored = _stored(data)
+        table = cls()
+        table.now_ms = stored.now_ms
+        for each in stored.sessions:
+            session = _Session(
+                each.number, each.nonce, used_ms=each.used_ms, acknowledged=each.acknowledged
+            )
+            session.kept = dict(each.kept)
+            session.kept_bytes = sum(_size(kept) for _, kept in each.kept)
+            table._sessions[each.number] = session
+            table._nonces[each.nonce] = each.number
+        return table
+
+
+def _stored(data: bytes) -> _StoredTable:
+    try:
+        fields = msgspec.msgpack.decode(data)
+        if isinstance(fields, list) and fields and fields[0] != TABLE_VERSION:
+            raise UnsupportedVersion(
+                f"a session table is of version {fields[0]}, this program reads {TABLE_VERSION}: "
+                f"use a newer program"
+            )
+        return _decode(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreDamaged(
+            "a snapshot's session table cannot be read: remove this replica and add it anew"
+        ) from error
