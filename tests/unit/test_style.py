@@ -19,7 +19,7 @@ FILES = {str(file.relative_to(SOURCE)): file for file in sorted(SOURCE.rglob("*.
 _RUNS_OTHERS = "runs the code of others and reports whatever it raises"
 SUPERVISORS = {
     "disk/thread_files.py": "a bug fails its own submission, not the thread that all wait for",
-    "net/session.py": "a handler's bug fails its own call, not the connection",
+    "net/session.py": "a handler's bug fails its own call or connection, not the server",
     "simulation/loop.py": _RUNS_OTHERS,
     "simulation/mutator.py": _RUNS_OTHERS,
     "simulation/nodes.py": "what a crashed program says while it is disposed of no longer matters",

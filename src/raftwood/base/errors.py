@@ -32,7 +32,8 @@ A message names the thing and the remedy. `code` is stable on the wire: a class 
 code may not.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class RaftwoodError(Exception):
@@ -41,6 +42,8 @@ class RaftwoodError(Exception):
     code: ClassVar[str] = "error"
     retriable: ClassVar[bool] = False
     http_status: ClassVar[int] = 500
+    wire_fields: ClassVar[Mapping[str, type[Any]]] = {}
+    """Attributes that travel with the message: small, and keywords of the class with a default."""
 
     @property
     def message(self) -> str:
@@ -154,6 +157,7 @@ class NotLeader(Unavailable):
     """Only a group's leader can do this; `leader` is its id, or 0 where none is known."""
 
     code = "not_leader"
+    wire_fields: ClassVar[Mapping[str, type[Any]]] = {"leader": int}
 
     def __init__(self, message: str, leader: int = 0) -> None:
         super().__init__(message)

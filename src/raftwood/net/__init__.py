@@ -28,6 +28,7 @@ from raftwood.net.limits import ClientLimits, ServerLimits
 from raftwood.net.methods import (
     FastHandler,
     Method,
+    OneWayHandler,
     Service,
     StreamHandler,
     TaskHandler,
@@ -48,6 +49,7 @@ __all__ = [
     "FastHandler",
     "Identity",
     "Method",
+    "OneWayHandler",
     "Payload",
     "Secret",
     "Server",

@@ -43,7 +43,7 @@ class Call:
             session.answer(self, payload)
 
     def fail(self, error: RaftwoodError) -> None:
-        """Answer with an error: its code and message travel, nothing else."""
+        """Answer with an error: its code, message and `wire_fields` travel, nothing else."""
         session = self._session
         if session is not None:
             self._session = None

@@ -8,7 +8,7 @@ jitter, so that many clients do not come back in step.
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Self, TypeAlias, TypeVar
 
 import msgspec
@@ -46,10 +46,14 @@ class Channel:
         connector: Connector,
         random_source: random.Random,
         backoff: Backoff | None = None,
+        *,
+        on_change: Callable[[bool], None] | None = None,
     ) -> None:
+        """`on_change` hears True of each connect and False of each loss, but not of `close`."""
         self._connector = connector
         self._random = random_source
         self._backoff = backoff or Backoff()
+        self._on_change = on_change
         self._connection: Connection | None = None
         self._draining: list[Connection] = []
         self._changed = asyncio.Event()
@@ -89,6 +93,11 @@ class Channel:
         self, method: Method, payload: Buffer = b"", *, timeout_ms: int | None = None
     ) -> Stream:
         return self._usable().stream(method, payload, timeout_ms=timeout_ms)
+
+    def send(self, method: Method, payload: Buffer | Sequence[Buffer]) -> bool:
+        """As `Connection.send`; False where there is no connection now."""
+        connection = self._connection
+        return connection is not None and connection.send(method, payload)
 
     def _usable(self) -> Connection:
         connection = self._connection
@@ -138,8 +147,10 @@ class Channel:
                 self.last_error = None
                 self._connection = connection
                 self._wake()
+                self._tell(is_connected=True)
                 await connection.wait_unusable()
                 self._drain(connection)
+                self._tell(is_connected=False)
                 # A connection that stood for a while ends the count; one that is accepted and
                 # dropped at once must not be dialled in a tight loop.
                 stood_s = asyncio.get_running_loop().time() - began
@@ -155,6 +166,10 @@ class Channel:
         self._draining = [old for old in self._draining if not old.is_closed]
         if not connection.is_closed:
             self._draining.append(connection)
+
+    def _tell(self, *, is_connected: bool) -> None:
+        if self._on_change is not None:
+            self._on_change(is_connected)
 
     def _wake(self) -> None:
         self._changed.set()

@@ -1,4 +1,4 @@
-"""The client's end of one connection: pipelined calls, deadlines, cancellation and streams.
+"""The client's end of one connection: pipelined calls, streams and one-way messages.
 
 A call costs no task and no timer of its own. It is sent at most once: after a lost connection the
 caller, who knows whether the request may be repeated, decides.
@@ -7,6 +7,7 @@ caller, who knows whether the request may be repeated, decides.
 import asyncio
 import random
 import ssl
+from collections.abc import Sequence
 from typing import Self, TypeVar
 
 from raftwood.base.errors import (
@@ -22,8 +23,9 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
+from raftwood.net.connection import UNSENT_BYTES_MAX
 from raftwood.net.deadlines import NEVER
-from raftwood.net.frames import ARGUMENT_MAX, Frame, Kind, Payload, size_of
+from raftwood.net.frames import ARGUMENT_MAX, Frame, Kind, Payload, gathered, size_of
 from raftwood.net.handshake import ClientCredentials, ClientHandshake, Welcome
 from raftwood.net.identity import Identity
 from raftwood.net.limits import ClientLimits
@@ -37,6 +39,7 @@ Response = TypeVar("Response")
 
 _REQUEST = int(Kind.REQUEST)
 _RESPONSE = int(Kind.RESPONSE)
+_ONE_WAY = int(Kind.ONE_WAY)
 
 
 class Connection(OutstandingRequests):
@@ -144,6 +147,30 @@ class Connection(OutstandingRequests):
             self._sweep.move(deadline)
         return stream
 
+    def send(self, method: Method, payload: Buffer | Sequence[Buffer]) -> bool:
+        """Send a message that is not answered; False where it was not sent and counts as lost.
+
+        So it is while the connection is not usable, or has too many bytes that the server did not
+        take. True promises nothing: the connection may be lost before the message arrives. Buffers
+        above 8 kB are neither copied nor joined, and must not change any more.
+        """
+        if self._refusal is not None or (self._write_is_paused and self._has_too_much_unsent()):
+            return False
+        whole: Buffer | list[Buffer]
+        if type(payload) is bytes:
+            whole, size = payload, len(payload)
+        else:
+            whole, size = gathered(payload)
+        if size > self._frame_bytes_max:
+            raise self._too_large(size)
+        self._send(_ONE_WAY, method.number, 0, 0, whole)
+        return True
+
+    def _has_too_much_unsent(self) -> bool:
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size() + self._out_bytes
+        return unsent >= self._bounds.unsent_bytes_max
+
     async def close(self) -> None:
         """Close; calls under way fail with ConnectionLost."""
         self._refuse_from_now_on(ConnectionLost("the connection was closed"))
@@ -170,6 +197,9 @@ class Connection(OutstandingRequests):
             return DeadlineExceeded("no time is left for this request; it was not sent")
         if timeout_ms > ARGUMENT_MAX:
             return InvalidInput(f"a timeout of {timeout_ms} ms is above {ARGUMENT_MAX}")
+        return self._too_large(size)
+
+    def _too_large(self, size: int) -> TooLarge:
         return TooLarge(
             f"the request has {size} bytes, the server reads {self._frame_bytes_max}: split it"
         )
@@ -178,6 +208,8 @@ class Connection(OutstandingRequests):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        # Congestion must show before the bound of one-way messages is reached.
+        self._set_unsent_bytes_max(min(UNSENT_BYTES_MAX, self._bounds.unsent_bytes_max))
         self._handshake = ClientHandshake(
             self._credentials,
             self._random,

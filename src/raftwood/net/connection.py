@@ -17,6 +17,7 @@ from raftwood.net.frames import (
     FrameDecoder,
     Kind,
     append_frame,
+    joined,
 )
 from raftwood.net.limits import HANDSHAKE_BYTES_MAX, ConnectionLimits
 from raftwood.net.wire_errors import encode_error
@@ -47,7 +48,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._end_reason = ""
         self._received_at = self._frame_at = self._loop.time()
-        self._unsent_seen = (0, 0.0)
+        self._written_bytes = 0
+        self._taken_seen = (0, 0.0)
         self._watch_timer: asyncio.TimerHandle | None = None
         self._watch_due = 0.0
         self._abort_timer: asyncio.TimerHandle | None = None
@@ -115,7 +117,14 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     # Writing.
 
-    def _send(self, kind: int, method: int, request_id: int, argument: int, payload: Buffer) -> int:
+    def _send(
+        self,
+        kind: int,
+        method: int,
+        request_id: int,
+        argument: int,
+        payload: Buffer | list[Buffer],
+    ) -> int:
         size = append_frame(self._out, kind, method, request_id, argument, payload)
         self._out_bytes += size
         if size > HEADER_BYTES + JOINED_BYTES_MAX:
@@ -142,15 +151,16 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def _write_out(self) -> None:
         out, self._out = self._out, []
-        self._out_bytes = 0
+        count, self._out_bytes = self._out_bytes, 0
         transport = self._transport
         if transport is None or self._is_closing:
             return
+        self._written_bytes += count
         if not self._out_has_large:
             transport.write(b"".join(out))
             return
         self._out_has_large = False
-        transport.writelines(_joined(out))
+        transport.writelines(joined(out))
 
     def _set_unsent_bytes_max(self, unsent_bytes_max: int) -> None:
         """Bound what waits here and in the transport together, plus the frame that exceeds it."""
@@ -199,13 +209,14 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def _is_stalled(self, now: float, patience: float) -> bool:
         if not self._write_is_paused or self._transport is None:
-            self._unsent_seen = (0, now)
+            self._taken_seen = (0, now)
             return False
-        unsent = self._transport.get_write_buffer_size()
-        if unsent != self._unsent_seen[0]:
-            self._unsent_seen = (unsent, now)
+        # Not what is unsent: that also grows while a peer that is dead is written to.
+        taken = self._written_bytes - self._transport.get_write_buffer_size()
+        if taken > self._taken_seen[0]:
+            self._taken_seen = (taken, now)
             return False
-        return now - self._unsent_seen[1] >= patience
+        return now - self._taken_seen[1] >= patience
 
     # Closing.
 
@@ -234,20 +245,3 @@ class FramedConnection(asyncio.BufferedProtocol):
         assert self._transport is not None
         certificate: Mapping[str, Any] | None = self._transport.get_extra_info("peercert")
         return certificate
-
-
-def _joined(parts: list[Buffer]) -> list[Buffer]:
-    """The same bytes in fewer buffers: runs of small ones become one."""
-    joined: list[Buffer] = []
-    small: list[Buffer] = []
-    for part in parts:
-        if len(part) <= HEADER_BYTES + JOINED_BYTES_MAX:
-            small.append(part)
-        else:
-            if small:
-                joined.append(b"".join(small))
-                small = []
-            joined.append(part)
-    if small:
-        joined.append(b"".join(small))
-    return joined

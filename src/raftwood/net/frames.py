@@ -19,6 +19,7 @@ and is handed on as a `memoryview` without a copy.
 """
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeAlias
 
@@ -70,6 +71,8 @@ class Kind(IntEnum):
     CREDIT = 13
     """Argument: bytes that the server may send more on this stream."""
     CANCEL = 14
+    ONE_WAY = 15
+    """A request that is never answered; it has no id and no deadline."""
 
     PING = 16
     PONG = 17
@@ -83,27 +86,72 @@ def append_frame(
     method: int,
     request_id: int,
     argument: int,
-    payload: Buffer,
+    payload: Buffer | list[Buffer],
 ) -> int:
     """Append a frame's buffers to `parts` and say how many bytes they are.
 
-    A payload above `JOINED_BYTES_MAX` is not copied: it must not change until it is written.
+    A payload above `JOINED_BYTES_MAX` is not copied: it must not change until it is written. One
+    in several pieces comes from `gathered`.
     """
     if type(payload) is not bytes:
+        if isinstance(payload, list):
+            return _append_pieces(parts, kind, method, request_id, argument, payload)
         payload = _as_bytes(payload)
     length = len(payload)
     if length <= JOINED_BYTES_MAX:
         body = _pack_rest(kind, method, length, request_id, argument) + payload
         parts.append(_pack_head(MAGIC, xxh3_64_intdigest(body)))
         parts.append(body)
-    else:
-        rest = _pack_rest(kind, method, length, request_id, argument)
-        digest = xxh3_64(rest)
-        digest.update(payload)
-        parts.append(_pack_head(MAGIC, digest.intdigest()))
-        parts.append(rest)
-        parts.append(payload)
+        return HEADER_BYTES + length
+    return _append_pieces(parts, kind, method, request_id, argument, (payload,))
+
+
+def _append_pieces(
+    parts: list[Buffer],
+    kind: int,
+    method: int,
+    request_id: int,
+    argument: int,
+    pieces: Sequence[Buffer],
+) -> int:
+    length = sum(map(len, pieces))
+    rest = _pack_rest(kind, method, length, request_id, argument)
+    digest = xxh3_64(rest)
+    for piece in pieces:
+        digest.update(piece)
+    parts.append(_pack_head(MAGIC, digest.intdigest()))
+    parts.append(rest)
+    parts += pieces
     return HEADER_BYTES + length
+
+
+def gathered(payload: Buffer | Sequence[Buffer]) -> tuple[Buffer | list[Buffer], int]:
+    """A payload in one or several buffers, as `append_frame` takes it, and its size in bytes."""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        whole = _as_bytes(payload)
+        return whole, len(whole)
+    pieces = joined([piece if type(piece) is bytes else _as_bytes(piece) for piece in payload])
+    if not pieces:
+        return b"", 0
+    # One piece alone takes the way of a plain payload, which is cheaper where it is small.
+    return (pieces[0] if len(pieces) == 1 else pieces), sum(map(len, pieces))
+
+
+def joined(parts: list[Buffer]) -> list[Buffer]:
+    """The same bytes in fewer buffers: runs of small ones become one, large ones stay."""
+    fewer: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) <= HEADER_BYTES + JOINED_BYTES_MAX:
+            small.append(part)
+        else:
+            if small:
+                fewer.append(b"".join(small))
+                small = []
+            fewer.append(part)
+    if small:
+        fewer.append(b"".join(small))
+    return fewer
 
 
 def encode_frame(

@@ -29,6 +29,8 @@ class ClientLimits(ConnectionLimits, frozen=True, kw_only=True):
     requests_waiting_max: int = 4_096
     """Calls that wait for room; beyond it, and beyond the bytes, a call raises Overloaded."""
     bytes_waiting_max: int = 64 << 20
+    unsent_bytes_max: int = 64 << 20
+    """Bytes the server has not taken; beyond it a one-way message is refused."""
     streams_max: int = 64
     stream_window_bytes: int = 1 << 20
     """What one stream buffers for a slow consumer, and one item."""

@@ -2,12 +2,14 @@
 
 A method is a small number on the wire with a name for people. Its payloads are raw bytes, or
 msgspec structs through `TypedMethod`. A `Service` says which handler serves which method, in one
-of three ways:
+of four ways:
 
 - `fast`: a plain function called from the receive callback, with a `Call` to answer now or later.
   The hot path: it costs no task, so it must not block.
 - `task`: a coroutine; its result is the response.
 - `stream`: an async iterator; each item goes out as the client's credit allows.
+- `one_way`: a plain function called from the receive callback, with who sent the message. Nothing
+  is answered: where the message cannot be taken, the connection is closed.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -21,6 +23,7 @@ from raftwood.base.files import Buffer
 from raftwood.base.names import checked_name
 from raftwood.net.calls import Call
 from raftwood.net.frames import Payload
+from raftwood.net.identity import Identity
 
 METHOD_NUMBER_MAX = (1 << 16) - 1
 
@@ -30,6 +33,7 @@ Response = TypeVar("Response")
 FastHandler: TypeAlias = Callable[[Call, Payload], None]
 TaskHandler: TypeAlias = Callable[[Call, Payload], Coroutine[Any, Any, Buffer]]
 StreamHandler: TypeAlias = Callable[[Call, Payload], AsyncIterator[Buffer]]
+OneWayHandler: TypeAlias = Callable[[Identity, Payload], None]
 
 
 class Method:
@@ -90,6 +94,7 @@ class Mode(Enum):
     TASK = 2
     STREAM = 3
     DENIED = 4
+    ONE_WAY = 5
 
 
 class Entry:
@@ -97,7 +102,7 @@ class Entry:
 
     __slots__ = ("handler", "method", "mode")
 
-    def __init__(self, method: Method, mode: Mode, handler: Callable[[Call, Payload], Any]) -> None:
+    def __init__(self, method: Method, mode: Mode, handler: Callable[[Any, Payload], Any]) -> None:
         self.method = method
         self.mode = mode
         self.handler = handler
@@ -117,6 +122,9 @@ class Service:
 
     def stream(self, method: Method, handler: StreamHandler) -> None:
         self._add(Entry(method, Mode.STREAM, handler))
+
+    def one_way(self, method: Method, handler: OneWayHandler) -> None:
+        self._add(Entry(method, Mode.ONE_WAY, handler))
 
     def typed(
         self,

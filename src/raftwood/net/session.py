@@ -3,6 +3,7 @@
 A request beyond the limits waits in a backlog, and reading pauses until it had its turn; reading
 also pauses while the peer does not take its responses. At the limits, but not beyond them, reading
 goes on: a client that keeps to them must still be heard when it cancels, grants credit or pings.
+One-way messages are over when their handler returns, so they count against no limit and never wait.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from raftwood.base.errors import (
     Cancelled,
     DeadlineExceeded,
     InternalError,
+    InvalidInput,
     NotFound,
     Overloaded,
     PermissionDenied,
@@ -42,6 +44,7 @@ _log = get_logger("net")
 _CRASHED = "the server failed on this request: its log says why"
 _REQUEST = int(Kind.REQUEST)
 _RESPONSE = int(Kind.RESPONSE)
+_ONE_WAY = int(Kind.ONE_WAY)
 
 
 class Session(FramedConnection):
@@ -181,8 +184,31 @@ class Session(FramedConnection):
                     self._pause_reading()
                 else:
                     self._begin(frame, arrived)
+            elif frame[0] == _ONE_WAY:
+                self._take(frame[1], frame[4])
             else:
                 self._control(frame)
+
+    def _take(self, number: int, payload: Payload) -> None:
+        """Hand on a one-way message; nobody waits for an answer, so what is wrong closes."""
+        assert self._peer is not None
+        self._request_at = self._received_at
+        if self._is_draining:
+            return
+        entry = self._entries.get(number)
+        if entry is None or entry.mode is not Mode.ONE_WAY:
+            raise ProtocolError(
+                f"method {number} takes no one-way messages from {self._peer}: "
+                "its number, its role or the version of one side is wrong"
+            )
+        try:
+            entry.handler(self._peer, payload)
+        except RaftwoodError as error:
+            _log.warning("refused a message", method=entry.method.name, reason=error.message)
+            self._close_because(error)
+        except Exception:
+            _log.exception("handler failed", method=entry.method.name)
+            self._close_because(InternalError(_CRASHED))
 
     def _begin(self, frame: Frame, arrived: float) -> None:
         _, number, request_id, argument, payload = frame
@@ -256,6 +282,8 @@ class Session(FramedConnection):
                 if self._server.has_room_for_a_task:
                     return entry
                 return Overloaded("the server has too many requests under way")
+            case Mode.ONE_WAY:
+                return InvalidInput(f"{entry.method.name} is never answered: send, do not call")
             case Mode.FAST:
                 return entry
             case _:

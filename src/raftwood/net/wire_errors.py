@@ -1,4 +1,12 @@
-"""Errors on the wire: a code and a message go out, the same class comes out on the other side."""
+"""Errors on the wire: a code and a message go out, the same class comes out on the other side.
+
+A class that names `wire_fields` has them travel too. Fields that the other side does not know, or
+not of this type, are left out: a newer peer may have added them.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -11,10 +19,12 @@ MESSAGE_BYTES_MAX = 512
 class _WireError(msgspec.Struct, array_like=True, frozen=True):
     code: str
     message: str
+    fields: dict[str, msgspec.Raw] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_WireError).decode
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def encode_error(error: RaftwoodError) -> bytes:
@@ -22,13 +32,27 @@ def encode_error(error: RaftwoodError) -> bytes:
     # A message may quote input with lone surrogates, which have no encoding; the cut may split a
     # character.
     message = error.message.encode("utf-8", "replace")[:MESSAGE_BYTES_MAX].decode("utf-8", "ignore")
-    return _encode(_WireError(error.code, message))
+    if not error.wire_fields:
+        return _encode((error.code, message))
+    return _encode(
+        (error.code, message, {name: getattr(error, name) for name in error.wire_fields})
+    )
 
 
 def decode_error(payload: bytes | memoryview) -> RaftwoodError:
     """The error a peer sent; what cannot be read is an InternalError, for an error it was."""
     try:
         wire = _decode(payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except _UNREADABLE:
         return InternalError("the peer sent an error that cannot be read")
-    return error_class(wire.code)(wire.message)
+    kind = error_class(wire.code)
+    return kind(wire.message, **_known_fields(kind, wire.fields))
+
+
+def _known_fields(kind: type[RaftwoodError], fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    known = {}
+    for name, expected in kind.wire_fields.items():
+        if name in fields:
+            with contextlib.suppress(*_UNREADABLE):
+                known[name] = msgspec.msgpack.decode(fields[name], type=expected)
+    return known
