@@ -3,7 +3,12 @@
 from raftwood.base.errors import ProtocolError
 from raftwood.raft.core import Entry, EntryKind, Message, MessageKind
 from raftwood.raft.host.runs import RunBook
-from raftwood.raft.host.wire import decode_frame, encode_frame
+from raftwood.raft.host.wire import decode_frame, encode_frames
+
+
+def _encode(messages: list[tuple[int, Message, RunBook]]) -> bytes:
+    (frame,) = encode_frames(messages)
+    return b"".join(frame)
 
 
 def target(data: bytes) -> None:
@@ -20,7 +25,7 @@ def target(data: bytes) -> None:
         said.append((group, message, book))
     # A book forgets after so many runs; then they are joined, which says the same in other bytes.
     if all(len(runs) < 64 for _, _, runs in received):
-        assert encode_frame(said) == data
+        assert _encode(said) == data
 
 
 def seeds() -> list[bytes]:
@@ -36,4 +41,4 @@ def seeds() -> list[bytes]:
     )
     heartbeat = Message(MessageKind.HEARTBEAT, 2, 1, 4, commit=6, context=b"read 1")
     frames = [[], [(1, append)], [(1, answer)], [(9, heartbeat), (1, append), (2, answer)]]
-    return [encode_frame([(group, each, RunBook()) for group, each in frame]) for frame in frames]
+    return [_encode([(group, each, RunBook()) for group, each in frame]) for frame in frames]

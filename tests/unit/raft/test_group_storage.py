@@ -26,7 +26,7 @@ def test_after_a_start_the_uncommitted_tail_is_in_memory_by_whole_runs() -> None
     async def scenario() -> None:
         log = await _filled(ImmediateFiles())
         storage = GroupStorage(log, GROUP)
-        await storage.load_tail(bytes_max=1)
+        await storage.load_tail(4, bytes_max=1)
         assert (storage.first_index(), storage.last_index()) == (1, 8)
         assert storage.initial_state()[0].commit == 3
         assert storage.cache.first_index == 3
@@ -43,7 +43,7 @@ def test_what_only_the_disk_has_is_missed_then_fetched_then_given_up() -> None:
     async def scenario() -> None:
         log = await _filled(ImmediateFiles())
         storage = GroupStorage(log, GROUP)
-        await storage.load_tail(bytes_max=1 << 20)
+        await storage.load_tail(4, bytes_max=1 << 20)
         with pytest.raises(EntriesNotInMemory):
             storage.entries(2, 9, UNLIMITED)
         with pytest.raises(SnapshotNotReady):

@@ -5,9 +5,20 @@ import pytest
 from raftwood.base.errors import NotLeader, ProtocolError, StoreDamaged, UnsupportedVersion
 from raftwood.raft.core import Entry, EntryKind, Message, MessageKind
 from raftwood.raft.host.entry_cache import EntryCache
-from raftwood.raft.host.group_state import GroupState, decode_state, first_state
+from raftwood.raft.host.group_state import (
+    STATE_VERSION,
+    GroupState,
+    decode_state,
+    first_state,
+    membership_of,
+)
 from raftwood.raft.host.runs import EncodedRun, RunBook, decode_run, encode_run
-from raftwood.raft.host.wire import SENT_KINDS, decode_frame, encode_frame
+from raftwood.raft.host.wire import SENT_KINDS, decode_frame, encode_frames
+
+
+def _encode(messages: list[tuple[int, Message, RunBook]]) -> bytes:
+    (frame,) = encode_frames(messages)
+    return b"".join(frame)
 
 
 def _entries(first: int, count: int, term: int = 1) -> list[Entry]:
@@ -56,38 +67,38 @@ def test_a_frame_has_golden_bytes() -> None:
     message = Message(MessageKind.HEARTBEAT, 2, 1, 4, commit=6, context=b"r")
     words = "52574d01 01000000 0900000000000000 07 00 0100 0100000000000000 0400000000000000"
     words += "0000000000000000 0000000000000000 0600000000000000 0000000000000000 00000000 72"
-    assert encode_frame([(9, message, RunBook())]) == bytes.fromhex(words)
+    assert _encode([(9, message, RunBook())]) == bytes.fromhex(words)
 
 
 @pytest.mark.parametrize("kind", sorted(SENT_KINDS))
 def test_every_kind_comes_back(kind: MessageKind) -> None:
     entries = _entries(8, 2) if kind is MessageKind.APPEND else []
     message = Message(kind, 2, 1, 4, 3, 7, entries, 6, True, 5, context=b"context")
-    ((group, back, _),) = decode_frame(encode_frame([(1, message, RunBook())]), target=2)
+    ((group, back, _),) = decode_frame(_encode([(1, message, RunBook())]), target=2)
     assert (group, back) == (1, message)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MessageKind if kind not in SENT_KINDS])
 def test_what_never_leaves_its_node_is_refused(kind: MessageKind) -> None:
-    frame = encode_frame([(1, Message(kind, 2, 1), RunBook())])
+    frame = _encode([(1, Message(kind, 2, 1), RunBook())])
     with pytest.raises(ProtocolError):
         decode_frame(frame, target=2)
 
 
 def test_a_frame_cut_anywhere_is_refused() -> None:
     append = Message(MessageKind.APPEND, 2, 1, 4, 3, 7, _entries(8, 2), 6, context=b"c")
-    frame = encode_frame([(1, append, RunBook())])
+    frame = _encode([(1, append, RunBook())])
     for end in range(len(frame)):
         with pytest.raises(ProtocolError):
             decode_frame(frame[:end], target=2)
 
 
 def test_a_state_comes_back_and_a_newer_one_is_refused() -> None:
-    state = GroupState(1, 4, 2, 17, (1, 2, 3))
+    state = GroupState(STATE_VERSION, 4, 2, 17, (1, 2, 3), 3, (5, 9))
     assert decode_state(1, state.encoded()) == state
-    assert first_state((3, 1, 2)).configuration.voters == (1, 2, 3)
+    assert membership_of(first_state((3, 1, 2))).voters == (1, 2, 3)
     with pytest.raises(UnsupportedVersion):
-        decode_state(1, GroupState(2, 4, 2, 17, ()).encoded())
+        decode_state(1, GroupState(STATE_VERSION + 1, 4, 2, 17, ()).encoded())
     for data in (b"", b"\x93\x01\x02\x03", b"\xff"):
         with pytest.raises(StoreDamaged):
             decode_state(1, data)

@@ -1,4 +1,7 @@
-"""A group's small record in the log: hard state and first membership."""
+"""A group's small record in the log: hard state, first membership, and where its log begins.
+
+Version 1 knew no snapshots: its logs begin at index 1.
+"""
 
 from typing import Final
 
@@ -7,7 +10,7 @@ import msgspec
 from raftwood.base.errors import StoreDamaged, UnsupportedVersion
 from raftwood.raft.core import ConfState, HardState
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 
 
 class GroupState(msgspec.Struct, frozen=True, array_like=True):
@@ -19,14 +22,18 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     commit: int
     voters: tuple[int, ...]
     """The membership that the log begins with; changes are entries of the log."""
+    start_term: int = 0
+    """The term of the entry before the log's first."""
+    snapshots: tuple[int, ...] = ()
+    """The indexes of the snapshots, oldest first; other files are left-overs."""
+    is_removed: bool = False
+    """The replica was removed: only its term and vote are kept, for it may come back."""
+    forced_voters: tuple[int, ...] = ()
+    """Set by an operator after the quorum was lost for good: the membership from the end on."""
 
     @property
     def hard_state(self) -> HardState:
         return HardState(self.term, self.vote, self.commit)
-
-    @property
-    def configuration(self) -> ConfState:
-        return ConfState(voters=self.voters)
 
     def encoded(self) -> bytes:
         return _encode(self)
@@ -37,19 +44,24 @@ _decode = msgspec.msgpack.Decoder(GroupState).decode
 
 
 def first_state(voters: tuple[int, ...]) -> GroupState:
-    """The state of a group that has done nothing yet."""
+    """The state of a group that has done nothing yet; no voters for a replica that joins."""
     return GroupState(STATE_VERSION, 0, 0, 0, tuple(sorted(voters)))
 
 
 def decode_state(group: int, data: bytes) -> GroupState:
-    """A stored state; `UnsupportedVersion` for one of a newer version."""
+    """A stored state, brought to this version; `UnsupportedVersion` for one of a newer version."""
     try:
         fields = msgspec.msgpack.decode(data)
-        if isinstance(fields, list) and fields and fields[0] != STATE_VERSION:
+        if isinstance(fields, list) and fields and fields[0] not in (1, STATE_VERSION):
             raise UnsupportedVersion(
-                f"the state of group {group} is of version {fields[0]}, this program reads "
+                f"the state of group {group} is of version {fields[0]}, this program reads up to "
                 f"{STATE_VERSION}: use a newer program"
             )
-        return _decode(data)
+        return msgspec.structs.replace(_decode(data), version=STATE_VERSION)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StoreDamaged(f"the state of group {group} is none of a raft group") from error
+
+
+def membership_of(state: GroupState) -> ConfState:
+    """The membership at the beginning of the log."""
+    return ConfState(voters=state.voters)

@@ -4,11 +4,13 @@ The core asks with plain calls. Entries that only the disk has are missed at fir
 noted, the core is told to try again later, and the host fetches them meanwhile.
 """
 
-from raftwood.base.errors import OutOfRange
+from raftwood.base.errors import OutOfRange, ProtocolError, StoreDamaged
 from raftwood.disk.segment_log import SegmentLog
+from raftwood.disk.segment_log.records import StoredRun
 from raftwood.raft.core import (
     ConfState,
     Entry,
+    EntryCompacted,
     EntryMissing,
     HardState,
     Snapshot,
@@ -16,7 +18,7 @@ from raftwood.raft.core import (
 )
 from raftwood.raft.core.messages import limit_entries
 from raftwood.raft.host.entry_cache import EntryCache
-from raftwood.raft.host.group_state import GroupState, decode_state
+from raftwood.raft.host.group_state import GroupState, decode_state, membership_of
 from raftwood.raft.host.runs import EncodedRun, decode_run
 
 _UNUSED_TICKS_MAX = 20
@@ -35,6 +37,10 @@ class GroupStorage:
         self._log = log
         self._group = group
         self.state: GroupState = decode_state(group, log.state(group) or b"")
+        self.configuration: ConfState = membership_of(self.state)
+        """The membership at the index that the state machine starts from."""
+        self.visible_snapshot: Snapshot | None = None
+        """What a follower gets that needs entries from before the log's first."""
         self.cache = EntryCache(self.last_index() + 1)
         self.missed: int | None = None
         """The first entry that was asked for in vain."""
@@ -42,7 +48,7 @@ class GroupStorage:
         self._unused_ticks = 0
 
     def initial_state(self) -> tuple[HardState, ConfState]:
-        return self.state.hard_state, self.state.configuration
+        return self.state.hard_state, self.configuration
 
     def first_index(self) -> int:
         return self._log.bounds(self._group).head
@@ -51,11 +57,16 @@ class GroupStorage:
         return self._log.bounds(self._group).next_index - 1
 
     def term(self, index: int) -> int:
-        if index == 0:
-            return 0
         entry = self.cache.get(index)
         if entry is not None:
             return entry.term
+        head, next_index = self.first_index(), self.last_index() + 1
+        if index == head - 1:
+            return self.state.start_term
+        if index < head:
+            raise EntryCompacted(f"entry {index} lies before the first, {head}")
+        if index >= next_index:
+            raise EntryMissing(f"entry {index} lies after the last, {next_index - 1}")
         return self._log.term_of(self._group, index)
 
     def entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
@@ -70,35 +81,61 @@ class GroupStorage:
             self._unused_ticks = 0
             start = fetched[0].index
             return limit_entries(fetched[low - start : high - start], bytes_max)
+        if low < self.first_index():
+            raise EntryCompacted(f"entry {low} lies before the first, {self.first_index()}")
         self.missed = low
         raise EntriesNotInMemory(f"entry {low} is being read from disk: try again")
 
+    def is_in_memory(self, index: int) -> bool:
+        fetched = self._fetched
+        return index >= self.cache.first_index or (
+            bool(fetched) and fetched[0].index <= index <= fetched[-1].index
+        )
+
     def snapshot(self) -> Snapshot:
-        """There is none: the whole log is kept, and entries on disk are on their way."""
-        raise SnapshotNotReady("the entries are being read from disk")
+        """The oldest one, so that nothing of the log after it stays away from the follower."""
+        if self.missed is not None or self.visible_snapshot is None:
+            raise SnapshotNotReady("the entries are being read from disk")
+        return self.visible_snapshot
 
     async def fetch(self, first_index: int, bytes_max: int) -> None:
-        """Bring applied entries into memory for a follower that is far behind."""
+        """Bring entries into memory that only the disk has."""
         runs = await self._log.read(self._group, first_index, bytes_max=bytes_max)
-        entries: list[Entry] = []
-        for run in runs:
-            entries += decode_run(EncodedRun(run.term, run.first_index, run.count, run.payload))
+        entries = [entry for run in runs for entry in self._decoded(run)]
         # What is still open to change is in the cache, which comes first.
-        self._fetched = [entry for entry in entries if entry.index < self.cache.first_index]
+        self._fetched = [
+            entry for entry in entries if first_index <= entry.index < self.cache.first_index
+        ]
         self._unused_ticks = 0
 
-    async def load_tail(self, bytes_max: int) -> None:
+    async def load_tail(self, first_index: int, bytes_max: int) -> None:
         """After a start: bring what may be uncommitted, by whole runs, into the cache."""
         last = self.last_index()
-        index = self.state.commit + 1
+        index = max(first_index, self.first_index())
+        cache: EntryCache | None = None
         while index <= last:
-            runs = await self._log.read(self._group, index, bytes_max=bytes_max)
-            if index == self.state.commit + 1:
-                self.cache = EntryCache(runs[0].first_index)
-            for run in runs:
-                encoded = EncodedRun(run.term, run.first_index, run.count, run.payload)
-                self.cache.append(decode_run(encoded), len(run.payload))
-            index = self.cache.next_index
+            for run in await self._log.read(self._group, index, bytes_max=bytes_max):
+                if cache is None:
+                    cache = EntryCache(run.first_index)
+                cache.append(self._decoded(run), len(run.payload))
+                index = cache.next_index
+        self.cache = cache or EntryCache(last + 1)
+
+    def _decoded(self, run: StoredRun) -> list[Entry]:
+        try:
+            return decode_run(EncodedRun(run.term, run.first_index, run.count, run.payload))
+        except ProtocolError as error:
+            raise StoreDamaged(
+                f"group {self._group}: the entries from {run.first_index} on cannot be read: "
+                f"{error.message}"
+            ) from error
+
+    def restart_after(self, state: GroupState) -> None:
+        """The log was replaced by a snapshot and goes on behind it."""
+        self.state = state
+        self.cache = EntryCache(self.last_index() + 1)
+        self._fetched = []
+        self.missed = None
 
     def tick(self) -> None:
         """Give fetched entries up once nobody asks for them any more."""

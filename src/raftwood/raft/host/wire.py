@@ -12,7 +12,7 @@ Kinds that never leave their node, forwarded proposals and snapshots are refused
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from raftwood.base.errors import ProtocolError
@@ -51,11 +51,21 @@ Received = tuple[int, Message, list[tuple[EncodedRun, list[Entry]]]]
 """Group, message, and the runs that its entries came in."""
 
 
-def encode_frame(messages: Sequence[tuple[int, Message, RunBook]]) -> bytes:
-    """One frame; each message with its group and the book of its runs."""
-    heads: list[Buffer] = [_FRAME.pack(MAGIC, len(messages))]
+FRAME_BYTES = 16 << 20
+"""Where a frame ends and another begins, if there is more to say."""
+
+
+def encode_frames(messages: Sequence[tuple[int, Message, RunBook]]) -> Iterator[list[Buffer]]:
+    """Frames, in pieces; each message with its group and the book of its runs."""
+    heads: list[bytes] = [b""]
     payloads: list[Buffer] = []
+    size = count = 0
     for group, message, book in messages:
+        if size >= FRAME_BYTES:
+            heads[0] = _FRAME.pack(MAGIC, count)
+            yield [b"".join(heads), *payloads]
+            heads, payloads, size, count = [b""], [], 0, 0
+        count += 1
         runs = book.runs(message.entries) if message.entries else ()
         heads.append(
             _HEAD.pack(
@@ -77,7 +87,9 @@ def encode_frame(messages: Sequence[tuple[int, Message, RunBook]]) -> bytes:
         for run, _ in runs:
             heads.append(_RUN.pack(run.term, run.count, len(run.payload)))
             payloads.append(run.payload)
-    return b"".join(heads + payloads)
+            size += len(run.payload)
+    heads[0] = _FRAME.pack(MAGIC, count)
+    yield [b"".join(heads), *payloads]
 
 
 def decode_frame(data: Buffer, *, target: int) -> list[Received]:

@@ -1,0 +1,119 @@
+"""The other stores: a connection to each, and whether they are heard from."""
+
+from collections.abc import Callable, Sequence
+
+from raftwood.base.environment import Environment
+from raftwood.base.files import Buffer
+from raftwood.base.logs import get_logger
+from raftwood.net import Backoff, Channel, Connection
+from raftwood.raft.host.protocol import INTRODUCE, PING, RAFT_FRAME, HostNetwork
+
+_log = get_logger("raft")
+_BACKOFF = Backoff(first_ms=20, longest_ms=500)
+"""Short: a store that is back is needed at once."""
+
+
+class Peer:
+    """One other store."""
+
+    __slots__ = ("address", "channel", "epoch", "is_lost", "silent_ticks")
+
+    def __init__(self, address: str, channel: Channel) -> None:
+        self.address = address
+        self.channel = channel
+        self.epoch: int | None = None
+        """Which start of the store was heard from last; None where it was not accepted yet."""
+        self.silent_ticks = 0
+        self.is_lost = False
+
+
+class Peers:
+    """Connections by store, made as addresses become known."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        network: HostNetwork,
+        *,
+        own: int,
+        introduction: bytes,
+        on_lost: Callable[[int], None],
+        on_unreachable: Callable[[int], None],
+    ) -> None:
+        self._environment = environment
+        self._network = network
+        self._own = own
+        self._introduction = introduction
+        self._on_lost = on_lost
+        self._on_unreachable = on_unreachable
+        self._peers: dict[int, Peer] = {}
+        self._closing: list[Channel] = []
+
+    def __contains__(self, store: int) -> bool:
+        return store in self._peers
+
+    def addresses(self) -> dict[int, str]:
+        return {store: peer.address for store, peer in self._peers.items()}
+
+    def get(self, store: int) -> Peer | None:
+        return self._peers.get(store)
+
+    def set_address(self, store: int, address: str) -> None:
+        """Reach a store there from now on."""
+        if store == self._own:
+            return
+        known = self._peers.get(store)
+        if known is not None:
+            if known.address == address:
+                return
+            self._closing.append(known.channel)
+
+        async def dial() -> Connection:
+            return await self._network.dial(self._environment, address, own=self._own, peer=store)
+
+        def on_change(is_connected: bool) -> None:
+            if is_connected:
+                channel.send(INTRODUCE, self._introduction)
+            else:
+                self._on_unreachable(store)
+
+        channel = Channel(dial, self._environment.random, _BACKOFF, on_change=on_change)
+        peer = self._peers[store] = Peer(address, channel)
+        if known is not None:
+            peer.epoch = known.epoch
+        channel.start()
+
+    def send(self, store: int, frame: Sequence[Buffer]) -> None:
+        """A raft frame; one that cannot be sent is lost, which raft makes good."""
+        peer = self._peers.get(store)
+        if (
+            peer is not None
+            and not peer.channel.send(RAFT_FRAME, frame)
+            and peer.channel.is_connected
+        ):
+            # It takes less than it is sent. A loss of the connection was told when it came.
+            self._on_unreachable(store)
+
+    def heard(self, store: int) -> bool:
+        """Something came from a store; answers whether it may speak."""
+        peer = self._peers.get(store)
+        if peer is None or peer.epoch is None:
+            return False
+        peer.silent_ticks = 0
+        peer.is_lost = False
+        return True
+
+    async def tick(self, silent_ticks_max: int) -> None:
+        """Say that this store lives, and notice who does not."""
+        for store, peer in self._peers.items():
+            peer.channel.send(PING, b"")
+            peer.silent_ticks += 1
+            if peer.silent_ticks > silent_ticks_max and not peer.is_lost:
+                peer.is_lost = True
+                self._on_lost(store)
+        while self._closing:
+            await self._closing.pop().close()
+
+    async def close(self) -> None:
+        for channel in [*self._closing, *(peer.channel for peer in self._peers.values())]:
+            await channel.close()

@@ -1,0 +1,123 @@
+"""Proposals of one group, from the caller to the result: a batch of commands is one proposal.
+
+A batch's entries stand next to each other in the log. It ends when its last entry was applied, or
+when entries of another leader took its place: then it is known that nothing of it was done.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raftwood.base.errors import RaftwoodError, Unavailable
+from raftwood.raft.core import Entry
+
+ProposalDone = Callable[[list[Any] | None, RaftwoodError | None], None]
+"""Called once: with a result per command, or with the reason why there are none."""
+
+
+class Batch:
+    """Commands proposed together, and where they stand in the log once they do."""
+
+    __slots__ = ("done", "entries", "first_index", "results", "size_bytes", "term")
+
+    def __init__(self, entries: list[Entry], size_bytes: int, done: ProposalDone) -> None:
+        self.entries = entries
+        self.size_bytes = size_bytes
+        self.done = done
+        self.term = 0
+        self.first_index = 0
+        self.results: list[Any] = []
+
+
+class Proposals:
+    """Batches that wait to enter the log, then batches that wait to be applied."""
+
+    __slots__ = ("_in_log", "queue", "size_bytes")
+
+    def __init__(self) -> None:
+        self.queue: list[Batch] = []
+        self._in_log: deque[Batch] = deque()
+        self.size_bytes = 0
+        """Of all that wait, either way."""
+
+    def __len__(self) -> int:
+        return len(self.queue) + len(self._in_log)
+
+    def add(self, batch: Batch) -> None:
+        self.queue.append(batch)
+        self.size_bytes += batch.size_bytes
+
+    def take_queue(self, bytes_max: int) -> list[Batch]:
+        """The first batches of the queue, one at least."""
+        size = 0
+        for position, batch in enumerate(self.queue):
+            size += batch.size_bytes
+            if size > bytes_max and position:
+                taken, self.queue = self.queue[:position], self.queue[position:]
+                return taken
+        taken, self.queue = self.queue, []
+        return taken
+
+    def refuse_queue(self, error: RaftwoodError) -> None:
+        queue, self.queue = self.queue, []
+        self.refuse(queue, error)
+
+    def entered_log(self, batches: Sequence[Batch]) -> None:
+        """The core has given the batches their places."""
+        self._in_log.extend(batches)
+
+    def refuse(self, batches: Sequence[Batch], error: RaftwoodError) -> None:
+        for batch in batches:
+            self._end(batch, None, error)
+
+    def refuse_all(self, error: RaftwoodError) -> None:
+        self.refuse_queue(error)
+        in_log, self._in_log = self._in_log, deque()
+        self.refuse(in_log, error)
+
+    def applied(self, entries: list[Entry], results: Sequence[Any]) -> None:
+        """Entries were applied, with a result each: hand out what was waited for."""
+        first, last = entries[0].index, entries[-1].index
+        in_log = self._in_log
+        while in_log and in_log[0].first_index <= last:
+            batch = in_log[0]
+            count = len(batch.entries)
+            start = batch.first_index + len(batch.results) - first
+            if entries[start].term != batch.term:
+                in_log.popleft()
+                self._replaced(batch)
+                continue
+            batch.results += results[start : start + count - len(batch.results)]
+            if len(batch.results) < count:
+                return
+            in_log.popleft()
+            self._end(batch, batch.results, None)
+
+    def _replaced(self, batch: Batch) -> None:
+        error = Unavailable(_REPLACED)
+        if batch.results:
+            # The first ones made it into the log of the next leader.
+            missing = len(batch.entries) - len(batch.results)
+            self._end(batch, batch.results + [error] * missing, None)
+        else:
+            self._end(batch, None, error)
+
+    def overtaken(self, index: int) -> None:
+        """A snapshot took the place of entries up to an index: their results are not known."""
+        in_log = self._in_log
+        while in_log and in_log[0].first_index <= index:
+            self._end(in_log.popleft(), None, OutcomeUnknown(_OVERTAKEN))
+
+    def _end(self, batch: Batch, results: list[Any] | None, error: RaftwoodError | None) -> None:
+        self.size_bytes -= batch.size_bytes
+        batch.done(results, error)
+
+
+class OutcomeUnknown(RaftwoodError):
+    """It may or may not have been carried out, and this replica will never know."""
+
+    code = "outcome_unknown"
+
+
+_REPLACED = "another leader took over before the proposal was committed: propose it again"
+_OVERTAKEN = "a snapshot overtook the proposal: read the state to see whether it was carried out"

@@ -1,0 +1,94 @@
+"""What stores say to one another beside the frames of `wire`: methods and who may call them."""
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput
+from raftwood.net import (
+    ClientCredentials,
+    ClientLimits,
+    ClientTls,
+    Connection,
+    Identity,
+    Method,
+    Secret,
+    ServerCredentials,
+    connect,
+)
+
+STORE_ROLE = "store"
+CLIENT_ROLE = "client"
+_STORES = (STORE_ROLE,)
+
+RAFT_FRAME = Method(16, "raft-frame", roles=_STORES)
+INTRODUCE = Method(17, "introduce", roles=_STORES)
+PING = Method(18, "ping", roles=_STORES)
+SLEEP = Method(19, "sleep", roles=_STORES)
+
+
+class Introduction(msgspec.Struct, frozen=True, array_like=True):
+    """The first word on a connection: which folder the store runs on, and which start of it."""
+
+    incarnation: str
+    epoch: int
+
+
+class Sleep(msgspec.Struct, frozen=True, array_like=True):
+    """Groups that their leader lets sleep: number, term and last index of each."""
+
+    groups: tuple[tuple[int, int, int], ...]
+
+
+class HostNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """How the stores of a cluster know and reach one another."""
+
+    cluster: str
+    secret: Secret
+    """Known to the stores alone."""
+    client_secret: Secret | None = None
+    """Known to clients as well; without it none are let in."""
+    tls: ClientTls | None = None
+    limits: ClientLimits = ClientLimits(
+        connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
+    )
+
+    def server_credentials(self, store: int) -> ServerCredentials:
+        return ServerCredentials(
+            cluster_id=self.cluster,
+            identity=store_identity(store),
+            secret_of=self._secret_of,
+        )
+
+    def _secret_of(self, identity: Identity) -> Secret | None:
+        return self.secret if identity.role == STORE_ROLE else self.client_secret
+
+    async def dial(
+        self, environment: Environment, address: str, *, own: int, peer: int
+    ) -> Connection:
+        host, port = split_address(address)
+        credentials = ClientCredentials(
+            cluster_id=self.cluster,
+            identity=store_identity(own),
+            secret=self.secret,
+            server=store_identity(peer),
+        )
+        return await connect(
+            host, port, credentials, environment.random, limits=self.limits, tls=self.tls
+        )
+
+
+def store_identity(store: int) -> Identity:
+    return Identity(role=STORE_ROLE, node_id=str(store))
+
+
+def store_of(peer: Identity) -> int:
+    """The number of the store that speaks; the handshake has proved the identity."""
+    return int(peer.node_id)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of an address such as 127.0.0.1:7001."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise InvalidInput(f"{address!r} is no address: give host:port, such as 127.0.0.1:7001")
+    return host.strip("[]"), int(port)

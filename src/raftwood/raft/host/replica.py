@@ -1,0 +1,213 @@
+"""One group's replica on this store: the core, its log, its state machine, and who waits for it.
+
+No I/O here: `Turns` asks for the work of a turn, writes, sends, and tells when it is done.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from raftwood.base.errors import NotLeader, Overloaded, RaftwoodError
+from raftwood.base.logs import get_logger
+from raftwood.raft.core import (
+    NOBODY,
+    ConfState,
+    Entry,
+    EntryKind,
+    Message,
+    MessageKind,
+    ProposalDropped,
+    RawNode,
+    Ready,
+    Role,
+    UnknownPeer,
+)
+from raftwood.raft.core.errors import LocalMessageRefused
+from raftwood.raft.host.applying import Applier
+from raftwood.raft.host.group_storage import GroupStorage
+from raftwood.raft.host.proposals import Batch, Proposals
+from raftwood.raft.host.reads import ReadDone, Reads
+from raftwood.raft.host.runs import EncodedRun, RunBook
+from raftwood.raft.host.settings import RaftHostSettings
+
+_log = get_logger("raft")
+_PROPOSE = MessageKind.PROPOSE
+_NORMAL = EntryKind.NORMAL
+
+
+class Replica:
+    """Driven by `Turns`; the host's calls come in between."""
+
+    def __init__(
+        self,
+        group: int,
+        node: RawNode,
+        storage: GroupStorage,
+        applier: Applier,
+        settings: RaftHostSettings,
+        *,
+        read_prefix: bytes,
+        on_role: Callable[["Replica"], None],
+    ) -> None:
+        self.group = group
+        self.node = node
+        self.storage = storage
+        self.applier = applier
+        self.settings = settings
+        self.book = RunBook()
+        self.proposals = Proposals()
+        self.reads = Reads(read_prefix)
+        self._on_role = on_role
+        self.is_dirty = False
+        self.is_serving = False
+        """Restored and replayed: from now on it takes messages, votes and stands."""
+        self.is_halted = False
+        self.is_fetching = False
+        self.bytes_since_state = 0
+        self.backlog: deque[Message] = deque()
+        """Writes that the log refused; later ones wait behind them."""
+        self.tickets: deque[Ticket] = deque()
+        """Writes that are not durable yet, or whose snapshot is not restored yet."""
+        self.idle_ticks = 0
+        self.is_asleep = False
+
+    # Who leads
+
+    @property
+    def leader(self) -> int:
+        return self.node.raft.lead
+
+    @property
+    def term(self) -> int:
+        return self.node.raft.term
+
+    @property
+    def is_leader(self) -> bool:
+        return self.node.raft.role is Role.LEADER
+
+    @property
+    def configuration(self) -> ConfState:
+        return self.applier.configuration
+
+    @property
+    def applied(self) -> int:
+        return self.applier.applied
+
+    def not_leader(self) -> NotLeader:
+        leader = self.leader if self.leader != self.node.raft.id else NOBODY
+        where = f"store {leader} does" if leader else "there is none at the moment"
+        return NotLeader(f"this store does not lead group {self.group}: {where}", leader)
+
+    # In
+
+    def receive(self, message: Message, runs: list[tuple[EncodedRun, list[Entry]]]) -> None:
+        """A message of a peer."""
+        self.idle_ticks = 0
+        self.is_asleep = False
+        for run, entries in runs:
+            self.book.remember(run, entries)
+        self.step(message)
+
+    def step(self, message: Message) -> None:
+        try:
+            self.node.step(message)
+        except (UnknownPeer, ProposalDropped, LocalMessageRefused) as error:
+            _log.debug("message ignored", group=self.group, reason=error.message)
+
+    def propose(self, batch: Batch) -> None:
+        """Take a batch into the queue; raises what refuses it, with nothing changed."""
+        if not self.is_leader:
+            raise self.not_leader()
+        waiting = self.proposals.size_bytes
+        if waiting and waiting + batch.size_bytes > self.settings.proposal_bytes_max:
+            raise Overloaded(
+                f"{waiting} bytes wait to be committed in group {self.group}: try again later"
+            )
+        self.idle_ticks = 0
+        self.is_asleep = False
+        self.proposals.add(batch)
+
+    def read(self, done: ReadDone) -> None:
+        if len(self.reads) >= self.settings.reads_waiting_max:
+            raise Overloaded(f"{len(self.reads)} reads wait in group {self.group}: try again later")
+        self.idle_ticks = 0
+        self.is_asleep = False
+        self.reads.add(done)
+
+    def tick(self) -> None:
+        self.idle_ticks += 1
+        self.node.tick()
+        self.reads.tick(self.settings.election_ticks)
+        self.storage.tick()
+
+    # Out
+
+    def enter_proposals(self) -> None:
+        """Give what waits to the core, as one run of entries."""
+        batches = self.proposals.take_queue(self.settings.message_bytes_max)
+        if len(batches) == 1:
+            # A copy: the core may put an empty entry in the place of a change that does not fit.
+            entries = list(batches[0].entries)
+        else:
+            entries = [entry for batch in batches for entry in batch.entries]
+        try:
+            self.node.step(Message(_PROPOSE, source=self.node.raft.id, entries=entries))
+        except ProposalDropped as error:
+            refusal: RaftwoodError = error if self.is_leader else self.not_leader()
+            self.proposals.refuse(batches, refusal)
+            return
+        position = 0
+        for batch in batches:
+            batch.first_index, batch.term = entries[position].index, entries[position].term
+            position += len(batch.entries)
+        self.proposals.entered_log(batches)
+
+    def begin_reads(self) -> None:
+        if self.leader == NOBODY:
+            return  # the round begins with the first tick after an election
+        context = self.reads.next_round()
+        if context is not None:
+            self.node.read_index(context)
+
+    def take_ready(self) -> Ready:
+        ready = self.node.ready()
+        if ready.soft_state is not None:
+            if not self.is_leader and self.proposals.queue:
+                self.proposals.refuse_queue(self.not_leader())
+            self._on_role(self)
+        if ready.read_states:
+            for state in ready.read_states:
+                self.reads.confirmed(state.context, state.index)
+            self.reads.applied(self.applied)
+        return ready
+
+    def apply(self, message: Message) -> None:
+        """Work of the apply thread: committed entries, in order."""
+        entries = message.entries
+        results = self.applier.apply(entries)
+        if self.proposals:
+            self.proposals.applied(entries, results)
+        self.node.step(message.responses[0])
+        self.reads.applied(self.applier.applied)
+        self.storage.cache.shrink(
+            applied=self.applier.applied, bytes_max=self.settings.entry_cache_bytes_max
+        )
+
+    def refuse_all(self, error: RaftwoodError) -> None:
+        self.proposals.refuse_all(error)
+        self.reads.refuse_all(error)
+
+    def halt(self) -> None:
+        self.is_serving = False
+        self.is_halted = True
+
+
+class Ticket:
+    """Messages of one replica that wait for a write, in order."""
+
+    __slots__ = ("is_done", "responses", "snapshot")
+
+    def __init__(self, responses: list[Message], snapshot: Any) -> None:
+        self.responses = responses
+        self.snapshot = snapshot
+        self.is_done = False

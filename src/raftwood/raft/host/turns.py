@@ -1,0 +1,258 @@
+"""The host's work, turn by turn: all that has come in is dealt with together.
+
+In a turn, each replica with something to do hands out its work. One frame goes to each peer, then
+one write to the shared log, then committed entries are applied. A leader's appends may leave before
+its own sync; votes and acknowledgements, its own included, wait for it: they are the responses that
+a write's end delivers. Applying comes last because it may be slow, and the peers need not wait.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import DiskFull, Overloaded, ShuttingDown
+from raftwood.base.logs import get_logger
+from raftwood.disk.segment_log import Record, SegmentLog
+from raftwood.raft.core import APPEND_THREAD, APPLY_THREAD, Message, MessageKind, Snapshot
+from raftwood.raft.host.outbox import Outbox
+from raftwood.raft.host.replica import Replica, Ticket
+from raftwood.raft.host.writes import PlannedWrite, plan_write
+
+WRITES_IN_FLIGHT_MAX = 2
+"""Proposals wait for a third one, and become larger runs meanwhile."""
+_WRITE_BYTES = 8 << 20
+
+_log = get_logger("raft")
+_SNAPSHOT = MessageKind.SNAPSHOT
+
+_Planned = tuple[Replica, PlannedWrite, Message]
+
+
+class Turns:
+    """Schedules and runs turns; one per host."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        log: SegmentLog,
+        outbox: Outbox,
+        *,
+        store: int,
+        send_snapshot: Callable[[Replica, Message], None],
+        install_snapshot: Callable[[Replica, Snapshot, Callable[[], None]], None],
+        fetch: Callable[[Replica], None],
+    ) -> None:
+        self._environment = environment
+        self._log = log
+        self._outbox = outbox
+        self._store = store
+        self._send_snapshot = send_snapshot
+        self._install_snapshot = install_snapshot
+        self._fetch = fetch
+        self._loop = asyncio.get_running_loop()
+        self._dirty: list[Replica] = []
+        self._held: list[Replica] = []
+        """Their proposals wait for a write to end."""
+        self._is_scheduled = False
+        self._in_flight = 0
+        self._is_closed = False
+        self.turn_count = 0
+        self.write_count = 0
+
+    def mark(self, replica: Replica) -> None:
+        """A replica may have work; the turn comes soon, together with other replicas' work."""
+        if not replica.is_dirty:
+            replica.is_dirty = True
+            self._dirty.append(replica)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        if not self._is_closed:
+            self._guarded(self._turn)
+
+    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
+        try:
+            work(*arguments)
+        except Exception as error:
+            # Whatever it is, a replica's state in memory may no longer be what it promised.
+            _log.exception("a turn failed")
+            self._environment.end_process(f"the raft host cannot go on: {error!r}")
+
+    def _turn(self) -> None:
+        self.turn_count += 1
+        dirty, self._dirty = self._dirty, []
+        writes: list[tuple[Replica, Message]] = []
+        applies: list[tuple[Replica, Message]] = []
+        for replica in dirty:
+            replica.is_dirty = False
+            if replica.is_serving:
+                self._collect(replica, writes, applies)
+        self._outbox.flush()
+        if writes:
+            self._write(writes)
+        for replica, message in applies:
+            replica.apply(message)
+            if replica.node.has_ready():
+                self.mark(replica)
+        for replica in dirty:
+            replica.book.clear()
+            if replica.storage.missed is not None and not replica.is_fetching:
+                self._fetch(replica)
+
+    def _collect(
+        self,
+        replica: Replica,
+        writes: list[tuple[Replica, Message]],
+        applies: list[tuple[Replica, Message]],
+    ) -> None:
+        if replica.proposals.queue:
+            if self._in_flight < WRITES_IN_FLIGHT_MAX:
+                replica.enter_proposals()
+                if replica.proposals.queue:
+                    self.mark(replica)
+            else:
+                self._held.append(replica)
+        if replica.reads:
+            replica.begin_reads()
+        if not replica.node.has_ready():
+            return
+        outbox, group, book = self._outbox, replica.group, replica.book
+        for message in replica.take_ready().messages:
+            target = message.target
+            if target == APPEND_THREAD:
+                writes.append((replica, message))
+            elif target == APPLY_THREAD:
+                applies.append((replica, message))
+            elif message.kind is _SNAPSHOT:
+                self._send_snapshot(replica, message)
+            else:
+                outbox.add(group, message, book)
+
+    # Writing
+
+    def _write(self, writes: list[tuple[Replica, Message]]) -> None:
+        planned: list[_Planned] = []
+        size = 0
+        for replica, message in writes:
+            if replica.backlog:
+                replica.backlog.append(message)
+                continue
+            plan = plan_write(
+                replica.group,
+                replica.storage,
+                message,
+                replica.book,
+                bytes_since_state=replica.bytes_since_state,
+            )
+            if not plan.records:
+                self._respond_in_order(replica, message.responses)
+                continue
+            planned.append((replica, plan, message))
+            size += sum(len(run.payload) for run, _ in plan.runs)
+            if size >= _WRITE_BYTES:
+                self._submit(planned)
+                planned, size = [], 0
+        if planned:
+            self._submit(planned)
+
+    def _submit(self, planned: list[_Planned]) -> bool:
+        records: Sequence[Record] = planned[0][1].records
+        if len(planned) > 1:
+            records = [record for _, plan, _ in planned for record in plan.records]
+        tickets = [
+            (replica, Ticket(message.responses, message.snapshot))
+            for replica, _, message in planned
+        ]
+        try:
+            self._log.write(records, partial(self._durable, tickets))
+        except (DiskFull, Overloaded) as error:
+            _log.warning("a write waits", reason=error.message)
+            for replica, _, message in planned:
+                replica.backlog.append(message)
+            return False
+        except ShuttingDown:
+            return False
+        self._in_flight += 1
+        self.write_count += 1
+        for replica, plan, _ in planned:
+            size = plan.accept(replica.storage)
+            replica.bytes_since_state = 0 if plan.state else replica.bytes_since_state + size
+        for replica, ticket in tickets:
+            replica.tickets.append(ticket)
+        return True
+
+    def retry(self, replica: Replica) -> None:
+        """Try again what the log refused, in order."""
+        while replica.backlog:
+            message = replica.backlog[0]
+            plan = plan_write(
+                replica.group,
+                replica.storage,
+                message,
+                replica.book,
+                bytes_since_state=replica.bytes_since_state,
+            )
+            replica.backlog.popleft()
+            if not plan.records:
+                self._respond_in_order(replica, message.responses)
+            elif not self._submit([(replica, plan, message)]):
+                # It went to the end of the queue: back to where it was.
+                if replica.backlog:
+                    replica.backlog.rotate(1)
+                return
+
+    # Durable
+
+    def _durable(self, tickets: list[tuple[Replica, Ticket]]) -> None:
+        self._in_flight -= 1
+        if not self._is_closed:
+            self._guarded(self._complete, tickets)
+
+    def _complete(self, tickets: list[tuple[Replica, Ticket]]) -> None:
+        for replica, ticket in tickets:
+            if ticket.snapshot is not None:
+                done = partial(self._installed, replica, ticket)
+                self._install_snapshot(replica, ticket.snapshot, done)
+            else:
+                ticket.is_done = True
+                self._release(replica)
+        if self._held:
+            held, self._held = self._held, []
+            for replica in held:
+                self.mark(replica)
+
+    def _installed(self, replica: Replica, ticket: Ticket) -> None:
+        ticket.is_done = True
+        self._guarded(self._release, replica)
+
+    def _release(self, replica: Replica) -> None:
+        tickets = replica.tickets
+        while tickets and tickets[0].is_done:
+            self._respond(replica, tickets.popleft().responses)
+
+    def _respond_in_order(self, replica: Replica, responses: list[Message]) -> None:
+        """Responses of a message without records promise what was written before them."""
+        if not responses:
+            return
+        if replica.tickets:
+            replica.tickets[-1].responses += responses
+        else:
+            self._respond(replica, responses)
+
+    def _respond(self, replica: Replica, responses: list[Message]) -> None:
+        if replica.is_halted:
+            return
+        store, outbox = self._store, self._outbox
+        for response in responses:
+            if response.target == store:
+                replica.step(response)
+            else:
+                outbox.add(replica.group, response, replica.book)
+        self.mark(replica)

@@ -1,0 +1,121 @@
+"""One replica's part of a write to the shared log, worked out before anything is changed.
+
+A write may be refused (the disk is full), so that planning and accepting are two steps.
+"""
+
+import msgspec
+
+from raftwood.disk.segment_log import DropGroup, Record, Run, State, TruncateHead, TruncateTail
+from raftwood.raft.core import Entry, Message, Snapshot
+from raftwood.raft.host.group_state import GroupState
+from raftwood.raft.host.group_storage import GroupStorage
+from raftwood.raft.host.runs import EncodedRun, RunBook, encode_run
+
+STATE_EVERY_BYTES = 1 << 20
+"""The commit index is stored along so often: what comes after it is replayed as uncommitted."""
+
+
+class PlannedWrite:
+    """Records for the log, and what changes in memory once the log has taken them."""
+
+    __slots__ = ("cut_from", "records", "runs", "snapshot", "state")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.runs: list[tuple[EncodedRun, list[Entry]]] = []
+        self.cut_from: int | None = None
+        self.state: GroupState | None = None
+        self.snapshot: Snapshot | None = None
+
+    def accept(self, storage: GroupStorage) -> int:
+        """The log has taken the records; answers how many bytes of entries they held."""
+        if self.state is not None:
+            storage.state = self.state
+        if self.snapshot is not None and self.state is not None:
+            storage.restart_after(self.state)
+        cache = storage.cache
+        if self.cut_from is not None:
+            cache.truncate(self.cut_from)
+        size = 0
+        for run, entries in self.runs:
+            cache.append(entries, len(run.payload))
+            size += len(run.payload)
+        return size
+
+
+def plan_write(
+    group: int, storage: GroupStorage, message: Message, book: RunBook, *, bytes_since_state: int
+) -> PlannedWrite:
+    """What a message to the append thread asks of the log."""
+    planned = PlannedWrite()
+    records = planned.records
+    if message.snapshot is not None:
+        _plan_snapshot(planned, group, storage, message, message.snapshot)
+    entries = message.entries
+    if message.snapshot is None and message.term:
+        _plan_state(planned, group, storage, message, bytes_since_state)
+    if entries:
+        first = entries[0].index
+        if planned.snapshot is None and first <= storage.last_index():
+            _plan_cut(planned, group, storage, first)
+        runs = book.runs(entries)
+        planned.runs += runs
+        for run, _ in runs:
+            records.append(Run(group, run.term, run.first_index, run.count, run.payload))
+    return planned
+
+
+def _plan_state(
+    planned: PlannedWrite,
+    group: int,
+    storage: GroupStorage,
+    message: Message,
+    bytes_since_state: int,
+) -> None:
+    state = storage.state
+    is_new = (message.term, message.vote) != (state.term, state.vote)
+    is_due = bytes_since_state >= STATE_EVERY_BYTES and message.commit > state.commit
+    if is_new or is_due:
+        planned.state = msgspec.structs.replace(
+            state, term=message.term, vote=message.vote, commit=message.commit
+        )
+        planned.records.append(State(group, planned.state.encoded()))
+
+
+def _plan_cut(planned: PlannedWrite, group: int, storage: GroupStorage, first: int) -> None:
+    """Entries replace others: runs are cut as a whole, so that a run's good part is rewritten."""
+    cache = storage.cache
+    start = cache.run_start(first)
+    planned.cut_from = start
+    planned.records.append(TruncateTail(group, start))
+    if start < first:
+        kept = cache.slice(start, first)
+        run = encode_run(kept)
+        planned.records.append(Run(group, run.term, run.first_index, run.count, run.payload))
+        planned.runs.append((run, kept))
+
+
+def _plan_snapshot(
+    planned: PlannedWrite,
+    group: int,
+    storage: GroupStorage,
+    message: Message,
+    snapshot: Snapshot,
+) -> None:
+    """A snapshot of the leader takes the place of the whole log."""
+    state = msgspec.structs.replace(
+        storage.state,
+        commit=snapshot.index,
+        start_term=snapshot.term,
+        snapshots=(snapshot.index,),
+    )
+    if message.term:
+        state = msgspec.structs.replace(
+            state, term=message.term, vote=message.vote, commit=max(message.commit, snapshot.index)
+        )
+    planned.state, planned.snapshot = state, snapshot
+    planned.records += (
+        DropGroup(group),
+        State(group, state.encoded()),
+        TruncateHead(group, snapshot.index),
+    )
