@@ -20,6 +20,7 @@ _RUNS_OTHERS = "runs the code of others and reports whatever it raises"
 SUPERVISORS = {
     "disk/thread_files.py": "a bug fails its own submission, not the thread that all wait for",
     "net/session.py": "a handler's bug fails its own call or connection, not the server",
+    "raft/host/turns.py": "ends the process: what a replica promised may no longer be in memory",
     "simulation/loop.py": _RUNS_OTHERS,
     "simulation/mutator.py": _RUNS_OTHERS,
     "simulation/nodes.py": "what a crashed program says while it is disposed of no longer matters",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Buffer
+from raftwood.net.deadlines import NEVER
 from raftwood.net.frames import HEADER_BYTES
 from raftwood.net.identity import Identity
 
@@ -34,6 +35,12 @@ class Call:
     def is_open(self) -> bool:
         """Whether anybody still waits: not answered, cancelled, expired or disconnected."""
         return self._session is not None
+
+    def remaining_ms(self) -> int | None:
+        """Until the deadline; None where the client set none."""
+        if self.deadline == NEVER:
+            return None
+        return max(0, int((self.deadline - asyncio.get_running_loop().time()) * 1000))
 
     def reply(self, payload: Buffer = b"") -> None:
         """Answer; a payload above 8 kB is sent without a copy and must not change any more."""

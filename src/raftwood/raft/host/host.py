@@ -277,7 +277,9 @@ class Host:
         replica.propose(Batch([Entry(0, 0, kind, each) for each in payloads], size, done))
         self._turns.mark(replica)
 
-    async def propose(self, group: int, payload: bytes, *, timeout_ms: int) -> Any:
+    async def propose(
+        self, group: int, payload: bytes, *, timeout_ms: int, kind: EntryKind = _NORMAL
+    ) -> Any:
         """Propose one command and wait for its result."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
@@ -288,7 +290,7 @@ class Host:
                 else:
                     future.set_result(results[0])
 
-        self.propose_batch(group, [payload], done)
+        self.propose_batch(group, [payload], done, kind=kind)
         result = await self._within(future, timeout_ms, f"a proposal to group {group}")
         if isinstance(result, RaftwoodError):
             raise result

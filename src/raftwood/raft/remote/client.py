@@ -1,0 +1,328 @@
+"""`AsyncRaftClient`: proposes to and reads from groups wherever their leaders are.
+
+Commands given in one turn of the loop travel together. Each is carried out exactly once: it has a
+number in a session, and is sent again under the same number until it is answered or time is up.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from typing import Any, Self
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    NotFound,
+    NotLeader,
+    Overloaded,
+    RaftwoodError,
+    SessionExpired,
+    Unavailable,
+)
+from raftwood.net import Method, Payload
+from raftwood.raft.host.control import NONCE_BYTES, decode_session
+from raftwood.raft.remote.protocol import (
+    PROPOSE,
+    READ,
+    REGISTER,
+    Proposal,
+    decode_results,
+    encode_proposal,
+    encode_read,
+    encode_register_request,
+)
+from raftwood.raft.remote.stores import ClientNetwork, Stores
+
+ATTEMPT_MS = 2_000
+"""After so long without an answer another store is asked."""
+BATCH_BYTES_MAX = 1 << 20
+WAITING_MAX = 100_000
+_PAUSE_FIRST_S, _PAUSE_LONGEST_S = 0.005, 0.25
+
+
+class _Batch:
+    """Commands that travel together, and who waits for them."""
+
+    __slots__ = ("attempts", "commands", "deadline", "first_sequence", "futures", "session", "size")
+
+    def __init__(self, deadline: float) -> None:
+        self.commands: list[bytes] = []
+        self.futures: list[asyncio.Future[bytes]] = []
+        self.size = 0
+        self.deadline = deadline
+        self.session = 0
+        self.first_sequence = 0
+        self.attempts = 0
+
+    def succeed(self, results: list[bytes | RaftwoodError]) -> None:
+        for future, result in zip(self.futures, results, strict=True):
+            if future.done():
+                continue
+            if isinstance(result, bytes):
+                future.set_result(result)
+            else:
+                future.set_exception(result)
+
+    def fail(self, error: RaftwoodError) -> None:
+        for future in self.futures:
+            if not future.done():
+                # One each: a traceback grows on an exception that several tasks raise.
+                future.set_exception(type(error)(error.message))
+
+
+class _Session:
+    """A client's numbers in one group."""
+
+    __slots__ = ("next_sequence", "number", "registering", "under_way")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.registering: asyncio.Task[int] | None = None
+        self.next_sequence = 1
+        self.under_way: dict[int, None] = {}
+        """First sequences of the batches that are not answered, in order."""
+
+    @property
+    def acknowledged(self) -> int:
+        return next(iter(self.under_way), self.next_sequence) - 1
+
+
+class AsyncRaftClient:
+    """Use it as a context manager; `stores` are some of the cluster's, by number."""
+
+    def __init__(
+        self, environment: Environment, network: ClientNetwork, stores: Mapping[int, str]
+    ) -> None:
+        self._environment = environment
+        self._loop = asyncio.get_running_loop()
+        self._stores = Stores(environment, network, stores)
+        self._open: dict[tuple[int, bool], _Batch] = {}
+        self._sessions: dict[int, _Session] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._waiting = 0
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for task in [*self._tasks]:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait([*self._tasks])
+        await self._stores.close()
+
+    def propose(
+        self, group: int, command: bytes, *, timeout_ms: int, exactly_once: bool = True
+    ) -> "asyncio.Future[bytes]":
+        """The state machine's result, or the error that it gave.
+
+        Without `exactly_once` there is no session: what was sent and not answered is not sent
+        again, and ends with `ConnectionLost` or `DeadlineExceeded`, its outcome unknown.
+        """
+        if self._is_closed:
+            raise Unavailable("the client is closed")
+        if self._waiting >= WAITING_MAX:
+            raise Overloaded(f"{self._waiting} commands wait for an answer: wait for some")
+        key = (group, exactly_once)
+        batch = self._open.get(key)
+        if batch is None or batch.size + len(command) > BATCH_BYTES_MAX:
+            batch = self._open[key] = _Batch(self._loop.time() + timeout_ms / 1000)
+            self._loop.call_soon(self._send, group, exactly_once, batch)
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        batch.commands.append(command)
+        batch.futures.append(future)
+        batch.size += len(command)
+        self._waiting += 1
+        return future
+
+    def _send(self, group: int, exactly_once: bool, batch: _Batch) -> None:
+        if self._open.get((group, exactly_once)) is batch:
+            del self._open[group, exactly_once]
+        if exactly_once:
+            self._run(self._drive(group, batch))
+            return
+        try:
+            answer = self._attempt(group, batch, self._remaining_ms(batch.deadline))
+        except RaftwoodError:
+            self._run(self._drive_once(group, batch))
+        else:
+            answer.add_done_callback(partial(self._answered_once, group, batch))
+
+    def _attempt(self, group: int, batch: _Batch, timeout_ms: int) -> "asyncio.Future[Payload]":
+        batch.attempts += 1
+        session = self._sessions[group] if batch.session else None
+        proposal = Proposal(
+            group,
+            batch.commands,
+            batch.session,
+            batch.first_sequence,
+            session.acknowledged if session is not None else 0,
+        )
+        return self._stores.leader(group).call(PROPOSE, encode_proposal(proposal), timeout_ms)
+
+    # Without a session
+
+    def _answered_once(self, group: int, batch: _Batch, answer: "asyncio.Future[Payload]") -> None:
+        if answer.cancelled():
+            self._end(batch, Unavailable("the client is closed"))
+            return
+        error = answer.exception()
+        if error is None:
+            self._succeed(batch, answer.result())
+        elif isinstance(error, Unavailable) and not isinstance(error, ConnectionLost):
+            self._note(group, error)
+            self._run(self._drive_once(group, batch))
+        elif isinstance(error, RaftwoodError):
+            self._note(group, error)
+            self._end(batch, error)
+        else:
+            raise error
+
+    async def _drive_once(self, group: int, batch: _Batch) -> None:
+        """Try again what is known not to have been done."""
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
+            remaining_ms = self._remaining_ms(batch.deadline)
+            if remaining_ms <= 0:
+                self._end(batch, DeadlineExceeded(f"group {group} has no leader that answers"))
+                return
+            try:
+                answer = self._attempt(group, batch, remaining_ms)
+            except RaftwoodError as error:
+                self._note(group, error)  # nothing was sent
+                continue
+            try:
+                self._succeed(batch, await answer)
+            except ConnectionLost as error:
+                self._note(group, error)
+                self._end(batch, error)
+            except Unavailable as error:
+                self._note(group, error)
+                continue
+            except RaftwoodError as error:
+                self._end(batch, error)
+            return
+
+    # With a session
+
+    async def _drive(self, group: int, batch: _Batch) -> None:
+        try:
+            error = await self._drive_in_session(group, batch)
+        except RaftwoodError as failed:
+            error = failed
+        if error is not None:
+            self._end(batch, error)
+
+    async def _drive_in_session(self, group: int, batch: _Batch) -> RaftwoodError | None:
+        session = self._sessions.get(group)
+        if session is None:
+            session = self._sessions[group] = _Session()
+        batch.session = session.number or await self._register(group, session, batch.deadline)
+        batch.first_sequence = session.next_sequence
+        session.next_sequence += len(batch.commands)
+        session.under_way[batch.first_sequence] = None
+        try:
+            return await self._attempts(group, batch)
+        except SessionExpired as error:
+            self._sessions.pop(group, None)
+            return error
+        finally:
+            session.under_way.pop(batch.first_sequence, None)
+
+    async def _attempts(self, group: int, batch: _Batch) -> RaftwoodError | None:
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            remaining_ms = self._remaining_ms(batch.deadline)
+            if remaining_ms <= 0:
+                return DeadlineExceeded(f"group {group} did not answer in time")
+            try:
+                answer = await self._attempt(group, batch, min(remaining_ms, ATTEMPT_MS))
+            except (Unavailable, DeadlineExceeded, NotFound) as error:
+                self._note(group, error)
+            else:
+                self._succeed(batch, answer)
+                return None
+            await asyncio.sleep(pause_s)
+            pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
+
+    async def _register(self, group: int, session: _Session, deadline: float) -> int:
+        """Many batches may wait for the same registration."""
+        if session.registering is None:
+            session.registering = self._loop.create_task(self._registered(group, deadline))
+        try:
+            session.number = await asyncio.shield(session.registering)
+        finally:
+            session.registering = None
+        return session.number
+
+    async def _registered(self, group: int, deadline: float) -> int:
+        nonce = self._environment.random.randbytes(NONCE_BYTES)
+        request = encode_register_request(group, nonce)
+        answer = await self._ask(group, REGISTER, request, deadline)
+        return decode_session(answer)
+
+    # Reads
+
+    async def read(
+        self, group: int, query: bytes, *, timeout_ms: int, is_stale: bool = False
+    ) -> bytes:
+        """What the group's state machine answers, with all that was answered before the call."""
+        request = encode_read(group, query, is_stale=is_stale)
+        return await self._ask(group, READ, request, self._loop.time() + timeout_ms / 1000)
+
+    async def _ask(self, group: int, method: Method, request: bytes, deadline: float) -> bytes:
+        """Ask until there is an answer; for what may be asked twice."""
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            remaining_ms = self._remaining_ms(deadline)
+            if remaining_ms <= 0:
+                raise DeadlineExceeded(f"group {group} did not answer in time")
+            try:
+                channel = self._stores.leader(group)
+                return bytes(await channel.call(method, request, min(remaining_ms, ATTEMPT_MS)))
+            except (Unavailable, DeadlineExceeded, NotFound) as error:
+                self._note(group, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
+
+    # Help
+
+    def _note(self, group: int, error: RaftwoodError) -> None:
+        if isinstance(error, NotLeader):
+            self._stores.heard_of_leader(group, error.leader)
+        elif not isinstance(error, Overloaded):
+            self._stores.try_another(group)
+
+    def _succeed(self, batch: _Batch, answer: Payload) -> None:
+        try:
+            results = decode_results(answer)
+            if len(results) != len(batch.futures):
+                raise Unavailable("a store answered another number of commands than were sent")
+        except RaftwoodError as error:
+            self._end(batch, error)
+            return
+        self._waiting -= len(batch.futures)
+        batch.succeed(results)
+
+    def _end(self, batch: _Batch, error: RaftwoodError) -> None:
+        self._waiting -= len(batch.futures)
+        batch.fail(error)
+
+    def _remaining_ms(self, deadline: float) -> int:
+        return int((deadline - self._loop.time()) * 1000)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.pop(task, None)

@@ -1,0 +1,89 @@
+"""The store's side: proposals, reads and questions of clients, handed to the host."""
+
+from typing import Any
+
+from raftwood.base.errors import InvalidInput, RaftwoodError, Unavailable
+from raftwood.net import Call, Payload, Service
+from raftwood.raft.core import EntryKind
+from raftwood.raft.host.control import encode_command, encode_register
+from raftwood.raft.host.host import Host
+from raftwood.raft.remote.protocol import (
+    PROPOSE,
+    READ,
+    REGISTER,
+    decode_proposal,
+    decode_read,
+    decode_register_request,
+    encode_results,
+)
+
+COMMANDS_MAX = 16_384
+"""In one proposal."""
+SESSIONS_MAX = 4_096
+"""Of one group."""
+
+
+class RaftService:
+    """Serves one host's groups; state machines there answer in bytes."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def register(self, service: Service) -> None:
+        service.fast(PROPOSE, self._propose)
+        service.task(READ, self._read)
+        service.task(REGISTER, self._register)
+
+    def _propose(self, call: Call, payload: Payload) -> None:
+        proposal = decode_proposal(payload)
+        commands = proposal.commands
+        if not 0 < len(commands) <= COMMANDS_MAX:
+            raise InvalidInput(f"a proposal has 1 to {COMMANDS_MAX} commands, not {len(commands)}")
+        kind = EntryKind.NORMAL
+        if proposal.session:
+            kind = EntryKind.CONTROL
+            commands = [
+                encode_command(
+                    command,
+                    session=proposal.session,
+                    sequence=sequence,
+                    acknowledged=proposal.acknowledged,
+                )
+                for sequence, command in enumerate(commands, proposal.first_sequence)
+            ]
+
+        def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
+            if results is not None:
+                call.reply(encode_results(results))
+            else:
+                call.fail(error or Unavailable("the proposal was dropped"))
+
+        self._host.propose_batch(proposal.group, commands, done, kind=kind)
+
+    async def _register(self, call: Call, payload: Payload) -> bytes:
+        group, nonce = decode_register_request(payload)
+        command = encode_register(nonce, sessions_max=SESSIONS_MAX)
+        answer = await self._host.propose(
+            group, command, timeout_ms=_remaining_ms(call), kind=EntryKind.CONTROL
+        )
+        return bytes(answer)
+
+    async def _read(self, call: Call, payload: Payload) -> bytes:
+        group, is_stale, query = decode_read(payload)
+        if is_stale:
+            answer = self._host.stale_read(group, query)
+        else:
+            answer = await self._host.read(group, query, timeout_ms=_remaining_ms(call))
+        if isinstance(answer, RaftwoodError):
+            raise answer
+        if not isinstance(answer, bytes):
+            raise InvalidInput(f"group {group} is not made to be read over the network")
+        return answer
+
+
+_READ_MS_MAX = 60_000
+
+
+def _remaining_ms(call: Call) -> int:
+    remaining = call.remaining_ms()
+    return min(_READ_MS_MAX, max(1, remaining)) if remaining is not None else _READ_MS_MAX

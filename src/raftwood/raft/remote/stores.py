@@ -1,0 +1,122 @@
+"""The stores as a client knows them: a connection to each, and who led a group when last heard."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput
+from raftwood.net import (
+    Backoff,
+    Channel,
+    ClientCredentials,
+    ClientLimits,
+    ClientTls,
+    Connection,
+    Identity,
+    Secret,
+    connect,
+)
+from raftwood.raft.host.protocol import CLIENT_ROLE, split_address, store_identity
+
+_BACKOFF = Backoff(first_ms=20, longest_ms=500)
+
+
+class ClientNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client proves itself to the stores of a cluster."""
+
+    cluster: str
+    secret: Secret
+    name: str = "client"
+    tls: ClientTls | None = None
+    limits: ClientLimits = ClientLimits(
+        connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
+    )
+
+
+class Stores:
+    """Connections by store, and a guess at each group's leader."""
+
+    def __init__(
+        self, environment: Environment, network: ClientNetwork, addresses: Mapping[int, str]
+    ) -> None:
+        if not addresses:
+            raise InvalidInput("a client needs the address of one store at least")
+        self._environment = environment
+        self._network = network
+        self._addresses: dict[int, str] = {}
+        self._channels: dict[int, Channel] = {}
+        self._gone: list[Channel] = []
+        self._leaders: dict[int, int] = {}
+        self._turn = 0
+        self.learn(addresses)
+
+    def learn(self, addresses: Mapping[int, str]) -> None:
+        """Stores and where they are, as some store says."""
+        for store, address in addresses.items():
+            if self._addresses.get(store) == address:
+                continue
+            if store in self._channels:
+                self._gone.append(self._channels[store])
+            self._addresses[store] = address
+            channel = Channel(self._connector(store, address), self._environment.random, _BACKOFF)
+            self._channels[store] = channel
+            channel.start()
+
+    def _connector(self, store: int, address: str) -> Callable[[], Coroutine[Any, Any, Connection]]:
+        network = self._network
+        host, port = split_address(address)
+        credentials = ClientCredentials(
+            cluster_id=network.cluster,
+            identity=Identity(role=CLIENT_ROLE, node_id=network.name),
+            secret=network.secret,
+            server=store_identity(store),
+        )
+
+        async def dial() -> Connection:
+            return await connect(
+                host,
+                port,
+                credentials,
+                self._environment.random,
+                limits=network.limits,
+                tls=network.tls,
+            )
+
+        return dial
+
+    def leader(self, group: int) -> Channel:
+        """The channel to whoever leads the group, as far as is known: else some store."""
+        store = self._leaders.get(group)
+        if store is None:
+            store = self._leaders[group] = self._any()
+        return self._channels[store]
+
+    def _any(self) -> int:
+        """Another store each time, those with a connection first."""
+        stores = sorted(self._channels)
+        connected = [store for store in stores if self._channels[store].is_connected]
+        self._turn += 1
+        choice = connected or stores
+        return choice[self._turn % len(choice)]
+
+    def heard_of_leader(self, group: int, store: int) -> None:
+        """A store said who leads; 0 where it does not know."""
+        if store in self._channels:
+            self._leaders[group] = store
+        else:
+            self.try_another(group)
+
+    def try_another(self, group: int) -> None:
+        """The store that was taken for the leader did not answer, or does not lead."""
+        before = self._leaders.pop(group, None)
+        for _ in self._channels:
+            store = self._any()
+            if store != before:
+                self._leaders[group] = store
+                return
+
+    async def close(self) -> None:
+        for channel in [*self._gone, *self._channels.values()]:
+            await channel.close()
