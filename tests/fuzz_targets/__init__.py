@@ -8,6 +8,7 @@ Target = tuple[Callable[[bytes], object], Sequence[bytes]]
 
 TARGETS: dict[str, Target] = {
     "configuration": (configuration.target, configuration.seeds()),
+    "errors": (frames.error_target, frames.error_seeds()),
     "frames": (frames.target, frames.seeds()),
     "hello": (frames.hello_target, frames.hello_seeds()),
     "log flushes": (segments.flush_target, segments.flush_seeds()),

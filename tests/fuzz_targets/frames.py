@@ -1,13 +1,15 @@
-"""The frame decoder and the HELLO parser, as targets for a mutator.
+"""The frame decoder and the parsers of HELLO and of errors, as targets for a mutator.
 
-`target` and `hello_target` raise only on a bug. A decoder may answer with frames, ask for more or
+The targets raise only on a bug. A decoder may answer with frames, ask for more or
 raise ProtocolError; it may do nothing else, and never allocates above its limit.
 """
 
 import contextlib
 import random
 
-from raftwood.base.errors import ProtocolError, Unauthenticated
+import msgspec
+
+from raftwood.base.errors import NotLeader, ProtocolError, RaftwoodError, Unauthenticated
 from raftwood.net.frames import HEADER_BYTES, TAIL_BYTES, FrameDecoder, Kind, encode_frame
 from raftwood.net.handshake import (
     PROTOCOL_VERSION,
@@ -23,7 +25,7 @@ from raftwood.net.handshake import (
 )
 from raftwood.net.identity import Identity, Secret
 from raftwood.net.limits import HANDSHAKE_BYTES_MAX
-from raftwood.net.wire_errors import encode_error
+from raftwood.net.wire_errors import decode_error, encode_error
 
 PAYLOAD_BYTES_MAX = 1 << 16
 _SECRET = Secret(bytes(range(32)))
@@ -60,12 +62,13 @@ def seeds() -> list[bytes]:
         encode_frame(Kind.REQUEST, method=7, request_id=1, argument=100, payload=b"payload"),
         encode_frame(Kind.RESPONSE, request_id=1, payload=bytes(200)),
         encode_frame(Kind.PING),
+        encode_frame(Kind.ONE_WAY, method=8, payload=bytes(50)),
         encode_frame(Kind.CREDIT, request_id=9, argument=1 << 20),
         encode_frame(Kind.ERROR, request_id=3, payload=encode_error(ProtocolError("why"))),
         encode_frame(Kind.STREAM_ITEM, request_id=9, payload=bytes(6_000)),
     ]
     inputs = [bytes([40]) + frame for frame in frames]
-    inputs += [bytes([cut]) + b"".join(frames[:4]) for cut in (0, 1, 33, 70, 255)]
+    inputs += [bytes([cut]) + b"".join(frames[:5]) for cut in (0, 1, 33, 70, 255)]
     return inputs
 
 
@@ -95,3 +98,25 @@ def hello_seeds() -> list[bytes]:
         payloads += [bytes(sent[4]), bytes(received[4])]
         answer = client.received(received)
     return payloads
+
+
+def error_target(data: bytes) -> None:
+    """Any bytes are an error of some class, which says the same when it is passed on."""
+    error = decode_error(data)
+    assert isinstance(error, RaftwoodError)
+    again = decode_error(encode_error(error))
+    assert type(again) is type(error)
+    for name, kind in error.wire_fields.items():
+        assert type(getattr(error, name)) is kind
+        assert getattr(again, name) == getattr(error, name)
+
+
+def error_seeds() -> list[bytes]:
+    """Valid inputs for `error_target`, one from a newer peer among them."""
+    newer = ("not_leader", "why", {"leader": 2, "since": "today", "terms": [1, {"a": None}]}, 4)
+    return [
+        encode_error(ProtocolError("why")),
+        encode_error(NotLeader("node 2 leads", leader=2)),
+        encode_error(NotLeader("nobody leads", leader=(1 << 64) - 1)),
+        msgspec.msgpack.encode(newer),
+    ]

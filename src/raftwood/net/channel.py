@@ -49,7 +49,10 @@ class Channel:
         *,
         on_change: Callable[[bool], None] | None = None,
     ) -> None:
-        """`on_change` hears True of each connect and False of each loss, but not of `close`."""
+        """`on_change` hears True of each connect and False of each loss, but not of `close`.
+
+        It must not raise: it is called from the task that reconnects.
+        """
         self._connector = connector
         self._random = random_source
         self._backoff = backoff or Backoff()

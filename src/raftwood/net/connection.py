@@ -129,12 +129,12 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._out_bytes += size
         if size > HEADER_BYTES + JOINED_BYTES_MAX:
             self._out_has_large = True
-        if not self._flush_is_due:
-            self._flush_is_due = True
-            self._loop.call_soon(self._flush)
-        elif self._out_bytes > self._gathered_bytes_max:
+        if self._out_bytes > self._gathered_bytes_max:
             # Hand over early, so that the transport can say that it is congested.
             self._write_out()
+        elif not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
         return size
 
     def _send_encoded(self, frame: bytes) -> None:

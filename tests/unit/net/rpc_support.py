@@ -15,6 +15,7 @@ from raftwood.net import (
     Connection,
     Identity,
     Method,
+    Payload,
     Secret,
     Server,
     ServerCredentials,
@@ -43,6 +44,7 @@ ECHO = Method(1, "echo")
 WAIT = Method(2, "wait")
 COUNT = Method(3, "count")
 HOLD = Method(4, "hold")
+TELL = Method(5, "tell")
 
 
 class Handlers:
@@ -54,7 +56,9 @@ class Handlers:
         self.service.task(WAIT, self._wait)
         self.service.stream(COUNT, self._count)
         self.service.fast(HOLD, lambda call, _payload: self.held.append(call))
+        self.service.one_way(TELL, lambda peer, payload: self.told.append((peer, payload)))
         self.held: list[Any] = []
+        self.told: list[tuple[Identity, Payload]] = []
         self.release = asyncio.Event()
         self.started = 0
         self.cancelled = 0

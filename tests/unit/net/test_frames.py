@@ -6,6 +6,7 @@ import tracemalloc
 import pytest
 
 from raftwood.base.errors import ProtocolError
+from raftwood.base.files import Buffer
 from raftwood.net.frames import (
     HEADER_BYTES,
     JOINED_BYTES_MAX,
@@ -16,6 +17,7 @@ from raftwood.net.frames import (
     Kind,
     append_frame,
     encode_frame,
+    gathered,
 )
 
 SIZES = [0, 1, 100, JOINED_BYTES_MAX, JOINED_BYTES_MAX + 1, RECEIVE_BYTES - HEADER_BYTES]
@@ -173,3 +175,29 @@ def test_large_payloads_are_not_copied_for_sending() -> None:
     parts: list[bytes | bytearray | memoryview] = []
     append_frame(parts, Kind.RESPONSE, 0, 1, 0, payload)
     assert parts[-1] is payload
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[], [0], [5], [3, 4], [9_000], [9_000, 9_000], [10, 9_000, 20, 30, 50_000], [5] * 9_000],
+)
+def test_a_payload_in_pieces_makes_the_frame_of_the_whole(sizes: list[int]) -> None:
+    pieces: list[Buffer] = [random.Random(size).randbytes(size) for size in sizes]
+    whole = b"".join(pieces)
+    views: list[Buffer] = [memoryview(bytearray(piece)) for piece in pieces]
+    for shape in (pieces, tuple(views)):
+        payload, size = gathered(shape)
+        parts: list[Buffer] = []
+        assert append_frame(parts, Kind.ONE_WAY, 9, 0, 0, payload) == HEADER_BYTES + len(whole)
+        assert size == len(whole)
+        assert b"".join(parts) == encode_frame(Kind.ONE_WAY, method=9, payload=whole)
+
+
+def test_pieces_with_items_larger_than_a_byte_are_counted_in_bytes() -> None:
+    numbers = memoryview(bytes(80_000)).cast("Q")
+    payload, size = gathered([b"x", numbers])
+    parts: list[Buffer] = []
+    assert append_frame(parts, Kind.ONE_WAY, 9, 0, 0, payload) == HEADER_BYTES + 80_001
+    assert size == 80_001
+    assert b"".join(parts) == encode_frame(Kind.ONE_WAY, method=9, payload=b"x" + bytes(80_000))
+    assert gathered(numbers)[1] == 80_000

@@ -4,6 +4,7 @@ import pickle
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.net.rpc_support import (
     CLIENT,
@@ -16,8 +17,10 @@ from tests.unit.net.rpc_support import (
 )
 
 from raftwood.base.errors import (
+    Conflict,
     InvalidConfiguration,
     InvalidName,
+    NotLeader,
     ProtocolError,
     RaftwoodError,
     Unauthenticated,
@@ -267,7 +270,35 @@ def test_errors_come_back_as_their_class_and_unknown_ones_as_internal() -> None:
     assert len(long.message.encode()) <= 512
 
 
-def _welcome(identity: Identity, digest: bytes) -> bytes:
-    import msgspec
+def test_the_leader_travels_with_the_error_that_names_it() -> None:
+    error = decode_error(encode_error(NotLeader("node 2 leads", leader=2)))
+    assert isinstance(error, NotLeader)
+    assert (error.message, error.leader) == ("node 2 leads", 2)
 
+
+@pytest.mark.parametrize(
+    ("sent", "leader"),
+    [
+        (("not_leader", "x"), 0),
+        (("not_leader", "x", {}), 0),
+        (("not_leader", "x", {"leader": 7, "since": [1, {"a": b""}]}, "newer"), 7),
+        (("not_leader", "x", {"leader": "n7"}), 0),
+        (("not_leader", "x", {"leader": True}), 0),
+        (("not_leader", "x", {"message": "y"}), 0),
+    ],
+)
+def test_fields_of_an_error_that_are_unknown_or_of_another_type_are_left_out(
+    sent: tuple[object, ...], leader: int
+) -> None:
+    error = decode_error(msgspec.msgpack.encode(sent))
+    assert isinstance(error, NotLeader)
+    assert (error.message, error.leader) == ("x", leader)
+
+
+def test_fields_of_a_class_that_has_none_are_left_out() -> None:
+    error = decode_error(msgspec.msgpack.encode(("conflict", "x", {"leader": 7})))
+    assert type(error) is Conflict
+
+
+def _welcome(identity: Identity, digest: bytes) -> bytes:
     return msgspec.msgpack.encode(Welcome(identity.role, identity.node_id, digest, LIMITS))

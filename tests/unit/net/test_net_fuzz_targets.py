@@ -9,7 +9,11 @@ from tests.fuzz_targets import frames
 
 @pytest.mark.parametrize(
     ("target", "seeds"),
-    [(frames.target, frames.seeds), (frames.hello_target, frames.hello_seeds)],
+    [
+        (frames.target, frames.seeds),
+        (frames.hello_target, frames.hello_seeds),
+        (frames.error_target, frames.error_seeds),
+    ],
 )
 def test_mutated_inputs_raise_nothing_unexpected(
     target: Callable[[bytes], None], seeds: Callable[[], list[bytes]]

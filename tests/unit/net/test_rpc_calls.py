@@ -30,6 +30,7 @@ from raftwood.base.errors import (
     InvalidInput,
     InvariantViolated,
     NotFound,
+    NotLeader,
     OutOfRange,
     PermissionDenied,
     ProtocolError,
@@ -65,6 +66,21 @@ FAIL = Method(12, "fail")
 CRASH = Method(13, "crash")
 CRASH_TASK = Method(14, "crash-task")
 UNKNOWN = Method(99, "unknown")
+
+
+def test_a_caller_learns_who_leads(run: Run) -> None:
+    async def main() -> None:
+        def follow(_call: Call, _payload: Payload) -> None:
+            raise NotLeader("node 3 leads", leader=3)
+
+        service = Service()
+        service.fast(FAIL, follow)
+        async with serving(service) as (_, port), await dial(port) as connection:
+            with pytest.raises(NotLeader) as caught:
+                await connection.call(FAIL, b"", 5_000)
+            assert caught.value.leader == 3
+
+    run(main())
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 9_000, 32_736, 32_737, 65_536, 3 << 20])

@@ -12,6 +12,7 @@ from tests.unit.net.rpc_support import (
     COUNT,
     ECHO,
     SERVER_CREDENTIALS,
+    TELL,
     WAIT,
     Handlers,
     dial,
@@ -175,6 +176,51 @@ def test_structs_travel_through_a_channel(run: Run) -> None:
         ):
             await channel.connected(1_000)
             assert await channel.ask(method, 21, 1_000) == 42
+
+    run(main())
+
+
+def test_a_channel_tells_of_each_connect_and_loss(run: Run) -> None:
+    async def main() -> None:
+        heard: list[tuple[bool, bool]] = []
+        handlers = Handlers()
+        server = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1))
+        port = await server.listen()
+        channel = Channel(
+            lambda: dial(port),
+            random.Random(4),
+            QUICK,
+            on_change=lambda is_connected: heard.append((is_connected, channel.is_connected)),
+        )
+        async with channel:
+            await eventually(lambda: heard == [(True, True)])
+            await server.close(0)
+            await eventually(lambda: heard == [(True, True), (False, False)])
+            # Attempts that fail change nothing.
+            await asyncio.sleep(0.03)
+            assert len(heard) == 2
+            second = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1))
+            await second.listen(port=port)
+            await eventually(lambda: heard[2:] == [(True, True)])
+        assert len(heard) == 3
+        await second.close(0)
+
+    run(main())
+
+
+def test_a_message_through_a_channel_without_connection_is_lost(run: Run) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        server = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1))
+        port = await server.listen()
+        async with Channel(lambda: dial(port), random.Random(4), QUICK) as channel:
+            assert not channel.send(TELL, b"not connected yet")
+            await channel.connected(1_000)
+            assert channel.send(TELL, [b"in ", b"parts"])
+            await eventually(lambda: handlers.told == [(CLIENT, b"in parts")])
+            await server.close(0)
+            await eventually(lambda: not channel.is_connected)
+            assert not channel.send(TELL, b"connected no more")
 
     run(main())
 

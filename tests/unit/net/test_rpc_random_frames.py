@@ -11,6 +11,7 @@ from tests.unit.net.rpc_support import (
     ECHO,
     HOLD,
     SERVER_CREDENTIALS,
+    TELL,
     WAIT,
     Handlers,
 )
@@ -23,7 +24,7 @@ from raftwood.net.handshake import ClientHandshake, PeerLimits, ServerHandshake,
 from raftwood.net.limits import ClientLimits, ServerLimits
 from raftwood.net.session import Session
 
-METHODS = [ECHO.number, WAIT.number, COUNT.number, HOLD.number, 77]
+METHODS = [ECHO.number, WAIT.number, COUNT.number, HOLD.number, TELL.number, 77]
 
 
 class MemoryTransport(asyncio.Transport):
@@ -78,9 +79,12 @@ def deliver(protocol: FramedConnection, data: bytes) -> None:
 
 
 def random_frame(source: random.Random, kinds: Sequence[int], ids: int) -> bytes:
+    kind = source.choice(kinds)
+    # A one-way message to another method ends the connection, so it must be rare.
+    is_told = kind == Kind.ONE_WAY and source.random() < 0.98
     return encode_frame(
-        source.choice(kinds),
-        method=source.choice(METHODS),
+        kind,
+        method=TELL.number if is_told else source.choice(METHODS),
         request_id=source.randrange(ids),
         argument=source.choice([0, 0, 1, 500, 1 << 20, (1 << 32) - 1]),
         payload=source.choice([b"", b"3 5", b"500 100", b"\x92\xa1x\xa1y", bytes(5_000)]),
@@ -89,6 +93,7 @@ def random_frame(source: random.Random, kinds: Sequence[int], ids: int) -> bytes
 
 def test_a_server_survives_any_sequence_of_frames(run: Run) -> None:
     kinds = [Kind.REQUEST] * 5 + [Kind.CANCEL, Kind.CANCEL, Kind.CREDIT, Kind.PING, Kind.PONG]
+    kinds += [Kind.ONE_WAY] * 2
 
     async def one(seed: int) -> None:
         source = random.Random(seed)

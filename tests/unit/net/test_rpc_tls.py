@@ -1,5 +1,6 @@
 """TLS and mutual TLS, and renewal of certificates without a restart."""
 
+import asyncio
 import pathlib
 
 import pytest
@@ -11,6 +12,7 @@ from tests.unit.net.rpc_support import (
     ECHO,
     NODE,
     OPERATOR,
+    TELL,
     Handlers,
     dial,
     eventually,
@@ -18,7 +20,7 @@ from tests.unit.net.rpc_support import (
 )
 
 from raftwood.base.errors import InvalidConfiguration, Unauthenticated, Unavailable
-from raftwood.net import ClientCredentials, ClientTls, Identity, ServerTls, TlsFiles
+from raftwood.net import ClientCredentials, ClientLimits, ClientTls, Identity, ServerTls, TlsFiles
 
 BY_CERTIFICATE = ClientCredentials(cluster_id=CLUSTER, identity=CLIENT)
 
@@ -67,6 +69,59 @@ def test_calls_of_all_sizes_go_through_tls(run: Run, files: Files) -> None:
         ):
             for size in (0, 100, 20_000, 65_536, 1 << 20):
                 assert await connection.call(ECHO, bytes(size), 5_000) == bytes(size)
+
+    run(main())
+
+
+def test_one_way_messages_go_through_tls_with_the_certificates_identity(
+    run: Run, files: Files
+) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        async with (
+            serving(handlers.service, tls=ServerTls(files.of(NODE))) as (_, port),
+            await dial(
+                port, tls=ClientTls(files.of(CLIENT)), credentials=BY_CERTIFICATE
+            ) as connection,
+        ):
+            payloads = [bytes(size) for size in (0, 100, 20_000, 65_536, 8 << 20)]
+            for payload in payloads:
+                assert connection.send(TELL, [payload[:10], payload[10:]])
+            await eventually(lambda: len(handlers.told) == len(payloads))
+            assert handlers.told == [(CLIENT, payload) for payload in payloads]
+
+    run(main())
+
+
+def test_unsent_messages_are_bounded_through_tls(run: Run, files: Files) -> None:
+    async def main() -> None:
+        handlers = Handlers()
+        limit = 4 << 20
+        async with (
+            serving(handlers.service, tls=ServerTls(files.of(NODE, trusting=False))) as (
+                server,
+                port,
+            ),
+            await dial(
+                port,
+                tls=ClientTls(files.of(None)),
+                limits=ClientLimits(unsent_bytes_max=limit),
+            ) as connection,
+        ):
+            await connection.call(ECHO, b"", 5_000)
+            (session,) = server._sessions
+            assert session._transport is not None
+            session._transport.pause_reading()
+            sent = 0
+            while connection.send(TELL, bytes(100_000)):
+                sent += 1
+                # Below it are the two sockets' buffers and what the two layers of TLS read ahead.
+                assert sent * 100_000 < limit + (32 << 20)
+                await asyncio.sleep(0)
+            session._transport.resume_reading()
+            await eventually(lambda: len(handlers.told) == sent)
+            assert connection.send(TELL, b"room again")
+            await eventually(lambda: len(handlers.told) == sent + 1)
 
     run(main())
 
