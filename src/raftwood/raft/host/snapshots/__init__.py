@@ -8,7 +8,8 @@
         files = await reader.extract_extra()
         await machine.recover_from_snapshot(reader.chunks(), files, stopped)
 
-Start with `container` (the bytes), then `store`; `writing`, `reading` and `receiving` are its parts.
+Start with `container` (the bytes), then `store`, whose parts are `writing`, `reading` and
+`receiving`.
 """
 
 from raftwood.raft.host.snapshots.container import CHUNK_BYTES_MAX, META_BYTES_MAX, SnapshotMeta

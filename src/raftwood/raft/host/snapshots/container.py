@@ -59,7 +59,7 @@ class SnapshotMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     """What the host itself replicates with the state, such as its clients' sessions."""
 
 
-_encode_meta = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode_meta = msgspec.msgpack.Encoder().encode
 _decode_meta = msgspec.msgpack.Decoder(SnapshotMeta).decode
 
 
@@ -171,7 +171,7 @@ class Decoder:
             raise StoreDamaged("it does not begin as a snapshot does")
         if meta_bytes > META_BYTES_MAX:
             raise StoreDamaged(f"its header tells of {meta_bytes} bytes of meta, too many")
-        end = HEADER_BYTES + meta_bytes
+        end = HEADER_BYTES + int(meta_bytes)
         if len(view) < end:
             return 0
         body = bytes(view[HEADER_BYTES:end])
@@ -199,7 +199,7 @@ class Decoder:
         kind = _KINDS.get(number)
         if kind is None or payload_bytes > CHUNK_BYTES_MAX:
             raise self._damaged("no frame begins here")
-        end = FRAME_BYTES + payload_bytes
+        end = FRAME_BYTES + int(payload_bytes)
         if len(view) < end:
             return 0
         seed = checksum_of(view[8:FRAME_BYTES], self._chain)

@@ -21,7 +21,7 @@ from raftwood.raft.host.snapshots.writing import PIECE_BYTES, PieceFile, told
 RAW_BYTES_MAX: Final = 8 << 20
 """The most that is read at once for another store."""
 
-_FIRST_READ_BYTES: Final = 4 << 10
+_META_READ_BYTES: Final = 64 << 10
 
 REMEDY: Final = (
     "remove this file and let the group's leader send a snapshot again, or restore it from a backup"
@@ -36,7 +36,7 @@ async def read_meta(files: Files, path: str) -> tuple[SnapshotMeta, int]:
     """A snapshot's meta and size, with its header verified."""
     with told(path):
         (size,) = await perform(files, seam.Size(path))
-    parts = _Parts(files, path, size or 0, first_read_bytes=_FIRST_READ_BYTES)
+    parts = _Parts(files, path, size or 0, read_bytes=_META_READ_BYTES)
     while parts.meta is None:
         await parts.read_more()
     return parts.meta, size
@@ -49,13 +49,13 @@ class _Parts:
     """
 
     def __init__(
-        self, files: Files, path: str, size: int, *, first_read_bytes: int = PIECE_BYTES
+        self, files: Files, path: str, size: int, *, read_bytes: int = PIECE_BYTES
     ) -> None:
         self._files = files
         self._path = path
         self._size = size
         self._offset = 0
-        self._read_bytes = first_read_bytes
+        self._read_bytes = read_bytes
         self._decoder = Decoder()
         self._ready: deque[Part] = deque()
 
@@ -79,7 +79,6 @@ class _Parts:
                 self._files, seam.Read(self._path, self._offset, self._read_bytes)
             )
         self._offset += len(data)
-        self._read_bytes = PIECE_BYTES
         try:
             if not data:
                 self._decoder.finish()
