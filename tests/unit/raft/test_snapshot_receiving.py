@@ -215,3 +215,22 @@ def test_what_is_received_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await _begin(snapshots, group=3)
 
     _scenario(scenario)
+
+
+def test_a_beginning_that_is_cancelled_leaves_no_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(files: ImmediateFiles, snapshots: SnapshotFiles) -> None:
+        monkeypatch.setattr(store, "RECEIVERS_MAX", 1)
+        for turns in range(6):
+            await _begin(snapshots)
+            task = asyncio.create_task(_begin(snapshots))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            if not turns or not task.cancelled():
+                await snapshots.remove_group(1)
+            assert names(files) == []
+            other = await _begin(snapshots, group=2)
+            await other.abort()
+
+    _scenario(scenario)

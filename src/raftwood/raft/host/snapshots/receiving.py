@@ -60,11 +60,7 @@ class Receiver:
     async def begin(self) -> None:
         """Make the file; called once, by whoever hands the receiver out."""
         self._check_open()
-        try:
-            await self._file.create()
-        except BaseException:
-            await self.abort()
-            raise
+        await self._file.create()
 
     async def write(self, offset: int, data: Buffer) -> None:
         """Take the next piece; the same piece as the last one again is taken as said already.

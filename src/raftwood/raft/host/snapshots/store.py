@@ -187,9 +187,13 @@ class SnapshotFiles:
             announced, self._new_file(), commit=self._commit, forget=self._forget_receiver
         )
         self._receivers[group] = receiver
-        if older is not None:
-            await older.abort()
-        await receiver.begin()
+        try:
+            if older is not None:
+                await older.abort()
+            await receiver.begin()
+        except BaseException:
+            await receiver.abort()
+            raise
         return receiver
 
     def _forget_receiver(self, receiver: Receiver) -> None:

@@ -72,7 +72,9 @@ class PieceFile:
 
     async def create(self) -> None:
         with told(self.path):
-            await perform(self._files, seam.Open(self.path, create=True))
+            await perform(
+                self._files, seam.Open(self.path, create=True), seam.Truncate(self.path, 0)
+            )
 
     async def add(self, *buffers: Buffer) -> None:
         """Take more bytes; they are written once there are enough for a piece."""
