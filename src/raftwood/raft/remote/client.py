@@ -22,6 +22,7 @@ from raftwood.base.errors import (
 )
 from raftwood.net import Method, Payload
 from raftwood.raft.host.control import NONCE_BYTES, decode_session
+from raftwood.raft.remote.admin import RaftAdmin
 from raftwood.raft.remote.protocol import (
     PROPOSE,
     READ,
@@ -97,6 +98,7 @@ class AsyncRaftClient:
         self._environment = environment
         self._loop = asyncio.get_running_loop()
         self._stores = Stores(environment, network, stores)
+        self.admin = RaftAdmin(self._stores)
         self._open: dict[tuple[int, bool], _Batch] = {}
         self._sessions: dict[int, _Session] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
