@@ -76,7 +76,13 @@ def encode_register(nonce: bytes, *, sessions_max: int) -> bytes:
 
 
 def encode_command(command: bytes, *, session: int, sequence: int, acknowledged: int) -> bytes:
-    return _COMMAND.pack(COMMAND, session, sequence, acknowledged) + command
+    try:
+        return _COMMAND.pack(COMMAND, session, sequence, acknowledged) + command
+    except struct.error:
+        raise ProtocolError(
+            f"session {session}, sequence {sequence}, acknowledged {acknowledged}: "
+            f"a number is negative or above 64 bits"
+        ) from None
 
 
 def encode_unregister(session: int) -> bytes:
