@@ -138,7 +138,7 @@ class Model:
 
 
 def _size(result: bytes | RaftwoodError) -> int:
-    return len(result) if isinstance(result, bytes) else len(result.message)
+    return len(result) if isinstance(result, bytes) else 0
 
 
 @dataclass

@@ -78,8 +78,10 @@ class _ForgottenFirst(SessionTable):
     def finish(self, plan: Plan | None, results: Any) -> Any:
         for session, acknowledged, _, _ in plan.steps if plan else ():
             for sequence in [each for each in session.kept if each <= acknowledged]:
-                if not isinstance(session.kept[sequence], int):
-                    session.kept_bytes -= sessions._size(session.kept.pop(sequence))  # type: ignore[arg-type]
+                kept = session.kept[sequence]
+                if isinstance(kept, bytes):
+                    session.kept_bytes -= len(kept)
+                    del session.kept[sequence]
         return super().finish(plan, results)
 
 
