@@ -2,4 +2,5 @@
 
 May import `raft`, `net`, `disk` and `base`. Start with `rules` (the state machine without I/O) and
 `commands` (what goes in and comes out, as bytes); `file_store` keeps it in one folder.
+`state_machine` is what a raft group replicates, and `raft_store` its client.
 """

@@ -263,6 +263,13 @@ def test_a_stored_table_has_golden_bytes() -> None:
 def test_a_stored_table_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(UnsupportedVersion, match="newer program"):
         SessionTable.decoded(msgspec.msgpack.encode([2, 0, []]))
-    for data in (b"", b"x", msgspec.msgpack.encode([1, "a", []]), SessionTable().encoded()[:-1]):
+    twice = msgspec.msgpack.encode([1, 0, [[5, NONCE, 0, 0, []], [6, NONCE, 0, 0, []]]])
+    for data in (
+        b"",
+        b"x",
+        msgspec.msgpack.encode([1, "a", []]),
+        SessionTable().encoded()[:-1],
+        twice,
+    ):
         with pytest.raises(StoreDamaged):
             SessionTable.decoded(data)

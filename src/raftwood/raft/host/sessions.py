@@ -52,6 +52,7 @@ TABLE_VERSION: Final = 1
 _NORMAL: Final = EntryKind.NORMAL
 _CONTROL: Final = EntryKind.CONTROL
 _UNSEEN: Final = -1
+_DAMAGED: Final = "a snapshot's session table cannot be read: remove this replica and add it anew"
 
 
 class _Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -328,6 +329,8 @@ class SessionTable:
             session.kept_bytes = sum(len(kept) for _, kept in each.kept if isinstance(kept, bytes))
             table._sessions[each.number] = session
             table._nonces[each.nonce] = each.number
+        if not len(table._sessions) == len(table._nonces) == len(stored.sessions):
+            raise StoreDamaged(_DAMAGED)
         return table
 
 
@@ -341,6 +344,4 @@ def _stored(data: bytes) -> _StoredTable:
             )
         return _decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreDamaged(
-            "a snapshot's session table cannot be read: remove this replica and add it anew"
-        ) from error
+        raise StoreDamaged(_DAMAGED) from error
