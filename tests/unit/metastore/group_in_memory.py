@@ -7,7 +7,7 @@ of its own, and one of them is restored from its snapshot again and again.
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 from raftwood.base.errors import DeadlineExceeded, NotLeader, RaftwoodError
@@ -28,16 +28,21 @@ class Files:
         raise AssertionError(f"{name}: {path}")
 
 
-async def stream(chunks: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
-    for chunk in chunks:
-        yield chunk
+async def recover(
+    machine: MetaStateMachine, chunks: Sequence[bytes], *, stopped: bool = False
+) -> None:
+    async def stream() -> AsyncGenerator[bytes, None]:
+        for chunk in chunks:
+            yield chunk
+
+    async with aclosing(stream()) as source:
+        await machine.recover_from_snapshot(source, {}, lambda: stopped)
 
 
 async def copied(machine: MetaStateMachine) -> MetaStateMachine:
     """What another replica becomes by a snapshot of this one."""
     copy = MetaStateMachine()
-    chunks = list(machine.save_snapshot(Files(), lambda: False))
-    await copy.recover_from_snapshot(stream(chunks), {}, lambda: False)
+    await recover(copy, list(machine.save_snapshot(Files(), lambda: False)))
     return copy
 
 
@@ -49,6 +54,9 @@ class Replica:
     def apply(self, entries: list[Entry]) -> Sequence[Any]:
         commands, plan = self.sessions.prepare(entries)
         return self.sessions.finish(plan, self.machine.update(commands))
+
+    def stored(self) -> list[bytes]:
+        return [self.sessions.encoded(), *self.machine.save_snapshot(Files(), lambda: False)]
 
     async def restore(self) -> None:
         self.sessions = SessionTable.decoded(self.sessions.encoded())
@@ -120,7 +128,7 @@ class GroupInMemory:
             self._behind = []
         answer = self.leader.machine.lookup(query)
         assert answer == self.follower.machine.lookup(query)
-        assert self.leader.sessions.encoded() == self.follower.sessions.encoded()
+        assert self.leader.stored() == self.follower.stored()
         return answer
 
     @asynccontextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from tests.unit.metastore.group_in_memory import (
     Files,
     GroupInMemory,
     copied,
-    stream,
+    recover,
 )
 from tests.unit.metastore.meta_suite import MetaSuite
 
@@ -31,7 +31,6 @@ from raftwood.metastore.commands import TTL_MS_MAX
 from raftwood.metastore.lease_ticker import TICK_MS, LeaseTicker
 from raftwood.metastore.raft_store import FAILURES_MAX, RaftMetaStore
 from raftwood.metastore.state_machine import (
-    CHUNK_BYTES,
     STEP_MS_MAX,
     MetaStateMachine,
     encode_advance,
@@ -205,9 +204,10 @@ def test_a_snapshot_shows_the_state_of_its_first_chunk() -> None:
         _apply(machine, _set("later", b""))
         taken += chunks
         assert len(taken) > 3
-        assert max(len(chunk) for chunk in taken) <= CHUNK_BYTES
+        data = b"".join(taken)
+        pieces = [data[start : start + 70_001] for start in range(7, len(data), 70_001)]
         copy = MetaStateMachine()
-        await copy.recover_from_snapshot(stream(taken), {}, lambda: False)
+        await recover(copy, [b"", data[:2], data[2:7], *pieces])
         query = queries.encode_query(queries.Describe())
         status = queries.decode_answer(copy.lookup(query), queries.Described).status
         assert (status.keys, status.leases, status.version) == (3, 1, 3)
@@ -223,8 +223,7 @@ def test_a_snapshot_that_is_given_up_ends_early() -> None:
         _apply(machine, *(_set(f"k{number}", bytes(300 << 10)) for number in range(3)))
         assert len(list(machine.save_snapshot(Files(), lambda: True))) == 1
         whole = list(machine.save_snapshot(Files(), lambda: False))
-        async with aclosing(stream(whole)) as chunks:
-            await machine.recover_from_snapshot(chunks, {}, lambda: True)
+        await recover(machine, whole, stopped=True)
 
     run(main())
 
@@ -236,13 +235,14 @@ def test_a_snapshot_that_is_given_up_ends_early() -> None:
         (b"another's", StoreDamaged),
         (b"RWMS\x02", UnsupportedVersion),
         (b"RWMS\x01", StoreDamaged),
-        (b"RWMS\x01\x91\x01", StoreDamaged),
+        (b"RWMS\x01\0\0\0\0", StoreDamaged),
+        (b"RWMS\x01\2\0\0\0\x91\x01\0\0\0\0", StoreDamaged),
     ],
 )
 def test_what_is_no_snapshot_is_refused(data: bytes, error: type[Exception]) -> None:
     async def main() -> None:
         with pytest.raises(error):
-            await MetaStateMachine().recover_from_snapshot(stream([data]), {}, lambda: False)
+            await recover(MetaStateMachine(), [data])
 
     run(main())
 
@@ -260,3 +260,15 @@ def test_what_is_no_command_or_question_is_answered_with_an_error() -> None:
         queries.decode_answer(answer, queries.Described)
     with pytest.raises(NotFound):
         commands.decode_result(_apply(machine, encode_command(commands.KeepAlive(3)))[0])
+
+
+def test_a_snapshot_without_its_end_is_refused() -> None:
+    async def main() -> None:
+        machine = MetaStateMachine()
+        _apply(machine, *(_set(f"k{number}", bytes(300 << 10)) for number in range(3)))
+        *chunks, end = machine.save_snapshot(Files(), lambda: False)
+        for wrong in (chunks, chunks[:2], [*chunks, end, b"?"], [chunks[0], b"\3\0\0\0???", end]):
+            with pytest.raises(StoreDamaged):
+                await recover(machine, wrong)
+
+    run(main())
