@@ -117,14 +117,14 @@ def decode_control(entry: Entry) -> Control:
 
 
 def _decode_seldom(index: int, payload: bytes) -> Control:
+    tag = payload[0] if payload else 0
     try:
-        match payload[0] if payload else None:
-            case 1:
-                return Register(*_REGISTER.unpack(payload)[1:])
-            case 3:
-                return Unregister(*_UNREGISTER.unpack(payload)[1:])
-            case 4:
-                return Tick(*_TICK.unpack(payload)[1:])
+        if tag == REGISTER:
+            return Register(*_REGISTER.unpack(payload)[1:])
+        if tag == UNREGISTER:
+            return Unregister(*_UNREGISTER.unpack(payload)[1:])
+        if tag == TICK:
+            return Tick(*_TICK.unpack(payload)[1:])
     except struct.error:
         pass  # its tag is known and its length is not right
     raise ProtocolError(
