@@ -5,7 +5,7 @@ at the server for a change may take its place one day.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Protocol
 
 from raftwood.base.errors import InvalidInput, RaftwoodError, ShuttingDown
@@ -38,11 +38,11 @@ _TTL_MS_MAX = TTL_MS_MAX - STEP_MS_MAX
 class GroupClient(Protocol):
     """What finds a group's leader and talks to it."""
 
-    async def propose(self, group: int, command: bytes, *, timeout_ms: int) -> bytes:
+    def propose(self, group: int, command: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
         """The result of a command, which is applied exactly once."""
         ...
 
-    async def read(self, group: int, query: bytes, *, timeout_ms: int) -> bytes:
+    def read(self, group: int, query: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
         """The answer from a state with all that was answered to anybody before the call."""
         ...
 
