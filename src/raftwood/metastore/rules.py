@@ -6,7 +6,6 @@ behind it a watch has to begin anew.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
 
 import msgspec
 
@@ -31,8 +30,6 @@ from raftwood.metastore.commands import (
 STATE_BYTES_MAX = 64 << 20
 REMOVALS_KEPT = 10_000
 FORMAT_VERSION = 1
-SLICE_BYTES = 256 << 10
-SLICE_STEPS = 1000
 
 
 class _Step(msgspec.Struct, frozen=True, array_like=True):
@@ -141,19 +138,16 @@ class MetaState:
             self._removed[key] = None
             if was_present:
                 del self._names[bisect_left(self._names, key)]
-            self._forget_removals()
+            while len(self._removed) > self._removals_kept:
+                oldest = next(iter(self._removed))
+                del self._removed[oldest]
+                self.floor = self._steps.pop(oldest).version
             return
         self._bytes += len(key) + len(step.value)
         if step.lease:
             self._leases[step.lease].keys[key] = None
         if not was_present:
             insort(self._names, key)
-
-    def _forget_removals(self) -> None:
-        while len(self._removed) > self._removals_kept:
-            oldest = next(iter(self._removed))
-            del self._removed[oldest]
-            self.floor = self._steps.pop(oldest).version
 
     def _lease(self, number: int) -> _Lease:
         lease = self._leases.get(number)
@@ -228,45 +222,6 @@ class MetaState:
         return MetaStatus(self.version, len(self._names), len(self._leases), self.floor)
 
     def snapshot(self) -> bytes:
-        return self._snapshot(list(self._steps.items()))
-
-    def slices(self) -> Iterator[bytes]:
-        """A snapshot in small parts, all as of the first; `restored`, then `take` for the others.
-
-        The first is a snapshot without keys, so that taking it does not stop the world.
-        """
-        keys, steps = list(self._steps), list(self._steps.values())
-        yield self._snapshot([])
-        part: list[tuple[str, _Step]] = []
-        size = 0
-        for key, step in zip(keys, steps, strict=True):
-            part.append((key, step))
-            size += len(key) + len(step.value or b"")
-            if size >= SLICE_BYTES or len(part) == SLICE_STEPS:
-                yield msgspec.msgpack.encode(part)
-                part, size = [], 0
-        if part:
-            yield msgspec.msgpack.encode(part)
-
-    def take(self, part: bytes) -> None:
-        """Add a later one of the `slices`, each in its turn."""
-        self._take(msgspec.msgpack.decode(part, type=list[tuple[str, _Step]]))
-
-    def _take(self, steps: list[tuple[str, _Step]]) -> None:
-        for key, step in steps:
-            self._steps[key] = step
-            if step.value is None:
-                self._removed[key] = None
-                continue
-            self._bytes += len(key) + len(step.value)
-            if step.lease:
-                self._leases[step.lease].keys[key] = None
-            self._names.append(key)
-        # To sort a sorted list with a short tail is much quicker than to insert each.
-        self._names.sort()
-        self._forget_removals()
-
-    def _snapshot(self, steps: list[tuple[str, _Step]]) -> bytes:
         leases = [(number, each.ttl_ms, each.deadline_ms) for number, each in self._leases.items()]
         return msgspec.msgpack.encode(
             _Snapshot(
@@ -275,7 +230,7 @@ class MetaState:
                 self.version,
                 self.floor,
                 self._next_lease,
-                steps,
+                list(self._steps.items()),
                 leases,
             )
         )
@@ -288,5 +243,6 @@ class MetaState:
         state.now_ms, state.version = snapshot.now_ms, snapshot.version
         state.floor, state._next_lease = snapshot.floor, snapshot.next_lease
         state._leases = {number: _Lease(ttl, end) for number, ttl, end in snapshot.leases}
-        state._take(snapshot.steps)
+        for key, step in snapshot.steps:
+            state._step(key, step)
         return state

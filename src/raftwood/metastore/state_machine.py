@@ -7,7 +7,6 @@ stands still while nobody leads. One step of it is bounded, and as a lease may b
 before a step, whoever grants one adds the bound to the lease's time.
 """
 
-import struct
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import msgspec
@@ -21,10 +20,9 @@ from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
 
 STEP_MS_MAX = 500
 """What one `Advance` counts at the most."""
+CHUNK_BYTES = 256 << 10
 _MAGIC = b"RWMS"
 FORMAT_VERSION = 1
-_SIZE = struct.Struct("<I")
-_HEAD_BYTES = len(_MAGIC) + 1
 _DAMAGED = "a snapshot of the metastore cannot be read: remove this replica and add it anew"
 
 
@@ -91,15 +89,12 @@ class MetaStateMachine:
         return queries.answer(self._state, query)
 
     def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
-        """Magic and version, then parts behind their sizes; one of size 0 is the end."""
-        parts = self._state.slices()
-        head = _MAGIC + bytes([FORMAT_VERSION])
-        for part in parts:
-            yield head + _SIZE.pack(len(part)) + part
-            head = b""
+        data = self._state.snapshot()
+        yield _MAGIC + bytes([FORMAT_VERSION])
+        for offset in range(0, len(data), CHUNK_BYTES):
             if stopped():
                 return
-        yield _SIZE.pack(0)
+            yield data[offset : offset + CHUNK_BYTES]
 
     async def recover_from_snapshot(
         self,
@@ -107,64 +102,27 @@ class MetaStateMachine:
         files: Mapping[str, str],  # noqa: ARG002
         stopped: Stopped,
     ) -> None:
-        reader = _SnapshotReader()
+        data = bytearray()
         async for chunk in chunks:
             if stopped():
                 return
-            reader.feed(chunk)
-        self._state = reader.finished()
+            data += chunk
+        self._state = _restored(bytes(data))
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-class _SnapshotReader:
-    """A snapshot as it comes; chunks may be cut anywhere."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self._state: MetaState | None = None
-        self._begun = self._ended = False
-
-    def feed(self, chunk: bytes) -> None:
-        self._data += chunk
-        if not self._begun:
-            if len(self._data) < _HEAD_BYTES:
-                return
-            self._check_head()
-        while not self._ended and len(self._data) >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(self._data)
-            end = _SIZE.size + size
-            if len(self._data) < end:
-                return
-            part = bytes(self._data[_SIZE.size : end])
-            del self._data[:end]
-            self._ended = not size
-            if size:
-                self._take(part)
-
-    def finished(self) -> MetaState:
-        if self._state is None or not self._ended or self._data:
-            raise StoreDamaged(_DAMAGED)
-        return self._state
-
-    def _check_head(self) -> None:
-        version = self._data[_HEAD_BYTES - 1]
-        if not self._data.startswith(_MAGIC):
-            raise StoreDamaged(_DAMAGED)
-        if version != FORMAT_VERSION:
-            raise UnsupportedVersion(
-                f"a snapshot of the metastore is of version {version}, this program reads "
-                f"{FORMAT_VERSION}: use a newer program"
-            )
-        del self._data[:_HEAD_BYTES]
-        self._begun = True
-
-    def _take(self, part: bytes) -> None:
-        try:
-            if self._state is None:
-                self._state = MetaState.restored(part)
-            else:
-                self._state.take(part)
-        except (msgspec.MsgspecError, ValueError, KeyError) as error:
-            raise StoreDamaged(_DAMAGED) from error
+def _restored(data: bytes) -> MetaState:
+    head = len(_MAGIC) + 1
+    if len(data) < head or not data.startswith(_MAGIC):
+        raise StoreDamaged(_DAMAGED)
+    if data[head - 1] != FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"a snapshot of the metastore is of version {data[head - 1]}, this program reads "
+            f"{FORMAT_VERSION}: use a newer program"
+        )
+    try:
+        return MetaState.restored(data[head:])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreDamaged(_DAMAGED) from error
