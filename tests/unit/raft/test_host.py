@@ -293,3 +293,32 @@ def test_a_group_that_does_not_run_here_is_not_found() -> None:
             cluster.hosts[1].status(77)
 
     run_cluster(scenario)
+
+
+def test_many_commands_at_once_wait_for_the_sessions_window() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            futures = [
+                client.propose(GROUP, b"line %d" % number, timeout_ms=60_000)
+                for number in range(3_000)
+            ]
+            await asyncio.gather(*futures)
+        assert sorted(await cluster.agree(1, 2, 3)) == sorted(_numbered(3_000))
+
+    run_cluster(scenario)
+
+
+def test_a_session_that_ended_is_replaced_by_a_new_one() -> None:
+    settings = msgspec.structs.replace(SETTINGS, session_expiry_ms=4_000)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 5)
+            await cluster.until(lambda: cluster.hosts[1].status(GROUP).sessions == 1)
+            await cluster.until(lambda: cluster.hosts[1].status(GROUP).sessions == 0)
+            await write(client, 5, start=5)
+        assert await cluster.agree(1, 2, 3) == _numbered(10)
+
+    run_cluster(scenario, settings=settings)

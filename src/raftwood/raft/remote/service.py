@@ -20,7 +20,7 @@ from raftwood.raft.remote.protocol import (
 
 COMMANDS_MAX = 16_384
 """In one proposal."""
-SESSIONS_MAX = 4_096
+SESSIONS_MAX = 1_024
 """Of one group."""
 
 
