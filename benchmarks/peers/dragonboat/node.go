@@ -50,16 +50,22 @@ type node struct {
 	sessions []*client.Session
 }
 
+// startNode keeps one group in Tan and many in the default log database, Pebble: Tan's public factory
+// gives each group a log of its own and 64 MB of disk from the start.
 func startNode(number int, addresses []string, folder string, groups int) *node {
 	for _, name := range []string{"raft", "rsm", "transport", "grpc", "dragonboat", "logdb", "tan"} {
 		logger.GetLogger(name).SetLevel(logger.ERROR)
+	}
+	expert := config.ExpertConfig{}
+	if groups == 1 {
+		expert.LogDBFactory = tan.Factory
 	}
 	host, err := dragonboat.NewNodeHost(config.NodeHostConfig{
 		NodeHostDir:    folder,
 		WALDir:         folder,
 		RTTMillisecond: rttMillisecond,
 		RaftAddress:    addresses[number-1],
-		Expert:         config.ExpertConfig{LogDBFactory: tan.Factory},
+		Expert:         expert,
 	})
 	if err != nil {
 		load.Fail(err)
