@@ -26,8 +26,8 @@ class DragonboatSystem:
         version = peers.go_module_version("github.com/lni/dragonboat/v4")
         return (
             f"dragonboat {version}, log database Tan for one group and Pebble, its default, "
-            "for many, fsync on, RTTMillisecond 10, heartbeat "
-            "100 ms, election 1 s, CheckQuorum, no quiescing, no snapshots, in-memory state "
+            "for many, fsync on, RTTMillisecond 100, heartbeat "
+            "100 ms, election 1 s, as many workers and logs as cores, CheckQuorum, no quiescing, no snapshots, in-memory state "
             "machine, NoOP sessions; a client process of ours, one connection to each node"
         )
 

@@ -5,9 +5,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"slices"
 	"sync"
+	"time"
 
 	"raftwood/benchmarks/peers/load"
+)
+
+const (
+	leadersTimeout = 20 * time.Second
+	leadersPoll    = 100 * time.Millisecond
 )
 
 var (
@@ -95,17 +102,23 @@ func connectAll(addresses []string, groups int) *cluster {
 	for _, address := range addresses {
 		connected.nodes = append(connected.nodes, connect(address))
 	}
-	leaders, err := connected.nodes[0].call(noGroup, nil)
-	if err != nil {
-		load.Fail(err)
-	}
-	for _, leader := range leaders[:groups] {
-		if leader == 0 {
-			load.Fail(errNoLeaders)
+	connected.leaders = connected.findLeaders(groups)
+	return connected
+}
+
+// findLeaders waits for a moment at which all groups have one: many elections take turns.
+func (connected *cluster) findLeaders(groups int) []byte {
+	for end := time.Now().Add(leadersTimeout); time.Now().Before(end); time.Sleep(leadersPoll) {
+		leaders, err := connected.nodes[0].call(noGroup, nil)
+		if err != nil {
+			load.Fail(err)
+		}
+		if len(leaders) == groups && !slices.Contains(leaders, 0) {
+			return leaders
 		}
 	}
-	connected.leaders = leaders
-	return connected
+	load.Fail(errNoLeaders)
+	return nil
 }
 
 func (connected *cluster) Append(worker int, sequence int, payload []byte) error {
