@@ -18,6 +18,7 @@ from benchmarks.raft_cluster.system import NODES, Layout, System
 IN_MEMORY = {"tmpfs", "ramfs"}
 LEADERS_TIMEOUT_S = 60.0
 LEADERS_POLL_S = 0.02
+SETTLED_S = 1.0
 LOG_TAIL_BYTES = 2000
 FREE_BYTES_MIN = 10 << 30
 """A benchmark must not fill the disk that others work on."""
@@ -106,6 +107,21 @@ class Cluster:
         if first is None:
             raise ClusterFailed(f"{self.system.name} has lost its leader")
         return first
+
+    def settle(self) -> None:
+        """Wait until no group changes its leader any more: many elections take turns."""
+        until = time.monotonic() + LEADERS_TIMEOUT_S
+        before: list[int | None] = []
+        while time.monotonic() < until:
+            now = self.system.leaders(self.layout)
+            if now == before and None not in now:
+                return
+            before = now
+            time.sleep(SETTLED_S)
+        raise ClusterFailed(
+            f"{self.system.name}: leaders of {self.layout.groups} groups still change after "
+            f"{LEADERS_TIMEOUT_S:.0f} s"
+        )
 
     def process_id(self, node: int) -> int:
         return self._processes[node].pid

@@ -1,14 +1,15 @@
 """The whole comparison: which systems there are, which cases they run, in which order."""
 
+import contextlib
 import importlib
 import importlib.util
 import pathlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from benchmarks.raft_cluster.cluster import check_disk
+from benchmarks.raft_cluster.cluster import ClusterFailed, check_disk
 from benchmarks.raft_cluster.dragonboat_system import DragonboatSystem
 from benchmarks.raft_cluster.etcd_system import EtcdSystem
 from benchmarks.raft_cluster.measure import (
@@ -64,6 +65,8 @@ class Results(msgspec.Struct, kw_only=True):
     """What each system is: its version and settings."""
     missing: dict[str, str] = {}
     """Why a system was not run."""
+    failed: list[str] = []
+    """What went wrong in a case of a system; the others went on."""
     loads: dict[str, dict[str, Figures]] = {}
     failovers_ms: dict[str, list[float]] = {}
     idle: dict[str, Idle] = {}
@@ -88,15 +91,11 @@ def compare(
             systems.append(system)
         except NotAvailable as problem:
             results.missing[name] = str(problem)
+    run = _Run(systems, pace, folder, results, progress)
     for case in CASES:
-        _run_case(case, [s for s in systems if s.groups_max >= case.groups], pace, folder,
-                  results, progress)  # fmt: skip
-    _run_failovers(systems, pace, folder, results, progress)
-    for system in systems:
-        if system.groups_max >= IDLE_GROUPS:
-            progress(f"{IDLE_GROUPS:,} idle groups: {system.name}")
-            idle = measure_idle(system, folder, IDLE_GROUPS, pace.idle_s)
-            results.idle[system.name] = idle
+        run.case(case)
+    run.failovers()
+    run.idle()
     return results
 
 
@@ -111,44 +110,64 @@ def _system(name: str) -> System:
     return system
 
 
-def _run_case(
-    case: Case,
-    systems: list[System],
-    pace: Pace,
-    folder: pathlib.Path,
-    results: Results,
-    progress: Callable[[str], None],
-) -> None:
-    taken: dict[str, list[Figures]] = {system.name: [] for system in systems}
-    load = Load(
-        in_flight=case.in_flight,
-        payload_bytes=case.payload_bytes,
-        warm_s=pace.warm_s,
-        seconds=pace.seconds,
-    )
-    for _ in range(pace.rounds):
-        for system in systems:
-            progress(f"{case.name}: {system.name}")
-            taken[system.name].append(measure_load(system, folder, case.groups, load))
-    for name, rows in taken.items():
-        results.loads.setdefault(name, {})[case.name] = _medians(rows)
+class _Run:
+    """The systems take turns; what fails is told and the run goes on."""
 
+    def __init__(
+        self,
+        systems: list[System],
+        pace: Pace,
+        folder: pathlib.Path,
+        results: Results,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._systems, self._pace, self._folder = systems, pace, folder
+        self._results, self._progress = results, progress
 
-def _run_failovers(
-    systems: list[System],
-    pace: Pace,
-    folder: pathlib.Path,
-    results: Results,
-    progress: Callable[[str], None],
-) -> None:
-    load = Load(
-        in_flight=FAILOVER_IN_FLIGHT, payload_bytes=100, warm_s=pace.warm_s, seconds=pace.seconds
-    )
-    for number in range(pace.failovers):
-        for system in systems:
-            progress(f"the leader's death, {number + 1} of {pace.failovers}: {system.name}")
-            taken = results.failovers_ms.setdefault(system.name, [])
-            taken.append(measure_failover(system, folder, load))
+    def case(self, case: Case) -> None:
+        load = self._load(case.in_flight, payload_bytes=case.payload_bytes)
+        taken: dict[str, list[Figures]] = {}
+        for _ in range(self._pace.rounds):
+            for system in self._with_groups(case.groups):
+                with self._step(f"{case.name}: {system.name}"):
+                    figures = measure_load(system, self._folder, case.groups, load)
+                    taken.setdefault(system.name, []).append(figures)
+        for name, rows in taken.items():
+            self._results.loads.setdefault(name, {})[case.name] = _medians(rows)
+
+    def failovers(self) -> None:
+        load = self._load(FAILOVER_IN_FLIGHT, payload_bytes=100)
+        for number in range(1, self._pace.failovers + 1):
+            for system in self._systems:
+                with self._step(f"the leader's death, {number}: {system.name}"):
+                    took_ms = measure_failover(system, self._folder, load)
+                    self._results.failovers_ms.setdefault(system.name, []).append(took_ms)
+
+    def idle(self) -> None:
+        for system in self._with_groups(IDLE_GROUPS):
+            with self._step(f"{IDLE_GROUPS:,} idle groups: {system.name}"):
+                idle = measure_idle(system, self._folder, IDLE_GROUPS, self._pace.idle_s)
+                self._results.idle[system.name] = idle
+
+    def _with_groups(self, groups: int) -> list[System]:
+        return [system for system in self._systems if system.groups_max >= groups]
+
+    def _load(self, in_flight: int, *, payload_bytes: int) -> Load:
+        return Load(
+            in_flight=in_flight,
+            payload_bytes=payload_bytes,
+            warm_s=self._pace.warm_s,
+            seconds=self._pace.seconds,
+        )
+
+    @contextlib.contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        self._progress(name)
+        try:
+            yield
+        except (ClusterFailed, OSError) as problem:
+            self._results.failed.append(f"{name}: {problem}")
+            self._progress(f"failed: {problem}")
 
 
 def _medians(rows: list[Figures]) -> Figures:

@@ -25,10 +25,10 @@ class DragonboatSystem:
         self._program = peers.go_program("dragonboat")
         version = peers.go_module_version("github.com/lni/dragonboat/v4")
         return (
-            f"dragonboat {version}, log database Tan for one group and Pebble, its default, "
-            "for many, fsync on, RTTMillisecond 100, heartbeat "
-            "100 ms, election 1 s, as many workers and logs as cores, CheckQuorum, no quiescing, no snapshots, in-memory state "
-            "machine, NoOP sessions; a client process of ours, one connection to each node"
+            f"dragonboat {version}, fsync on, log database Tan for one group and Pebble, its "
+            "default, for many, RTTMillisecond 100, heartbeat 100 ms, election 1 s, as many "
+            "workers and logs as cores, CheckQuorum, no quiescing, no snapshots, in-memory "
+            "state machine, NoOP sessions; a client process of ours, one connection to each node"
         )
 
     def node_command(self, layout: Layout, node: int) -> list[str]:

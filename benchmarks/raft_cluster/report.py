@@ -74,31 +74,48 @@ IDLE_GOALS = (
 
 def verdicts(results: Results) -> list[Verdict]:
     """The goals that this run says something about."""
-    ours = results.loads.get(OURS)
-    if ours is None:
-        return []
-    found = [
-        Verdict(
-            what=f"{goal.case.name}: {FIGURES[goal.figure]} against {goal.peer}",
-            measured=getattr(ours[goal.case.name], goal.figure)
-            / getattr(results.loads[goal.peer][goal.case.name], goal.figure),
-            goal=goal.factor,
-            unit="×",
-            is_least=goal.is_least,
+    ours = results.loads.get(OURS, {})
+    found = []
+    for goal in GOALS:
+        mine, its = ours.get(goal.case.name), results.loads.get(goal.peer, {}).get(goal.case.name)
+        if mine is not None and its is not None:
+            found.append(
+                Verdict(
+                    what=f"{goal.case.name}: {FIGURES[goal.figure]} against {goal.peer}",
+                    measured=getattr(mine, goal.figure) / getattr(its, goal.figure),
+                    goal=goal.factor,
+                    unit="×",
+                    is_least=goal.is_least,
+                )
+            )
+    many, one = ours.get(GROUPS_2000.name), ours.get(MOST.name)
+    if many is not None and one is not None:
+        found.append(
+            Verdict(
+                what="2,000 groups against one, 512 in flight",
+                measured=many.appends_per_second / one.appends_per_second,
+                goal=GROUPS_GOAL,
+                unit="×",
+                is_least=True,
+            )
         )
-        for goal in GOALS
-        if goal.peer in results.loads
-    ]
-    many, one = (ours[case.name].appends_per_second for case in (GROUPS_2000, MOST))
-    found.append(
-        Verdict(what="2,000 groups against one, 512 in flight", measured=many / one,
-                goal=GROUPS_GOAL, unit="×", is_least=True)
-    )  # fmt: skip
-    return found + [
-        Verdict(what=f"{IDLE_GROUPS:,} idle groups: {what}",
-                measured=getattr(results.idle[OURS], field), goal=goal, unit=unit, is_least=False)
+    return found + _idle_verdicts(results)
+
+
+def _idle_verdicts(results: Results) -> list[Verdict]:
+    idle = results.idle.get(OURS)
+    if idle is None:
+        return []
+    return [
+        Verdict(
+            what=f"{IDLE_GROUPS:,} idle groups: {what}",
+            measured=getattr(idle, field),
+            goal=goal,
+            unit=unit,
+            is_least=False,
+        )
         for field, what, goal, unit in IDLE_GOALS
-    ]  # fmt: skip
+    ]
 
 
 def tables(results: Results) -> list[rich.table.Table]:
@@ -118,6 +135,7 @@ def statements(results: Results) -> list[str]:
     """What the figures were measured on: versions, settings, and what could not be run."""
     lines = [f"- {name}: {described}" for name, described in results.systems.items()]
     lines += [f"- {name}: not available: {reason}" for name, reason in results.missing.items()]
+    lines += [f"- failed: {problem}" for problem in results.failed]
     return [*lines, f"- three nodes and the client on loopback, no TLS anywhere; {results.disk}"]
 
 
