@@ -23,7 +23,10 @@ FEW_GROUPS = 2
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU is per append; that of the followers is their mean."""
+    """CPU is per append; that of the followers is their mean.
+
+    With many groups "leader" is the node that leads the first one: all three lead some.
+    """
 
     appends_per_second: float
     megabytes_per_second: float
@@ -62,7 +65,8 @@ def _measure_once(system: System, folder: pathlib.Path, groups: int, load: Load)
             before = cluster.cpu_s()
             result = _expect(next(lines), "result")
             spent = [b - a for a, b in zip(before, cluster.cpu_s(), strict=True)]
-        if cluster.leader() != leader:
+        # The leaders of many groups are spread, and one that moves changes little.
+        if groups == 1 and cluster.leader() != leader:
             raise ClusterFailed(f"{system.name}: the leader has changed under load")
         return _figures(result, spent, leader, load)
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"raftwood/benchmarks/peers/load"
@@ -15,6 +16,7 @@ import (
 const (
 	leadersTimeout = 20 * time.Second
 	leadersPoll    = 100 * time.Millisecond
+	refusalsMax    = 20
 )
 
 var (
@@ -94,37 +96,51 @@ func (opened *link) append(group uint32, payload []byte) error {
 // cluster sends each append to the node that leads its group.
 type cluster struct {
 	nodes   []*link
-	leaders []byte
+	groups  int
+	leaders atomic.Pointer[[]byte]
 }
 
 func connectAll(addresses []string, groups int) *cluster {
-	connected := &cluster{}
+	connected := &cluster{groups: groups}
 	for _, address := range addresses {
 		connected.nodes = append(connected.nodes, connect(address))
 	}
-	connected.leaders = connected.findLeaders(groups)
+	if err := connected.findLeaders(); err != nil {
+		load.Fail(err)
+	}
 	return connected
 }
 
 // findLeaders waits for a moment at which all groups have one: many elections take turns.
-func (connected *cluster) findLeaders(groups int) []byte {
+func (connected *cluster) findLeaders() error {
 	for end := time.Now().Add(leadersTimeout); time.Now().Before(end); time.Sleep(leadersPoll) {
 		leaders, err := connected.nodes[0].call(noGroup, nil)
 		if err != nil {
-			load.Fail(err)
+			return err
 		}
-		if len(leaders) == groups && !slices.Contains(leaders, 0) {
-			return leaders
+		if len(leaders) == connected.groups && !slices.Contains(leaders, 0) {
+			connected.leaders.Store(&leaders)
+			return nil
 		}
 	}
-	load.Fail(errNoLeaders)
-	return nil
+	return errNoLeaders
 }
 
+// Append tries again where the leader has changed, as a client would; the latency includes that.
 func (connected *cluster) Append(worker int, sequence int, payload []byte) error {
 	// A stride of a large prime spreads the workers over all groups, in no order.
-	group := (worker + sequence*7919) % len(connected.leaders)
-	return connected.nodes[connected.leaders[group]-1].append(uint32(group), payload)
+	group := (worker + sequence*7919) % connected.groups
+	for range refusalsMax {
+		leader := (*connected.leaders.Load())[group]
+		err := connected.nodes[leader-1].append(uint32(group), payload)
+		if err != errNotAcked {
+			return err
+		}
+		if err := connected.findLeaders(); err != nil {
+			return err
+		}
+	}
+	return errNotAcked
 }
 
 func (connected *cluster) Probe(node int, payload []byte) error {
