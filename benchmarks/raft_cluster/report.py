@@ -136,7 +136,10 @@ def statements(results: Results) -> list[str]:
     lines = [f"- {name}: {described}" for name, described in results.systems.items()]
     lines += [f"- {name}: not available: {reason}" for name, reason in results.missing.items()]
     lines += [f"- failed: {problem}" for problem in results.failed]
-    return [*lines, f"- three nodes and the client on loopback, no TLS anywhere; data on {results.disk}"]
+    return [
+        *lines,
+        f"- three nodes and the client on loopback, no TLS anywhere; data on {results.disk}",
+    ]
 
 
 def _table(title: str, headings: list[str], *, left: int = 1) -> rich.table.Table:
