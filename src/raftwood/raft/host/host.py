@@ -46,7 +46,7 @@ from raftwood.raft.host.membership import (
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.outbox import Outbox
 from raftwood.raft.host.peers import Peers
-from raftwood.raft.host.proposals import Batch, ProposalDone
+from raftwood.raft.host.proposals import Batch, ProposalDone, split_batch
 from raftwood.raft.host.protocol import HostNetwork, Introduction
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.settings import RaftHostSettings
@@ -270,21 +270,22 @@ class Host:
         Raises what refuses them at once: `NotLeader`, `Overloaded`, `TooLarge`, `DiskFull`.
         """
         replica = self._replica(group)
-        size = 0
-        for payload in payloads:
-            if not payload:
-                raise InvalidInput("a command has at least one byte")
-            size += len(payload)
-        if size > self.settings.in_flight_bytes_max // 2:
-            raise TooLarge(
-                f"a proposal of {size} bytes is above the limit of "
-                f"{self.settings.in_flight_bytes_max // 2}: split it"
-            )
-        self._propose(replica, Batch([Entry(0, 0, kind, each) for each in payloads], size, done))
+        if not payloads or not all(payloads):
+            raise InvalidInput("a proposal has one command at least, and a command one byte")
+        sizes = [len(payload) for payload in payloads]
+        largest, most = max(sizes), self.settings.in_flight_bytes_max // 2
+        if largest > most:
+            raise TooLarge(f"a command of {largest} bytes is above the limit of {most}: split it")
+        entries = [Entry(0, 0, kind, payload) for payload in payloads]
+        size = sum(sizes)
+        if size <= self.settings.message_bytes_max:
+            self._propose(replica, Batch(entries, size, done))
+        else:
+            self._propose(replica, *split_batch(entries, self.settings.message_bytes_max, done))
 
-    def _propose(self, replica: Replica, batch: Batch) -> None:
+    def _propose(self, replica: Replica, *batches: Batch) -> None:
         self._check_open()
-        replica.propose(batch)
+        replica.propose(*batches)
         self._turns.mark(replica)
 
     async def propose(

@@ -124,19 +124,21 @@ class Replica:
         except (UnknownPeer, ProposalDropped, LocalMessageRefused) as error:
             _log.debug("message ignored", group=self.group, reason=error.message)
 
-    def propose(self, batch: Batch) -> None:
-        """Take a batch into the queue; raises what refuses it, with nothing changed."""
+    def propose(self, *batches: Batch) -> None:
+        """Take batches into the queue; raises what refuses them, with nothing changed."""
         if not self.is_leader:
             raise self.not_leader()
         if self.backlog:
             raise DiskFull(f"the store's disk has no room for group {self.group}: try again later")
         waiting = self.proposals.size_bytes
-        if waiting and waiting + batch.size_bytes > self.settings.proposal_bytes_max:
+        size = sum(batch.size_bytes for batch in batches)
+        if waiting and waiting + size > self.settings.proposal_bytes_max:
             raise Overloaded(
                 f"{waiting} bytes wait to be committed in group {self.group}: try again later"
             )
         self.wake()
-        self.proposals.add(batch)
+        for batch in batches:
+            self.proposals.add(batch)
 
     def read(self, done: ReadDone) -> None:
         if len(self.reads) >= self.settings.reads_waiting_max:
