@@ -19,7 +19,6 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     AlreadyExists,
     DeadlineExceeded,
-    InvalidConfiguration,
     InvalidInput,
     NotFound,
     RaftwoodError,
@@ -48,10 +47,11 @@ from raftwood.raft.host.membership import (
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.outbox import Outbox
 from raftwood.raft.host.peers import Peers
-from raftwood.raft.host.proposals import Batch, ProposalDone, Waiting, split_batch
+from raftwood.raft.host.proposals import Batch, ProposalDone, Waiting, split_batch, waiter
 from raftwood.raft.host.protocol import HostNetwork, Introduction
+from raftwood.raft.host.reads import read_waiter
 from raftwood.raft.host.replica import Replica
-from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.raft.host.settings import RaftHostSettings, check_fit
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.raft.host.snapshotting import Snapshotting
@@ -153,7 +153,7 @@ class Host:
         """Open the store in a folder; errors as of `disk.Store`."""
         settings = settings or RaftHostSettings()
         log_settings = log_settings or LogSettings()
-        _check(settings, log_settings)
+        check_fit(settings, log_settings)
         opened = await Store.open(
             environment, path, cluster=cluster, store=store, settings=log_settings
         )
@@ -302,7 +302,7 @@ class Host:
         self, group: int, payload: bytes, *, timeout_ms: int, kind: EntryKind = _NORMAL
     ) -> Any:
         """Propose one command and wait for its result."""
-        future, done = self._waiter()
+        future, done = waiter(self._loop)
         self.propose_batch(group, [payload], done, kind=kind)
         async with within(timeout_ms, f"a proposal to group {group}"):
             return await future
@@ -315,15 +315,7 @@ class Host:
 
     async def _wait_to_read(self, replica: Replica, timeout_ms: int) -> None:
         self._check_open()
-        future: asyncio.Future[None] = self._loop.create_future()
-
-        def done(error: RaftwoodError | None) -> None:
-            if not future.done():
-                if error is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(error)
-
+        future, done = read_waiter(self._loop)
         replica.read(done)
         self._turns.mark(replica)
         async with within(timeout_ms, f"a read of group {replica.group}"):
@@ -370,7 +362,7 @@ class Host:
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
         entry = change_entry(change_from(steps, self.addresses()))
-        future, done = self._waiter()
+        future, done = waiter(self._loop)
         self._propose(replica, Batch([entry], len(entry.payload), done))
         async with within(timeout_ms, f"a change of group {group}"):
             return checked_result(group, await future)
@@ -406,20 +398,13 @@ class Host:
         every = self.settings.snapshot_entries
         if every and replica.applied - replica.snapshot_index >= every:
             replica.snapshot_index = replica.applied
-            self._run(self._snapshot_and_compact(replica), f"snapshot of group {replica.group}")
+            work = self._snapshotting.save_and_compact(replica, self.settings.snapshot_entries_kept)
+            self._run(work, f"snapshot of group {replica.group}")
 
     def _leave(self, replica: Replica) -> None:
         """The group has removed this store."""
         replica.is_serving = False
         self._run(self.remove_replica(replica.group), "removal of a replica")
-
-    async def _snapshot_and_compact(self, replica: Replica) -> None:
-        try:
-            index = await self._snapshotting.save(replica)
-            kept = self.settings.snapshot_entries_kept
-            await self._snapshotting.compact(replica, index, log_up_to=max(0, index - kept))
-        except RaftwoodError as error:
-            _log.warning("no snapshot", group=replica.group, reason=error.message)
 
     def _send_snapshot(self, replica: Replica, message: Message) -> None:
         self._run(self._transfer.send(replica, message), f"snapshot to store {message.target}")
@@ -532,21 +517,6 @@ class Host:
 
     # Help
 
-    def _waiter(self) -> tuple["asyncio.Future[Any]", ProposalDone]:
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
-            if future.done():
-                return
-            if results is None:
-                future.set_exception(error or Unavailable("the proposal was dropped"))
-            elif isinstance(results[0], RaftwoodError):
-                future.set_exception(results[0])
-            else:
-                future.set_result(results[0])
-
-        return future, done
-
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self._loop.create_task(work, name=name)
         self._tasks[task] = None
@@ -566,13 +536,3 @@ class Host:
     def _check_open(self) -> None:
         if self._is_closing:
             raise ShuttingDown(f"store {self.id} is shutting down: use another")
-
-
-def _check(settings: RaftHostSettings, log: LogSettings) -> None:
-    """A message's entries are written as a whole, so that they have to fit a write."""
-    largest = settings.in_flight_bytes_max + settings.message_bytes_max
-    if largest * 5 // 4 > log.write_bytes_max:
-        raise InvalidConfiguration(
-            f"in_flight_bytes_max and message_bytes_max ({largest} bytes) do not fit a write to "
-            f"the log ({log.write_bytes_max} bytes): lower them, or raise segment_bytes"
-        )

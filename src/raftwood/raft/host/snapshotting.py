@@ -9,7 +9,7 @@ import asyncio
 
 import msgspec
 
-from raftwood.base.errors import NotFound, OutOfRange, ShuttingDown, Unavailable
+from raftwood.base.errors import NotFound, OutOfRange, RaftwoodError, ShuttingDown, Unavailable
 from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Record, SegmentLog, State, TruncateHead
 from raftwood.raft.core import Snapshot
@@ -154,6 +154,14 @@ class Snapshotting:
             if index < visible:
                 await self._files.remove(group, index)
         return visible
+
+    async def save_and_compact(self, replica: Replica, entries_kept: int) -> None:
+        """What a growing log asks for by itself; what fails is tried again after more entries."""
+        try:
+            index = await self.save(replica)
+            await self.compact(replica, index, log_up_to=max(0, index - entries_kept))
+        except RaftwoodError as error:
+            _log.warning("no snapshot", group=replica.group, reason=error.message)
 
     async def installed(self, replica: Replica, snapshot: Snapshot) -> None:
         """A leader's snapshot has taken the place of the log: restore it, remove older ones."""
