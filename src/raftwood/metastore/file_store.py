@@ -6,27 +6,16 @@ closed, so that a lease does not end because its store was away.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import DiskFull, InvalidInput, Overloaded, ShuttingDown
-from raftwood.base.seams import (
-    Change,
-    Compare,
-    KeyOperation,
-    KeyRange,
-    MetaStatus,
-    Outcome,
-    RemoveKey,
-    SetKey,
-    Versioned,
-)
+from raftwood.base.errors import DiskFull, Overloaded, ShuttingDown
 from raftwood.disk.segment_log import LogSettings, Run, State, TruncateHead
 from raftwood.disk.store import Store
 from raftwood.metastore import commands
-from raftwood.metastore.commands import Command, Done
+from raftwood.metastore.command_store import CommandStore
+from raftwood.metastore.commands import Command
 from raftwood.metastore.rules import REMOVALS_KEPT, MetaState
 
 _COMMANDS = 1
@@ -49,21 +38,20 @@ class _Mark(msgspec.Struct, frozen=True, array_like=True):
     last: int
 
 
-class FileMetaStore:
+class FileMetaStore(CommandStore):
     """Use `open`, and `close` when done."""
 
     def __init__(self, environment: Environment, store: Store, snapshot_bytes_min: int) -> None:
+        super().__init__()
         self._environment = environment
         self._store = store
         self._log = store.log
-        self._state = MetaState()
         self._applied = 0
         self._next_index = 1
         self._snapshot_bytes_min = snapshot_bytes_min
         self._snapshot_bytes = 0
         self._bytes_since = 0
         self._began_ms = 0
-        self._changed = asyncio.Event()
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
@@ -139,8 +127,7 @@ class FileMetaStore:
         def durable() -> None:
             result = self._state.apply(encoded, now_ms)
             self._applied = index
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._tell_change()
             if not answer.done():
                 answer.set_result(result)
 
@@ -191,65 +178,14 @@ class FileMetaStore:
                 except (DiskFull, Overloaded):
                     continue  # a lease may end late
 
-    async def get(self, key: str) -> Versioned | None:
+    async def _fresh(self) -> MetaState:
         self._check_open()
-        return self._state.get(key)
-
-    async def range(
-        self, *, prefix: str = "", start: str = "", end: str | None = None, limit: int = 1000
-    ) -> KeyRange:
-        self._check_open()
-        return self._state.range(prefix=prefix, start=start, end=end, limit=limit)
-
-    async def compare_and_set(
-        self, key: str, value: bytes | None, *, version: int, lease: int = 0
-    ) -> int | None:
-        if value is None and not version:
-            raise InvalidInput(f"key {key!r} cannot be removed while it is absent: name a version")
-        operation = RemoveKey(key) if value is None else SetKey(key, value, lease)
-        outcome = await self.transact((Compare(key, version),), (operation,))
-        return outcome.version if outcome.held else None
-
-    async def transact(
-        self,
-        compares: Sequence[Compare],
-        then: Sequence[KeyOperation],
-        otherwise: Sequence[KeyOperation] = (),
-    ) -> Outcome:
-        command = commands.Transact(tuple(compares), tuple(then), tuple(otherwise))
-        return commands.outcome(await self._execute(command))
-
-    async def grant_lease(self, *, ttl_ms: int) -> int:
-        result = commands.decode_result(await self._execute(commands.GrantLease(ttl_ms)))
-        assert isinstance(result, Done)
-        return result.lease
-
-    async def keep_alive(self, lease: int) -> None:
-        commands.decode_result(await self._execute(commands.KeepAlive(lease)))
-
-    async def revoke_lease(self, lease: int) -> None:
-        commands.decode_result(await self._execute(commands.RevokeLease(lease)))
-
-    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
-        while True:
-            self._check_open()
-            changed = self._changed
-            now_at = self._state.version
-            for changes in self._state.changes(prefix, after_version=after_version):
-                after_version = changes[0].version
-                yield changes
-            # Nothing below the prefix happened up to there: removals elsewhere may be forgotten.
-            after_version = max(after_version, now_at)
-            await changed.wait()
-
-    async def status(self) -> MetaStatus:
-        self._check_open()
-        return self._state.status()
+        return self._state
 
     async def close(self) -> None:
         """Make all durable and give the folder back."""
         self._closed = True
-        self._changed.set()
+        self._tell_change()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

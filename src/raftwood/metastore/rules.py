@@ -181,6 +181,10 @@ class MetaState:
         """When the next lease ends if nobody renews it."""
         return min((each.deadline_ms for each in self._leases.values()), default=None)
 
+    def lease_ttls(self) -> dict[int, int]:
+        """All leases, with the time that each is renewed for."""
+        return {number: each.ttl_ms for number, each in self._leases.items()}
+
     def get(self, key: str) -> Versioned | None:
         step = self._steps.get(key)
         if step is None or step.value is None:
