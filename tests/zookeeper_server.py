@@ -29,17 +29,18 @@ LIBRARIES = (
     ("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),
     ("org.xerial.snappy", "snappy-java", "1.1.10.5"),
 )
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>raftwood.tests</groupId><artifactId>zookeeper</artifactId><version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>%s</dependencies>
-</project>
-""" % "".join(
+DEPENDENCIES = "".join(
     f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
     f"<version>{version}</version></dependency>"
     for group, artifact, version in LIBRARIES
 )
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>raftwood.tests</groupId><artifactId>zookeeper</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>{DEPENDENCIES}</dependencies>
+</project>
+"""
 
 
 class NotInstalled(Exception):
@@ -124,7 +125,7 @@ class ZooKeeperServer:
             f"clientPort={self.port}",
             "clientPortAddress=127.0.0.1",
             "admin.enableServer=false",
-            "4lw.commands.whitelist=ruok",
+            "4lw.commands.whitelist=srvr",
             "maxSessionTimeout=20000",
             *self._settings,
         )
@@ -148,8 +149,9 @@ class ZooKeeperServer:
     def _answers(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as probe:
-                probe.sendall(b"ruok")
-                return probe.recv(4) == b"imok"
+                probe.sendall(b"srvr")
+                # Before it serves, it says so.
+                return probe.recv(64).startswith(b"Zookeeper version")
         except OSError:
             return False
 

@@ -161,7 +161,7 @@ class ZooKeeperMetaStore(CommandStore):
 
     def _check_open(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise type(self._failure)(self._failure.message)
 
     async def _execute(self, command: Command) -> bytes:
         self._check_open()
