@@ -28,7 +28,7 @@ CONNECTION_ERRORS: Final = (
     SessionExpiredError,
     SessionMovedError,
 )
-SESSION_TIMEOUT_S: Final = 10.0
+SESSION_TIMEOUT_S: Final = 6.0
 DEFAULT_CHROOT: Final = "/raftwood"
 
 _HOSTS: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}(?:,|$)")
@@ -73,7 +73,7 @@ class ZooKeeperConnection:
         self.client: Any = KazooClient(
             hosts=hosts,
             timeout=SESSION_TIMEOUT_S,
-            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5},
         )
         self.client.add_listener(self._state_changed)
 

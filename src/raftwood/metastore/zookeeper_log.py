@@ -176,8 +176,10 @@ class ZooKeeperLog:
     async def latest_snapshot(self) -> int:
         return (await self._read_mark())[0].applied
 
-    async def write_snapshot(self, applied: int, unique: int, pieces: Sequence[bytes]) -> None:
-        """Keep a snapshot, make it the latest, and remove what it stands for.
+    async def write_snapshot(
+        self, applied: int, unique: int, pieces: Sequence[bytes], *, keep_from: int
+    ) -> None:
+        """Keep a snapshot, make it the latest, and remove entries below `keep_from`.
 
         Whatever is left of one that was interrupted is removed after the next.
         """
@@ -193,9 +195,9 @@ class ZooKeeperLog:
             stat = await self._set_mark(mark, version)
         except (BadVersionError, NoNodeError):
             return  # another client's snapshot was first, and takes what is left of this one away
-        await self._trim(mark)
+        await self._trim(mark, keep_from)
         try:
-            await self._set_mark(msgspec.structs.replace(mark, first=applied), stat.version)
+            await self._set_mark(msgspec.structs.replace(mark, first=keep_from), stat.version)
         except BadVersionError:
             return
 
@@ -203,10 +205,10 @@ class ZooKeeperLog:
         data = msgspec.msgpack.encode(mark)
         return await self._ask(self._client.set_async(f"{self._root}/mark", data, version=version))
 
-    async def _trim(self, mark: Mark) -> None:
-        """Remove the entries below the mark, from the lowest on, and other snapshots."""
-        for first in range(mark.first, mark.applied, WINDOW_MAX):
-            indexes = range(first, min(first + WINDOW_MAX, mark.applied))
+    async def _trim(self, mark: Mark, keep_from: int) -> None:
+        """Remove entries, from the lowest on, and other snapshots."""
+        for first in range(mark.first, keep_from, WINDOW_MAX):
+            indexes = range(first, min(first + WINDOW_MAX, keep_from))
             await self._ask_all([self._client.delete_async(self._entry(each)) for each in indexes])
         snapshots = f"{self._root}/snapshots"
         for name in sorted(await self._ask(self._client.get_children_async(snapshots))):

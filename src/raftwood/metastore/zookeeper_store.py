@@ -335,7 +335,9 @@ class ZooKeeperMetaStore(CommandStore):
                     data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)
                 ]
                 unique = self._environment.random.getrandbits(63)
-                await self._log.write_snapshot(applied, unique, pieces)
+                # Who was away for a while finds there what became of the own commands.
+                keep_from = applied - (applied - latest) // 2
+                await self._log.write_snapshot(applied, unique, pieces, keep_from=keep_from)
         except CONNECTION_ERRORS:
             return  # a later one gets another chance
         self._snapshot_at, self._snapshot_bytes = applied, len(data)
