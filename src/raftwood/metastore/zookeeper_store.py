@@ -45,6 +45,7 @@ ENTRY_VERSION: Final = 1
 ENTRY_BYTES_MAX: Final = 768 << 10
 """Of commands that share an entry; ZooKeeper takes requests up to 1 MiB, and commands are smaller
 than this (`commands.check_command`)."""
+TIMEOUT_MS: Final = 10_000
 PENDING_MAX: Final = 10_000
 SNAPSHOT_BYTES_MIN: Final = 4 << 20
 SNAPSHOT_ENTRIES: Final = 10_000
@@ -105,7 +106,7 @@ class ZooKeeperMetaStore(CommandStore):
         environment: Environment,
         address: str,
         *,
-        timeout_ms: int = 10_000,
+        timeout_ms: int | None = None,
         snapshot_entries: int = SNAPSHOT_ENTRIES,
     ) -> "ZooKeeperMetaStore":
         """Open the store at HOST:PORT[,HOST:PORT][/chroot], or begin one there.
@@ -113,8 +114,12 @@ class ZooKeeperMetaStore(CommandStore):
         `timeout_ms` bounds every call. Past it, `Unavailable` where nothing was done, and
         `ConnectionLost` where it may have been.
         """
-        parsed = Address.parse(address)
-        store = cls(environment, parsed, timeout_ms=timeout_ms, snapshot_entries=snapshot_entries)
+        store = cls(
+            environment,
+            Address.parse(address),
+            timeout_ms=timeout_ms or TIMEOUT_MS,
+            snapshot_entries=snapshot_entries,
+        )
         await store._connection.start(store._timeout_s)
         try:
             async with asyncio.timeout(store._timeout_s):
