@@ -32,7 +32,7 @@ from raftwood.base.seams import SetKey
 from raftwood.metastore import commands
 from raftwood.metastore.command_store import CommandStore
 from raftwood.metastore.commands import Command, Done, Transacted
-from raftwood.metastore.lease_watch import LeaseWatch
+from raftwood.metastore.deadlines import Deadlines
 from raftwood.metastore.rules import MetaState
 from raftwood.metastore.zookeeper_connection import (
     CONNECTION_ERRORS,
@@ -95,7 +95,7 @@ class ZooKeeperMetaStore(CommandStore):
         self._snapshot_at = 0
         self._snapshot_bytes = 0
         self._bytes_since = 0
-        self._leases = LeaseWatch()
+        self._deadlines = Deadlines()
         self._failure: RaftwoodError | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
@@ -149,7 +149,7 @@ class ZooKeeperMetaStore(CommandStore):
         self._applied = self._snapshot_at = applied
         self._snapshot_bytes = len(snapshot or b"")
         self._bytes_since = 0
-        self._leases.begin(self._state.lease_ttls(), self._now_ms())
+        self._begin_leases_anew()
         self._wake_up()
 
     def _now_ms(self) -> int:
@@ -161,8 +161,14 @@ class ZooKeeperMetaStore(CommandStore):
     def _connection_changed(self, connected: bool) -> None:
         if connected:
             # Nobody could renew anything over a server that was away: all begin anew.
-            self._leases.begin(self._state.lease_ttls(), self._now_ms())
+            self._begin_leases_anew()
             self._wake_up()
+
+    def _begin_leases_anew(self) -> None:
+        now_ms = self._now_ms()
+        self._deadlines = Deadlines()
+        for lease, ttl_ms in self._state.lease_ttls().items():
+            self._deadlines.set(lease, deadline_ms=now_ms + ttl_ms)
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -232,7 +238,7 @@ class ZooKeeperMetaStore(CommandStore):
         readers = list(self._readers)
         over: list[int] = []
         if self._connection.connected:
-            over = self._leases.due(self._now_ms(), _ENDED_AT_ONCE_MAX)
+            over = self._deadlines.due(self._now_ms())[:_ENDED_AT_ONCE_MAX]
         if self._pending or over:
             await self._propose(over)
             self._wake_up()
@@ -289,20 +295,25 @@ class ZooKeeperMetaStore(CommandStore):
             done = commands.decode_result(result)
         except RaftwoodError:
             return
-        now_ms = self._now_ms()
         match commands.decode_command(command):
-            case commands.GrantLease(ttl_ms):
+            case commands.GrantLease():
                 assert isinstance(done, Done)
-                self._leases.granted(done.lease, ttl_ms, now_ms)
+                self._observe_renewal(done.lease)
             case commands.KeepAlive(lease):
-                self._leases.renewed(lease, now_ms)
+                self._observe_renewal(lease)
             case commands.RevokeLease(lease):
-                self._leases.ended(lease)
+                self._deadlines.remove(lease)
             case commands.Transact(_, then, otherwise):
                 assert isinstance(done, Transacted)
                 for each in then if done.held else otherwise:
                     if isinstance(each, SetKey) and each.lease:
-                        self._leases.renewed(each.lease, now_ms)
+                        self._observe_renewal(each.lease)
+
+    def _observe_renewal(self, lease: int) -> None:
+        # It happened earlier; to count from now on ends it too late at worst, never too early.
+        ttl_ms = self._state.lease_ttl_ms(lease)
+        if ttl_ms is not None:
+            self._deadlines.set(lease, deadline_ms=self._now_ms() + ttl_ms)
 
     async def _start_over(self) -> None:
         """From the snapshot: others wrote so much that entries are gone that were not read yet."""
@@ -350,7 +361,8 @@ class ZooKeeperMetaStore(CommandStore):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_PAUSE_S)
-            if self._leases.due(self._now_ms(), 1):
+            deadline = self._deadlines.next_ms
+            if deadline is not None and deadline <= self._now_ms():
                 self._wake_up()
 
     def _fail(self, error: RaftwoodError) -> None:

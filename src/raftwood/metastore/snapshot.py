@@ -1,0 +1,75 @@
+"""A metastore's state as bytes: made a slice at a time, so that nobody waits long for the whole."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+
+FORMAT_VERSION: Final = 1
+_ARRAY_OF_7: Final = b"\x97"
+_ARRAY_32: Final = 0xDD
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """A key's latest step; without a value, its removal."""
+
+    value: bytes | None
+    version: int
+    lease: int = 0
+
+
+class Snapshot(msgspec.Struct, array_like=True):
+    """All of a state; steps are in the order of their versions."""
+
+    format_version: int
+    now_ms: int
+    version: int
+    floor: int
+    next_lease: int
+    steps: list[tuple[str, Step]]
+    leases: list[tuple[int, int, int]]
+    """Number, time to live and deadline."""
+
+
+def encode_slices(snapshot: Snapshot, slice_bytes: int) -> Iterator[bytes]:
+    """Its encoding in slices of about that size; a slice is longer by one step at the most."""
+    numbers = (
+        snapshot.format_version,
+        snapshot.now_ms,
+        snapshot.version,
+        snapshot.floor,
+        snapshot.next_lease,
+    )
+    parts = [_ARRAY_OF_7, *map(_encoder.encode, numbers), _array_header(len(snapshot.steps))]
+    size = 0
+    for step in snapshot.steps:
+        part = _encoder.encode(step)
+        parts.append(part)
+        size += len(part)
+        if size >= slice_bytes:
+            yield b"".join(parts)
+            parts, size = [], 0
+    yield b"".join([*parts, _encoder.encode(snapshot.leases)])
+
+
+def _array_header(length: int) -> bytes:
+    return bytes([_ARRAY_32]) + length.to_bytes(4, "big")
+
+
+def decode(data: bytes) -> Snapshot:
+    """`UnsupportedVersion` where it was made by a newer program, `StoreDamaged` where by none."""
+    try:
+        found: Any = msgspec.msgpack.decode(data)
+        version = found[0] if isinstance(found, list) and found else None
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise UnsupportedVersion(
+                f"the metastore's snapshot has format {version}, this program knows up to "
+                f"{FORMAT_VERSION}: upgrade it"
+            )
+        return msgspec.convert(found, Snapshot)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreDamaged(f"the metastore's snapshot cannot be read: {error}") from None
