@@ -17,10 +17,11 @@ from raftwood.metastore import commands
 from raftwood.metastore.command_store import CommandStore
 from raftwood.metastore.commands import Command
 from raftwood.metastore.rules import REMOVALS_KEPT, MetaState
+from raftwood.metastore.snapshot import of_size
 
 _COMMANDS = 1
 _SNAPSHOTS = 2
-_CHUNK_BYTES = 4 << 10
+_PIECE_BYTES_MAX = 256 << 10
 _TICK_PAUSE_S = 0.05
 SNAPSHOT_BYTES_MIN = 4 << 20
 
@@ -41,7 +42,9 @@ class _Mark(msgspec.Struct, frozen=True, array_like=True):
 class FileMetaStore(CommandStore):
     """Use `open`, and `close` when done."""
 
-    def __init__(self, environment: Environment, store: Store, snapshot_bytes_min: int) -> None:
+    def __init__(
+        self, environment: Environment, store: Store, *, snapshot_bytes_min: int, piece_bytes: int
+    ) -> None:
         super().__init__()
         self._environment = environment
         self._store = store
@@ -49,9 +52,11 @@ class FileMetaStore(CommandStore):
         self._applied = 0
         self._next_index = 1
         self._snapshot_bytes_min = snapshot_bytes_min
+        self._piece_bytes = piece_bytes
         self._snapshot_bytes = 0
         self._bytes_since = 0
         self._began_ms = 0
+        self._unanswered: dict[int, asyncio.Future[bytes]] = {}
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
@@ -69,7 +74,12 @@ class FileMetaStore(CommandStore):
         """Recover the store in a folder, or begin one there; errors as of `disk.Store`."""
         settings = settings or LogSettings(segment_bytes=16 << 20)
         store = await Store.open(environment, path, cluster="metastore", store=1, settings=settings)
-        opened = cls(environment, store, snapshot_bytes_min)
+        opened = cls(
+            environment,
+            store,
+            snapshot_bytes_min=snapshot_bytes_min,
+            piece_bytes=min(_PIECE_BYTES_MAX, settings.write_bytes_max // 2),
+        )
         try:
             await opened._recover(removals_kept)
         except BaseException:
@@ -128,12 +138,14 @@ class FileMetaStore(CommandStore):
             result = self._state.apply(encoded, now_ms)
             self._applied = index
             self._tell_change()
+            self._unanswered.pop(index, None)
             if not answer.done():
                 answer.set_result(result)
 
         self._log.append(
             _COMMANDS, term=0, first_index=index, count=1, payload=payload, done=durable
         )
+        self._unanswered[index] = answer
         self._next_index += 1
         self._bytes_since += len(payload)
         result = await answer
@@ -148,25 +160,24 @@ class FileMetaStore(CommandStore):
             self._snapshotting = asyncio.create_task(self._snapshot(), name="metastore's snapshot")
 
     async def _snapshot(self) -> None:
-        applied, data = self._applied, self._state.snapshot()
-        self._bytes_since = 0
+        applied, slices = self._applied, self._state.snapshot_slices(self._piece_bytes)
+        self._bytes_since = size = 0
         log = self._log
-        first = log.bounds(_SNAPSHOTS).next_index if _SNAPSHOTS in log.groups() else 1
-        pieces = range(0, len(data), _CHUNK_BYTES)
-        last = first + len(pieces) - 1
+        first = next_index = log.bounds(_SNAPSHOTS).next_index if _SNAPSHOTS in log.groups() else 1
         try:
-            for number, offset in enumerate(pieces):
-                chunk = data[offset : offset + _CHUNK_BYTES]
-                await log.commit(Run(_SNAPSHOTS, 0, first + number, 1, chunk))
+            for piece in of_size(slices, self._piece_bytes):
+                await log.commit(Run(_SNAPSHOTS, 0, next_index, 1, piece))
+                next_index += 1
+                size += len(piece)
             # In one write: the old state goes only where the new one is there.
             await log.commit(
-                State(_COMMANDS, msgspec.msgpack.encode(_Mark(applied, first, last))),
+                State(_COMMANDS, msgspec.msgpack.encode(_Mark(applied, first, next_index - 1))),
                 TruncateHead(_COMMANDS, applied),
                 TruncateHead(_SNAPSHOTS, first - 1),
             )
         except (DiskFull, Overloaded, ShuttingDown):
             return  # what was written of it is passed over; a later one gets another chance
-        self._snapshot_bytes = len(data)
+        self._snapshot_bytes = size
 
     async def _tick(self) -> None:
         while True:
@@ -190,5 +201,12 @@ class FileMetaStore(CommandStore):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._snapshotting is not None:
+            self._snapshotting.cancel()
             await asyncio.wait([self._snapshotting])
-        await self._store.close()
+        try:
+            await self._store.close()
+        except DiskFull as error:
+            # The log is closed all the same; what waited for room was never written.
+            for answer in self._unanswered.values():
+                if not answer.done():
+                    answer.set_exception(DiskFull(error.message))

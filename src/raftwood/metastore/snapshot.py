@@ -1,7 +1,7 @@
 """A metastore's state as bytes: made a slice at a time, so that nobody waits long for the whole."""
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -20,6 +20,10 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     value: bytes | None
     version: int
     lease: int = 0
+
+
+class _Beginning(msgspec.Struct, array_like=True):
+    format_version: int
 
 
 class Snapshot(msgspec.Struct, array_like=True):
@@ -56,6 +60,18 @@ def encode_slices(snapshot: Snapshot, slice_bytes: int) -> Iterator[bytes]:
     yield b"".join([*parts, _encoder.encode(snapshot.leases)])
 
 
+def of_size(slices: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in pieces of one size, but for the last."""
+    rest = bytearray()
+    for each in slices:
+        rest += each
+        while len(rest) >= size:
+            yield bytes(rest[:size])
+            del rest[:size]
+    if rest:
+        yield bytes(rest)
+
+
 def _array_header(length: int) -> bytes:
     return bytes([_ARRAY_32]) + length.to_bytes(4, "big")
 
@@ -63,13 +79,13 @@ def _array_header(length: int) -> bytes:
 def decode(data: bytes) -> Snapshot:
     """`UnsupportedVersion` where it was made by a newer program, `StoreDamaged` where by none."""
     try:
-        found: Any = msgspec.msgpack.decode(data)
-        version = found[0] if isinstance(found, list) and found else None
-        if isinstance(version, int) and version > FORMAT_VERSION:
+        # The other fields may differ in a newer format.
+        version = msgspec.msgpack.decode(data, type=_Beginning).format_version
+        if version > FORMAT_VERSION:
             raise UnsupportedVersion(
                 f"the metastore's snapshot has format {version}, this program knows up to "
                 f"{FORMAT_VERSION}: upgrade it"
             )
-        return msgspec.convert(found, Snapshot)
+        return msgspec.msgpack.decode(data, type=Snapshot)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"the metastore's snapshot cannot be read: {error}") from None

@@ -11,7 +11,8 @@ of the log is where N is there and N + 1 is not.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -177,29 +178,30 @@ class ZooKeeperLog:
         return (await self._read_mark())[0].applied
 
     async def write_snapshot(
-        self, applied: int, unique: int, pieces: Sequence[bytes], *, keep_from: int
-    ) -> None:
+        self, applied: int, unique: int, pieces: Iterable[bytes], *, keep_from: int
+    ) -> int:
         """Keep a snapshot, make it the latest, and remove entries below `keep_from`.
 
-        Whatever is left of one that was interrupted is removed after the next.
+        Gives its size. Whatever is left of one that was interrupted is removed after the next.
         """
         name = f"{applied:020d}-{unique:016x}"
         mark, version = await self._read_mark()
+        count = size = 0
         if mark.applied >= applied:
-            return
+            return size
         try:
             await self._ask(self._client.create_async(f"{self._root}/snapshots/{name}"))
-            for number, piece in enumerate(pieces):
-                await self._ask(self._client.create_async(self._piece(name, number), piece))
-            mark = Mark(FORMAT_VERSION, applied, name, len(pieces), mark.first)
+            for piece in pieces:
+                await self._ask(self._client.create_async(self._piece(name, count), piece))
+                count, size = count + 1, size + len(piece)
+            mark = Mark(FORMAT_VERSION, applied, name, count, mark.first)
             stat = await self._set_mark(mark, version)
         except (BadVersionError, NoNodeError):
-            return  # another client's snapshot was first, and takes what is left of this one away
+            return size  # another client's was first, and takes what is left of this one away
         await self._trim(mark, keep_from)
-        try:
+        with suppress(BadVersionError):  # then the next one removes these entries again, in vain
             await self._set_mark(msgspec.structs.replace(mark, first=keep_from), stat.version)
-        except BadVersionError:
-            return
+        return size
 
     async def _set_mark(self, mark: Mark, version: int) -> Any:
         data = msgspec.msgpack.encode(mark)

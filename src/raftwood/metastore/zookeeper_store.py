@@ -34,6 +34,7 @@ from raftwood.metastore.command_store import CommandStore
 from raftwood.metastore.commands import Command, Done, Transacted
 from raftwood.metastore.deadlines import Deadlines
 from raftwood.metastore.rules import MetaState
+from raftwood.metastore.snapshot import of_size
 from raftwood.metastore.zookeeper_connection import (
     CONNECTION_ERRORS,
     Address,
@@ -340,23 +341,22 @@ class ZooKeeperMetaStore(CommandStore):
             self._snapshotting = asyncio.create_task(self._snapshot(), name="metastore's snapshot")
 
     async def _snapshot(self) -> None:
-        applied, data = self._applied, self._state.snapshot()
-        self._bytes_since = 0
+        applied, slices = self._applied, self._state.snapshot_slices()
+        self._bytes_since = size = 0
         try:
             latest = await self._log.latest_snapshot()
             if latest > self._snapshot_at:
                 applied = latest  # another client has written one
             else:
-                pieces = [
-                    data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)
-                ]
                 unique = self._environment.random.getrandbits(63)
                 # Who was away for a while finds there what became of the own commands.
                 keep_from = applied - (applied - latest) // 2
-                await self._log.write_snapshot(applied, unique, pieces, keep_from=keep_from)
+                size = await self._log.write_snapshot(
+                    applied, unique, of_size(slices, PIECE_BYTES), keep_from=keep_from
+                )
         except CONNECTION_ERRORS:
             return  # a later one gets another chance
-        self._snapshot_at, self._snapshot_bytes = applied, len(data)
+        self._snapshot_at, self._snapshot_bytes = applied, size
 
     async def _tick(self) -> None:
         while True:
