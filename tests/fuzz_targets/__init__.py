@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from tests.fuzz_targets import configuration, frames, raft_frames, segments, stamp
+from tests.fuzz_targets import configuration, frames, meta_commands, raft_frames, segments, stamp
 
 Target = tuple[Callable[[bytes], object], Sequence[bytes]]
 
@@ -13,6 +13,7 @@ TARGETS: dict[str, Target] = {
     "log flushes": (segments.flush_target, segments.flush_seeds()),
     "log records": (segments.record_target, segments.record_seeds()),
     "log segment header": (segments.header_target, segments.header_seeds()),
+    "metastore commands": (meta_commands.target, meta_commands.seeds()),
     "raft frames": (raft_frames.target, raft_frames.seeds()),
     "store stamp": (stamp.target, stamp.seeds()),
 }
