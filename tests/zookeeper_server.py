@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -83,11 +84,11 @@ def _fetch(jars: Path) -> None:
 class ZooKeeperServer:
     """One server process with a data folder of its own; ends with the block."""
 
-    def __init__(self, *settings: str) -> None:
+    def __init__(self, *settings: str, port: int = 0) -> None:
         self._settings = settings
         self._folder = tempfile.TemporaryDirectory()
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
+        self.port = port
 
     @property
     def address(self) -> str:
@@ -95,11 +96,11 @@ class ZooKeeperServer:
 
     def __enter__(self) -> Self:
         for _ in range(PORTS_TRIED_MAX):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
-            if self._start():
+            (self.port,) = free_ports(1)
+            self.launch()
+            if self.is_ready():
                 return self
+            self.kill()
         said = self._log().read_text()[-2000:]
         self._folder.cleanup()
         raise AssertionError(f"ZooKeeper did not start: {said}")
@@ -116,12 +117,16 @@ class ZooKeeperServer:
     def _log(self) -> Path:
         return Path(self._folder.name) / "output"
 
-    def _start(self) -> bool:
-        """Whether it answers; it may not if the port was taken meanwhile."""
-        configuration = Path(self._folder.name) / "zoo.cfg"
+    def launch(self, *, number: int = 0) -> None:
+        """Start the process; `number` is its own in an ensemble."""
+        folder = Path(self._folder.name)
+        configuration = folder / "zoo.cfg"
+        (folder / "data").mkdir(exist_ok=True)
+        if number:
+            (folder / "data" / "myid").write_text(str(number))
         lines = (
             "tickTime=500",
-            f"dataDir={self._folder.name}/data",
+            f"dataDir={folder}/data",
             f"clientPort={self.port}",
             "clientPortAddress=127.0.0.1",
             "admin.enableServer=false",
@@ -138,22 +143,25 @@ class ZooKeeperServer:
                 stdout=output,
                 stderr=output,
             )
+
+    def is_ready(self) -> bool:
+        """Wait until it answers; False where it ends before, as when its port was taken."""
         deadline = time.monotonic() + READY_SECONDS_MAX
-        while time.monotonic() < deadline and self._process.poll() is None:
-            if self._answers():
+        while time.monotonic() < deadline and self._process and self._process.poll() is None:
+            if self.report():
                 return True
             time.sleep(0.05)
-        self.kill()
         return False
 
-    def _answers(self) -> bool:
+    def report(self) -> str:
+        """What it says of itself; nothing before it serves."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as probe:
                 probe.sendall(b"srvr")
-                # Before it serves, it says so.
-                return probe.recv(64).startswith(b"Zookeeper version")
+                said = b"".join(iter(lambda: probe.recv(4096), b"")).decode()
         except OSError:
-            return False
+            return ""
+        return said if said.startswith("Zookeeper version") else ""
 
     def kill(self) -> None:
         """As a crash: with -9."""
@@ -172,8 +180,36 @@ class ZooKeeperServer:
 
     def restart(self) -> None:
         """After `kill`, on the same data and port."""
-        if not self._start():
+        self.launch()
+        if not self.is_ready():
             raise AssertionError(f"ZooKeeper did not come back: {self._log().read_text()[-2000:]}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at, at the moment."""
+    with ExitStack() as probes:
+        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextmanager
+def ensemble() -> Iterator[list[ZooKeeperServer]]:
+    """Three servers that replicate to each other."""
+    ports = free_ports(9)
+    peers = [
+        f"server.{number + 1}=127.0.0.1:{ports[3 + number]}:{ports[6 + number]}"
+        for number in range(3)
+    ]
+    settings = ("initLimit=20", "syncLimit=10", *peers)
+    servers = [ZooKeeperServer(*settings, port=port) for port in ports[:3]]
+    with ExitStack() as ends:
+        for number, server in enumerate(servers):
+            ends.push(server.__exit__)
+            server.launch(number=number + 1)
+        assert all(server.is_ready() for server in servers), "the ensemble did not start"
+        yield servers
 
 
 if __name__ == "__main__":

@@ -2,7 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from tests.fuzz_targets import configuration, frames, meta_commands, raft_frames, segments, stamp
+from tests.fuzz_targets import (
+    configuration,
+    frames,
+    meta_commands,
+    meta_snapshots,
+    raft_frames,
+    segments,
+    stamp,
+)
 
 Target = tuple[Callable[[bytes], object], Sequence[bytes]]
 
@@ -14,6 +22,8 @@ TARGETS: dict[str, Target] = {
     "log records": (segments.record_target, segments.record_seeds()),
     "log segment header": (segments.header_target, segments.header_seeds()),
     "metastore commands": (meta_commands.target, meta_commands.seeds()),
+    "metastore entries": (meta_snapshots.entry_target, meta_snapshots.entry_seeds()),
+    "metastore snapshots": (meta_snapshots.snapshot_target, meta_snapshots.snapshot_seeds()),
     "raft frames": (raft_frames.target, raft_frames.seeds()),
     "store stamp": (stamp.target, stamp.seeds()),
 }

@@ -86,6 +86,10 @@ def decode(data: bytes) -> Snapshot:
                 f"the metastore's snapshot has format {version}, this program knows up to "
                 f"{FORMAT_VERSION}: upgrade it"
             )
-        return msgspec.msgpack.decode(data, type=Snapshot)
+        snapshot = msgspec.msgpack.decode(data, type=Snapshot)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"the metastore's snapshot cannot be read: {error}") from None
+    leases = {0, *(number for number, _, _ in snapshot.leases)}
+    if not all(step.lease in leases for _, step in snapshot.steps):
+        raise StoreDamaged("the metastore's snapshot names a lease that it lacks")
+    return snapshot

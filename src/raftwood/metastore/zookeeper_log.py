@@ -29,6 +29,7 @@ from raftwood.base.errors import InternalError, PermissionDenied, StoreDamaged, 
 from raftwood.metastore.zookeeper_connection import CONNECTION_ERRORS, ZooKeeperConnection
 
 FORMAT_VERSION: Final = 1
+ENTRY_VERSION: Final = 1
 PIECE_BYTES: Final = 512 << 10
 WINDOW_MAX: Final = 64
 """So many nodes are asked for at a time."""
@@ -37,6 +38,15 @@ _LOADS_MAX: Final = 10
 
 class Trimmed(Exception):
     """The entries that come next are gone: load the snapshot."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """What one writer had carried out at a time."""
+
+    version: int
+    writer: int
+    commands: tuple[tuple[int, bytes], ...]
+    """Each with its writer's number for it."""
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -102,16 +112,7 @@ class ZooKeeperLog:
     async def _read_mark(self) -> tuple[Mark, int]:
         """The mark, and its node's version."""
         data, stat = await self._ask(self._client.get_async(f"{self._root}/mark"))
-        # A newer format may have other fields; the version stays the first.
-        found = msgspec.msgpack.decode(data)
-        if not isinstance(found, list) or not found or not isinstance(found[0], int):
-            raise StoreDamaged(f"{self._root}/mark in ZooKeeper is not a metastore's")
-        if found[0] > FORMAT_VERSION:
-            raise UnsupportedVersion(
-                f"the metastore at {self._root} in ZooKeeper has format {found[0]}, this program "
-                f"knows up to {FORMAT_VERSION}: upgrade it"
-            )
-        return msgspec.convert(found, Mark), stat.version
+        return decode_mark(f"{self._root}/mark", data), stat.version
 
     async def load(self) -> tuple[int, bytes | None]:
         """Up to which entry the latest snapshot goes, and the snapshot if there is one."""
@@ -131,8 +132,10 @@ class ZooKeeperLog:
             # A newer snapshot took its place meanwhile.
         raise StoreDamaged(f"the latest snapshot at {self._root} in ZooKeeper lacks a piece")
 
-    async def read(self, after: int, take: Callable[[int, bytes], None], *, latest: bool) -> None:
-        """Give `take` all entries after one, and watch for the next to be made.
+    async def read(
+        self, after: int, take: Callable[[int, Entry, int], None], *, latest: bool
+    ) -> None:
+        """Give `take` all entries after one, with number and size; watch for the next to be made.
 
         With `latest`, also what this server has not heard of yet.
         """
@@ -155,7 +158,7 @@ class ZooKeeperLog:
                     if not isinstance(answer, tuple):
                         break
                     after, found = after + 1, found + 1
-                    take(after, answer[0])
+                    take(after, decode_entry(self._entry(after), answer[0]), len(answer[0]))
                 window = min(4 * window, WINDOW_MAX)
                 if found < len(paths):
                     break
@@ -225,6 +228,37 @@ class ZooKeeperLog:
             await self._ask(self._client.delete_async(path))
         except (NoNodeError, NotEmptyError):
             return  # somebody else is at it; the next snapshot tries again
+
+
+class _Beginning(msgspec.Struct, array_like=True):
+    """What stays the first field in every format to come."""
+
+    version: int
+
+
+def decode_mark(path: str, data: bytes) -> Mark:
+    try:
+        version = msgspec.msgpack.decode(data, type=_Beginning).version
+        if version > FORMAT_VERSION:
+            raise UnsupportedVersion(
+                f"{path} in ZooKeeper has format {version}, this program knows up to "
+                f"{FORMAT_VERSION}: upgrade it"
+            )
+        return msgspec.msgpack.decode(data, type=Mark)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise StoreDamaged(f"{path} in ZooKeeper is not a metastore's") from None
+
+
+def decode_entry(path: str, data: bytes) -> Entry:
+    try:
+        version = msgspec.msgpack.decode(data, type=_Beginning).version
+        if version > ENTRY_VERSION:
+            raise UnsupportedVersion(
+                f"{path} in ZooKeeper was written by a newer program: upgrade this one"
+            )
+        return msgspec.msgpack.decode(data, type=Entry)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreDamaged(f"{path} in ZooKeeper cannot be read: {error}") from None
 
 
 def _raise_first(answers: Sequence[Any]) -> None:

@@ -17,16 +17,16 @@ import asyncio
 from typing import Final
 
 import msgspec
+from kazoo.exceptions import ZookeeperError
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     ConnectionLost,
+    InternalError,
     Overloaded,
     RaftwoodError,
     ShuttingDown,
-    StoreDamaged,
     Unavailable,
-    UnsupportedVersion,
 )
 from raftwood.base.seams import SetKey
 from raftwood.metastore import commands
@@ -40,27 +40,26 @@ from raftwood.metastore.zookeeper_connection import (
     Address,
     ZooKeeperConnection,
 )
-from raftwood.metastore.zookeeper_log import PIECE_BYTES, Trimmed, ZooKeeperLog
+from raftwood.metastore.zookeeper_log import (
+    ENTRY_VERSION,
+    PIECE_BYTES,
+    Entry,
+    Trimmed,
+    ZooKeeperLog,
+)
 
-ENTRY_VERSION: Final = 1
 ENTRY_BYTES_MAX: Final = 768 << 10
 """Of commands that share an entry; ZooKeeper takes requests up to 1 MiB, and commands are smaller
 than this (`commands.check_command`)."""
 TIMEOUT_MS: Final = 10_000
 PENDING_MAX: Final = 10_000
+PENDING_BYTES_MAX: Final = 64 << 20
 SNAPSHOT_BYTES_MIN: Final = 4 << 20
 SNAPSHOT_ENTRIES: Final = 10_000
 _ENDED_AT_ONCE_MAX: Final = 64
 _TICK_PAUSE_S: Final = 0.05
 _RETRY_PAUSE_S: Final = 0.02
 _RETRY_PAUSE_MAX_S: Final = 1.0
-
-
-class _Entry(msgspec.Struct, frozen=True, array_like=True):
-    version: int
-    writer: int
-    commands: tuple[tuple[int, bytes], ...]
-    """Each with its writer's number for it."""
 
 
 class _Pending:
@@ -90,6 +89,7 @@ class ZooKeeperMetaStore(CommandStore):
         self._writer = environment.random.getrandbits(63)
         self._operation = 0
         self._pending: dict[int, _Pending] = {}
+        self._pending_bytes = 0
         self._readers: dict[asyncio.Future[None], None] = {}
         self._wake = asyncio.Event()
         self._applied = 0
@@ -178,11 +178,12 @@ class ZooKeeperMetaStore(CommandStore):
     async def _execute(self, command: Command) -> bytes:
         self._check_open()
         commands.check_command(command)
-        if len(self._pending) >= PENDING_MAX:
-            raise Overloaded(f"{self}: {PENDING_MAX} commands wait already: slow down")
+        if len(self._pending) >= PENDING_MAX or self._pending_bytes >= PENDING_BYTES_MAX:
+            raise Overloaded(f"{self}: {len(self._pending)} commands wait already: slow down")
         self._operation += 1
         operation, pending = self._operation, _Pending(commands.encode(command))
         self._pending[operation] = pending
+        self._pending_bytes += len(pending.command)
         self._wake_up()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -190,7 +191,13 @@ class ZooKeeperMetaStore(CommandStore):
         except TimeoutError:
             raise self._given_up(pending) from None
         finally:
-            self._pending.pop(operation, None)
+            self._forget(operation)
+
+    def _forget(self, operation: int) -> _Pending | None:
+        pending = self._pending.pop(operation, None)
+        if pending is not None:
+            self._pending_bytes -= len(pending.command)
+        return pending
 
     def _given_up(self, pending: _Pending) -> RaftwoodError:
         if pending.proposed:
@@ -224,8 +231,6 @@ class ZooKeeperMetaStore(CommandStore):
             try:
                 await self._round()
                 pause_s = _RETRY_PAUSE_S
-            except Trimmed:
-                await self._start_over()
             except CONNECTION_ERRORS:
                 # The next round finds out what became of this one.
                 self._wake_up()
@@ -234,8 +239,17 @@ class ZooKeeperMetaStore(CommandStore):
             except RaftwoodError as error:
                 self._fail(error)
                 return
+            except ZookeeperError as error:
+                self._fail(InternalError(f"{self}: ZooKeeper refused a request: {error!r}"))
+                return
 
     async def _round(self) -> None:
+        try:
+            await self._exchange()
+        except Trimmed:
+            await self._start_over()
+
+    async def _exchange(self) -> None:
         readers = list(self._readers)
         over: list[int] = []
         if self._connection.connected:
@@ -244,7 +258,7 @@ class ZooKeeperMetaStore(CommandStore):
             await self._propose(over)
             self._wake_up()
         else:
-            await self._log.read(self._applied, self._take, latest=bool(readers))
+            await self._log.read(self._applied, self._apply, latest=bool(readers))
         for reader in readers:
             if not reader.done():
                 reader.set_result(None)
@@ -260,31 +274,20 @@ class ZooKeeperMetaStore(CommandStore):
                 break
             pending.proposed = True
             chosen.append((operation, pending.command))
-        entry = _Entry(ENTRY_VERSION, self._writer, tuple(chosen))
+        entry = Entry(ENTRY_VERSION, self._writer, tuple(chosen))
         data, index = msgspec.msgpack.encode(entry), self._applied + 1
         if await self._log.append(index, data):
             self._apply(index, entry, len(data))
             self._compact()
         else:
             # It may be the own one, if its answer was lost.
-            await self._log.read(self._applied, self._take, latest=True)
+            await self._log.read(self._applied, self._apply, latest=True)
 
-    def _take(self, index: int, data: bytes) -> None:
-        try:
-            entry = msgspec.msgpack.decode(data, type=_Entry)
-        except msgspec.DecodeError as error:
-            raise StoreDamaged(f"{self}: entry {index} cannot be read: {error}") from None
-        if entry.version > ENTRY_VERSION:
-            raise UnsupportedVersion(
-                f"{self}: entry {index} was written by a newer program: upgrade this one"
-            )
-        self._apply(index, entry, len(data))
-
-    def _apply(self, index: int, entry: _Entry, size: int) -> None:
+    def _apply(self, index: int, entry: Entry, size: int) -> None:
         for operation, command in entry.commands:
             result = self._state.apply(command, 0)
             self._observe_leases(command, result)
-            pending = self._pending.pop(operation, None) if entry.writer == self._writer else None
+            pending = self._forget(operation) if entry.writer == self._writer else None
             if pending is not None and not pending.answer.done():
                 pending.answer.set_result(result)
         self._applied = index
@@ -322,14 +325,9 @@ class ZooKeeperMetaStore(CommandStore):
         for pending in self._pending.values():
             if pending.proposed and not pending.answer.done():
                 pending.answer.set_exception(self._given_up(pending))
-        self._pending = {
-            operation: each for operation, each in self._pending.items() if not each.proposed
-        }
-        try:
-            await self._load()
-        except CONNECTION_ERRORS:
-            self._wake_up()
-            await asyncio.sleep(_RETRY_PAUSE_S)
+        for operation in [number for number, each in self._pending.items() if each.proposed]:
+            self._forget(operation)
+        await self._load()
         self._tell_change()
 
     def _compact(self) -> None:
@@ -354,7 +352,7 @@ class ZooKeeperMetaStore(CommandStore):
                 size = await self._log.write_snapshot(
                     applied, unique, of_size(slices, PIECE_BYTES), keep_from=keep_from
                 )
-        except CONNECTION_ERRORS:
+        except (ZookeeperError, RaftwoodError):
             return  # a later one gets another chance
         self._snapshot_at, self._snapshot_bytes = applied, size
 

@@ -5,15 +5,16 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
 import pytest
+from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from tests.running import run
 from tests.unit.metastore.meta_suite import MetaSuite
-from tests.zookeeper_server import ZooKeeperServer
+from tests.zookeeper_server import ZooKeeperServer, ensemble
 
 from raftwood.base.errors import (
     ConnectionLost,
@@ -391,3 +392,72 @@ def test_nothing_acked_is_lost_when_the_server_is_killed() -> None:
 
     with ZooKeeperServer() as server:
         run(main(server))
+
+
+def test_a_session_that_has_expired_is_followed_by_another(address: str) -> None:
+    async def main() -> None:
+        async with opened(address) as store, opened(address) as other:
+            seen: list[Change] = []
+            watch = asyncio.create_task(follow(store, "", seen))
+            await store.transact((), (SetKey("a", b""),))
+            client = store._connection.client
+            before = client.client_id
+            double = KazooClient(hosts=address.partition("/")[0], client_id=before)
+            await asyncio.to_thread(double.start)
+            await asyncio.to_thread(double.stop)
+            await asyncio.to_thread(double.close)
+            await other.transact((), (SetKey("b", b""),))
+            await store.transact((), (SetKey("c", b""),))
+            await until(lambda: len(seen) == 3)
+            assert client.client_id[0] != before[0]
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    run(main())
+
+
+@pytest.mark.slow
+def test_an_ensemble_that_loses_its_leader_goes_on() -> None:
+    """Clients at different servers agree at every moment; then the leader is killed with -9."""
+
+    async def main(servers: list[ZooKeeperServer]) -> None:
+        acked: dict[str, int] = {}
+
+        async def write(store: MetaStore, name: str) -> None:
+            for number in range(150):
+                with suppress(ConnectionLost):
+                    key = f"{name}/{number}"
+                    acked[key] = (await store.transact((), (SetKey(key, b""),))).version
+
+        async with AsyncExitStack() as stack:
+            near = [await stack.enter_async_context(opened(each.address)) for each in servers]
+            for count in range(60):
+                writer, reader = near[count % 3], near[(count + 1) % 3]
+                await writer.transact((), (SetKey("count", b"%d" % count),))
+                found = await reader.get("count")
+                assert found is not None
+                assert found.value == b"%d" % count
+        everywhere = ",".join(server.address for server in servers)
+        async with AsyncExitStack() as stack:
+            stores = [
+                await stack.enter_async_context(opened(everywhere, timeout_ms=30_000))
+                for _ in range(3)
+            ]
+            writers = [
+                asyncio.create_task(write(each, name))
+                for each, name in zip(stores, "abc", strict=True)
+            ]
+            await until(lambda: len(acked) > 60)
+            (leader,) = (each for each in servers if "Mode: leader" in each.report())
+            await asyncio.to_thread(leader.kill)
+            await asyncio.gather(*writers)
+            one, two, three = [await store.range(limit=10**6) for store in stores]
+            assert one == two == three
+            versions = {each.key: each.version for each in one.entries}
+            assert acked.items() <= versions.items()
+            assert len(acked) > 300
+            # A version each, and 60 for the first key: nothing happened twice.
+            assert sorted(versions.values()) == list(range(60, one.version + 1))
+
+    with ensemble() as servers:
+        run(main(servers))
