@@ -30,13 +30,21 @@ def tmpfs() -> None:
         raise Missing("mount namespaces are not allowed here")
 
 
-@cache
 def zookeeper() -> None:
     """A ZooKeeper server, which runs on Java and is installed by Maven."""
+    reason = _why_no_zookeeper()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_zookeeper() -> str | None:
+    """Asked once: an attempt to install it may take minutes."""
     try:
         zookeeper_server.install()
-    except zookeeper_server.NotInstalled as reason:
-        raise Missing(str(reason)) from None
+    except zookeeper_server.NotInstalled as error:
+        return str(error)
+    return None
 
 
 NEW_MOUNTS = (
