@@ -225,15 +225,10 @@ class MetaState:
         """
         leases = [(number, each.ttl_ms, each.deadline_ms) for number, each in self._leases.items()]
         taken = Snapshot(
-            FORMAT_VERSION,
-            self.now_ms,
-            self.version,
-            self.floor,
-            self._next_lease,
-            list(self._steps.items()),
-            leases,
+            FORMAT_VERSION, self.now_ms, self.version, self.floor, self._next_lease, [], leases
         )
-        return encode_slices(taken, slice_bytes)
+        keys, steps = list(self._steps), list(self._steps.values())
+        return encode_slices(taken, keys, steps, slice_bytes=slice_bytes)
 
     def snapshot(self) -> bytes:
         return b"".join(self.snapshot_slices())
