@@ -18,7 +18,6 @@ from tests.zookeeper_server import ZooKeeperServer, ensemble
 
 from raftwood.base.errors import (
     ConnectionLost,
-    InvalidInput,
     NotFound,
     Overloaded,
     StoreDamaged,
@@ -275,29 +274,6 @@ def test_an_entry_that_cannot_be_read_ends_the_store_for_everybody(
                 await watch
             with pytest.raises(error):
                 await store.transact((), (SetKey("a", b""),))
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "host", "host:1,", "host:x", "h:1/", "h:1/a//b", "h:1/../b", "h:1/a/", ":1", "h:1h:2"],
-)
-def test_an_address_that_is_none_is_refused(text: str) -> None:
-    async def main() -> None:
-        with real_environment() as environment, pytest.raises(InvalidInput, match="HOST:PORT"):
-            await ZooKeeperMetaStore.open(environment, text)
-
-    run(main())
-
-
-def test_a_server_that_is_away_is_named() -> None:
-    async def main() -> None:
-        with (
-            real_environment() as environment,
-            pytest.raises(Unavailable, match="no ZooKeeper server answered at "),
-        ):
-            await ZooKeeperMetaStore.open(environment, "127.0.0.1:1", timeout_ms=300)
 
     run(main())
 

@@ -51,7 +51,9 @@ async def _open_zookeeper(environment: Environment, address: str) -> MetaStore:
     try:
         from raftwood.metastore.zookeeper_store import ZooKeeperMetaStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "kazoo":
+            raise
         raise Unavailable(
-            f"--zookeeper needs the library {error.name!r}: install raftwood[zookeeper]"
+            "--zookeeper needs the library kazoo: install raftwood[zookeeper]"
         ) from None
     return await ZooKeeperMetaStore.open(environment, address)
