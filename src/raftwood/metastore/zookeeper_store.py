@@ -26,6 +26,7 @@ from raftwood.base.errors import (
     Overloaded,
     RaftwoodError,
     ShuttingDown,
+    StoreDamaged,
     Unavailable,
 )
 from raftwood.base.seams import SetKey
@@ -128,6 +129,11 @@ class ZooKeeperMetaStore(CommandStore):
         except (TimeoutError, *CONNECTION_ERRORS):
             await store._connection.stop()
             raise Unavailable(f"{store}: the connection was lost while opening it") from None
+        except ZookeeperError as error:
+            await store._connection.stop()
+            raise StoreDamaged(
+                f"{store} cannot be opened ({error!r}): check what stands at that chroot"
+            ) from None
         except BaseException:
             await store._connection.stop()
             raise

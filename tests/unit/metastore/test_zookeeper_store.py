@@ -255,6 +255,17 @@ def test_a_newer_format_is_refused(address: str) -> None:
     run(main())
 
 
+def test_nodes_of_somebody_else_are_told(address: str) -> None:
+    async def main() -> None:
+        async with opened(address) as store:
+            ensure = store._connection.client.ensure_path_async
+            await store._connection.call(ensure(f"{store._address.chroot}/other/metastore"))
+            with pytest.raises(StoreDamaged, match="check what stands at that chroot"):
+                await ZooKeeperMetaStore.open(store._environment, f"{address}/other")
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("entry", "error"),
     [
