@@ -1,0 +1,103 @@
+"""Clients that read and write registers at random and write down what they saw."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import RaftwoodError
+from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.simulation import History
+from tests.simulation.raft_hosts.machine import Witness
+from tests.simulation.raft_hosts.store import CLIENT_NETWORK, GROUPS
+
+KEYS = 2
+"""Keys of a group in use at a time: few, so that clients meet."""
+GENERATION_S = 10.0
+"""After so long, other keys: the checker's work grows faster than a key's history."""
+BURST_MAX = 6
+"""Operations that a client begins at the same moment; they travel together."""
+_PREVIOUS_SHARE = 0.1
+_TIMEOUT_MS = 4_000
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to go on, by the loop's clock, and how fast each client asks for what."""
+
+    until: float
+    pause_s: float
+    """Between two bursts of a client, on average."""
+    read_share: float = 0.5
+
+
+class Recorder:
+    """One client's operations, written down."""
+
+    def __init__(
+        self, client: AsyncRaftClient, name: str, history: History, witness: Witness
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._history = history
+        self._witness = witness
+        self._sequence = 0
+
+    async def write(self, group: int, key: str, *, timeout_ms: int = _TIMEOUT_MS) -> bool:
+        self._sequence += 1
+        value = f"{self._name}-{self._sequence}"
+        payload = f"{key}={value}".encode()
+        event = self._history.call(self._name, "write", value, key=f"{group}/{key}")
+        try:
+            answer = await self._client.propose(group, payload, timeout_ms=timeout_ms)
+        except RaftwoodError:
+            # Whatever the last attempt came to, an earlier one may have been carried out.
+            self._history.finish(event, "unknown")
+            return False
+        self._history.finish(event, "ok")
+        self._witness.acknowledged(group, payload, int(answer))
+        return True
+
+    async def read(self, group: int, key: str, *, timeout_ms: int = _TIMEOUT_MS) -> bool:
+        event = self._history.call(self._name, "read", key=f"{group}/{key}")
+        try:
+            value = await self._client.read(group, key.encode(), timeout_ms=timeout_ms)
+        except RaftwoodError:
+            self._history.finish(event, "failed")
+            return False
+        self._history.finish(event, "ok", value.decode())
+        return True
+
+
+async def run_client(
+    environment: Environment,
+    name: str,
+    stores: Mapping[int, str],
+    history: History,
+    witness: Witness,
+    load: Load,
+) -> None:
+    """Bursts of operations on random keys, many under way at a time."""
+    loop = asyncio.get_running_loop()
+    source = random.Random(environment.random.getrandbits(64))
+    async with (
+        AsyncRaftClient(environment, CLIENT_NETWORK, stores) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        recorder = Recorder(client, name, history, witness)
+        while loop.time() < load.until:
+            await asyncio.sleep(source.uniform(0, 2 * load.pause_s))
+            target = source.choice(GROUPS)
+            for _ in range(source.randint(1, BURST_MAX)):
+                key = _choose_key(source, loop.time())
+                is_read = source.random() < load.read_share
+                work = recorder.read(target, key) if is_read else recorder.write(target, key)
+                group.create_task(work)
+
+
+def _choose_key(source: random.Random, now: float) -> str:
+    generation = int(now / GENERATION_S)
+    if source.random() < _PREVIOUS_SHARE:
+        generation = max(0, generation - 1)
+    return f"k{generation * KEYS + source.randrange(KEYS)}"
