@@ -64,7 +64,13 @@ class Proposals:
 
     def entered_log(self, batches: Sequence[Batch]) -> None:
         """The core has given the batches their places."""
-        self._in_log.extend(batches)
+        in_log = self._in_log
+        is_ordered = not in_log or in_log[-1].first_index < batches[0].first_index
+        in_log.extend(batches)
+        if not is_ordered:
+            # Led before, with entries that are gone from this log. Whether another replica brings
+            # them back is not known until something was applied in their place.
+            self._in_log = deque(sorted(in_log, key=lambda batch: batch.first_index))
 
     def refuse(self, batches: Sequence[Batch], error: RaftwoodError) -> None:
         for batch in batches:
@@ -77,21 +83,32 @@ class Proposals:
 
     def applied(self, entries: list[Entry], results: Sequence[Any]) -> None:
         """Entries were applied, with a result each: hand out what was waited for."""
-        first, last = entries[0].index, entries[-1].index
+        last = entries[-1].index
         in_log = self._in_log
+        unfinished = []
         while in_log and in_log[0].first_index <= last:
-            batch = in_log[0]
-            count = len(batch.entries)
-            start = batch.first_index + len(batch.results) - first
-            if entries[start].term != batch.term:
-                in_log.popleft()
-                self._replaced(batch)
-                continue
-            batch.results += results[start : start + count - len(batch.results)]
-            if len(batch.results) < count:
-                return
-            in_log.popleft()
+            batch = in_log.popleft()
+            if self._is_unfinished(batch, entries, results):
+                unfinished.append(batch)
+        in_log.extendleft(reversed(unfinished))
+
+    def _is_unfinished(self, batch: Batch, entries: list[Entry], results: Sequence[Any]) -> bool:
+        """Take a batch's part of the results; whether the batch waits for more."""
+        start = batch.first_index + len(batch.results) - entries[0].index
+        stop = min(len(entries), start + len(batch.entries) - len(batch.results))
+        is_replaced = False
+        while stop > start and entries[stop - 1].term != batch.term:
+            # Terms never fall along a log: only the end of a batch is replaced.
+            stop -= 1
+            is_replaced = True
+        batch.results += results[start:stop]
+        if is_replaced:
+            self._replaced(batch)
+        elif len(batch.results) < len(batch.entries):
+            return True
+        else:
             self._end(batch, batch.results, None)
+        return False
 
     def _replaced(self, batch: Batch) -> None:
         error = Unavailable(_REPLACED)

@@ -1,0 +1,72 @@
+"""A batch gets the results of its own entries, whatever leaders come and go in between."""
+
+from typing import Any
+
+from raftwood.base.errors import RaftwoodError, Unavailable
+from raftwood.raft.core import Entry, EntryKind
+from raftwood.raft.host.proposals import Batch, Proposals
+
+
+class Caller:
+    """Proposes a batch that stands at an index, and keeps what it is told."""
+
+    def __init__(self, proposals: Proposals, *, first_index: int, count: int, term: int) -> None:
+        entries = [Entry(0, 0, EntryKind.NORMAL, b"command")] * count
+        batch = Batch(entries, count, self._done)
+        batch.first_index, batch.term = first_index, term
+        proposals.size_bytes += count
+        proposals.entered_log([batch])
+        self.results: list[Any] | None = None
+        self.error: RaftwoodError | None = None
+
+    def _done(self, results: list[Any] | None, error: RaftwoodError | None) -> None:
+        assert self.results is None
+        assert self.error is None
+        self.results, self.error = results, error
+
+
+def apply(proposals: Proposals, first_index: int, *terms: int) -> None:
+    entries = [
+        Entry(term, index, EntryKind.NORMAL, b"x") for index, term in enumerate(terms, first_index)
+    ]
+    proposals.applied(entries, [entry.index for entry in entries])
+
+
+def test_a_batch_gets_its_results_in_parts() -> None:
+    proposals = Proposals()
+    caller = Caller(proposals, first_index=5, count=3, term=2)
+    apply(proposals, 4, 2, 2)
+    assert caller.results is None
+    apply(proposals, 6, 2, 2, 2)
+    assert caller.results == [5, 6, 7]
+    assert len(proposals) == proposals.size_bytes == 0
+
+
+def test_a_later_batch_at_a_lower_index_does_not_wait_for_the_one_that_was_cut_off() -> None:
+    proposals = Proposals()
+    cut_off = Caller(proposals, first_index=20, count=1, term=5)
+    later = Caller(proposals, first_index=13, count=2, term=7)
+    apply(proposals, 12, 7, 7, 7)
+    assert later.results == [13, 14]
+    assert cut_off.error is None
+    apply(proposals, 15, 7, 7, 7, 7, 7, 7)
+    assert isinstance(cut_off.error, Unavailable)
+
+
+def test_entries_that_come_back_after_all_are_answered() -> None:
+    proposals = Proposals()
+    old = Caller(proposals, first_index=10, count=4, term=5)
+    later = Caller(proposals, first_index=12, count=1, term=7)
+    apply(proposals, 10, 5, 5)
+    apply(proposals, 12, 5, 5, 8)
+    assert old.results == [10, 11, 12, 13]
+    assert isinstance(later.error, Unavailable)
+
+
+def test_the_end_of_a_batch_that_another_leader_replaced_gets_no_result_of_others() -> None:
+    proposals = Proposals()
+    caller = Caller(proposals, first_index=10, count=4, term=5)
+    apply(proposals, 10, 5, 5, 6, 6)
+    assert caller.results is not None
+    assert caller.results[:2] == [10, 11]
+    assert all(isinstance(each, Unavailable) for each in caller.results[2:])
