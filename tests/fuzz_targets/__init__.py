@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from tests.fuzz_targets import configuration, frames, raft_frames, segments, stamp
+from tests.fuzz_targets import configuration, frames, raft_frames, segments, snapshots, stamp
 
 Target = tuple[Callable[[bytes], object], Sequence[bytes]]
 
@@ -15,5 +15,6 @@ TARGETS: dict[str, Target] = {
     "log records": (segments.record_target, segments.record_seeds()),
     "log segment header": (segments.header_target, segments.header_seeds()),
     "raft frames": (raft_frames.target, raft_frames.seeds()),
+    "snapshots": (snapshots.target, snapshots.seeds()),
     "store stamp": (stamp.target, stamp.seeds()),
 }

@@ -7,12 +7,12 @@ the tests and by `make soak`.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from raftwood.base.environment import Environment, SystemClock
 from raftwood.base.errors import DiskFull, Overloaded
-from raftwood.base.files import Files
+from raftwood.base.files import Completion, Files, Operation
 from raftwood.disk.folder import DataFolder
 from raftwood.disk.segment_log import LogSettings, SegmentLog
 from raftwood.disk.store import Store
@@ -55,10 +55,22 @@ async def _open(files: Files, seed: int) -> Store:
     )
 
 
-def _spread(images: list[CrashImage], seed: int, limit: int) -> list[CrashImage]:
+def spread(images: list[CrashImage], seed: int, limit: int) -> list[CrashImage]:
     """Up to `limit` images from all over a life, others for another seed."""
     stride = max(1, len(images) // limit)
     return images[seed % stride :: stride][:limit]
+
+
+class ForgetfulFiles(RecordingFiles):
+    """A disk driver that leaves out what a mutant forgets."""
+
+    forgotten: Callable[[Operation], bool]
+
+    def submit(
+        self, operations: Sequence[Operation], callback: Callable[[Completion], None]
+    ) -> None:
+        kept = [operation for operation in operations if not type(self).forgotten(operation)]
+        super().submit(kept, callback)
 
 
 class LogImages:
@@ -80,7 +92,7 @@ class LogImages:
         images = crash_images(
             self._recording.journal, seed=self._seed, per_point=per_point, inside_writes=2
         )
-        chosen = _spread(list(images), self._seed, limit)
+        chosen = spread(list(images), self._seed, limit)
         for number, image in enumerate(chosen):
             if number % RECOVERIES_EVERY == 0:
                 self._check_recovery(image)
@@ -92,7 +104,7 @@ class LogImages:
         recording = RecordingFiles(image.file_system.after_power_loss(LoseAll(random.Random(0))))
         self._runner.run(self._open_and_wait(recording))
         images = crash_images(recording.journal, seed=self._seed, per_point=2, inside_writes=1)
-        for again in _spread(list(images), image.point, IMAGES_PER_RECOVERY):
+        for again in spread(list(images), image.point, IMAGES_PER_RECOVERY):
             again.marks = image.marks
             again.kind = f"{image.kind} at {image.point}, then in recovery {again.kind}"
             self._runner.run(self._check_image(again))
@@ -177,7 +189,7 @@ class FolderImages:
             images = crash_images(
                 self._recording.journal, seed=self._seed, per_point=60, inside_writes=20
             )
-            chosen = _spread(list(images), self._seed, limit)
+            chosen = spread(list(images), self._seed, limit)
             for image in chosen:
                 self._runner.run(self._check_image(image))
         return len(chosen)

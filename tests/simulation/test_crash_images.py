@@ -1,17 +1,16 @@
 """5,000 crash images of the log and of the data folder, and mutants that they must catch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from raftwood.base import files as seam
 from raftwood.base.errors import RaftwoodError
-from raftwood.base.files import Completion, Operation
+from raftwood.base.files import Operation
 from raftwood.disk.segment_log import compaction, index, replay, scan
 from raftwood.disk.segment_log import format as log_format
-from raftwood.simulation import RecordingFiles
-from tests.simulation.store_images import Broken, FolderImages, LogImages
+from tests.simulation.store_images import Broken, FolderImages, ForgetfulFiles, LogImages
 
 IMAGES = 5_000
 SHARES = 10
@@ -29,31 +28,19 @@ def test_the_data_folder_comes_back_from_every_crash_image(seed: int) -> None:
     assert FolderImages(seed).check(limit=IMAGES // 2) == IMAGES // 2
 
 
-class _Ignoring(RecordingFiles):
-    """A disk driver that leaves out what a mutant forgets."""
-
-    forgotten: Callable[[Operation], bool]
-
-    def submit(
-        self, operations: Sequence[Operation], callback: Callable[[Completion], None]
-    ) -> None:
-        kept = [operation for operation in operations if not type(self).forgotten(operation)]
-        super().submit(kept, callback)
-
-
-class _NoSync(_Ignoring):
+class _NoSync(ForgetfulFiles):
     @staticmethod
     def forgotten(operation: Operation) -> bool:
         return isinstance(operation, seam.DataSync) and operation.path.endswith(".segment")
 
 
-class _NoDirectorySync(_Ignoring):
+class _NoDirectorySync(ForgetfulFiles):
     @staticmethod
     def forgotten(operation: Operation) -> bool:
         return isinstance(operation, seam.SyncDirectory)
 
 
-class _NoStampSync(_Ignoring):
+class _NoStampSync(ForgetfulFiles):
     @staticmethod
     def forgotten(operation: Operation) -> bool:
         return isinstance(operation, seam.DataSync) and "IDENTITY" in operation.path

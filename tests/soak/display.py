@@ -20,6 +20,7 @@ LONG_RUN: dict[str, float] = {
     "raft: sans-io events": 1_000_000_000,
     "crash images: log": 100_000,
     "crash images: folder": 100_000,
+    "crash images: snapshots": 100_000,
     **{f"fuzz inputs: {name}": 100_000_000 for name in TARGETS},
 }
 

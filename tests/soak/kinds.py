@@ -10,6 +10,7 @@ import msgspec
 from raftwood.simulation import fuzz
 from tests.fuzz_targets import TARGETS
 from tests.simulation.raft_model.world import run as run_raft
+from tests.simulation.snapshot_images import SnapshotImages
 from tests.simulation.store_images import FolderImages, LogImages
 from tests.simulation.toy.cluster import run_toy
 
@@ -63,6 +64,7 @@ def _images(seed: int) -> Counts:
     return {
         "crash images: log": LogImages(seed).check(limit=IMAGES),
         "crash images: folder": FolderImages(seed).check(limit=IMAGES),
+        "crash images: snapshots": SnapshotImages(seed).check(limit=IMAGES),
     }
 
 
