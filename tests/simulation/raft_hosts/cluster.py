@@ -23,7 +23,7 @@ from raftwood.simulation import (
     check_registers,
     simulate,
 )
-from tests.simulation.raft_hosts.machine import PromiseBroken, Registers, Witness
+from tests.simulation.raft_hosts.machine import Registers
 from tests.simulation.raft_hosts.store import (
     CLIENT_NETWORK,
     GROUPS,
@@ -33,6 +33,7 @@ from tests.simulation.raft_hosts.store import (
     serve_store,
 )
 from tests.simulation.raft_hosts.watch import Watch
+from tests.simulation.raft_hosts.witness import PromiseBroken, Witness
 from tests.simulation.raft_hosts.workload import Load, Recorder, run_client
 
 STORES = (1, 2, 3)
@@ -77,9 +78,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def operations(self) -> int:
         """Begun while the faults were on."""
-        return sum(
-            _WARM_UP_S <= event.called < _WARM_UP_S + self.faults_s for event in self.events
-        )
+        return sum(_WARM_UP_S <= event.called < _WARM_UP_S + self.faults_s for event in self.events)
 
     @property
     def is_under_load(self) -> bool:
@@ -113,10 +112,23 @@ class _Run:
         self._cluster = cluster
         self._history = History(lambda: simulation.now)
         self._witness = Witness()
-        self._watch = Watch()
+        self._watch = Watch(self._witness)
         self._addresses: Mapping[int, str] = {store: address_of(store) for store in STORES}
 
     async def run(self, profile: SwarmProfile) -> Outcome:
+        """The whole course, given up at once when the watch sees a promise broken."""
+        course = asyncio.create_task(self._course(profile))
+        watching = asyncio.create_task(self._watch.look())
+        await asyncio.wait([course, watching], return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            course.cancel()
+            await asyncio.wait([course])
+            watching.result()
+        watching.cancel()
+        await asyncio.wait([watching])
+        return course.result()
+
+    async def _course(self, profile: SwarmProfile) -> Outcome:
         simulation, cluster = self._simulation, self._cluster
         stores = [self._start_store(store) for store in STORES]
         until = _WARM_UP_S + cluster.faults_s
@@ -124,16 +136,11 @@ class _Run:
         load = Load(until=until, pause_s=cluster.pause_s, read_share=cluster.read_share)
         for client in clients:
             client.start(self._client(client.name, load))
-        watching = asyncio.create_task(self._watch.look())
         await asyncio.sleep(_WARM_UP_S)
         injector = FaultInjector(simulation, profile, machines=stores, others=CLIENTS)
         await injector.run(until=until)
         live_after_s = await self._come_to_life()
         await self._converge(clients)
-        watching.cancel()
-        await asyncio.wait([watching])
-        if not watching.cancelled():
-            watching.result()
         await self._stop(stores)
         violation = check_registers(self._history.events, initial="")
         if violation is not None:
@@ -166,9 +173,7 @@ class _Run:
 
     def _client(self, name: str, load: Load) -> Callable[[Environment], Coroutine[Any, Any, None]]:
         async def program(environment: Environment) -> None:
-            await run_client(
-                environment, name, self._addresses, self._history, self._witness, load
-            )
+            await run_client(environment, name, self._addresses, self._history, self._witness, load)
 
         return program
 
@@ -213,14 +218,14 @@ class _Run:
 
     def _is_even(self) -> bool:
         for store, host in self._watch.hosts.items():
-            for group, sequence in self._witness.sequences.items():
-                if group not in host.groups() or not self._simulation.machines[
-                    name_of(store)
-                ].running:
+            if not self._simulation.machines[name_of(store)].running:
+                return False
+            for group in GROUPS:
+                if group not in host.groups():
                     return False
                 machine = host._replicas[group].applier.machine
                 assert isinstance(machine, Registers)
-                if machine.position != len(sequence):
+                if machine.position != self._witness.length(group):
                     return False
         return True
 
@@ -235,9 +240,7 @@ class _Run:
 
 
 def choose_profile(seed: int) -> SwarmProfile:
-    return SwarmProfile.choose(
-        seed, allowed=(*FAULTS, *DISK_ERRORS), calm=_CALM[seed % len(_CALM)]
-    )
+    return SwarmProfile.choose(seed, allowed=(*FAULTS, *DISK_ERRORS), calm=_CALM[seed % len(_CALM)])
 
 
 def run_hosts(

@@ -5,7 +5,7 @@ import asyncio
 from raftwood.raft.core import Role
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.replica import Replica
-from tests.simulation.raft_hosts.machine import PromiseBroken
+from tests.simulation.raft_hosts.witness import PromiseBroken, Witness
 
 _LOOK_EVERY_S = 0.5
 
@@ -13,7 +13,8 @@ _LOOK_EVERY_S = 0.5
 class Watch:
     """Sees the hosts of all stores for the whole run."""
 
-    def __init__(self) -> None:
+    def __init__(self, witness: Witness) -> None:
+        self._witness = witness
         self.hosts: dict[int, Host] = {}
         self._leaders: dict[tuple[int, int], int] = {}
         self._entries: dict[tuple[int, int, int], tuple[int, int, bytes]] = {}
@@ -34,6 +35,8 @@ class Watch:
             self.look_once()
 
     def look_once(self) -> None:
+        if self._witness.broken is not None:
+            raise self._witness.broken
         for store, host in self.hosts.items():
             for replica in host._replicas.values():
                 self._check_leader(store, replica)

@@ -10,15 +10,13 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.simulation import History
-from tests.simulation.raft_hosts.machine import Witness
 from tests.simulation.raft_hosts.store import CLIENT_NETWORK, GROUPS
+from tests.simulation.raft_hosts.witness import Witness
 
-KEYS = 2
+KEYS = 6
 """Keys of a group in use at a time: few, so that clients meet."""
 GENERATION_S = 10.0
 """After so long, other keys: the checker's work grows faster than a key's history."""
-BURST_MAX = 6
-"""Operations that a client begins at the same moment; they travel together."""
 _PREVIOUS_SHARE = 0.1
 _TIMEOUT_MS = 4_000
 
@@ -49,6 +47,7 @@ class Recorder:
         value = f"{self._name}-{self._sequence}"
         payload = f"{key}={value}".encode()
         event = self._history.call(self._name, "write", value, key=f"{group}/{key}")
+        floor = self._witness.floor(group)
         try:
             answer = await self._client.propose(group, payload, timeout_ms=timeout_ms)
         except RaftwoodError:
@@ -56,17 +55,20 @@ class Recorder:
             self._history.finish(event, "unknown")
             return False
         self._history.finish(event, "ok")
-        self._witness.acknowledged(group, payload, int(answer))
+        self._witness.wrote(group, payload, position=int(answer), floor=floor)
         return True
 
     async def read(self, group: int, key: str, *, timeout_ms: int = _TIMEOUT_MS) -> bool:
         event = self._history.call(self._name, "read", key=f"{group}/{key}")
+        floor = self._witness.floor(group)
         try:
-            value = await self._client.read(group, key.encode(), timeout_ms=timeout_ms)
+            answer = await self._client.read(group, key.encode(), timeout_ms=timeout_ms)
         except RaftwoodError:
             self._history.finish(event, "failed")
             return False
-        self._history.finish(event, "ok", value.decode())
+        position, _, value = answer.decode().partition(" ")
+        self._history.finish(event, "ok", value)
+        self._witness.read(group, key, value, position=int(position), floor=floor)
         return True
 
 
@@ -78,7 +80,7 @@ async def run_client(
     witness: Witness,
     load: Load,
 ) -> None:
-    """Bursts of operations on random keys, many under way at a time."""
+    """Bursts of operations that travel together, many bursts under way at a time."""
     loop = asyncio.get_running_loop()
     source = random.Random(environment.random.getrandbits(64))
     async with (
@@ -89,15 +91,15 @@ async def run_client(
         while loop.time() < load.until:
             await asyncio.sleep(source.uniform(0, 2 * load.pause_s))
             target = source.choice(GROUPS)
-            for _ in range(source.randint(1, BURST_MAX)):
-                key = _choose_key(source, loop.time())
+            for key in _choose_keys(source, loop.time()):
                 is_read = source.random() < load.read_share
                 work = recorder.read(target, key) if is_read else recorder.write(target, key)
                 group.create_task(work)
 
 
-def _choose_key(source: random.Random, now: float) -> str:
+def _choose_keys(source: random.Random, now: float) -> list[str]:
     generation = int(now / GENERATION_S)
     if source.random() < _PREVIOUS_SHARE:
         generation = max(0, generation - 1)
-    return f"k{generation * KEYS + source.randrange(KEYS)}"
+    numbers = source.sample(range(KEYS), source.randint(1, KEYS))
+    return [f"k{generation * KEYS + number}" for number in numbers]
