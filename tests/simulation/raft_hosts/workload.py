@@ -18,6 +18,9 @@ KEYS = 6
 GENERATION_S = 10.0
 """After so long, other keys: the checker's work grows faster than a key's history."""
 _PREVIOUS_SHARE = 0.1
+_NEAR_SHARE = 0.3
+_PADDING = (0, 0, 0, 150, 400)
+"""Commands differ in size, so that messages end within what was proposed together."""
 _TIMEOUT_MS = 4_000
 
 
@@ -34,17 +37,26 @@ class Recorder:
     """One client's operations, written down."""
 
     def __init__(
-        self, client: AsyncRaftClient, name: str, history: History, witness: Witness
+        self,
+        client: AsyncRaftClient,
+        name: str,
+        history: History,
+        witness: Witness,
+        *,
+        near: AsyncRaftClient | None = None,
     ) -> None:
         self._client = client
+        self._near = near or client
         self._name = name
         self._history = history
         self._witness = witness
         self._sequence = 0
 
-    async def write(self, group: int, key: str, *, timeout_ms: int = _TIMEOUT_MS) -> bool:
+    async def write(
+        self, group: int, key: str, *, padding: int = 0, timeout_ms: int = _TIMEOUT_MS
+    ) -> bool:
         self._sequence += 1
-        value = f"{self._name}-{self._sequence}"
+        value = f"{self._name}-{self._sequence}".ljust(padding, "~")
         payload = f"{key}={value}".encode()
         event = self._history.call(self._name, "write", value, key=f"{group}/{key}")
         floor = self._witness.floor(group)
@@ -58,11 +70,15 @@ class Recorder:
         self._witness.wrote(group, payload, position=int(answer), floor=floor)
         return True
 
-    async def read(self, group: int, key: str, *, timeout_ms: int = _TIMEOUT_MS) -> bool:
+    async def read(
+        self, group: int, key: str, *, is_near: bool = False, timeout_ms: int = _TIMEOUT_MS
+    ) -> bool:
+        """Asks whoever leads, or the one store that is near, which may be a follower."""
+        client = self._near if is_near else self._client
         event = self._history.call(self._name, "read", key=f"{group}/{key}")
         floor = self._witness.floor(group)
         try:
-            answer = await self._client.read(group, key.encode(), timeout_ms=timeout_ms)
+            answer = await client.read(group, key.encode(), timeout_ms=timeout_ms)
         except RaftwoodError:
             self._history.finish(event, "failed")
             return False
@@ -83,18 +99,23 @@ async def run_client(
     """Bursts of operations that travel together, many bursts under way at a time."""
     loop = asyncio.get_running_loop()
     source = random.Random(environment.random.getrandbits(64))
+    near = source.choice(sorted(stores))
     async with (
         AsyncRaftClient(environment, CLIENT_NETWORK, stores) as client,
-        asyncio.TaskGroup() as group,
+        AsyncRaftClient(environment, CLIENT_NETWORK, {near: stores[near]}) as near_client,
+        asyncio.TaskGroup() as tasks,
     ):
-        recorder = Recorder(client, name, history, witness)
+        recorder = Recorder(client, name, history, witness, near=near_client)
         while loop.time() < load.until:
             await asyncio.sleep(source.uniform(0, 2 * load.pause_s))
-            target = source.choice(GROUPS)
+            group = source.choice(GROUPS)
+            is_near = source.random() < _NEAR_SHARE
             for key in _choose_keys(source, loop.time()):
-                is_read = source.random() < load.read_share
-                work = recorder.read(target, key) if is_read else recorder.write(target, key)
-                group.create_task(work)
+                if source.random() < load.read_share:
+                    work = recorder.read(group, key, is_near=is_near)
+                else:
+                    work = recorder.write(group, key, padding=source.choice(_PADDING))
+                tasks.create_task(work)
 
 
 def _choose_keys(source: random.Random, now: float) -> list[str]:
