@@ -1,8 +1,9 @@
 """All comparisons, one after the other: what `make bench` does.
 
-    python -m benchmarks.run [--quick] [--write]
+    python -m benchmarks.run [--parts raft] [--quick] [--write]
 
-`--write` puts the figures into benchmarks/README.md.
+The figures of each part go to benchmarks/results/ as JSON; `--write` puts the tables into
+benchmarks/README.md, which needs all parts.
 """
 
 import argparse
@@ -12,41 +13,100 @@ import os
 import pathlib
 import platform
 import sys
+from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import rich.console
+import rich.status
 import rich.table
 
 from benchmarks import group_commit, rpc_echo
+from benchmarks.raft_cluster import compare as raft
+from benchmarks.raft_cluster import report as raft_report
 
 README = pathlib.Path(__file__).with_name("README.md")
+RESULTS = pathlib.Path(__file__).with_name("results")
 WIDTH = 140
 MARKS = ("<!-- figures -->", "<!-- end of figures -->")
 
 
+class Outcome(msgspec.Struct):
+    """What a part has to show."""
+
+    figures: Any
+    tables: list[rich.table.Table]
+    below: list[str]
+    """Goals that were missed."""
+    notes: list[str] = []
+
+
+def _rounds(benchmark: Any, quick: bool) -> Outcome:
+    seconds, rounds = (0.3, 1) if quick else (1.5, 5)
+    results = benchmark.compare(seconds, rounds)
+    below = [
+        f"{result['case']}: {result['ratio']:.2f}× of {result['goal']}×"
+        for result in results
+        if result["goal"] and result["ratio"] < result["goal"]
+    ]
+    return Outcome(results, [benchmark.table(results)], below)
+
+
+def _raft(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    results = raft.compare(pace=raft.QUICK if quick else None, progress=progress)
+    below = [
+        "{}: {}, to reach {}".format(*verdict.shown()[:3])
+        for verdict in raft_report.verdicts(results)
+        if not verdict.is_reached
+    ]
+    return Outcome(results, raft_report.tables(results), below, raft_report.statements(results))
+
+
+Part = Callable[[bool, Callable[[str], None]], Outcome]
+PARTS: dict[str, Part] = {
+    "group-commit": lambda quick, _progress: _rounds(group_commit, quick),
+    "rpc-echo": lambda quick, _progress: _rounds(rpc_echo, quick),
+    "raft": _raft,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="All benchmarks, ratios in one run.")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--quick", action="store_true", help="short rounds, to see that it works")
     parser.add_argument("--write", action="store_true", help="put the figures into README.md")
     options = parser.parse_args()
-    seconds, rounds = (0.3, 1) if options.quick else (1.5, 5)
+    if options.write and set(options.parts) != set(PARTS):
+        parser.error("--write replaces all figures, so it needs all parts")
     # A pipe or a file has no width of its own.
     console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
     texts = []
-    for name, benchmark in (("group commit", group_commit), ("RPC echo", rpc_echo)):
-        with console.status(f"{name} …"):
-            results = benchmark.compare(seconds, rounds)
-        table = benchmark.table(results)
-        console.print(table)
-        texts.append(_as_text(table))
-        for result in results:
-            if result["goal"] and result["ratio"] < result["goal"]:
-                console.print(
-                    f"below the goal: {name}, {result['case']}: {result['ratio']:.2f}× "
-                    f"of {result['goal']}×"
-                )
+    for name in options.parts:
+        with console.status(f"{name} …") as status:
+            outcome = PARTS[name](options.quick, _progress(console, status, name))
+        for table in outcome.tables:
+            console.print(table)
+            texts.append(_as_text(table))
+        for note in outcome.notes:
+            console.print(note, markup=False)
+        texts.append("\n".join(outcome.notes) + "\n" if outcome.notes else "")
+        for missed in outcome.below:
+            console.print(f"below the goal: {name}, {missed}")
+        RESULTS.mkdir(exist_ok=True)
+        encoded = msgspec.json.format(msgspec.json.encode(outcome.figures))
+        (RESULTS / f"{name}.json").write_bytes(encoded + b"\n")
     if options.write:
         _write("\n".join(texts))
         console.print(f"written to {README}")
+
+
+def _progress(
+    console: rich.console.Console, status: rich.status.Status, name: str
+) -> Callable[[str], None]:
+    """One changing line on a terminal, a line per step elsewhere."""
+    if console.is_terminal:
+        return lambda step: status.update(f"{name}: {step}")
+    return lambda step: console.print(f"{name}: {step}", markup=False)
 
 
 def _as_text(table: rich.table.Table) -> str:

@@ -2,7 +2,16 @@
 
 from collections.abc import Callable, Sequence
 
-from tests.fuzz_targets import configuration, frames, raft_frames, segments, snapshots, stamp
+from tests.fuzz_targets import (
+    configuration,
+    frames,
+    metastore,
+    raft_frames,
+    segments,
+    sessions,
+    snapshots,
+    stamp,
+)
 
 Target = tuple[Callable[[bytes], object], Sequence[bytes]]
 
@@ -14,7 +23,10 @@ TARGETS: dict[str, Target] = {
     "log flushes": (segments.flush_target, segments.flush_seeds()),
     "log records": (segments.record_target, segments.record_seeds()),
     "log segment header": (segments.header_target, segments.header_seeds()),
+    "metastore": (metastore.target, metastore.seeds()),
+    "raft control entries": (sessions.entry_target, sessions.entry_seeds()),
     "raft frames": (raft_frames.target, raft_frames.seeds()),
+    "session tables": (sessions.table_target, sessions.table_seeds()),
     "snapshots": (snapshots.target, snapshots.seeds()),
     "store stamp": (stamp.target, stamp.seeds()),
 }

@@ -11,7 +11,7 @@ from raftwood.raft.state_machine import StateMachine
 _NORMAL = EntryKind.NORMAL
 _CONTROL = EntryKind.CONTROL
 
-OnChange = Callable[[Entry, ConfState], None]
+OnChange = Callable[["Applier", Entry], None]
 """A membership change came into force."""
 
 
@@ -19,6 +19,7 @@ class Applier:
     """What the entries up to `applied` have led to."""
 
     __slots__ = (
+        "addresses",
         "applied",
         "applied_term",
         "configuration",
@@ -34,6 +35,8 @@ class Applier:
         self.machine = machine
         self.configuration = configuration
         self.on_change = on_change
+        self.addresses: dict[int, str] = {}
+        """Of members, as far as snapshots and changes have told them."""
         self.sessions = SessionTable()
         self.applied = 0
         self.applied_term = 0
@@ -83,5 +86,5 @@ class Applier:
         if self.node is None:
             raise InvariantViolated("a membership change without a node to tell")
         self.configuration = self.node.apply_change(entry)
-        self.on_change(entry, self.configuration)
+        self.on_change(self, entry)
         return self.configuration

@@ -76,7 +76,13 @@ def encode_register(nonce: bytes, *, sessions_max: int) -> bytes:
 
 
 def encode_command(command: bytes, *, session: int, sequence: int, acknowledged: int) -> bytes:
-    return _COMMAND.pack(COMMAND, session, sequence, acknowledged) + command
+    try:
+        return _COMMAND.pack(COMMAND, session, sequence, acknowledged) + command
+    except struct.error:
+        raise ProtocolError(
+            f"session {session}, sequence {sequence}, acknowledged {acknowledged}: "
+            f"a number is negative or above 64 bits"
+        ) from None
 
 
 def encode_unregister(session: int) -> bytes:
@@ -111,14 +117,14 @@ def decode_control(entry: Entry) -> Control:
 
 
 def _decode_seldom(index: int, payload: bytes) -> Control:
+    tag = payload[0] if payload else 0
     try:
-        match payload[0] if payload else None:
-            case 1:
-                return Register(*_REGISTER.unpack(payload)[1:])
-            case 3:
-                return Unregister(*_UNREGISTER.unpack(payload)[1:])
-            case 4:
-                return Tick(*_TICK.unpack(payload)[1:])
+        if tag == REGISTER:
+            return Register(*_REGISTER.unpack(payload)[1:])
+        if tag == UNREGISTER:
+            return Unregister(*_UNREGISTER.unpack(payload)[1:])
+        if tag == TICK:
+            return Tick(*_TICK.unpack(payload)[1:])
     except struct.error:
         pass  # its tag is known and its length is not right
     raise ProtocolError(

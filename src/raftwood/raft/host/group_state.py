@@ -1,6 +1,6 @@
 """A group's small record in the log: hard state, first membership, and where its log begins.
 
-Version 1 knew no snapshots: its logs begin at index 1.
+Version 1 knew no snapshots, and kept the first members here and not in the log.
 """
 
 from typing import Final
@@ -20,8 +20,8 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     term: int
     vote: int
     commit: int
-    voters: tuple[int, ...]
-    """The membership that the log begins with; changes are entries of the log."""
+    voters: tuple[int, ...] = ()
+    """In version 1, the membership that the log begins with; now that is in the log itself."""
     start_term: int = 0
     """The term of the entry before the log's first."""
     snapshots: tuple[int, ...] = ()
@@ -43,9 +43,9 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(GroupState).decode
 
 
-def first_state(voters: tuple[int, ...]) -> GroupState:
-    """The state of a group that has done nothing yet; no voters for a replica that joins."""
-    return GroupState(STATE_VERSION, 0, 0, 0, tuple(sorted(voters)))
+def first_state() -> GroupState:
+    """The state of a group that has done nothing yet."""
+    return GroupState(STATE_VERSION, 0, 0, 0)
 
 
 def decode_state(group: int, data: bytes) -> GroupState:

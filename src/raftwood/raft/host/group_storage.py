@@ -100,13 +100,17 @@ class GroupStorage:
 
     async def fetch(self, first_index: int, bytes_max: int) -> None:
         """Bring entries into memory that only the disk has."""
-        runs = await self._log.read(self._group, first_index, bytes_max=bytes_max)
-        entries = [entry for run in runs for entry in self._decoded(run)]
+        entries = await self.read(first_index, bytes_max)
         # What is still open to change is in the cache, which comes first.
         self._fetched = [
             entry for entry in entries if first_index <= entry.index < self.cache.first_index
         ]
         self._unused_ticks = 0
+
+    async def read(self, first_index: int, bytes_max: int) -> list[Entry]:
+        """Whole runs from the disk, from the one that holds an index on."""
+        runs = await self._log.read(self._group, first_index, bytes_max=bytes_max)
+        return [entry for run in runs for entry in self._decoded(run)]
 
     async def load_tail(self, first_index: int, bytes_max: int) -> None:
         """After a start: bring what may be uncommitted, by whole runs, into the cache."""

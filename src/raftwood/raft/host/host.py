@@ -9,6 +9,7 @@ await host.close()
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -21,49 +22,43 @@ from raftwood.base.errors import (
     InvalidConfiguration,
     InvalidInput,
     NotFound,
-    ProtocolError,
     RaftwoodError,
     ShuttingDown,
+    StoreDamaged,
     TooLarge,
     Unavailable,
 )
 from raftwood.base.logs import get_logger
-from raftwood.disk.segment_log import LogSettings, State
+from raftwood.disk.segment_log import LogSettings
 from raftwood.disk.store import Store
-from raftwood.net import Identity, Payload, Service
-from raftwood.raft.core import (
-    APPLY_THREAD,
-    ConfState,
-    Entry,
-    EntryKind,
-    Message,
-    RaftSettings,
-    RawNode,
-    Snapshot,
-)
+from raftwood.net import Service
+from raftwood.raft.core import ConfState, Entry, EntryKind, Message, Snapshot, change_entry
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.book import GROUP_MAX, StoreBook
-from raftwood.raft.host.group_state import decode_state, first_state
-from raftwood.raft.host.group_storage import GroupStorage
+from raftwood.raft.host.deadlines import within
+from raftwood.raft.host.incoming import Incoming
+from raftwood.raft.host.membership import (
+    MemberStep,
+    addresses_in,
+    change_from,
+    checked_result,
+)
+from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.outbox import Outbox
 from raftwood.raft.host.peers import Peers
-from raftwood.raft.host.proposals import Batch, ProposalDone
-from raftwood.raft.host.protocol import (
-    INTRODUCE,
-    PING,
-    RAFT_FRAME,
-    HostNetwork,
-    Introduction,
-    store_of,
-)
+from raftwood.raft.host.proposals import Batch, ProposalDone, split_batch
+from raftwood.raft.host.protocol import HostNetwork, Introduction
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
+from raftwood.raft.host.snapshots import SnapshotFiles
+from raftwood.raft.host.snapshotting import Snapshotting
+from raftwood.raft.host.status import GroupStatus, LogEntry, status_of
+from raftwood.raft.host.ticking import Ticking
 from raftwood.raft.host.turns import Turns
-from raftwood.raft.host.wire import decode_frame
 from raftwood.raft.state_machine import StateMachine
 
 _log = get_logger("raft")
-_REPLAY_BYTES = 4 << 20
 _NORMAL = EntryKind.NORMAL
 
 
@@ -74,24 +69,27 @@ class Host:
         self,
         environment: Environment,
         store: Store,
+        snapshot_files: SnapshotFiles,
         network: HostNetwork,
         settings: RaftHostSettings,
     ) -> None:
-        self._environment = environment
         self._store = store
-        self._log = store.log
         self.id = store.identity.store
         self.settings = settings
         self._loop = asyncio.get_running_loop()
-        self._epoch = environment.random.getrandbits(62)
+        self._replicas: dict[int, Replica] = {}
+        self._factories: dict[int, Callable[[], StateMachine]] = {}
+        self._opening: dict[int, None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._is_closing = False
+        self._snapshot_files = snapshot_files
+        epoch = environment.random.getrandbits(62)
         self._book = StoreBook(store.log)
-        introduction = Introduction(store.identity.incarnation, self._epoch)
         self._peers = Peers(
             environment,
             network,
             own=self.id,
-            introduction=msgspec.msgpack.encode(introduction),
-            on_lost=self._on_store_lost,
+            introduce=lambda: self._introduction(epoch),
             on_unreachable=self._on_store_unreachable,
         )
         self._outbox = Outbox(self._peers.send)
@@ -103,11 +101,38 @@ class Host:
             send_snapshot=self._send_snapshot,
             install_snapshot=self._install_snapshot,
             fetch=self._fetch,
+            applied=self._on_applied,
         )
-        self._replicas: dict[int, Replica] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        self._ticking: asyncio.Task[None] | None = None
-        self._is_closing = False
+        self._incoming = Incoming(self.id, self._replicas, self._peers, self._book, self._turns)
+        self._snapshotting = Snapshotting(store.log, snapshot_files, self._peers)
+        self._transfer = SnapshotTransfer(
+            snapshot_files,
+            self._peers,
+            own=self.id,
+            piece_bytes=settings.snapshot_chunk_bytes,
+            replica_of=self._replica,
+            mark=self._turns.mark,
+        )
+        self._opener = Opener(
+            environment,
+            store.log,
+            settings,
+            self._snapshotting,
+            own=self.id,
+            epoch=epoch,
+            on_role=self._on_role,
+            on_change=self._on_change,
+        )
+        self._ticking = Ticking(
+            settings,
+            self._replicas,
+            self._peers,
+            self._turns,
+            self._transfer,
+            propose=self._control,
+            on_lost=self._incoming.wake_groups_of,
+            on_removed=self._leave,
+        )
 
     @classmethod
     async def open(
@@ -129,20 +154,20 @@ class Host:
             environment, path, cluster=cluster, store=store, settings=log_settings
         )
         try:
-            host = cls(environment, opened, network, settings)
+            files = await SnapshotFiles.recover(environment.files, f"{opened.path}/snapshots")
+            host = cls(environment, opened, files, network, settings)
         except BaseException:
             await opened.close()
             raise
         for peer, address in host._book.addresses.items():
             host._peers.set_address(peer, address)
-        host._ticking = asyncio.create_task(host._tick(), name="ticks of the raft host")
+        host._ticking.start()
         return host
 
     def register(self, service: Service) -> None:
         """Take part in what the store serves to the other stores."""
-        service.one_way(RAFT_FRAME, self._on_frame)
-        service.one_way(INTRODUCE, self._on_introduction)
-        service.one_way(PING, self._on_ping)
+        self._incoming.register(service)
+        self._transfer.register(service)
 
     # Groups
 
@@ -160,82 +185,58 @@ class Host:
         """
         if not 0 <= group <= GROUP_MAX:
             raise InvalidInput(f"group {group} is no number from 0 to {GROUP_MAX}")
-        if group in self._replicas:
+        if group in self._replicas or group in self._opening:
             raise AlreadyExists(f"group {group} runs on store {self.id} already")
+        self._check_open()
         if members:
             self._set_addresses(dict(members))
-        self._check_open()
-        log = self._log
-        known = decode_state(group, log.state(group) or b"") if group in log.groups() else None
-        if known is None or known.is_removed:
-            if members and self.id not in members:
-                raise InvalidInput(f"store {self.id} is not among the members of group {group}")
-            state = first_state(tuple(members or ()))
-            if known is not None:
-                # It was here before: its term and vote are kept, and others decide on the rest.
-                state = msgspec.structs.replace(first_state(()), term=known.term, vote=known.vote)
-            await log.commit(State(group, state.encoded()))
-        replica = self._new_replica(group, factory())
-        self._replicas[group] = replica
+        self._opening[group] = None
         try:
-            await self._replay(replica)
-        except BaseException:
-            replica.halt()
-            del self._replicas[group]
-            replica.applier.machine.close()
-            raise
+            await self._opener.prepare(group, tuple(members or ()))
+            replica = await self._open_replica(group, factory)
+            if self._opener.has_untold_members(replica):
+                await self._opener.force_members(replica)
+                replica.applier.machine.close()
+                replica = await self._open_replica(group, factory)
+        finally:
+            del self._opening[group]
+        self._set_addresses(replica.applier.addresses)
+        self._factories[group] = factory
+        self._replicas[group] = replica
         replica.is_serving = True
         if replica.configuration.voters == (self.id,):
             replica.node.campaign()
         self._turns.mark(replica)
 
-    def _new_replica(self, group: int, machine: StateMachine) -> Replica:
-        storage = GroupStorage(self._log, group)
-        applier = Applier(machine, storage.configuration, self._on_change)
-        settings = self.settings
-        node = RawNode(
-            RaftSettings(
-                node=self.id,
-                election_ticks=settings.election_ticks,
-                election_jitter=self._environment.random.randrange,
-                applied=applier.applied,
-                async_storage_writes=True,
-                message_bytes_max=settings.message_bytes_max,
-                applying_bytes_max=settings.message_bytes_max * 4,
-                inflight_bytes_max=settings.in_flight_bytes_max,
-                check_quorum=True,
-                prevote=True,
-                proposal_forwarding=False,
-                step_down_on_removal=True,
-            ),
-            storage,
-        )
-        applier.node = node
-        prefix = self.id.to_bytes(8, "little") + self._epoch.to_bytes(8, "little")
-        return Replica(
-            group, node, storage, applier, settings, read_prefix=prefix, on_role=self._on_role
-        )
-
-    async def _replay(self, replica: Replica) -> None:
-        """Apply what is known to be committed, before the replica says anything to anybody."""
-        storage = replica.storage
-        commit = storage.state.commit
-        await storage.load_tail(max(commit, replica.applied) + 1, _REPLAY_BYTES)
-        while replica.applied < commit:
-            if not storage.is_in_memory(replica.applied + 1):
-                await storage.fetch(replica.applied + 1, _REPLAY_BYTES)
-            for message in replica.take_ready().messages:
-                if message.target == APPLY_THREAD:
-                    replica.apply(message)
-            await asyncio.sleep(0)
+    async def _open_replica(self, group: int, factory: Callable[[], StateMachine]) -> Replica:
+        machine = factory()
+        try:
+            replica = await self._opener.open(group, machine, lambda: self._is_closing)
+            self._check_open()
+        except BaseException:
+            machine.close()
+            raise
+        return replica
 
     async def stop_group(self, group: int) -> None:
-        """Stop the replica; its data stays."""
-        replica = self._replica(group)
+        """Stop the replica; its data stays, and it may be started again."""
+        self._stop(self._replica(group))
+
+    def _stop(self, replica: Replica) -> None:
         replica.halt()
-        del self._replicas[group]
-        replica.refuse_all(ShuttingDown(f"group {group} is being stopped on store {self.id}"))
+        del self._replicas[replica.group]
+        del self._factories[replica.group]
+        error = ShuttingDown(f"group {replica.group} was stopped on store {self.id}")
+        replica.refuse_all(error)
         replica.applier.machine.close()
+
+    async def remove_replica(self, group: int) -> None:
+        """Drop a replica that its group has removed, and its data; only term and vote are kept."""
+        replica = self._replica(group)
+        self._stop(replica)
+        await self._opener.forget(group, replica.storage.state, is_removed=True)
+        await self._snapshot_files.remove_group(group)
+        _log.info("replica removed", group=group)
 
     def groups(self) -> list[int]:
         return sorted(self._replicas)
@@ -246,6 +247,13 @@ class Host:
     def leader(self, group: int) -> int:
         """The store that leads the group as far as this one knows; 0 for none."""
         return self._replica(group).leader
+
+    def status(self, group: int) -> GroupStatus:
+        return status_of(self._replica(group), self.id, self.addresses())
+
+    def addresses(self) -> dict[int, str]:
+        """Of all stores that this one has heard of, itself too where it was told."""
+        return dict(self._book.addresses)
 
     # Proposals and reads
 
@@ -262,43 +270,41 @@ class Host:
         Raises what refuses them at once: `NotLeader`, `Overloaded`, `TooLarge`, `DiskFull`.
         """
         replica = self._replica(group)
-        size = 0
-        for payload in payloads:
-            if not payload:
-                raise InvalidInput("a command has at least one byte")
-            size += len(payload)
-        if size > self.settings.in_flight_bytes_max // 2:
-            raise TooLarge(
-                f"a proposal of {size} bytes is above the limit of "
-                f"{self.settings.in_flight_bytes_max // 2}: split it"
-            )
-        if self._is_closing:
-            raise ShuttingDown(f"store {self.id} is shutting down: propose to another")
-        replica.propose(Batch([Entry(0, 0, kind, each) for each in payloads], size, done))
+        if not payloads or not all(payloads):
+            raise InvalidInput("a proposal has one command at least, and a command one byte")
+        sizes = [len(payload) for payload in payloads]
+        largest, most = max(sizes), self.settings.in_flight_bytes_max // 2
+        if largest > most:
+            raise TooLarge(f"a command of {largest} bytes is above the limit of {most}: split it")
+        entries = [Entry(0, 0, kind, payload) for payload in payloads]
+        size = sum(sizes)
+        if size <= self.settings.message_bytes_max:
+            self._propose(replica, Batch(entries, size, done))
+        else:
+            self._propose(replica, *split_batch(entries, self.settings.message_bytes_max, done))
+
+    def _propose(self, replica: Replica, *batches: Batch) -> None:
+        self._check_open()
+        replica.propose(*batches)
         self._turns.mark(replica)
 
     async def propose(
         self, group: int, payload: bytes, *, timeout_ms: int, kind: EntryKind = _NORMAL
     ) -> Any:
         """Propose one command and wait for its result."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
-            if not future.done():
-                if results is None:
-                    future.set_exception(error or Unavailable("the proposal was dropped"))
-                else:
-                    future.set_result(results[0])
-
+        future, done = self._waiter()
         self.propose_batch(group, [payload], done, kind=kind)
-        result = await self._within(future, timeout_ms, f"a proposal to group {group}")
-        if isinstance(result, RaftwoodError):
-            raise result
-        return result
+        async with within(timeout_ms, f"a proposal to group {group}"):
+            return await future
 
     async def read(self, group: int, query: Any, *, timeout_ms: int) -> Any:
         """Ask the state machine, with all that was answered to anybody before the call."""
         replica = self._replica(group)
+        await self._wait_to_read(replica, timeout_ms)
+        return replica.applier.machine.lookup(query)
+
+    async def _wait_to_read(self, replica: Replica, timeout_ms: int) -> None:
+        self._check_open()
         future: asyncio.Future[None] = self._loop.create_future()
 
         def done(error: RaftwoodError | None) -> None:
@@ -310,52 +316,67 @@ class Host:
 
         replica.read(done)
         self._turns.mark(replica)
-        await self._within(future, timeout_ms, f"a read of group {group}")
-        return replica.applier.machine.lookup(query)
+        async with within(timeout_ms, f"a read of group {replica.group}"):
+            await future
 
     def stale_read(self, group: int, query: Any) -> Any:
         """Ask the state machine as it is here, which may be behind."""
-        return self._replica(group).applier.machine.lookup(query)
+        replica = self._replica(group)
+        if replica.is_installing:
+            raise Unavailable(f"group {group} is being restored on store {self.id}: try again")
+        return replica.applier.machine.lookup(query)
 
-    async def _within(self, future: "asyncio.Future[Any]", timeout_ms: int, what: str) -> Any:
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await future
-        except TimeoutError:
-            raise DeadlineExceeded(f"{what} got no answer in {timeout_ms} ms") from None
+    async def read_log(
+        self, group: int, first_index: int, *, bytes_max: int = 1 << 20
+    ) -> tuple[list[LogEntry], int]:
+        """Committed entries from an index on, and where to read next; `OutOfRange` says what is.
 
-    # What comes from other stores
+        Nothing but this store is asked: whoever needs the newest entries does a `read` before.
+        """
+        entries, next_index = await self._replica(group).committed(first_index, bytes_max)
+        return [LogEntry(each.index, each.term, each.kind, each.payload) for each in entries], (
+            next_index
+        )
 
-    def _on_frame(self, peer: Identity, payload: Payload) -> None:
-        store = store_of(peer)
-        if not self._peers.heard(store):
-            return
-        replicas = self._replicas
-        mark = self._turns.mark
-        for group, message, runs in decode_frame(payload, target=self.id):
-            if message.source != store:
-                raise ProtocolError(f"store {store} speaks for store {message.source}")
-            replica = replicas.get(group)
-            if replica is not None and replica.is_serving:
-                replica.receive(message, runs)
-                mark(replica)
+    # Snapshots
 
-    def _on_introduction(self, peer: Identity, payload: Payload) -> None:
-        store = store_of(peer)
-        try:
-            introduction = msgspec.msgpack.decode(payload, type=Introduction)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(f"store {store} does not introduce itself") from error
-        known = self._peers.get(store)
-        if known is None:
-            return  # none of this store's groups knows it yet
-        known.epoch = None
-        self._book.admit(store, introduction.incarnation)
-        known.epoch = introduction.epoch
-        self._peers.heard(store)
+    async def snapshot(self, group: int) -> int:
+        """Take a snapshot of what is applied now; answers its index."""
+        return await self._snapshotting.save(self._replica(group))
 
-    def _on_ping(self, peer: Identity, _: Payload) -> None:
-        self._peers.heard(store_of(peer))
+    async def compact(self, group: int, up_to: int, *, log_up_to: int | None = None) -> int:
+        """Make the newest snapshot at or below an index the visible one and cut the log before it.
+
+        With `log_up_to` the log is cut there instead, if that is less. Answers the visible
+        snapshot's index.
+        """
+        return await self._snapshotting.compact(self._replica(group), up_to, log_up_to=log_up_to)
+
+    # Membership
+
+    async def change_members(
+        self, group: int, steps: Sequence[MemberStep], *, timeout_ms: int
+    ) -> ConfState:
+        """Add, promote, demote or remove stores; several steps take effect together."""
+        replica = self._replica(group)
+        entry = change_entry(change_from(steps, self.addresses()))
+        future, done = self._waiter()
+        self._propose(replica, Batch([entry], len(entry.payload), done))
+        async with within(timeout_ms, f"a change of group {group}"):
+            return checked_result(group, await future)
+
+    async def transfer_leadership(self, group: int, store: int, *, timeout_ms: int) -> None:
+        """Let another voter lead; `DeadlineExceeded` where it does not in time."""
+        replica = self._replica(group)
+        if not replica.is_leader:
+            raise replica.not_leader()
+        if store not in replica.configuration.voters:
+            raise InvalidInput(f"store {store} is no voter of group {group}")
+        replica.wake()
+        replica.node.transfer_leadership(store)
+        self._turns.mark(replica)
+        async with within(timeout_ms, f"a transfer of group {group} to store {store}"):
+            await self._until(lambda: replica.leader == store)
 
     # What replicas ask for
 
@@ -365,16 +386,53 @@ class Host:
             "role", group=replica.group, role=raft.role.value, term=raft.term, leader=raft.lead
         )
 
-    def _on_change(self, entry: Entry, configuration: ConfState) -> None:
-        pass
+    def _on_change(self, applier: Applier, entry: Entry) -> None:
+        addresses = addresses_in(entry)
+        applier.addresses.update(addresses)
+        self._set_addresses(addresses)
+
+    def _on_applied(self, replica: Replica) -> None:
+        """After a batch of entries: take a snapshot if one is due."""
+        every = self.settings.snapshot_entries
+        if every and replica.applied - replica.snapshot_index >= every:
+            replica.snapshot_index = replica.applied
+            self._run(self._snapshot_and_compact(replica), f"snapshot of group {replica.group}")
+
+    def _leave(self, replica: Replica) -> None:
+        """The group has removed this store."""
+        replica.is_serving = False
+        self._run(self.remove_replica(replica.group), "removal of a replica")
+
+    async def _snapshot_and_compact(self, replica: Replica) -> None:
+        try:
+            index = await self._snapshotting.save(replica)
+            kept = self.settings.snapshot_entries_kept
+            await self._snapshotting.compact(replica, index, log_up_to=max(0, index - kept))
+        except RaftwoodError as error:
+            _log.warning("no snapshot", group=replica.group, reason=error.message)
 
     def _send_snapshot(self, replica: Replica, message: Message) -> None:
-        raise NotImplementedError
+        self._run(self._transfer.send(replica, message), f"snapshot to store {message.target}")
 
     def _install_snapshot(
         self, replica: Replica, snapshot: Snapshot, done: Callable[[], None]
     ) -> None:
-        raise NotImplementedError
+        replica.is_installing = True
+
+        async def install() -> None:
+            try:
+                await self._snapshotting.installed(replica, snapshot)
+            except StoreDamaged as error:
+                self._halt(replica, error)
+                return
+            replica.is_installing = False
+            replica.proposals.overtaken(snapshot.index)
+            replica.reads.applied(snapshot.index)
+            replica.snapshot_index = snapshot.index
+            self._set_addresses(replica.applier.addresses)
+            done()
+
+        self._run(install(), f"snapshot of group {replica.group} at {snapshot.index}")
 
     def _fetch(self, replica: Replica) -> None:
         """Bring entries into memory that a slow follower needs."""
@@ -386,55 +444,98 @@ class Host:
         async def fetch() -> None:
             try:
                 await replica.storage.fetch(first, self.settings.message_bytes_max * 8)
+            except StoreDamaged as error:
+                self._halt(replica, error)
+            except RaftwoodError as error:
+                _log.warning("entries not read", group=replica.group, reason=error.message)
             finally:
                 replica.is_fetching = False
                 replica.storage.missed = None
 
         self._run(fetch(), f"entries of group {replica.group} from {first} on")
 
-    def _on_store_lost(self, store: int) -> None:
-        _log.warning("store lost", store=store)
+    def _halt(self, replica: Replica, error: StoreDamaged) -> None:
+        """A replica whose data is bad says nothing more: what it has must not spread."""
+        _log.error("replica halted", group=replica.group, reason=error.message)
+        replica.halt()
+        replica.refuse_all(error)
 
     def _on_store_unreachable(self, store: int) -> None:
         for replica in self._replicas.values():
             if replica.is_leader and replica.is_serving:
                 replica.node.report_unreachable(store)
 
-    # Time
+    def _control(self, replica: Replica, payload: bytes) -> None:
+        """Propose an entry of the host's own, whose result nobody waits for."""
+        entry = Entry(0, 0, EntryKind.CONTROL, payload)
+        try:
+            self._propose(replica, Batch([entry], len(payload), lambda _, __: None))
+        except RaftwoodError as error:
+            _log.debug("own entry not proposed", group=replica.group, reason=error.message)
 
-    async def _tick(self) -> None:
-        settings = self.settings
-        while True:
-            await asyncio.sleep(settings.tick_ms / 1000)
-            await self._peers.tick(settings.election_ticks)
-            for replica in self._replicas.values():
-                if replica.is_serving and not replica.is_asleep:
-                    replica.tick()
-                    if replica.backlog:
-                        self._turns.retry(replica)
-                    if replica.node.has_ready() or replica.reads:
-                        self._turns.mark(replica)
+    def _introduction(self, epoch: int) -> bytes:
+        address = self._book.addresses.get(self.id, "")
+        return msgspec.msgpack.encode(
+            Introduction(self._store.identity.incarnation, epoch, address)
+        )
 
     # The end
 
-    async def close(self) -> None:
-        """Stop at once; what is under way ends with `ShuttingDown`."""
+    async def close(self, *, hand_over_ms: int = 0) -> None:
+        """Hand over what this store leads, within a time, then stop; the rest ends as refused."""
+        if hand_over_ms and not self._is_closing:
+            await self._hand_over(hand_over_ms)
         self._is_closing = True
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.wait([self._ticking])
+        await self._ticking.close()
         self._turns.close()
         self._outbox.close()
+        for replica in self._replicas.values():
+            replica.halt()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
         await self._peers.close()
-        for group in self.groups():
-            await self.stop_group(group)
+        for replica in list(self._replicas.values()):
+            self._stop(replica)
         await self._store.close()
 
+    async def _hand_over(self, timeout_ms: int) -> None:
+        led = [replica for replica in self._replicas.values() if replica.is_leader]
+        for replica in led:
+            successor = replica.best_follower()
+            if successor:
+                replica.wake()
+                replica.node.transfer_leadership(successor)
+                self._turns.mark(replica)
+        with contextlib.suppress(DeadlineExceeded):
+            async with within(timeout_ms, "the hand-over"):
+                await self._until(
+                    lambda: not any(each.is_leader and each.best_follower() for each in led)
+                )
+
+    async def _until(self, is_true: Callable[[], bool]) -> None:
+        while True:
+            if is_true():
+                return
+            await asyncio.sleep(self.settings.tick_ms / 4000)
+
     # Help
+
+    def _waiter(self) -> tuple["asyncio.Future[Any]", ProposalDone]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
+            if future.done():
+                return
+            if results is None:
+                future.set_exception(error or Unavailable("the proposal was dropped"))
+            elif isinstance(results[0], RaftwoodError):
+                future.set_exception(results[0])
+            else:
+                future.set_result(results[0])
+
+        return future, done
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self._loop.create_task(work, name=name)
@@ -448,14 +549,13 @@ class Host:
         return replica
 
     def _set_addresses(self, addresses: dict[int, str]) -> None:
-        others = {store: address for store, address in addresses.items() if store != self.id}
-        self._book.set_addresses(others)
-        for store, address in others.items():
+        self._book.set_addresses(addresses)
+        for store, address in addresses.items():
             self._peers.set_address(store, address)
 
     def _check_open(self) -> None:
         if self._is_closing:
-            raise ShuttingDown(f"store {self.id} is shutting down")
+            raise ShuttingDown(f"store {self.id} is shutting down: use another")
 
 
 def _check(settings: RaftHostSettings, log: LogSettings) -> None:

@@ -36,15 +36,13 @@ class Peers:
         network: HostNetwork,
         *,
         own: int,
-        introduction: bytes,
-        on_lost: Callable[[int], None],
+        introduce: Callable[[], bytes],
         on_unreachable: Callable[[int], None],
     ) -> None:
         self._environment = environment
         self._network = network
         self._own = own
-        self._introduction = introduction
-        self._on_lost = on_lost
+        self._introduce = introduce
         self._on_unreachable = on_unreachable
         self._peers: dict[int, Peer] = {}
         self._closing: list[Channel] = []
@@ -73,7 +71,7 @@ class Peers:
 
         def on_change(is_connected: bool) -> None:
             if is_connected:
-                channel.send(INTRODUCE, self._introduction)
+                channel.send(INTRODUCE, self._introduce())
             else:
                 self._on_unreachable(store)
 
@@ -103,16 +101,18 @@ class Peers:
         peer.is_lost = False
         return True
 
-    async def tick(self, silent_ticks_max: int) -> None:
-        """Say that this store lives, and notice who does not."""
+    async def tick(self, silent_ticks_max: int) -> list[int]:
+        """Say that this store lives; answers who was not heard from for too long, once."""
+        lost = []
         for store, peer in self._peers.items():
             peer.channel.send(PING, b"")
             peer.silent_ticks += 1
             if peer.silent_ticks > silent_ticks_max and not peer.is_lost:
                 peer.is_lost = True
-                self._on_lost(store)
+                lost.append(store)
         while self._closing:
             await self._closing.pop().close()
+        return lost
 
     async def close(self) -> None:
         for channel in [*self._closing, *(peer.channel for peer in self._peers.values())]:

@@ -6,6 +6,7 @@ when entries of another leader took its place: then it is known that nothing of 
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from raftwood.base.errors import RaftwoodError, Unavailable
@@ -27,6 +28,41 @@ class Batch:
         self.term = 0
         self.first_index = 0
         self.results: list[Any] = []
+
+
+def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> list[Batch]:
+    """A batch that is too large for one message, as several that end as one.
+
+    Where some commands were carried out and others not, each of these has the reason as its result.
+    """
+    parts: list[list[Entry]] = [[]]
+    size = 0
+    for entry in entries:
+        if parts[-1] and size + len(entry.payload) > bytes_max:
+            parts.append([])
+            size = 0
+        parts[-1].append(entry)
+        size += len(entry.payload)
+    results: dict[int, list[Any]] = {}
+    errors: list[RaftwoodError] = []
+
+    def part_done(position: int, found: list[Any] | None, error: RaftwoodError | None) -> None:
+        if found is None:
+            reason = error or Unavailable("the proposal was dropped")
+            errors.append(reason)
+            found = [reason] * len(parts[position])
+        results[position] = found
+        if len(results) < len(parts):
+            return
+        if len(errors) == len(parts):
+            done(None, errors[0])
+        else:
+            done([each for place in range(len(parts)) for each in results[place]], None)
+
+    return [
+        Batch(part, sum(len(entry.payload) for entry in part), partial(part_done, position))
+        for position, part in enumerate(parts)
+    ]
 
 
 class Proposals:

@@ -19,11 +19,14 @@ from raftwood.net import (
 STORE_ROLE = "store"
 CLIENT_ROLE = "client"
 _STORES = (STORE_ROLE,)
+GROUP_BYTES = 8
 
 RAFT_FRAME = Method(16, "raft-frame", roles=_STORES)
 INTRODUCE = Method(17, "introduce", roles=_STORES)
 PING = Method(18, "ping", roles=_STORES)
 SLEEP = Method(19, "sleep", roles=_STORES)
+REMOVED = Method(23, "removed", roles=_STORES)
+ASK_MEMBERSHIP = Method(24, "ask-membership", roles=_STORES)
 
 
 class Introduction(msgspec.Struct, frozen=True, array_like=True):
@@ -31,12 +34,16 @@ class Introduction(msgspec.Struct, frozen=True, array_like=True):
 
     incarnation: str
     epoch: int
+    address: str
+    """Where the store can be reached; empty where it does not know."""
 
 
-class Sleep(msgspec.Struct, frozen=True, array_like=True):
-    """Groups that their leader lets sleep: number, term and last index of each."""
+class Removed(msgspec.Struct, frozen=True, array_like=True):
+    """A leader's word to a store that is no member any more: what it has applied says so."""
 
-    groups: tuple[tuple[int, int, int], ...]
+    group: int
+    term: int
+    applied: int
 
 
 class HostNetwork(msgspec.Struct, frozen=True, kw_only=True):

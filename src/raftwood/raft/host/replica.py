@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from raftwood.base.errors import NotLeader, Overloaded, RaftwoodError
+from raftwood.base.errors import DiskFull, NotLeader, OutOfRange, Overloaded, RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.raft.core import (
     NOBODY,
@@ -24,6 +24,7 @@ from raftwood.raft.core import (
 )
 from raftwood.raft.core.errors import LocalMessageRefused
 from raftwood.raft.host.applying import Applier
+from raftwood.raft.host.chatter import is_chatter, wakes
 from raftwood.raft.host.group_storage import GroupStorage
 from raftwood.raft.host.proposals import Batch, Proposals
 from raftwood.raft.host.reads import ReadDone, Reads
@@ -63,13 +64,20 @@ class Replica:
         """Restored and replayed: from now on it takes messages, votes and stands."""
         self.is_halted = False
         self.is_fetching = False
+        self.is_saving = False
+        self.is_installing = False
+        self.snapshot_index = 0
+        """The newest snapshot that was asked for; the next one comes so many entries later."""
         self.bytes_since_state = 0
         self.backlog: deque[Message] = deque()
         """Writes that the log refused; later ones wait behind them."""
         self.tickets: deque[Ticket] = deque()
         """Writes that are not durable yet, or whose snapshot is not restored yet."""
+        self.backlog_ticks = 0
         self.idle_ticks = 0
         self.is_asleep = False
+        self.is_removed = False
+        """A leader said so; the log itself will not, for nobody sends to this store any more."""
 
     # Who leads
 
@@ -102,8 +110,10 @@ class Replica:
 
     def receive(self, message: Message, runs: list[tuple[EncodedRun, list[Entry]]]) -> None:
         """A message of a peer."""
-        self.idle_ticks = 0
-        self.is_asleep = False
+        if not is_chatter(message):
+            self.idle_ticks = 0
+        if self.is_asleep and wakes(message):
+            self.is_asleep = False
         for run, entries in runs:
             self.book.remember(run, entries)
         self.step(message)
@@ -114,25 +124,36 @@ class Replica:
         except (UnknownPeer, ProposalDropped, LocalMessageRefused) as error:
             _log.debug("message ignored", group=self.group, reason=error.message)
 
-    def propose(self, batch: Batch) -> None:
-        """Take a batch into the queue; raises what refuses it, with nothing changed."""
+    def propose(self, *batches: Batch) -> None:
+        """Take batches into the queue; raises what refuses them, with nothing changed."""
         if not self.is_leader:
             raise self.not_leader()
+        if self.backlog:
+            raise DiskFull(f"the store's disk has no room for group {self.group}: try again later")
         waiting = self.proposals.size_bytes
-        if waiting and waiting + batch.size_bytes > self.settings.proposal_bytes_max:
+        size = sum(batch.size_bytes for batch in batches)
+        if waiting and waiting + size > self.settings.proposal_bytes_max:
             raise Overloaded(
                 f"{waiting} bytes wait to be committed in group {self.group}: try again later"
             )
-        self.idle_ticks = 0
-        self.is_asleep = False
-        self.proposals.add(batch)
+        self.wake()
+        for batch in batches:
+            self.proposals.add(batch)
 
     def read(self, done: ReadDone) -> None:
         if len(self.reads) >= self.settings.reads_waiting_max:
             raise Overloaded(f"{len(self.reads)} reads wait in group {self.group}: try again later")
+        self.wake()
+        self.reads.add(done)
+
+    def wake(self) -> None:
         self.idle_ticks = 0
         self.is_asleep = False
-        self.reads.add(done)
+
+    def was_removed(self, term: int) -> None:
+        if term >= self.term and not self.is_leader:
+            self.is_removed = True
+            self.is_asleep = False
 
     def tick(self) -> None:
         self.idle_ticks += 1
@@ -192,6 +213,29 @@ class Replica:
         self.storage.cache.shrink(
             applied=self.applier.applied, bytes_max=self.settings.entry_cache_bytes_max
         )
+
+    def best_follower(self) -> int:
+        """The voter to hand over to: heard from, and with most of the log; 0 for none."""
+        raft = self.node.raft
+        best, best_match = NOBODY, -1
+        for node, progress in raft.tracker.progress.items():
+            is_fit = node != raft.id and not progress.is_learner and progress.recently_active
+            if is_fit and progress.match > best_match:
+                best, best_match = node, progress.match
+        return best
+
+    async def committed(self, first_index: int, bytes_max: int) -> tuple[list[Entry], int]:
+        """Applied entries from an index on, from disk, and the index after them."""
+        head = self.storage.first_index()
+        if not head <= first_index <= self.applied + 1:
+            raise OutOfRange(
+                f"group {self.group} holds entries {head} to {self.applied} here, not {first_index}"
+            )
+        if first_index > self.applied:
+            return [], first_index
+        entries = await self.storage.read(first_index, bytes_max)
+        found = [each for each in entries if first_index <= each.index <= self.applied]
+        return found, found[-1].index + 1
 
     def refuse_all(self, error: RaftwoodError) -> None:
         self.proposals.refuse_all(error)

@@ -41,7 +41,7 @@ WINDOW: Final = 1024
 """How far a session's sequences may be ahead of what its client acknowledged."""
 RESULT_BYTES_MAX: Final = 64 << 10
 SESSION_BYTES_MAX: Final = 1 << 20
-"""What the results kept for one session add up to; a larger one is not kept for a repetition."""
+"""What the results kept for one session add up to, errors apart; more are not kept."""
 MESSAGE_CHARACTERS_MAX: Final = 1000
 IDLE_MS_MIN: Final = 10_000
 """How long a session was not used before another one may take its place."""
@@ -52,6 +52,7 @@ TABLE_VERSION: Final = 1
 _NORMAL: Final = EntryKind.NORMAL
 _CONTROL: Final = EntryKind.CONTROL
 _UNSEEN: Final = -1
+_DAMAGED: Final = "a snapshot's session table cannot be read: remove this replica and add it anew"
 
 
 class _Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -80,22 +81,19 @@ class _Session:
         self.kept_bytes = 0
 
     def keep(self, sequence: int, result: Any) -> None:
-        kept: _Kept
         if isinstance(result, bytes):
-            kept = result
+            size = len(result)
+            fits = size <= RESULT_BYTES_MAX and self.kept_bytes + size <= SESSION_BYTES_MAX
+            if fits:
+                self.kept_bytes += size
+            self.kept[sequence] = result if fits else None
         elif isinstance(result, RaftwoodError):
-            kept = _Failure(result.code, result.message[:MESSAGE_CHARACTERS_MAX])
+            self.kept[sequence] = _Failure(result.code, result.message[:MESSAGE_CHARACTERS_MAX])
         else:
             raise InvariantViolated(
                 f"a state machine answered a session's command with a {type(result).__name__}: "
                 f"it has to be bytes or a RaftwoodError"
             )
-        size = _size(kept)
-        if size > RESULT_BYTES_MAX or self.kept_bytes + size > SESSION_BYTES_MAX:
-            kept = None
-        else:
-            self.kept_bytes += size
-        self.kept[sequence] = kept
 
     def forget(self, acknowledged: int) -> None:
         """Drop the results that the client has, or has given up."""
@@ -106,9 +104,8 @@ class _Session:
             gone = [sequence for sequence in kept if sequence <= acknowledged]
         for sequence in gone:
             result = kept.pop(sequence, None)
-            if result is not None:
-                assert not isinstance(result, int)
-                self.kept_bytes -= _size(result)
+            if isinstance(result, bytes):
+                self.kept_bytes -= len(result)
         self.forgotten = acknowledged
 
     def stored(self) -> "_StoredSession":
@@ -132,12 +129,6 @@ class _Session:
                 f"too large to be kept: read what it changed"
             )
         return error_class(kept.code)(kept.message)
-
-
-def _size(kept: _Kept) -> int:
-    if kept is None:
-        return 0
-    return len(kept) if isinstance(kept, bytes) else len(kept.message)
 
 
 class Plan:
@@ -335,9 +326,11 @@ class SessionTable:
                 each.number, each.nonce, used_ms=each.used_ms, acknowledged=each.acknowledged
             )
             session.kept = dict(each.kept)
-            session.kept_bytes = sum(_size(kept) for _, kept in each.kept)
+            session.kept_bytes = sum(len(kept) for _, kept in each.kept if isinstance(kept, bytes))
             table._sessions[each.number] = session
             table._nonces[each.nonce] = each.number
+        if not len(table._sessions) == len(table._nonces) == len(stored.sessions):
+            raise StoreDamaged(_DAMAGED)
         return table
 
 
@@ -351,6 +344,4 @@ def _stored(data: bytes) -> _StoredTable:
             )
         return _decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreDamaged(
-            "a snapshot's session table cannot be read: remove this replica and add it anew"
-        ) from error
+        raise StoreDamaged(_DAMAGED) from error

@@ -42,6 +42,7 @@ class Turns:
         send_snapshot: Callable[[Replica, Message], None],
         install_snapshot: Callable[[Replica, Snapshot, Callable[[], None]], None],
         fetch: Callable[[Replica], None],
+        applied: Callable[[Replica], None],
     ) -> None:
         self._environment = environment
         self._log = log
@@ -50,6 +51,7 @@ class Turns:
         self._send_snapshot = send_snapshot
         self._install_snapshot = install_snapshot
         self._fetch = fetch
+        self._applied = applied
         self._loop = asyncio.get_running_loop()
         self._dirty: list[Replica] = []
         self._held: list[Replica] = []
@@ -75,9 +77,10 @@ class Turns:
     def _run(self) -> None:
         self._is_scheduled = False
         if not self._is_closed:
-            self._guarded(self._turn)
+            self.guarded(self._turn)
 
-    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
+    def guarded(self, work: Callable[..., None], *arguments: object) -> None:
+        """Do work on replicas; whatever fails in it ends the process."""
         try:
             work(*arguments)
         except Exception as error:
@@ -99,7 +102,8 @@ class Turns:
             self._write(writes)
         for replica, message in applies:
             replica.apply(message)
-            if replica.node.has_ready():
+            self._applied(replica)
+            if replica.is_serving and replica.node.has_ready():
                 self.mark(replica)
         for replica in dirty:
             replica.book.clear()
@@ -213,7 +217,7 @@ class Turns:
     def _durable(self, tickets: list[tuple[Replica, Ticket]]) -> None:
         self._in_flight -= 1
         if not self._is_closed:
-            self._guarded(self._complete, tickets)
+            self.guarded(self._complete, tickets)
 
     def _complete(self, tickets: list[tuple[Replica, Ticket]]) -> None:
         for replica, ticket in tickets:
@@ -230,7 +234,7 @@ class Turns:
 
     def _installed(self, replica: Replica, ticket: Ticket) -> None:
         ticket.is_done = True
-        self._guarded(self._release, replica)
+        self.guarded(self._release, replica)
 
     def _release(self, replica: Replica) -> None:
         tickets = replica.tickets

@@ -16,12 +16,15 @@ from raftwood.base.errors import (
     NotFound,
     NotLeader,
     Overloaded,
+    ProtocolError,
     RaftwoodError,
     SessionExpired,
     Unavailable,
 )
 from raftwood.net import Method, Payload
 from raftwood.raft.host.control import NONCE_BYTES, decode_session
+from raftwood.raft.host.sessions import WINDOW
+from raftwood.raft.remote.admin import RaftAdmin
 from raftwood.raft.remote.protocol import (
     PROPOSE,
     READ,
@@ -37,6 +40,7 @@ from raftwood.raft.remote.stores import ClientNetwork, Stores
 ATTEMPT_MS = 2_000
 """After so long without an answer another store is asked."""
 BATCH_BYTES_MAX = 1 << 20
+BATCH_COMMANDS_MAX = WINDOW // 4
 WAITING_MAX = 100_000
 _PAUSE_FIRST_S, _PAUSE_LONGEST_S = 0.005, 0.25
 
@@ -74,9 +78,10 @@ class _Batch:
 class _Session:
     """A client's numbers in one group."""
 
-    __slots__ = ("next_sequence", "number", "registering", "under_way")
+    __slots__ = ("freed", "next_sequence", "number", "registering", "under_way")
 
     def __init__(self) -> None:
+        self.freed = asyncio.Event()
         self.number = 0
         self.registering: asyncio.Task[int] | None = None
         self.next_sequence = 1
@@ -86,6 +91,20 @@ class _Session:
     @property
     def acknowledged(self) -> int:
         return next(iter(self.under_way), self.next_sequence) - 1
+
+    async def take(self, count: int) -> int:
+        """The first of so many sequences, once the group's window has room for them."""
+        while self.next_sequence + count - 1 > self.acknowledged + WINDOW:
+            self.freed.clear()
+            await self.freed.wait()
+        first = self.next_sequence
+        self.next_sequence += count
+        self.under_way[first] = None
+        return first
+
+    def give_back(self, first: int) -> None:
+        self.under_way.pop(first, None)
+        self.freed.set()
 
 
 class AsyncRaftClient:
@@ -97,6 +116,7 @@ class AsyncRaftClient:
         self._environment = environment
         self._loop = asyncio.get_running_loop()
         self._stores = Stores(environment, network, stores)
+        self.admin = RaftAdmin(self._stores)
         self._open: dict[tuple[int, bool], _Batch] = {}
         self._sessions: dict[int, _Session] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -131,7 +151,11 @@ class AsyncRaftClient:
             raise Overloaded(f"{self._waiting} commands wait for an answer: wait for some")
         key = (group, exactly_once)
         batch = self._open.get(key)
-        if batch is None or batch.size + len(command) > BATCH_BYTES_MAX:
+        if (
+            batch is None
+            or batch.size + len(command) > BATCH_BYTES_MAX
+            or len(batch.commands) >= BATCH_COMMANDS_MAX
+        ):
             batch = self._open[key] = _Batch(self._loop.time() + timeout_ms / 1000)
             self._loop.call_soon(self._send, group, exactly_once, batch)
         future: asyncio.Future[bytes] = self._loop.create_future()
@@ -154,9 +178,10 @@ class AsyncRaftClient:
         else:
             answer.add_done_callback(partial(self._answered_once, group, batch))
 
-    def _attempt(self, group: int, batch: _Batch, timeout_ms: int) -> "asyncio.Future[Payload]":
+    def _attempt(
+        self, group: int, batch: _Batch, timeout_ms: int, session: _Session | None = None
+    ) -> "asyncio.Future[Payload]":
         batch.attempts += 1
-        session = self._sessions[group] if batch.session else None
         proposal = Proposal(
             group,
             batch.commands,
@@ -222,33 +247,36 @@ class AsyncRaftClient:
             self._end(batch, error)
 
     async def _drive_in_session(self, group: int, batch: _Batch) -> RaftwoodError | None:
-        session = self._sessions.get(group)
-        if session is None:
-            session = self._sessions[group] = _Session()
-        batch.session = session.number or await self._register(group, session, batch.deadline)
-        batch.first_sequence = session.next_sequence
-        session.next_sequence += len(batch.commands)
-        session.under_way[batch.first_sequence] = None
-        try:
-            return await self._attempts(group, batch)
-        except SessionExpired as error:
-            self._sessions.pop(group, None)
-            return error
-        finally:
-            session.under_way.pop(batch.first_sequence, None)
+        while True:
+            session = self._sessions.get(group)
+            if session is None:
+                session = self._sessions[group] = _Session()
+            batch.session = session.number or await self._register(group, session, batch.deadline)
+            batch.first_sequence = await session.take(len(batch.commands))
+            try:
+                return await self._attempts(group, session, batch)
+            except SessionExpired as error:
+                if self._sessions.get(group) is session:
+                    del self._sessions[group]
+                if batch.attempts > 1:
+                    return error  # an earlier attempt may have been carried out
+                batch.attempts = 0
+            finally:
+                session.give_back(batch.first_sequence)
 
-    async def _attempts(self, group: int, batch: _Batch) -> RaftwoodError | None:
+    async def _attempts(self, group: int, session: _Session, batch: _Batch) -> RaftwoodError | None:
         pause_s = _PAUSE_FIRST_S
         while True:
             remaining_ms = self._remaining_ms(batch.deadline)
             if remaining_ms <= 0:
                 return DeadlineExceeded(f"group {group} did not answer in time")
             try:
-                answer = await self._attempt(group, batch, min(remaining_ms, ATTEMPT_MS))
+                timeout_ms = min(remaining_ms, ATTEMPT_MS)
+                answer = await self._attempt(group, batch, timeout_ms, session)
             except (Unavailable, DeadlineExceeded, NotFound) as error:
                 self._note(group, error)
             else:
-                self._succeed(batch, answer)
+                self._succeed(batch, answer, is_session=True)
                 return None
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
@@ -301,14 +329,16 @@ class AsyncRaftClient:
         elif not isinstance(error, Overloaded):
             self._stores.try_another(group)
 
-    def _succeed(self, batch: _Batch, answer: Payload) -> None:
+    def _succeed(self, batch: _Batch, answer: Payload, *, is_session: bool = False) -> None:
         try:
             results = decode_results(answer)
             if len(results) != len(batch.futures):
-                raise Unavailable("a store answered another number of commands than were sent")
+                raise ProtocolError("a store answered another number of commands than were sent")
         except RaftwoodError as error:
             self._end(batch, error)
             return
+        if is_session and isinstance(results[0], SessionExpired):
+            raise results[0]
         self._waiting -= len(batch.futures)
         batch.succeed(results)
 

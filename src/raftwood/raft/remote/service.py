@@ -7,6 +7,7 @@ from raftwood.net import Call, Payload, Service
 from raftwood.raft.core import EntryKind
 from raftwood.raft.host.control import encode_command, encode_register
 from raftwood.raft.host.host import Host
+from raftwood.raft.remote.admin import RaftAdminService
 from raftwood.raft.remote.protocol import (
     PROPOSE,
     READ,
@@ -19,7 +20,7 @@ from raftwood.raft.remote.protocol import (
 
 COMMANDS_MAX = 16_384
 """In one proposal."""
-SESSIONS_MAX = 4_096
+SESSIONS_MAX = 1_024
 """Of one group."""
 
 
@@ -33,6 +34,7 @@ class RaftService:
         service.fast(PROPOSE, self._propose)
         service.task(READ, self._read)
         service.task(REGISTER, self._register)
+        RaftAdminService(self._host).register(service)
 
     def _propose(self, call: Call, payload: Payload) -> None:
         proposal = decode_proposal(payload)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, NotFound
 from raftwood.net import (
     Backoff,
     Channel,
@@ -85,6 +85,16 @@ class Stores:
             )
 
         return dial
+
+    def known(self) -> list[int]:
+        return sorted(self._channels)
+
+    async def connected(self, store: int, timeout_ms: int) -> Channel:
+        """The channel to one store, once it is connected."""
+        if store not in self._channels:
+            raise NotFound(f"the address of store {store} is not known: give it")
+        await self._channels[store].connected(timeout_ms)
+        return self._channels[store]
 
     def leader(self, group: int) -> Channel:
         """The channel to whoever leads the group, as far as is known: else some store."""

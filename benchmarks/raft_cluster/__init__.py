@@ -1,0 +1,1 @@
+"""Raft on three nodes against etcd and dragonboat; see __main__ for its command."""

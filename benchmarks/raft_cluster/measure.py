@@ -1,0 +1,144 @@
+"""One measurement each: a load, a leader's death, and groups that have nothing to do."""
+
+import contextlib
+import json
+import pathlib
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from benchmarks.raft_cluster.cluster import Cluster, ClusterFailed
+from benchmarks.raft_cluster.system import NODES, Load, System
+
+LOAD_EXTRA_S = 60.0
+"""How much longer than asked a load may take before it is given up."""
+ATTEMPTS = 2
+SETTLE_S = 3.0
+FEW_GROUPS = 2
+"""What memory is compared with; more than one, since a system may treat a single one apart."""
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU is per append; that of the followers is their mean.
+
+    With many groups "leader" is the node that leads the first one: all three lead some.
+    """
+
+    appends_per_second: float
+    megabytes_per_second: float
+    p50_ms: float
+    p99_ms: float
+    leader_cpu_us: float
+    follower_cpu_us: float
+    client_cpu_us: float
+
+
+class Idle(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the worst of the three nodes."""
+
+    cpu_percent: float
+    kilobytes_per_group: float
+    restart_to_all_leaders_s: float
+
+
+def measure_load(system: System, folder: pathlib.Path, groups: int, load: Load) -> Figures:
+    """A fresh cluster under load; another one if that fails or its leader changes meanwhile."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _measure_once(system, folder, groups, load)
+        except ClusterFailed:
+            if attempt == ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _measure_once(system: System, folder: pathlib.Path, groups: int, load: Load) -> Figures:
+    with Cluster(system, folder=folder, groups=groups) as cluster:
+        cluster.settle()
+        leader = cluster.leader()
+        with _running(cluster, load, leader) as lines:
+            _expect(next(lines), "warm")
+            before = cluster.cpu_s()
+            result = _expect(next(lines), "result")
+            spent = [b - a for a, b in zip(before, cluster.cpu_s(), strict=True)]
+        # The leaders of many groups are spread, and one that moves changes little.
+        if groups == 1 and cluster.leader() != leader:
+            raise ClusterFailed(f"{system.name}: the leader has changed under load")
+        return _figures(result, spent, leader, load)
+
+
+def measure_failover(system: System, folder: pathlib.Path, load: Load) -> float:
+    """Milliseconds from the leader's death under load to the first acked write sent after it."""
+    with Cluster(system, folder=folder) as cluster:
+        leader = cluster.leader()
+        killing = msgspec.structs.replace(load, kill=cluster.process_id(leader))
+        with _running(cluster, killing, leader) as lines:
+            _expect(next(lines), "warm")
+            return float(_expect(next(lines), "failover")["first_ack_ms"])
+
+
+def measure_idle(system: System, folder: pathlib.Path, groups: int, seconds: float) -> Idle:
+    with Cluster(system, folder=folder, groups=FEW_GROUPS) as cluster:
+        time.sleep(SETTLE_S)
+        few = cluster.resident_bytes()
+    with Cluster(system, folder=folder, groups=groups) as cluster:
+        time.sleep(SETTLE_S)
+        before, began = cluster.cpu_s(), time.monotonic()
+        time.sleep(seconds)
+        elapsed = time.monotonic() - began
+        spent = [b - a for a, b in zip(before, cluster.cpu_s(), strict=True)]
+        many = cluster.resident_bytes()
+        cluster.stop()
+        restart_s = cluster.start()
+    grown = max(b - a for a, b in zip(few, many, strict=True))
+    return Idle(
+        cpu_percent=max(spent) / elapsed * 100,
+        kilobytes_per_group=grown / (groups - FEW_GROUPS) / 1000,
+        restart_to_all_leaders_s=restart_s,
+    )
+
+
+def _figures(result: dict[str, Any], spent: list[float], leader: int, load: Load) -> Figures:
+    count, rate = result["count"], result["count"] / result["elapsed_s"]
+    followers = sum(cpu for node, cpu in enumerate(spent) if node != leader) / (NODES - 1)
+    return Figures(
+        appends_per_second=rate,
+        megabytes_per_second=rate * load.payload_bytes / 1e6,
+        p50_ms=result["p50_ms"],
+        p99_ms=result["p99_ms"],
+        leader_cpu_us=spent[leader] / count * 1e6,
+        follower_cpu_us=followers / count * 1e6,
+        client_cpu_us=result["client_cpu_s"] / count * 1e6,
+    )
+
+
+@contextlib.contextmanager
+def _running(cluster: Cluster, load: Load, leader: int) -> Iterator[Iterator[str]]:
+    """The lines that a load prints; the process has ended afterwards."""
+    command = cluster.system.load_command(cluster.layout, load, leader)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        limit = threading.Timer(load.warm_s + load.seconds + LOAD_EXTRA_S, process.kill)
+        limit.start()
+        try:
+            yield _lines(process)
+            process.wait(LOAD_EXTRA_S)
+        finally:
+            limit.cancel()
+            process.kill()
+
+
+def _lines(process: "subprocess.Popen[str]") -> Iterator[str]:
+    assert process.stdout is not None
+    yield from process.stdout
+    raise ClusterFailed(f"the load ended early, with status {process.wait()}")
+
+
+def _expect(line: str, event: str) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(line)
+    if said.get("event") != event:
+        raise ClusterFailed(f"the load says {line.strip()} where {event!r} is due")
+    return said

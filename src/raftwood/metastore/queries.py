@@ -1,0 +1,135 @@
+"""Questions to a replicated metastore and their answers, as bytes; both are bounded in size."""
+
+from typing import TypeVar
+
+import msgspec
+
+from raftwood.base.errors import InternalError, InvalidInput, RaftwoodError, error_class
+from raftwood.base.seams import Change, KeyRange, MetaStatus, Versioned
+from raftwood.metastore.commands import Failed, failed
+from raftwood.metastore.rules import MetaState
+
+ANSWER_BYTES_MAX = 1 << 20
+"""Keys and values in one answer; a single one may be larger."""
+
+
+class Get(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """One key."""
+
+    key: str
+
+
+class Range(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Keys in order; the answer may end before the limit, and then says where to read on."""
+
+    prefix: str
+    start: str
+    end: str | None
+    limit: int
+
+
+class Changes(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Changes after a version, about so many at the most; those of one version come together."""
+
+    prefix: str
+    after_version: int
+    limit: int
+
+
+class Describe(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Figures."""
+
+
+Query = Get | Range | Changes | Describe
+
+
+class Found(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """A key's value, if there is one."""
+
+    value: Versioned | None
+
+
+class Ranged(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """A part of a range."""
+
+    range: KeyRange
+
+
+class Changed(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Changes by version; nothing else below the prefix has changed up to `version`."""
+
+    changes: tuple[tuple[Change, ...], ...]
+    version: int
+
+
+class Described(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Figures."""
+
+    status: MetaStatus
+
+
+Answer = Found | Ranged | Changed | Described
+AnswerType = TypeVar("AnswerType", Found, Ranged, Changed, Described)
+
+_encoder = msgspec.msgpack.Encoder()
+_queries: msgspec.msgpack.Decoder[Query] = msgspec.msgpack.Decoder(Query)
+_answers: msgspec.msgpack.Decoder[Answer | Failed] = msgspec.msgpack.Decoder(Answer | Failed)
+
+
+def encode_query(query: Query) -> bytes:
+    return _encoder.encode(query)
+
+
+def answer(state: MetaState, query: bytes) -> bytes:
+    """Answer a question from a state; an error is an answer, too."""
+    said: Answer | Failed
+    try:
+        said = _answer(state, _queries.decode(query))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        said = failed(InvalidInput(f"not a question to the metastore: {error}"))
+    except RaftwoodError as error:
+        said = failed(error)
+    return _encoder.encode(said)
+
+
+def decode_answer(data: bytes, expected: type[AnswerType]) -> AnswerType:
+    """The answer, or the error that it tells of, raised."""
+    said = _answers.decode(data)
+    if isinstance(said, Failed):
+        raise error_class(said.code)(said.message)
+    if not isinstance(said, expected):
+        raise InternalError(f"the metastore answered {said!r:.80} to another question")
+    return said
+
+
+def _answer(state: MetaState, query: Query) -> Answer:
+    match query:
+        case Get(key):
+            return Found(state.get(key))
+        case Range(prefix, start, end, limit):
+            found = state.range(prefix=prefix, start=start, end=end, limit=limit)
+            return Ranged(_first_part(found))
+        case Changes(prefix, after_version, limit):
+            return _changed(state, prefix, after_version=after_version, limit=limit)
+        case Describe():
+            return Described(state.status())
+
+
+def _first_part(found: KeyRange) -> KeyRange:
+    size = 0
+    for position, entry in enumerate(found.entries):
+        size += len(entry.key) + len(entry.value)
+        if size > ANSWER_BYTES_MAX and position:
+            return KeyRange(found.entries[:position], found.version, entry.key)
+    return found
+
+
+def _changed(state: MetaState, prefix: str, *, after_version: int, limit: int) -> Changed:
+    groups = state.changes(prefix, after_version=after_version)
+    count = size = 0
+    for position, group in enumerate(groups):
+        count += len(group)
+        size += sum(len(change.key) + len(change.value or b"") for change in group)
+        if position and (count > limit or size > ANSWER_BYTES_MAX):
+            return Changed(tuple(groups[:position]), groups[position - 1][0].version)
+    return Changed(tuple(groups), state.version)

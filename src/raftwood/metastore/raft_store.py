@@ -1,0 +1,162 @@
+"""`RaftMetaStore`: the metastore of a raft group, seen from a client.
+
+A watch asks again and again, with a pause that grows while nothing changes. A question that waits
+at the server for a change may take its place one day.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Protocol
+
+from raftwood.base.errors import InvalidInput, RaftwoodError, ShuttingDown
+from raftwood.base.seams import (
+    Change,
+    Compare,
+    Entry,
+    KeyOperation,
+    KeyRange,
+    MetaStatus,
+    Outcome,
+    RemoveKey,
+    SetKey,
+    Versioned,
+)
+from raftwood.metastore import commands, queries
+from raftwood.metastore.commands import TTL_MS_MAX, Command, Done
+from raftwood.metastore.queries import AnswerType, Query
+from raftwood.metastore.state_machine import STEP_MS_MAX, encode_command
+
+PAUSE_MS_MIN = 50
+PAUSE_MS_MAX = 500
+CHANGES_MAX = 1000
+FAILURES_MAX = 10
+"""How often in a row a watch that finds nobody asks once more."""
+TIMEOUT_MS = 10_000
+_TTL_MS_MAX = TTL_MS_MAX - STEP_MS_MAX
+
+
+class GroupClient(Protocol):
+    """What finds a group's leader and talks to it."""
+
+    def propose(self, group: int, command: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
+        """The result of a command, which is applied exactly once."""
+        ...
+
+    def read(self, group: int, query: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
+        """The answer from a state with all that was answered to anybody before the call."""
+        ...
+
+
+class RaftMetaStore:
+    """A `MetaStore`; the client stays its owner's."""
+
+    def __init__(self, client: GroupClient, group: int, *, timeout_ms: int = TIMEOUT_MS) -> None:
+        self._client = client
+        self._group = group
+        self._timeout_ms = timeout_ms
+        self._closed = asyncio.Event()
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise ShuttingDown(f"the metastore of group {self._group} is closed")
+
+    async def _execute(self, command: Command) -> bytes:
+        self._check_open()
+        commands.check_command(command)
+        return await self._client.propose(
+            self._group, encode_command(command), timeout_ms=self._timeout_ms
+        )
+
+    async def _ask(self, query: Query, expected: type[AnswerType]) -> AnswerType:
+        self._check_open()
+        data = await self._client.read(
+            self._group, queries.encode_query(query), timeout_ms=self._timeout_ms
+        )
+        return queries.decode_answer(data, expected)
+
+    async def get(self, key: str) -> Versioned | None:
+        return (await self._ask(queries.Get(key), queries.Found)).value
+
+    async def range(
+        self, *, prefix: str = "", start: str = "", end: str | None = None, limit: int = 1000
+    ) -> KeyRange:
+        """A large range is read in parts: later ones may show changes after its version."""
+        entries: list[Entry] = []
+        version: int | None = None
+        while True:
+            query = queries.Range(prefix, start, end, limit - len(entries))
+            part = (await self._ask(query, queries.Ranged)).range
+            entries += part.entries
+            # The first part's, so that a watch after it tells whatever the later ones missed.
+            version = part.version if version is None else version
+            if part.next_start is None or len(entries) >= limit:
+                return KeyRange(tuple(entries), version, part.next_start)
+            start = part.next_start
+
+    async def compare_and_set(
+        self, key: str, value: bytes | None, *, version: int, lease: int = 0
+    ) -> int | None:
+        if value is None and not version:
+            raise InvalidInput(f"key {key!r} cannot be removed while it is absent: name a version")
+        operation = RemoveKey(key) if value is None else SetKey(key, value, lease)
+        outcome = await self.transact((Compare(key, version),), (operation,))
+        return outcome.version if outcome.held else None
+
+    async def transact(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[KeyOperation],
+        otherwise: Sequence[KeyOperation] = (),
+    ) -> Outcome:
+        command = commands.Transact(tuple(compares), tuple(then), tuple(otherwise))
+        return commands.outcome(await self._execute(command))
+
+    async def grant_lease(self, *, ttl_ms: int) -> int:
+        if not 1 <= ttl_ms <= _TTL_MS_MAX:
+            raise InvalidInput(f"a lease of {ttl_ms} ms: give 1 to {_TTL_MS_MAX}")
+        # The group's time may take a step right after this that began long before.
+        command = commands.GrantLease(ttl_ms + STEP_MS_MAX)
+        result = commands.decode_result(await self._execute(command))
+        assert isinstance(result, Done)
+        return result.lease
+
+    async def keep_alive(self, lease: int) -> None:
+        commands.decode_result(await self._execute(commands.KeepAlive(lease)))
+
+    async def revoke_lease(self, lease: int) -> None:
+        commands.decode_result(await self._execute(commands.RevokeLease(lease)))
+
+    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+        pause_ms, failures = PAUSE_MS_MIN, 0
+        while True:
+            query = queries.Changes(prefix, after_version, CHANGES_MAX)
+            try:
+                found = await self._ask(query, queries.Changed)
+            except RaftwoodError as error:
+                failures += 1
+                if not error.retriable or failures >= FAILURES_MAX:
+                    raise
+            else:
+                failures = 0
+                for changes in found.changes:
+                    yield changes
+                after_version = found.version
+                if found.changes:
+                    pause_ms = PAUSE_MS_MIN
+            await self._pause(pause_ms)
+            pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
+
+    async def _pause(self, pause_ms: int) -> None:
+        """Wait, and raise `ShuttingDown` as soon as the store is closed."""
+        try:
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._closed.wait()
+        except TimeoutError:
+            return
+        self._check_open()
+
+    async def status(self) -> MetaStatus:
+        return (await self._ask(queries.Describe(), queries.Described)).status
+
+    async def close(self) -> None:
+        self._closed.set()

@@ -1,0 +1,128 @@
+"""`MetaStateMachine`: the metastore as a raft group replicates it, over `MetaState`.
+
+Replicas read no clock. Their time is what `Advance` commands say, which the leader's store proposes
+(see `lease_ticker`): each names the time that it was counted from, so that of two that count the
+same stretch only one has an effect. The time of the group never runs faster than real time, and
+stands still while nobody leads. One step of it is bounded, and as a lease may be granted just
+before a step, whoever grants one adds the bound to the lease's time.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput, StoreDamaged, UnsupportedVersion
+from raftwood.metastore import queries
+from raftwood.metastore.commands import Command as MetaCommand
+from raftwood.metastore.commands import Done, Tick, encode, failed
+from raftwood.metastore.rules import MetaState
+from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
+
+STEP_MS_MAX = 500
+"""What one `Advance` counts at the most."""
+CHUNK_BYTES = 256 << 10
+_MAGIC = b"RWMS"
+FORMAT_VERSION = 1
+_DAMAGED = "a snapshot of the metastore cannot be read: remove this replica and add it anew"
+
+
+class Carry(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A command of `metastore.commands`, encoded."""
+
+    command: bytes
+
+
+class Advance(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Time went on; without effect where it is not what it was counted from any more."""
+
+    before_ms: int
+    now_ms: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Carry | Advance] = msgspec.msgpack.Decoder(Carry | Advance)
+_TICK = encode(Tick())
+_DONE = encode(Done())
+
+
+def encode_command(command: MetaCommand) -> bytes:
+    """A command as the group takes it; the result is for `commands.decode_result`."""
+    return _encoder.encode(Carry(encode(command)))
+
+
+def encode_advance(*, before_ms: int, now_ms: int) -> bytes:
+    return _encoder.encode(Advance(before_ms, now_ms))
+
+
+class MetaStateMachine:
+    """Commands and questions are bytes, and so are results and answers."""
+
+    def __init__(self) -> None:
+        self._state = MetaState()
+
+    @property
+    def now_ms(self) -> int:
+        """The group's time."""
+        return self._state.now_ms
+
+    @property
+    def leases(self) -> int:
+        return self._state.status().leases
+
+    def update(self, commands: Sequence[Command]) -> list[bytes]:
+        return [self._apply(command.payload) for command in commands]
+
+    def _apply(self, payload: bytes) -> bytes:
+        state = self._state
+        try:
+            command = _decoder.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return encode(failed(InvalidInput(f"not a command of the metastore: {error}")))
+        if isinstance(command, Carry):
+            return state.apply(command.command, state.now_ms)
+        elapsed_ms = command.now_ms - command.before_ms
+        if command.before_ms == state.now_ms and 0 < elapsed_ms <= STEP_MS_MAX:
+            return state.apply(_TICK, command.now_ms)
+        return _DONE
+
+    def lookup(self, query: bytes) -> bytes:
+        return queries.answer(self._state, query)
+
+    def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
+        data = self._state.snapshot()
+        yield _MAGIC + bytes([FORMAT_VERSION])
+        for offset in range(0, len(data), CHUNK_BYTES):
+            if stopped():
+                return
+            yield data[offset : offset + CHUNK_BYTES]
+
+    async def recover_from_snapshot(
+        self,
+        chunks: AsyncIterator[bytes],
+        files: Mapping[str, str],  # noqa: ARG002
+        stopped: Stopped,
+    ) -> None:
+        data = bytearray()
+        async for chunk in chunks:
+            if stopped():
+                return
+            data += chunk
+        self._state = _restored(bytes(data))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _restored(data: bytes) -> MetaState:
+    head = len(_MAGIC) + 1
+    if len(data) < head or not data.startswith(_MAGIC):
+        raise StoreDamaged(_DAMAGED)
+    if data[head - 1] != FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"a snapshot of the metastore is of version {data[head - 1]}, this program reads "
+            f"{FORMAT_VERSION}: use a newer program"
+        )
+    try:
+        return MetaState.restored(data[head:])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreDamaged(_DAMAGED) from error

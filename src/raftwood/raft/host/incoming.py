@@ -1,0 +1,148 @@
+"""What other stores say to this one: frames of raft messages, pings, and who they are."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from raftwood.base.errors import ProtocolError
+from raftwood.base.logs import get_logger
+from raftwood.net import Identity, Payload, Service
+from raftwood.raft.core import MessageKind
+from raftwood.raft.host.book import StoreBook
+from raftwood.raft.host.membership import members_of
+from raftwood.raft.host.peers import Peers
+from raftwood.raft.host.protocol import (
+    ASK_MEMBERSHIP,
+    GROUP_BYTES,
+    INTRODUCE,
+    PING,
+    RAFT_FRAME,
+    REMOVED,
+    SLEEP,
+    Introduction,
+    Removed,
+    store_of,
+)
+from raftwood.raft.host.replica import Replica
+from raftwood.raft.host.sleeping import Sleep, fall_asleep, wake_without_leader
+from raftwood.raft.host.turns import Turns
+from raftwood.raft.host.wire import decode_frame
+
+_log = get_logger("raft")
+_decode_introduction = msgspec.msgpack.Decoder(Introduction).decode
+_decode_sleep = msgspec.msgpack.Decoder(Sleep).decode
+_decode_removed = msgspec.msgpack.Decoder(Removed).decode
+_PREVOTE = MessageKind.PREVOTE
+
+
+class Incoming:
+    """Handlers for one host; nothing is taken from a store that has not introduced itself."""
+
+    def __init__(
+        self,
+        own: int,
+        replicas: Mapping[int, Replica],
+        peers: Peers,
+        book: StoreBook,
+        turns: Turns,
+    ) -> None:
+        self._own = own
+        self._replicas = replicas
+        self._peers = peers
+        self._book = book
+        self._turns = turns
+
+    def register(self, service: Service) -> None:
+        service.one_way(RAFT_FRAME, self._on_frame)
+        service.one_way(INTRODUCE, self._on_introduction)
+        service.one_way(PING, self._on_ping)
+        service.one_way(SLEEP, self._on_sleep)
+        service.one_way(REMOVED, self._on_removed)
+        service.one_way(ASK_MEMBERSHIP, self._on_question)
+
+    def _on_frame(self, peer: Identity, payload: Payload) -> None:
+        store = store_of(peer)
+        if not self._peers.heard(store):
+            return
+        replicas = self._replicas
+        mark = self._turns.mark
+        for group, message, runs in decode_frame(payload, target=self._own):
+            if message.source != store:
+                raise ProtocolError(f"store {store} speaks for store {message.source}")
+            replica = replicas.get(group)
+            if replica is None or not replica.is_serving:
+                continue
+            if message.kind is _PREVOTE:
+                self._tell_if_removed(replica, store)
+            replica.receive(message, runs)
+            mark(replica)
+
+    def _on_question(self, peer: Identity, payload: Payload) -> None:
+        """A store that finds itself in no membership asks the leader whether that is so."""
+        store = store_of(peer)
+        if not self._peers.heard(store) or len(payload) != GROUP_BYTES:
+            return
+        replica = self._replicas.get(int.from_bytes(payload, "little"))
+        if replica is not None and replica.is_serving:
+            self._tell_if_removed(replica, store)
+
+    def _tell_if_removed(self, replica: Replica, store: int) -> None:
+        """Nobody else would ever tell it: raft sends nothing to those that are not members."""
+        if replica.is_leader and store not in members_of(replica.configuration):
+            peer = self._peers.get(store)
+            if peer is not None:
+                said = Removed(replica.group, replica.term, replica.applied)
+                peer.channel.send(REMOVED, msgspec.msgpack.encode(said))
+
+    def _on_removed(self, peer: Identity, payload: Payload) -> None:
+        """This store is no member any more, says a leader that has applied more than it."""
+        store = store_of(peer)
+        try:
+            said = _decode_removed(payload)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(f"store {store} says what nobody understands") from error
+        replica = self._replicas.get(said.group)
+        if replica is not None and self._peers.heard(store) and said.applied >= replica.applied:
+            replica.was_removed(said.term)
+
+    def _on_introduction(self, peer: Identity, payload: Payload) -> None:
+        store = store_of(peer)
+        try:
+            introduction = _decode_introduction(payload)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(f"store {store} does not introduce itself") from error
+        if store not in self._peers and introduction.address:
+            # It leads a group that this store is to join.
+            self._peers.set_address(store, introduction.address)
+        known = self._peers.get(store)
+        if known is None:
+            return
+        before, known.epoch = known.epoch, None
+        self._book.admit(store, introduction.incarnation)
+        known.epoch = introduction.epoch
+        self._peers.heard(store)
+        if before is not None and before != introduction.epoch:
+            # It has started anew, and leads nothing any more.
+            self.wake_groups_of(store)
+
+    def _on_ping(self, peer: Identity, _: Payload) -> None:
+        self._peers.heard(store_of(peer))
+
+    def _on_sleep(self, peer: Identity, payload: Payload) -> None:
+        store = store_of(peer)
+        if not self._peers.heard(store):
+            return
+        try:
+            sleep = _decode_sleep(payload)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(f"store {store} names no groups to sleep") from error
+        for group, term, last_index in sleep.groups:
+            replica = self._replicas.get(group)
+            if replica is not None and replica.is_serving:
+                fall_asleep(replica, store, term, last_index)
+
+    def wake_groups_of(self, store: int) -> None:
+        """A store was lost: the groups that it led need another leader."""
+        for replica in self._replicas.values():
+            if replica.is_asleep and replica.leader == store:
+                wake_without_leader(replica)

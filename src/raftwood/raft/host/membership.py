@@ -1,0 +1,93 @@
+"""Who belongs to a group: changes as callers ask for them, and addresses that travel with them."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from raftwood.base.errors import Conflict, InvalidInput
+from raftwood.raft.core import (
+    ChangeStep,
+    ChangeV2,
+    ConfState,
+    Entry,
+    StepKind,
+    change_of,
+)
+
+
+class MemberAction(StrEnum):
+    """What happens to one store."""
+
+    ADD_VOTER = "add-voter"
+    """Also makes a voter of a learner."""
+    ADD_LEARNER = "add-learner"
+    """Also makes a learner of a voter."""
+    REMOVE = "remove"
+
+
+class MemberStep(msgspec.Struct, frozen=True, array_like=True):
+    """One store's part in a change; several together go through a joint configuration."""
+
+    action: MemberAction
+    store: int
+    address: str = ""
+    """Where a store that is added can be reached."""
+
+
+_KINDS = {
+    MemberAction.ADD_VOTER: StepKind.ADD_VOTER,
+    MemberAction.ADD_LEARNER: StepKind.ADD_LEARNER,
+    MemberAction.REMOVE: StepKind.REMOVE,
+}
+STEPS_MAX = 64
+_encode = msgspec.msgpack.Encoder().encode
+_decode_addresses = msgspec.msgpack.Decoder(dict[int, str]).decode
+
+
+def change_from(steps: Sequence[MemberStep], known: Mapping[int, str]) -> ChangeV2:
+    """The change that carries the steps out; `known` are addresses that need not be given."""
+    if not 0 < len(steps) <= STEPS_MAX:
+        raise InvalidInput(f"a change has 1 to {STEPS_MAX} steps, not {len(steps)}")
+    addresses = {}
+    for step in steps:
+        if step.store <= 0:
+            raise InvalidInput(f"{step.store} is no number of a store")
+        if step.action is MemberAction.REMOVE:
+            continue
+        address = step.address or known.get(step.store, "")
+        if not address:
+            raise InvalidInput(f"give the address of store {step.store}: nobody knows it yet")
+        addresses[step.store] = address
+    return ChangeV2(
+        tuple(ChangeStep(_KINDS[step.action], step.store) for step in steps),
+        context=_encode(addresses),
+    )
+
+
+def addresses_in(entry: Entry) -> dict[int, str]:
+    """The addresses that a change's entry carries."""
+    context = change_of(entry).context
+    return _decode_addresses(context) if context else {}
+
+
+def members_of(configuration: ConfState) -> list[int]:
+    """All stores that take part, in order."""
+    return sorted(
+        {
+            *configuration.voters,
+            *configuration.learners,
+            *configuration.voters_outgoing,
+            *configuration.learners_next,
+        }
+    )
+
+
+def checked_result(group: int, result: object) -> ConfState:
+    """What came of a change; one that did not fit became an entry without content."""
+    if not isinstance(result, ConfState):
+        raise Conflict(
+            f"the change does not fit group {group} as it is, or another change is under way: look "
+            "at its members, and try again"
+        )
+    return result

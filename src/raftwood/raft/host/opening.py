@@ -1,0 +1,179 @@
+"""Starting a replica: from what the store holds to one that may speak.
+
+The newest snapshot is restored and what is known to be committed is replayed before the replica
+votes, stands or answers anybody.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput
+from raftwood.disk.segment_log import DropGroup, Run, SegmentLog, State
+from raftwood.raft.core import (
+    APPLY_THREAD,
+    ChangeStep,
+    ChangeV1,
+    ConfState,
+    RaftSettings,
+    RawNode,
+    StepKind,
+    change_entry,
+)
+from raftwood.raft.host.applying import Applier, OnChange
+from raftwood.raft.host.group_state import GroupState, decode_state, first_state
+from raftwood.raft.host.group_storage import GroupStorage
+from raftwood.raft.host.replica import Replica
+from raftwood.raft.host.runs import encode_run
+from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.raft.host.snapshotting import Snapshotting
+from raftwood.raft.state_machine import StateMachine
+
+FOUNDING_TERM = 1
+_REPLAY_BYTES = 4 << 20
+
+
+class Opener:
+    """Makes replicas for one host."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        log: SegmentLog,
+        settings: RaftHostSettings,
+        snapshotting: Snapshotting,
+        *,
+        own: int,
+        epoch: int,
+        on_role: Callable[[Replica], None],
+        on_change: OnChange,
+    ) -> None:
+        self._environment = environment
+        self._log = log
+        self._settings = settings
+        self._snapshotting = snapshotting
+        self._own = own
+        self._read_prefix = own.to_bytes(8, "little") + epoch.to_bytes(8, "little")
+        self._on_role = on_role
+        self._on_change = on_change
+
+    def state_of(self, group: int) -> GroupState | None:
+        if group not in self._log.groups():
+            return None
+        return decode_state(group, self._log.state(group) or b"")
+
+    async def prepare(self, group: int, members: tuple[int, ...]) -> None:
+        """Note a group that is new on this store; one that is known is left as it is."""
+        known = self.state_of(group)
+        if known is not None and not known.is_removed:
+            return
+        if known is not None:
+            # It was here before: its term and vote are kept, and the leader tells the rest.
+            state = msgspec.structs.replace(first_state(), term=known.term, vote=known.vote)
+            await self._log.commit(State(group, state.encoded()))
+        elif not members:
+            await self._log.commit(State(group, first_state().encoded()))
+        elif self._own not in members:
+            raise InvalidInput(f"store {self._own} is not among the members of group {group}")
+        else:
+            await self._log.commit(*_founding_records(group, members))
+
+    async def forget(self, group: int, state: GroupState, *, is_removed: bool) -> None:
+        """Drop what the store has of a group, but for the term and vote that it gave."""
+        kept = msgspec.structs.replace(
+            first_state(), term=state.term, vote=state.vote, is_removed=is_removed
+        )
+        await self._log.commit(DropGroup(group), State(group, kept.encoded()))
+
+    async def open(self, group: int, machine: StateMachine, stopped: Callable[[], bool]) -> Replica:
+        """A replica that is restored and replayed; `StoreDamaged` where its data is bad."""
+        storage = GroupStorage(self._log, group)
+        applier = Applier(machine, storage.configuration, self._on_change)
+        await self._snapshotting.restore(group, storage, applier, stopped)
+        storage.configuration = applier.configuration
+        replica = self._new_replica(group, storage, applier)
+        await self._replay(replica, stopped)
+        return replica
+
+    def _new_replica(self, group: int, storage: GroupStorage, applier: Applier) -> Replica:
+        settings = self._settings
+        applier.node = RawNode(
+            RaftSettings(
+                node=self._own,
+                election_ticks=settings.election_ticks,
+                election_jitter=self._environment.random.randrange,
+                applied=applier.applied,
+                async_storage_writes=True,
+                message_bytes_max=settings.message_bytes_max,
+                applying_bytes_max=settings.message_bytes_max * 4,
+                inflight_bytes_max=settings.in_flight_bytes_max,
+                check_quorum=True,
+                prevote=True,
+                proposal_forwarding=False,
+                step_down_on_removal=True,
+            ),
+            storage,
+        )
+        replica = Replica(
+            group,
+            applier.node,
+            storage,
+            applier,
+            settings,
+            read_prefix=self._read_prefix,
+            on_role=self._on_role,
+        )
+        replica.snapshot_index = applier.applied
+        return replica
+
+    async def _replay(self, replica: Replica, stopped: Callable[[], bool]) -> None:
+        storage = replica.storage
+        commit = storage.state.commit
+        await storage.load_tail(max(commit, replica.applied) + 1, _REPLAY_BYTES)
+        while replica.applied < commit and not stopped():
+            if not storage.is_in_memory(replica.applied + 1):
+                await storage.fetch(replica.applied + 1, _REPLAY_BYTES)
+            for message in replica.take_ready().messages:
+                if message.target == APPLY_THREAD:
+                    replica.apply(message)
+            await asyncio.sleep(0)
+
+    def has_untold_members(self, replica: Replica) -> bool:
+        """Whether the membership stands beside the log, so that nobody who joins learns it."""
+        state = replica.storage.state
+        return bool(state.forced_voters or state.voters) and replica.applied > 0
+
+    async def force_members(self, replica: Replica) -> None:
+        """Give a group that lost its quorum the members that an operator named.
+
+        All entries that this replica has count as committed. A snapshot with the new membership
+        takes the place of the log, so that whoever joins learns of it.
+        """
+        state = replica.storage.state
+        # Without any given, the membership stays: a log of version 1 does not tell it to others.
+        voters = state.forced_voters or replica.configuration.voters
+        replica.applier.configuration = ConfState(voters=voters)
+        index = await self._snapshotting.save(replica)
+        await self._snapshotting.compact(replica, index)
+        state = msgspec.structs.replace(replica.storage.state, forced_voters=(), voters=())
+        await self._log.commit(State(replica.group, state.encoded()))
+
+
+def _founding_records(group: int, members: tuple[int, ...]) -> tuple[State, Run]:
+    """What every founder writes: the first members, as entries that are committed from the start.
+
+    So the log tells its membership by itself, whoever reads it from its beginning.
+    """
+    entries = []
+    for index, member in enumerate(sorted(members), 1):
+        entry = change_entry(ChangeV1(ChangeStep(StepKind.ADD_VOTER, member)))
+        entry.term, entry.index = FOUNDING_TERM, index
+        entries.append(entry)
+    run = encode_run(entries)
+    state = msgspec.structs.replace(first_state(), term=FOUNDING_TERM, commit=len(entries))
+    return (
+        State(group, state.encoded()),
+        Run(group, run.term, run.first_index, run.count, run.payload),
+    )

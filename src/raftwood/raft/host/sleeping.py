@@ -1,0 +1,90 @@
+"""Idle groups sleep: no ticks, no heartbeats, until there is work or their leader's store is lost.
+
+A leader lets its group sleep when all followers have all that it has. Stores ping one another, so
+that one store's loss wakes the groups that it led; whoever starts anew wakes its groups itself by
+asking who leads. A sleeping leader serves nothing without being woken: a proposal or a read sends
+messages, which wake the others.
+"""
+
+import msgspec
+
+from raftwood.raft.core.progress import ProgressState
+from raftwood.raft.host.membership import members_of
+from raftwood.raft.host.replica import Replica
+
+
+class Sleep(msgspec.Struct, frozen=True, array_like=True):
+    """Groups that their leader lets sleep: number, term and last index of each."""
+
+    groups: list[tuple[int, int, int]]
+
+
+def may_sleep(replica: Replica, idle_ticks_min: int) -> bool:
+    """Whether a leader's group has nothing to do, and every member knows all of it."""
+    raft = replica.node.raft
+    if (
+        replica.idle_ticks < idle_ticks_min
+        or not replica.is_leader
+        or replica.proposals
+        or replica.reads
+        or replica.tickets
+        or replica.backlog
+        or raft.transferee
+        or raft.log.applied != raft.log.last_index
+        or raft.tracker.members.outgoing
+    ):
+        return False
+    last = raft.log.last_index
+    return all(
+        node == raft.id
+        or (
+            progress.match == last
+            and progress.sent_commit >= last
+            and progress.state is ProgressState.REPLICATE
+        )
+        for node, progress in raft.tracker.progress.items()
+    )
+
+
+def fall_asleep(replica: Replica, leader: int, term: int, last_index: int) -> bool:
+    """A leader says that its group sleeps; answers whether this replica agrees."""
+    raft = replica.node.raft
+    agrees = (
+        raft.term == term
+        and raft.lead == leader
+        and raft.log.last_index == last_index
+        and raft.log.applied == last_index
+        and not replica.reads
+        and not replica.proposals
+    )
+    if agrees:
+        replica.is_asleep = True
+    return agrees
+
+
+def wake_without_leader(replica: Replica) -> None:
+    """The leader's store is lost: stand after a part of a timeout, since it was waited for."""
+    replica.is_asleep = False
+    replica.idle_ticks = 0
+    raft = replica.node.raft
+    raft.election_elapsed = max(raft.election_elapsed, raft.settings.election_ticks)
+
+
+class Bedtime:
+    """The groups that a host lets sleep in one tick, by the stores that have to know."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, list[tuple[int, int, int]]] = {}
+
+    def add(self, replica: Replica) -> None:
+        raft = replica.node.raft
+        replica.is_asleep = True
+        for store in members_of(replica.configuration):
+            if store != raft.id:
+                said = (replica.group, raft.term, raft.log.last_index)
+                self._groups.setdefault(store, []).append(said)
+
+    def messages(self) -> list[tuple[int, bytes]]:
+        return [
+            (store, msgspec.msgpack.encode(Sleep(groups))) for store, groups in self._groups.items()
+        ]

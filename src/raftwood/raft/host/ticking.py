@@ -1,0 +1,125 @@
+"""Time in a host: ticks of the groups that are awake, pings, and what is due now and then."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from raftwood.base.logs import get_logger
+from raftwood.raft.host.control import encode_tick
+from raftwood.raft.host.membership import members_of
+from raftwood.raft.host.peers import Peers
+from raftwood.raft.host.protocol import ASK_MEMBERSHIP, GROUP_BYTES, SLEEP
+from raftwood.raft.host.replica import Replica
+from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.raft.host.sleeping import Bedtime, may_sleep
+from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
+from raftwood.raft.host.turns import Turns
+
+_log = get_logger("raft")
+
+
+class Ticking:
+    """One task per host."""
+
+    def __init__(
+        self,
+        settings: RaftHostSettings,
+        replicas: Mapping[int, Replica],
+        peers: Peers,
+        turns: Turns,
+        transfer: SnapshotTransfer,
+        *,
+        propose: Callable[[Replica, bytes], None],
+        on_lost: Callable[[int], None],
+        on_removed: Callable[[Replica], None],
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._peers = peers
+        self._turns = turns
+        self._transfer = transfer
+        self._propose = propose
+        self._on_lost = on_lost
+        self._on_removed = on_removed
+        self._ticks = 0
+        self._session_ticks = max(1, settings.session_expiry_ms // settings.tick_ms // 4)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="ticks of the raft host")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        pause_s = self._settings.tick_ms / 1000
+        while True:
+            await asyncio.sleep(pause_s)
+            self._ticks += 1
+            for store in await self._peers.tick(self._settings.election_ticks):
+                _log.warning("store lost", store=store)
+                self._on_lost(store)
+            await self._transfer.tick()
+            self._turns.guarded(self._tick)
+
+    def _tick(self) -> None:
+        bedtime = Bedtime()
+        quiesce_ticks = self._settings.quiesce_ticks
+        for replica in list(self._replicas.values()):
+            if not replica.is_serving or replica.is_asleep:
+                continue
+            if quiesce_ticks and may_sleep(replica, quiesce_ticks):
+                # Without a tick: its heartbeat would wake the others again.
+                bedtime.add(replica)
+            else:
+                self._tick_replica(replica)
+        for store, message in bedtime.messages():
+            peer = self._peers.get(store)
+            if peer is not None:
+                peer.channel.send(SLEEP, message)
+        if self._ticks % self._session_ticks == 0:
+            self._tick_sessions()
+
+    def _tick_replica(self, replica: Replica) -> None:
+        replica.tick()
+        if replica.is_removed:
+            self._on_removed(replica)
+            return
+        self._ask_membership(replica)
+        if replica.backlog:
+            self._turns.retry(replica)
+            self._leave_leadership(replica)
+        if replica.node.has_ready() or replica.reads:
+            self._turns.mark(replica)
+
+    def _ask_membership(self, replica: Replica) -> None:
+        """A replica that is in no membership and hears nothing was removed, or is yet to be added.
+
+        Its log alone does not tell: it may still replay what was long before.
+        """
+        raft = replica.node.raft
+        if raft.id in raft.tracker.progress or replica.idle_ticks % self._settings.election_ticks:
+            return
+        for store in members_of(replica.configuration):
+            peer = self._peers.get(store)
+            if peer is not None:
+                peer.channel.send(ASK_MEMBERSHIP, replica.group.to_bytes(GROUP_BYTES, "little"))
+
+    def _leave_leadership(self, replica: Replica) -> None:
+        """A leader that cannot write for long lets another one lead."""
+        replica.backlog_ticks = replica.backlog_ticks + 1 if replica.backlog else 0
+        if replica.backlog_ticks > self._settings.election_ticks and replica.is_leader:
+            successor = replica.best_follower()
+            if successor:
+                replica.backlog_ticks = 0
+                replica.node.transfer_leadership(successor)
+
+    def _tick_sessions(self) -> None:
+        """Sessions end by replicated time, which only the leader's clock moves on."""
+        settings = self._settings
+        elapsed_ms = self._session_ticks * settings.tick_ms
+        for replica in self._replicas.values():
+            if replica.is_leader and len(replica.applier.sessions):
+                tick = encode_tick(elapsed_ms=elapsed_ms, expiry_ms=settings.session_expiry_ms)
+                self._propose(replica, tick)

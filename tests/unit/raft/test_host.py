@@ -1,0 +1,324 @@
+"""What a raft host does, capability by capability, on simulated stores."""
+
+import asyncio
+
+import msgspec
+import pytest
+from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
+
+from raftwood.base.errors import NotFound, OutOfRange
+from raftwood.raft.host.membership import MemberAction, MemberStep
+
+
+def _numbered(count: int) -> list[bytes]:
+    return [b"line %d" % number for number in range(count)]
+
+
+def test_commands_reach_all_replicas_in_order_and_reads_see_them() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 100)
+            assert await client.read(GROUP, b"count", timeout_ms=5_000) == b"100"
+        assert await cluster.agree(1, 2, 3) == _numbered(100)
+
+    run_cluster(scenario)
+
+
+def test_what_was_acked_survives_the_power_loss_of_all_stores() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 60)
+        for store in (1, 2, 3):
+            cluster.machines[store].power_off()
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 60, start=60)
+        assert await cluster.agree(1, 2, 3) == _numbered(120)
+
+    run_cluster(scenario)
+
+
+def test_another_store_leads_when_the_leader_is_killed() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 40)
+            leader = await cluster.wait_for_leader()
+            cluster.machines[leader].kill()
+            await write(client, 40, start=40)
+            assert await cluster.wait_for_leader() != leader
+            cluster.start(leader)
+            assert await cluster.agree(1, 2, 3) == _numbered(80)
+
+    run_cluster(scenario)
+
+
+def test_a_store_that_stops_hands_its_leadership_over_first() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 20)
+            leader = await cluster.wait_for_leader()
+            began = cluster.simulation.now
+            await cluster.stop(leader)
+            await write(client, 1, start=20)
+            assert cluster.simulation.now - began < 1.0, "an election timeout was waited for"
+        assert await cluster.wait_for_leader() != leader
+
+    run_cluster(scenario)
+
+
+def test_a_follower_that_was_away_gets_entries_from_the_leaders_disk() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            leader = await cluster.wait_for_leader()
+            away = next(store for store in (1, 2, 3) if store != leader)
+            cluster.machines[away].kill()
+            await write(client, 600)
+            cluster.start(away)
+            assert await cluster.agree(1, 2, 3) == _numbered(600)
+            assert cluster.hosts[away].status(GROUP).snapshots == ()
+
+    run_cluster(scenario)
+
+
+def test_a_follower_that_was_away_too_long_gets_a_snapshot() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            leader = await cluster.wait_for_leader()
+            away = next(store for store in (1, 2, 3) if store != leader)
+            cluster.machines[away].kill()
+            await write(client, 300)
+            for store in {1, 2, 3} - {away}:
+                index = await client.admin.snapshot(GROUP, store=store)
+                assert cluster.hosts[store].status(GROUP).first_index == index + 1
+            await write(client, 50, start=300)
+            cluster.start(away)
+            assert await cluster.agree(1, 2, 3) == _numbered(350)
+            assert cluster.hosts[away].status(GROUP).snapshots != ()
+            for store in (1, 2, 3):
+                cluster.machines[store].power_off()
+            cluster.start(1, 2, 3)
+            await write(client, 50, start=350)
+        assert await cluster.agree(1, 2, 3) == _numbered(400)
+
+    run_cluster(scenario)
+
+
+def test_snapshots_are_taken_and_the_log_is_cut_as_it_grows() -> None:
+    settings = msgspec.structs.replace(SETTINGS, snapshot_entries=50, snapshot_entries_kept=10)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 400)
+            await cluster.agree(1, 2, 3)
+            await cluster.until(
+                lambda: all(
+                    300 < host.status(GROUP).first_index <= host.status(GROUP).snapshots[0]
+                    for host in cluster.hosts.values()
+                )
+            )
+            assert all(len(host.status(GROUP).snapshots) == 1 for host in cluster.hosts.values())
+            for store in (1, 2, 3):
+                cluster.machines[store].kill()
+            cluster.start(1, 2, 3)
+            await write(client, 10, start=400)
+        assert await cluster.agree(1, 2, 3) == _numbered(410)
+
+    run_cluster(scenario, settings=settings)
+
+
+def test_a_store_is_added_promoted_and_another_removed() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 50)
+            await client.admin.snapshot(GROUP, store=await cluster.wait_for_leader())
+            cluster.start(4, joins=True)
+            admin = client.admin
+            step = MemberStep(MemberAction.ADD_LEARNER, 4, address(4))
+            status = await admin.change_members(GROUP, [step])
+            assert status.learners == (4,)
+            assert len(await cluster.agree(1, 4)) == 50
+            status = await admin.change_members(GROUP, [MemberStep(MemberAction.ADD_VOTER, 4)])
+            assert status.voters == (1, 2, 3, 4)
+            leader = await cluster.wait_for_leader()
+            await admin.change_members(GROUP, [MemberStep(MemberAction.REMOVE, leader)])
+            await cluster.until(lambda: GROUP not in cluster.hosts[leader].groups())
+            await write(client, 50, start=50)
+            left = [store for store in (1, 2, 3, 4) if store != leader]
+            assert await cluster.agree(*left) == _numbered(100)
+
+    run_cluster(scenario)
+
+
+def test_stores_are_replaced_together_through_a_joint_configuration() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client(1, 2, 3) as client:
+            await write(client, 30)
+            cluster.start(4, 5, joins=True)
+            await cluster.until(lambda: cluster.has_group(4))
+            leader = await cluster.wait_for_leader()
+            out = [store for store in (1, 2, 3) if store != leader]
+            steps = [MemberStep(MemberAction.ADD_VOTER, store, address(store)) for store in (4, 5)]
+            steps += [MemberStep(MemberAction.REMOVE, store) for store in out]
+            await client.admin.change_members(GROUP, steps)
+            members = tuple(sorted((leader, 4, 5)))
+            await cluster.until(lambda: cluster.hosts[4].status(GROUP).voters == members)
+            await cluster.until(lambda: not cluster.hosts[4].status(GROUP).is_joint)
+            await cluster.until(
+                lambda: all(GROUP not in cluster.hosts[store].groups() for store in out)
+            )
+            await write(client, 30, start=30)
+            assert await cluster.agree(*members) == _numbered(60)
+
+    run_cluster(scenario)
+
+
+def test_a_store_that_missed_its_removal_is_told_when_it_asks_for_votes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            leader = await cluster.wait_for_leader()
+            away = next(store for store in (1, 2, 3) if store != leader)
+            cluster.machines[away].kill()
+            await client.admin.change_members(GROUP, [MemberStep(MemberAction.REMOVE, away)])
+            cluster.start(away)
+            await cluster.until(
+                lambda: away in cluster.hosts and GROUP not in cluster.hosts[away].groups()
+            )
+            await write(client, 10, start=10)
+
+    run_cluster(scenario)
+
+
+def test_leadership_goes_to_whom_the_operator_names() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            target = (await cluster.wait_for_leader()) % 3 + 1
+            await client.admin.transfer(GROUP, target)
+            assert await cluster.wait_for_leader() == target
+            await write(client, 10, start=10)
+        assert await cluster.agree(1, 2, 3) == _numbered(20)
+
+    run_cluster(scenario)
+
+
+def test_an_idle_group_sleeps_and_wakes_for_work_and_for_a_lost_leader() -> None:
+    settings = msgspec.structs.replace(SETTINGS, quiesce_ticks=10)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+
+        def asleep() -> bool:
+            return all(
+                cluster.hosts[store].status(GROUP).is_asleep
+                for store in (1, 2, 3)
+                if cluster.machines[store].running
+            )
+
+        async with cluster.client() as client:
+            await write(client, 10)
+            await cluster.until(asleep)
+            turns = [host._turns.turn_count for host in cluster.hosts.values()]
+            await asyncio.sleep(30)
+            assert turns == [host._turns.turn_count for host in cluster.hosts.values()]
+            assert await client.read(GROUP, b"count", timeout_ms=5_000) == b"10"
+            await cluster.until(asleep)
+            await write(client, 10, start=10)
+            await cluster.until(asleep)
+            leader = await cluster.wait_for_leader()
+            cluster.machines[leader].power_off()
+            await cluster.until(lambda: cluster.leader() not in (0, leader), timeout_s=5.0)
+            await write(client, 10, start=20)
+            cluster.start(leader)
+            assert await cluster.agree(1, 2, 3) == _numbered(30)
+
+    run_cluster(scenario, settings=settings)
+
+
+def test_the_log_of_a_group_is_read_from_an_index_on() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            for start in range(0, 60, 20):
+                await write(client, 20, start=start)
+            await cluster.agree(1, 2, 3)
+            host = cluster.hosts[1]
+            entries, next_index = await host.read_log(GROUP, 1, bytes_max=100)
+            assert entries[0].index == 1
+            while next_index <= host.status(GROUP).applied:
+                more, next_index = await host.read_log(GROUP, next_index, bytes_max=100)
+                entries += more
+            assert [each.index for each in entries] == list(range(1, next_index))
+            assert sum(each.payload.endswith(b"line 7") for each in entries) == 1
+            with pytest.raises(OutOfRange, match=f"holds entries 1 to {next_index - 1}"):
+                await host.read_log(GROUP, next_index + 1)
+
+    run_cluster(scenario)
+
+
+def test_a_wiped_store_is_not_heard_under_its_old_number() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            leader = await cluster.wait_for_leader()
+            wiped = next(store for store in (1, 2, 3) if store != leader)
+            cluster.machines[wiped].power_off()
+            cluster.folders[wiped] = "/data/empty"
+            cluster.start(wiped)
+            await write(client, 10, start=10)
+            await asyncio.sleep(10)
+            assert cluster.leader() == leader
+            assert cluster.lines(wiped) == []
+
+    run_cluster(scenario)
+
+
+def test_a_group_that_does_not_run_here_is_not_found() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader()
+        with pytest.raises(NotFound):
+            cluster.hosts[1].status(77)
+
+    run_cluster(scenario)
+
+
+def test_many_commands_at_once_wait_for_the_sessions_window() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            futures = [
+                client.propose(GROUP, b"line %d" % number, timeout_ms=60_000)
+                for number in range(3_000)
+            ]
+            await asyncio.gather(*futures)
+        assert sorted(await cluster.agree(1, 2, 3)) == sorted(_numbered(3_000))
+
+    run_cluster(scenario)
+
+
+def test_a_session_that_ended_is_replaced_by_a_new_one() -> None:
+    settings = msgspec.structs.replace(SETTINGS, session_expiry_ms=4_000)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 5)
+            await cluster.until(lambda: cluster.hosts[1].status(GROUP).sessions == 1)
+            await cluster.until(lambda: cluster.hosts[1].status(GROUP).sessions == 0)
+            await write(client, 5, start=5)
+        assert await cluster.agree(1, 2, 3) == _numbered(10)
+
+    run_cluster(scenario, settings=settings)

@@ -1,0 +1,126 @@
+"""Sessions keep their promises under seeded traffic; planted bugs are found."""
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+from tests.unit.raft.session_model import Wrong, run
+
+from raftwood.base.errors import InvariantViolated
+from raftwood.raft.host import sessions
+from raftwood.raft.host.control import Register, SessionCommand
+from raftwood.raft.host.sessions import Plan, SessionTable
+
+OPERATIONS = 30_000
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sessions_do_what_the_model_says(seed: int) -> None:
+    counts = run(seed, OPERATIONS)
+    # A run in which nothing goes wrong would show nothing.
+    for name in ("overloaded", "session_expired", "conflict: was applied"):
+        assert counts[name] >= 20, counts
+    assert counts["conflict: acknowledged"] >= 200, counts
+    assert counts["bytes"] >= OPERATIONS // 3, counts
+
+
+class _ReusedNumbers(SessionTable):
+    """A new session gets the number of one that has ended."""
+
+    __slots__ = ("_free",)
+
+    def _end(self, number: int) -> None:
+        super()._end(number)
+        self._free = number
+
+    def _register(self, register: Register, index: int) -> Any:
+        free = getattr(self, "_free", 0)
+        return super()._register(register, index if free in self._sessions else free or index)
+
+
+class _RunTwice(SessionTable):
+    """A command that is twice in one batch is run twice."""
+
+    def _is_new(self, command: SessionCommand, plan: Plan, position: int) -> bool:
+        before = len(plan.repetitions)
+        is_new = super()._is_new(command, plan, position)
+        return is_new or len(plan.repetitions) > before
+
+
+class _OrderLost(SessionTable):
+    """A snapshot forgets which session was used last."""
+
+    @classmethod
+    def decoded(cls, data: bytes) -> SessionTable:
+        table = super().decoded(data)
+        table._sessions = dict(sorted(table._sessions.items()))
+        return table
+
+
+class _NoncesLost(SessionTable):
+    """A snapshot forgets who registered."""
+
+    @classmethod
+    def decoded(cls, data: bytes) -> SessionTable:
+        table = super().decoded(data)
+        for session in table._sessions.values():
+            del table._nonces[session.nonce]
+            session.nonce = session.number.to_bytes(16)
+            table._nonces[session.nonce] = session.number
+        return table
+
+
+class _ForgottenFirst(SessionTable):
+    """What is acknowledged is forgotten before the batch's results are kept."""
+
+    def finish(self, plan: Plan | None, results: Any) -> Any:
+        for session, acknowledged, _, _ in plan.steps if plan else ():
+            for sequence in [each for each in session.kept if each <= acknowledged]:
+                kept = session.kept[sequence]
+                if isinstance(kept, bytes):
+                    session.kept_bytes -= len(kept)
+                    del session.kept[sequence]
+        return super().finish(plan, results)
+
+
+def _forget_one_more(session: Any, acknowledged: int) -> None:
+    _forget(session, acknowledged)
+    session.kept.pop(acknowledged + 1, None)
+
+
+def _stored_without_results(session: Any) -> Any:
+    return msgspec.structs.replace(_stored(session), kept=())
+
+
+_forget, _stored = sessions._Session.forget, sessions._Session.stored
+
+
+def _table(mutant: type[SessionTable]) -> Callable[[], Any]:
+    return lambda: mock.patch("tests.unit.raft.session_model.SessionTable", mutant)
+
+
+MUTANTS: dict[str, Callable[[], Any]] = {
+    "a session's number is reused": _table(_ReusedNumbers),
+    "a command is run twice in one batch": _table(_RunTwice),
+    "the order of use is not snapshotted": _table(_OrderLost),
+    "nonces are not snapshotted": _table(_NoncesLost),
+    "what is kept depends on batches": _table(_ForgottenFirst),
+    "results are dropped too early": lambda: mock.patch.object(
+        sessions._Session, "forget", _forget_one_more
+    ),
+    "results are not snapshotted": lambda: mock.patch.object(
+        sessions._Session, "stored", _stored_without_results
+    ),
+    "a command does not count as use": lambda: mock.patch.object(
+        SessionTable, "_touch", return_value=None
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    with MUTANTS[name](), pytest.raises((Wrong, InvariantViolated)):
+        for seed in range(5):
+            run(seed, OPERATIONS)
