@@ -24,6 +24,7 @@ from raftwood.simulation import (
     simulate,
 )
 from tests.simulation.raft_hosts.machine import Registers
+from tests.simulation.raft_hosts.operator import Operator
 from tests.simulation.raft_hosts.store import (
     CLIENT_NETWORK,
     GROUPS,
@@ -36,7 +37,8 @@ from tests.simulation.raft_hosts.watch import Watch
 from tests.simulation.raft_hosts.witness import PromiseBroken, Witness
 from tests.simulation.raft_hosts.workload import Load, Recorder, run_client
 
-STORES = (1, 2, 3)
+FOUNDERS = (1, 2, 3)
+STORES_WITH_CHANGES = (1, 2, 3, 4, 5)
 CLIENTS = ("c1", "c2", "c3")
 FAULTS_S = 120.0
 PAUSE_S = 0.42
@@ -63,6 +65,12 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     faults_s: float = FAULTS_S
     pause_s: float = PAUSE_S
     read_share: float = 0.5
+    change_every_s: float | None = None
+    """Between two changes of members, leaders or snapshots on average; None for no changes."""
+
+    @property
+    def stores(self) -> tuple[int, ...]:
+        return FOUNDERS if self.change_every_s is None else STORES_WITH_CHANGES
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +78,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     events: list[Event]
     faults: dict[str, int]
+    changes: dict[str, int]
     faults_s: float
     terms: int
     snapshots_restored: int
@@ -113,7 +122,9 @@ class _Run:
         self._history = History(lambda: simulation.now)
         self._witness = Witness()
         self._watch = Watch(self._witness)
-        self._addresses: Mapping[int, str] = {store: address_of(store) for store in STORES}
+        self._addresses: Mapping[int, str] = {store: address_of(store) for store in cluster.stores}
+        self._founders = {store: address_of(store) for store in FOUNDERS}
+        self._operator: Operator | None = None
 
     async def run(self, profile: SwarmProfile) -> Outcome:
         """The whole course, given up at once when the watch sees a promise broken."""
@@ -130,14 +141,16 @@ class _Run:
 
     async def _course(self, profile: SwarmProfile) -> Outcome:
         simulation, cluster = self._simulation, self._cluster
-        stores = [self._start_store(store) for store in STORES]
+        stores = [self._start_store(store) for store in cluster.stores]
         until = _WARM_UP_S + cluster.faults_s
         clients = [simulation.add_node(name) for name in CLIENTS]
         load = Load(until=until, pause_s=cluster.pause_s, read_share=cluster.read_share)
         for client in clients:
             client.start(self._client(client.name, load))
         await asyncio.sleep(_WARM_UP_S)
-        injector = FaultInjector(simulation, profile, machines=stores, others=CLIENTS)
+        clients += self._start_operator(until)
+        others = [client.name for client in clients]
+        injector = FaultInjector(simulation, profile, machines=stores, others=others)
         await injector.run(until=until)
         live_after_s = await self._come_to_life()
         await self._converge(clients)
@@ -148,6 +161,7 @@ class _Run:
         return Outcome(
             events=self._history.events,
             faults=injector.counts,
+            changes=self._operator.counts if self._operator is not None else {},
             faults_s=cluster.faults_s,
             terms=self._watch.terms,
             snapshots_restored=self._witness.snapshots_restored,
@@ -158,7 +172,7 @@ class _Run:
         cluster, witness = self._cluster, self._witness
         plan = StorePlan(
             store=store,
-            members=self._addresses,
+            members=self._founders,
             machine=lambda group: cluster.machine(witness, f"store {store}", group),
             host=cluster.host,
             opened=self._watch.opened,
@@ -170,6 +184,19 @@ class _Run:
         machine = self._simulation.add_node(name_of(store))
         machine.start(program)
         return machine
+
+    def _start_operator(self, until: float) -> list[Machine]:
+        if self._cluster.change_every_s is None:
+            return []
+        operator = Operator(self._addresses, every_s=self._cluster.change_every_s)
+
+        async def program(environment: Environment) -> None:
+            await operator.run(environment, until=until)
+
+        self._operator = operator
+        machine = self._simulation.add_node("operator")
+        machine.start(program)
+        return [machine]
 
     def _client(self, name: str, load: Load) -> Callable[[Environment], Coroutine[Any, Any, None]]:
         async def program(environment: Environment) -> None:
@@ -217,10 +244,14 @@ class _Run:
         self._watch.look_once()
 
     def _is_even(self) -> bool:
-        for store, host in self._watch.hosts.items():
-            if not self._simulation.machines[name_of(store)].running:
+        for group in GROUPS:
+            members = self._watch.members(group)
+            if not members:
                 return False
-            for group in GROUPS:
+            for store in members:
+                host = self._watch.hosts[store]
+                if not self._simulation.machines[name_of(store)].running:
+                    return False
                 if group not in host.groups():
                     return False
                 machine = host._replicas[group].applier.machine
@@ -239,6 +270,11 @@ class _Run:
         await self._simulation.wait_until(lambda: not any(store.running for store in stores))
 
 
+def choose_cluster(seed: int) -> Cluster:
+    """Half of the seeds change members, some of them often."""
+    return Cluster(change_every_s=(None, 1.5, None, 5.0)[seed % 4])
+
+
 def choose_profile(seed: int) -> SwarmProfile:
     return SwarmProfile.choose(seed, allowed=(*FAULTS, *DISK_ERRORS), calm=_CALM[seed % len(_CALM)])
 
@@ -255,7 +291,7 @@ def run_hosts(
     run = assert_deterministic if twice else simulate
     return run(
         seed,
-        scenario_of(cluster or Cluster(), profile),
+        scenario_of(cluster or choose_cluster(seed), profile),
         disk=profile.disk,
         repeat_command=REPEAT_COMMAND,
         virtual_seconds_max=1200.0,

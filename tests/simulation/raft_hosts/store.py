@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -48,6 +49,8 @@ HOST_SETTINGS = RaftHostSettings(
     snapshot_chunk_bytes=4 << 10,
 )
 
+_AGENT_S = 0.5
+
 
 def name_of(store: int) -> str:
     return f"s{store}"
@@ -62,7 +65,7 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     store: int
     members: Mapping[int, str]
-    """The first stores of every group."""
+    """The first stores of every group; a store that is none of them waits to be added."""
     machine: Callable[[int], StateMachine]
     """A new state machine for a group."""
     host: type[Host] = Host
@@ -99,12 +102,16 @@ async def _serve(environment: Environment, plan: StorePlan) -> None:
         credentials = NETWORK.server_credentials(plan.store)
         async with Server(service, credentials, environment.random, SERVER_LIMITS) as server:
             await server.listen(name_of(plan.store), PORT)
-            for group in GROUPS:
-                await _start_group(host, plan, group)
-            await asyncio.get_running_loop().create_future()
+            while True:
+                await _start_groups(host, plan)
+                await asyncio.sleep(_AGENT_S)
     finally:
         await host.close()
 
 
-async def _start_group(host: Host, plan: StorePlan, group: int) -> None:
-    await host.start_group(group, lambda: plan.machine(group), members=plan.members)
+async def _start_groups(host: Host, plan: StorePlan) -> None:
+    """Start what does not run: at first all, later what was removed, so that it may be added."""
+    for group in GROUPS:
+        if group not in host.groups():
+            members = plan.members if plan.store in plan.members else None
+            await host.start_group(group, partial(plan.machine, group), members=members)

@@ -1,9 +1,11 @@
 """What is seen of the stores from outside: who leads in which term, and what the logs hold."""
 
 import asyncio
+from itertools import pairwise
 
 from raftwood.raft.core import Role
 from raftwood.raft.host.host import Host
+from raftwood.raft.host.membership import members_of
 from raftwood.raft.host.replica import Replica
 from tests.simulation.raft_hosts.witness import PromiseBroken, Witness
 
@@ -64,15 +66,27 @@ class Watch:
             return
         self._seen[store, group] = end
         entries = cache.slice(cache.first_index, cache.next_index)
-        for before, entry in zip([None, *entries], entries, strict=False):
-            term_before = replica.storage.term(entry.index - 1) if before is None else before.term
-            found = (term_before, entry.kind, entry.payload)
+        # Of the first one it is not known here which one came before.
+        for before, entry in pairwise(entries):
+            found = (before.term, entry.kind, entry.payload)
             known = self._entries.setdefault((group, entry.index, entry.term), found)
             if known != found:
                 raise PromiseBroken(
                     f"entry {entry.index} of term {entry.term} in group {group} is {found} on "
                     f"store {store} and {known} on another"
                 )
+
+    def members(self, group: int) -> tuple[int, ...]:
+        """Who belongs to a group, as its newest leader sees it; nobody where there is none."""
+        leaders = [
+            replica
+            for host in self.hosts.values()
+            for replica in host._replicas.values()
+            if replica.group == group and replica.is_leader
+        ]
+        if not leaders:
+            return ()
+        return tuple(members_of(max(leaders, key=lambda each: each.term).configuration))
 
     def describe(self) -> str:
         """What each replica says of itself, for a group that does not come to life."""
