@@ -153,6 +153,7 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
+                committed=replica.node.raft.log.committed,
                 bytes_since_state=replica.bytes_since_state,
             )
             if not plan.records:
@@ -202,6 +203,7 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
+                committed=replica.node.raft.log.committed,
                 bytes_since_state=replica.bytes_since_state,
             )
             replica.backlog.popleft()
