@@ -103,7 +103,9 @@ class Host:
             fetch=self._fetch,
             applied=self._on_applied,
         )
-        self._incoming = Incoming(self.id, self._replicas, self._peers, self._book, self._turns)
+        self._incoming = Incoming(
+            self.id, self._replicas, self._peers, self._book, self._turns, on_removed=self._leave
+        )
         self._snapshotting = Snapshotting(store.log, snapshot_files, self._peers)
         self._transfer = SnapshotTransfer(
             snapshot_files,
@@ -131,7 +133,6 @@ class Host:
             self._transfer,
             propose=self._control,
             on_lost=self._incoming.wake_groups_of,
-            on_removed=self._leave,
         )
 
     @classmethod
@@ -399,7 +400,7 @@ class Host:
             self._run(self._snapshot_and_compact(replica), f"snapshot of group {replica.group}")
 
     def _leave(self, replica: Replica) -> None:
-        """The group has removed this store."""
+        """The group has removed this store: from now on it acknowledges nothing."""
         replica.is_serving = False
         self._run(self.remove_replica(replica.group), "removal of a replica")
 
