@@ -1,4 +1,4 @@
-"""What one seed does, by kind: a simulation of the toy or of raft hosts, raft events, images, fuzz inputs.
+"""What one seed does, by kind: a simulation of the toy or of raft hosts, raft events, images, fuzz.
 
 The amounts per seed are balanced so that about 24,000 seeds reach every long figure.
 """

@@ -48,6 +48,17 @@ class Operator:
             store = source.choice(sorted(self._stores))
             await admin.snapshot(group, store=store, timeout_ms=_TIMEOUT_MS)
             return "snapshot"
+        if choice < 0.3 and len(status.voters) > VOTERS_MIN:
+            # Gone and back at once: what it is told about either may come late.
+            store = source.choice(status.voters)
+            await admin.change_members(
+                group, [MemberStep(MemberAction.REMOVE, store)], timeout_ms=_TIMEOUT_MS
+            )
+            await asyncio.sleep(source.choice((0.0, 0.2, 1.0)))
+            await admin.change_members(
+                group, [_step(MemberAction.ADD_VOTER, store)], timeout_ms=_TIMEOUT_MS
+            )
+            return "remove and add again"
         name, steps = source.choice(changes_for(status, sorted(self._stores), source))
         await admin.change_members(group, steps, timeout_ms=_TIMEOUT_MS)
         return name
