@@ -114,7 +114,14 @@ class Host:
             learn_addresses=self._set_addresses,
         )
         self._turns = Turns(environment, store.log, self._outbox, self._chores, store=self.id)
-        self._incoming = Incoming(self.id, self._replicas, self._peers, self._book, self._turns)
+        self._incoming = Incoming(
+            self.id,
+            self._replicas,
+            self._peers,
+            self._book,
+            self._turns,
+            on_removed=self._leave,
+        )
         self._opener = Opener(
             environment,
             store.log,
@@ -164,7 +171,6 @@ class Host:
             self._transfer,
             propose=self._control,
             on_lost=self._incoming.wake_groups_of,
-            on_removed=self._groups.leave,
         )
 
     @classmethod
@@ -461,6 +467,9 @@ class Host:
 
     async def _serve(self, group: int) -> None:
         await self._groups.serve(group)
+
+    def _leave(self, replica: Replica) -> None:
+        self._groups.leave(replica)
 
     def _mark(self, replica: Replica) -> None:
         self._turns.mark(replica)

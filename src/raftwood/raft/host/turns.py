@@ -148,6 +148,7 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
+                committed=replica.node.raft.log.committed,
                 bytes_since_state=replica.bytes_since_state,
             )
             if not plan.records:
@@ -197,6 +198,7 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
+                committed=replica.node.raft.log.committed,
                 bytes_since_state=replica.bytes_since_state,
             )
             replica.backlog.popleft()
