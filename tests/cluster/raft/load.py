@@ -82,6 +82,7 @@ class Load:
         self.busy = [
             Writer(number, group, client) for number, (client, group) in enumerate(places, 1)
         ]
+        self.client = clients[0]
         self.quiet = Writer(len(self.busy) + 1, QUIET_GROUP, clients[0])
         # A reader belongs to another client than its writer, if there is one.
         self.readers = [
