@@ -139,15 +139,20 @@ class Cluster:
         """Where the stores reach one another; a proxy takes a place here."""
         self._environment = environment
         self._askers: dict[int, AsyncRaftClient] = {}
+        """By store, each of which knows this one alone: no other may answer in its place."""
+        self._operator: AsyncRaftClient | None = None
 
     async def __aenter__(self) -> "Cluster":
         for store in STORES:
             self._askers[store] = self.client(store)
+        self._operator = self.client()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for asker in self._askers.values():
             await asker.close()
+        if self._operator is not None:
+            await self._operator.close()
         for node in self.nodes.values():
             node.discard()
 
@@ -198,12 +203,13 @@ class Cluster:
 
     async def let_lead(self, store: int, groups: Sequence[int] = GROUPS) -> None:
         """One store leads these groups from now on."""
+        assert self._operator is not None
         deadline = time.monotonic() + START_S_MAX
         for group in groups:
-            while (leader := await self.leader(group)) != store:
+            while await self.leader(group) != store:
                 assert time.monotonic() < deadline, f"store {store} does not lead group {group}"
                 try:
-                    await self._askers[leader].admin.transfer(group, store, timeout_ms=2_000)
+                    await self._operator.admin.transfer(group, store, timeout_ms=2_000)
                 except RaftwoodError:
                     await asyncio.sleep(0.05)
 

@@ -100,7 +100,8 @@ async def _last_look(cluster: Cluster, load: Load) -> None:
             numbers = contents.numbers.get(writer.id, [])
             assert len(set(numbers)) == len(numbers), "a command was carried out twice"
             assert numbers == sorted(numbers), "a command overtook one that was answered before"
-            assert not set(writer.acked) - set(numbers), "an acked command is missing"
+            missing = sorted(set(writer.acked) - set(numbers))
+            assert not missing, f"group {group} lacks {missing} of writer {writer.id}, all acked"
             assert not numbers or numbers[-1] <= writer.sent
     unknown = sum(each.sent - len(each.acked) for each in load.writers)
     reads = sum(each.reads for each in load.readers)
