@@ -10,7 +10,7 @@ await host.close()
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,6 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     AlreadyExists,
     DeadlineExceeded,
-    InvalidConfiguration,
     InvalidInput,
     NotFound,
     RaftwoodError,
@@ -29,6 +28,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
 from raftwood.disk.segment_log import LogSettings
 from raftwood.disk.store import Store
 from raftwood.net import Service
@@ -36,6 +36,8 @@ from raftwood.raft.core import ConfState, Entry, EntryKind, Message, Snapshot, c
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.book import GROUP_MAX, StoreBook
 from raftwood.raft.host.deadlines import within
+from raftwood.raft.host.group_state import RepairStage
+from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.incoming import Incoming
 from raftwood.raft.host.membership import (
     MemberStep,
@@ -46,14 +48,17 @@ from raftwood.raft.host.membership import (
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.outbox import Outbox
 from raftwood.raft.host.peers import Peers
-from raftwood.raft.host.proposals import Batch, ProposalDone, split_batch
+from raftwood.raft.host.proposals import Batch, ProposalDone, Waiting, split_batch, waiter
 from raftwood.raft.host.protocol import HostNetwork, Introduction
+from raftwood.raft.host.reads import read_waiter
+from raftwood.raft.host.repair import Repairs
+from raftwood.raft.host.repair_service import STEP_TIMEOUT_MS, RepairService
 from raftwood.raft.host.replica import Replica
-from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.raft.host.settings import RaftHostSettings, check_fit
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.raft.host.snapshotting import Snapshotting
-from raftwood.raft.host.status import GroupStatus, LogEntry, status_of
+from raftwood.raft.host.status import GroupStatus, LogEntry, halted_status, status_of
 from raftwood.raft.host.ticking import Ticking
 from raftwood.raft.host.turns import Turns
 from raftwood.raft.state_machine import StateMachine
@@ -79,9 +84,9 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self._replicas: dict[int, Replica] = {}
         self._factories: dict[int, Callable[[], StateMachine]] = {}
-        self._opening: dict[int, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closing = False
+        self._waiting = Waiting()
         self._snapshot_files = snapshot_files
         epoch = environment.random.getrandbits(62)
         self._book = StoreBook(store.log)
@@ -112,6 +117,7 @@ class Host:
             piece_bytes=settings.snapshot_chunk_bytes,
             replica_of=self._replica,
             mark=self._turns.mark,
+            on_failure=self._verify_snapshots,
         )
         self._opener = Opener(
             environment,
@@ -120,8 +126,28 @@ class Host:
             self._snapshotting,
             own=self.id,
             epoch=epoch,
+            waiting=self._waiting,
             on_role=self._on_role,
             on_change=self._on_change,
+        )
+        self._repair_service = RepairService(
+            self._peers,
+            replica_of=self._replica,
+            confirm=lambda replica: self._wait_to_read(replica, STEP_TIMEOUT_MS),
+            change=lambda group, step: self.change_members(
+                group, [step], timeout_ms=STEP_TIMEOUT_MS
+            ),
+        )
+        self._repairs = Repairs(
+            environment,
+            self._peers,
+            self._opener,
+            self._snapshotting,
+            snapshot_files,
+            own=self.id,
+            running=self._replicas.get,
+            start=self._serve,
+            run=self._run,
         )
         self._ticking = Ticking(
             settings,
@@ -149,7 +175,7 @@ class Host:
         """Open the store in a folder; errors as of `disk.Store`."""
         settings = settings or RaftHostSettings()
         log_settings = log_settings or LogSettings()
-        _check(settings, log_settings)
+        check_fit(settings, log_settings)
         opened = await Store.open(
             environment, path, cluster=cluster, store=store, settings=log_settings
         )
@@ -168,6 +194,7 @@ class Host:
         """Take part in what the store serves to the other stores."""
         self._incoming.register(service)
         self._transfer.register(service)
+        self._repair_service.register(service)
 
     # Groups
 
@@ -181,35 +208,52 @@ class Host:
         """Start this store's replica of a group: restored and replayed when it returns.
 
         `members` are the first stores of a new group and their addresses, the same on each. A
-        store that is added later starts without them, and is told the rest by the leader.
+        store that is added later starts without them, and is told the rest by the leader. A replica
+        whose data is damaged is repaired meanwhile: `halted` and its `status` tell.
         """
         if not 0 <= group <= GROUP_MAX:
             raise InvalidInput(f"group {group} is no number from 0 to {GROUP_MAX}")
-        if group in self._replicas or group in self._opening:
+        if group in self._factories:
             raise AlreadyExists(f"group {group} runs on store {self.id} already")
         self._check_open()
         if members:
             self._set_addresses(dict(members))
-        self._opening[group] = None
-        try:
-            await self._opener.prepare(group, tuple(members or ()))
-            replica = await self._open_replica(group, factory)
-            if self._opener.has_untold_members(replica):
-                await self._opener.force_members(replica)
-                replica.applier.machine.close()
-                replica = await self._open_replica(group, factory)
-        finally:
-            del self._opening[group]
-        self._set_addresses(replica.applier.addresses)
         self._factories[group] = factory
+        try:
+            await self._start_or_repair(group, tuple(members or ()))
+        except BaseException:
+            del self._factories[group]
+            raise
+
+    async def _start_or_repair(self, group: int, members: tuple[int, ...]) -> None:
+        try:
+            await self._opener.prepare(group, members)
+            state = self._opener.state_of(group)
+            if state is not None and state.repair in (RepairStage.LEAVE, RepairStage.JOIN):
+                self._repairs.begin(group, "its repair was under way")
+                return
+            await self._serve(group)
+            if state is not None and state.repair is RepairStage.LEARN:
+                self._repairs.go_on(group)
+        except StoreDamaged as error:
+            self._repairs.begin(group, error.message)
+
+    async def _serve(self, group: int) -> None:
+        """Open the replica of a group, and let it take part."""
+        replica = await self._open_replica(group)
+        if self._opener.has_untold_members(replica):
+            await self._opener.force_members(replica)
+            replica.applier.machine.close()
+            replica = await self._open_replica(group)
+        self._set_addresses(replica.applier.addresses)
         self._replicas[group] = replica
         replica.is_serving = True
-        if replica.configuration.voters == (self.id,):
+        if replica.configuration.voters == (self.id,) and replica.may_vote:
             replica.node.campaign()
         self._turns.mark(replica)
 
-    async def _open_replica(self, group: int, factory: Callable[[], StateMachine]) -> Replica:
-        machine = factory()
+    async def _open_replica(self, group: int) -> Replica:
+        machine = self._factories[group]()
         try:
             replica = await self._opener.open(group, machine, lambda: self._is_closing)
             self._check_open()
@@ -219,14 +263,21 @@ class Host:
         return replica
 
     async def stop_group(self, group: int) -> None:
-        """Stop the replica; its data stays, and it may be started again."""
-        self._stop(self._replica(group))
+        """Stop the replica, or its repair; its data stays, and it may be started again."""
+        if group in self._repairs.problems:
+            del self._factories[group]
+            self._repairs.stop(group)
+        else:
+            self._stop(self._replica(group))
 
     def _stop(self, replica: Replica) -> None:
+        self._repairs.stop(replica.group)
+        del self._factories[replica.group]
+        self._end(replica, ShuttingDown(f"group {replica.group} was stopped on store {self.id}"))
+
+    def _end(self, replica: Replica, error: RaftwoodError) -> None:
         replica.halt()
         del self._replicas[replica.group]
-        del self._factories[replica.group]
-        error = ShuttingDown(f"group {replica.group} was stopped on store {self.id}")
         replica.refuse_all(error)
         replica.applier.machine.close()
 
@@ -241,6 +292,10 @@ class Host:
     def groups(self) -> list[int]:
         return sorted(self._replicas)
 
+    def halted(self) -> dict[int, str]:
+        """Groups whose replicas here are damaged and not repaired yet, and why."""
+        return dict(self._repairs.problems)
+
     def is_leading(self, group: int) -> bool:
         return self._replica(group).is_leader
 
@@ -249,11 +304,20 @@ class Host:
         return self._replica(group).leader
 
     def status(self, group: int) -> GroupStatus:
+        problem = self._repairs.problems.get(group)
+        if problem is not None:
+            return halted_status(group, self.id, problem)
         return status_of(self._replica(group), self.id, self.addresses())
 
     def addresses(self) -> dict[int, str]:
         """Of all stores that this one has heard of, itself too where it was told."""
         return dict(self._book.addresses)
+
+    def register_metrics(self, metrics: Metrics) -> None:
+        """Let a store's metrics tell of its groups."""
+        register_metrics(
+            metrics, self._replicas, self._turns, self._transfer, self._waiting, self._store.log
+        )
 
     # Proposals and reads
 
@@ -292,7 +356,7 @@ class Host:
         self, group: int, payload: bytes, *, timeout_ms: int, kind: EntryKind = _NORMAL
     ) -> Any:
         """Propose one command and wait for its result."""
-        future, done = self._waiter()
+        future, done = waiter(self._loop)
         self.propose_batch(group, [payload], done, kind=kind)
         async with within(timeout_ms, f"a proposal to group {group}"):
             return await future
@@ -305,15 +369,7 @@ class Host:
 
     async def _wait_to_read(self, replica: Replica, timeout_ms: int) -> None:
         self._check_open()
-        future: asyncio.Future[None] = self._loop.create_future()
-
-        def done(error: RaftwoodError | None) -> None:
-            if not future.done():
-                if error is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(error)
-
+        future, done = read_waiter(self._loop)
         replica.read(done)
         self._turns.mark(replica)
         async with within(timeout_ms, f"a read of group {replica.group}"):
@@ -333,7 +389,9 @@ class Host:
 
         Nothing but this store is asked: whoever needs the newest entries does a `read` before.
         """
-        entries, next_index = await self._replica(group).committed(first_index, bytes_max)
+        replica = self._replica(group)
+        with self._halting(replica):
+            entries, next_index = await replica.committed(first_index, bytes_max)
         return [LogEntry(each.index, each.term, each.kind, each.payload) for each in entries], (
             next_index
         )
@@ -342,7 +400,9 @@ class Host:
 
     async def snapshot(self, group: int) -> int:
         """Take a snapshot of what is applied now; answers its index."""
-        return await self._snapshotting.save(self._replica(group))
+        replica = self._replica(group)
+        with self._halting(replica):
+            return await self._snapshotting.save(replica)
 
     async def compact(self, group: int, up_to: int, *, log_up_to: int | None = None) -> int:
         """Make the newest snapshot at or below an index the visible one and cut the log before it.
@@ -350,7 +410,9 @@ class Host:
         With `log_up_to` the log is cut there instead, if that is less. Answers the visible
         snapshot's index.
         """
-        return await self._snapshotting.compact(self._replica(group), up_to, log_up_to=log_up_to)
+        replica = self._replica(group)
+        with self._halting(replica):
+            return await self._snapshotting.compact(replica, up_to, log_up_to=log_up_to)
 
     # Membership
 
@@ -360,7 +422,7 @@ class Host:
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
         entry = change_entry(change_from(steps, self.addresses()))
-        future, done = self._waiter()
+        future, done = waiter(self._loop)
         self._propose(replica, Batch([entry], len(entry.payload), done))
         async with within(timeout_ms, f"a change of group {group}"):
             return checked_result(group, await future)
@@ -405,9 +467,10 @@ class Host:
 
     async def _snapshot_and_compact(self, replica: Replica) -> None:
         try:
-            index = await self._snapshotting.save(replica)
-            kept = self.settings.snapshot_entries_kept
-            await self._snapshotting.compact(replica, index, log_up_to=max(0, index - kept))
+            with self._halting(replica):
+                index = await self._snapshotting.save(replica)
+                kept = self.settings.snapshot_entries_kept
+                await self._snapshotting.compact(replica, index, log_up_to=max(0, index - kept))
         except RaftwoodError as error:
             _log.warning("no snapshot", group=replica.group, reason=error.message)
 
@@ -420,10 +483,12 @@ class Host:
         replica.is_installing = True
 
         async def install() -> None:
+            if replica.is_halted:
+                return
             try:
-                await self._snapshotting.installed(replica, snapshot)
-            except StoreDamaged as error:
-                self._halt(replica, error)
+                with self._halting(replica):
+                    await self._snapshotting.installed(replica, snapshot)
+            except (StoreDamaged, ShuttingDown):
                 return
             replica.is_installing = False
             replica.proposals.overtaken(snapshot.index)
@@ -443,9 +508,8 @@ class Host:
 
         async def fetch() -> None:
             try:
-                await replica.storage.fetch(first, self.settings.message_bytes_max * 8)
-            except StoreDamaged as error:
-                self._halt(replica, error)
+                with self._halting(replica):
+                    await replica.storage.fetch(first, self.settings.message_bytes_max * 8)
             except RaftwoodError as error:
                 _log.warning("entries not read", group=replica.group, reason=error.message)
             finally:
@@ -454,11 +518,25 @@ class Host:
 
         self._run(fetch(), f"entries of group {replica.group} from {first} on")
 
-    def _halt(self, replica: Replica, error: StoreDamaged) -> None:
-        """A replica whose data is bad says nothing more: what it has must not spread."""
-        _log.error("replica halted", group=replica.group, reason=error.message)
-        replica.halt()
-        replica.refuse_all(error)
+    def _verify_snapshots(self, replica: Replica) -> None:
+        """A snapshot was not taken by its receiver: it may be this store's copy that is bad."""
+
+        async def verify() -> None:
+            with contextlib.suppress(RaftwoodError), self._halting(replica):
+                await self._snapshotting.verify(replica)
+
+        self._run(verify(), f"verification of the snapshots of group {replica.group}")
+
+    @contextlib.contextmanager
+    def _halting(self, replica: Replica) -> Iterator[None]:
+        """A replica whose data is bad says nothing more, and is repaired: it must not spread."""
+        try:
+            yield
+        except StoreDamaged as error:
+            if self._replicas.get(replica.group) is replica and not self._is_closing:
+                self._end(replica, error)
+                self._repairs.begin(replica.group, error.message, halted=replica)
+            raise
 
     def _on_store_unreachable(self, store: int) -> None:
         for replica in self._replicas.values():
@@ -522,21 +600,6 @@ class Host:
 
     # Help
 
-    def _waiter(self) -> tuple["asyncio.Future[Any]", ProposalDone]:
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
-            if future.done():
-                return
-            if results is None:
-                future.set_exception(error or Unavailable("the proposal was dropped"))
-            elif isinstance(results[0], RaftwoodError):
-                future.set_exception(results[0])
-            else:
-                future.set_result(results[0])
-
-        return future, done
-
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self._loop.create_task(work, name=name)
         self._tasks[task] = None
@@ -544,6 +607,9 @@ class Host:
 
     def _replica(self, group: int) -> Replica:
         replica = self._replicas.get(group)
+        if replica is None and group in self._repairs.problems:
+            problem = self._repairs.problems[group]
+            raise Unavailable(f"group {group} does not serve on store {self.id}: {problem}")
         if replica is None:
             raise NotFound(f"group {group} does not run on store {self.id}")
         return replica
@@ -556,13 +622,3 @@ class Host:
     def _check_open(self) -> None:
         if self._is_closing:
             raise ShuttingDown(f"store {self.id} is shutting down: use another")
-
-
-def _check(settings: RaftHostSettings, log: LogSettings) -> None:
-    """A message's entries are written as a whole, so that they have to fit a write."""
-    largest = settings.in_flight_bytes_max + settings.message_bytes_max
-    if largest * 5 // 4 > log.write_bytes_max:
-        raise InvalidConfiguration(
-            f"in_flight_bytes_max and message_bytes_max ({largest} bytes) do not fit a write to "
-            f"the log ({log.write_bytes_max} bytes): lower them, or raise segment_bytes"
-        )
