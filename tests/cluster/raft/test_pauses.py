@@ -13,7 +13,7 @@ from raftwood.raft.remote.client import AsyncRaftClient
 from tests.cluster.raft.cluster import CLIENT_NETWORK, STORES
 from tests.cluster.raft.ledger import command, count_from, count_query
 from tests.cluster.raft.load import Writer
-from tests.cluster.raft.node import BUSY_GROUPS
+from tests.cluster.raft.node import BUSY_GROUPS, HAND_OVER_MS
 from tests.cluster.raft.scene import Scene, scene
 from tests.running import run
 
@@ -104,7 +104,9 @@ def test_a_store_that_ends_in_order_hands_over_within_a_second(tmp_path: Path) -
                 took = await at.answered_again("SIGTERM of the leader", began)
                 assert took < HAND_OVER_S_MAX
                 assert await node.ended() == 0
-                print(f"ended after {time.monotonic() - began:.2f} s")
+                ended_s = time.monotonic() - began
+                print(f"ended after {ended_s:.2f} s")
+                assert ended_s < HAND_OVER_MS / 1000, "it waited in vain for a hand-over"
                 await at.answered_again("its end", time.monotonic(), HAND_OVER_S_MAX)
                 await at.cluster.restart(store)
                 await at.caught_up(store)
