@@ -181,8 +181,9 @@ class Turns:
         try:
             self._log.write(records, partial(self._durable, tickets))
         except (DiskFull, Overloaded) as error:
-            _log.warning("a write waits", reason=error.message)
             for replica, _, message in planned:
+                if not replica.backlog_ticks:  # it is tried again with every tick, and told once
+                    _log.warning("a write waits", group=replica.group, reason=error.message)
                 replica.backlog.append(message)
             return False
         except ShuttingDown:
