@@ -10,17 +10,15 @@ await host.close()
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
-    AlreadyExists,
     DeadlineExceeded,
     InvalidInput,
-    NotFound,
     RaftwoodError,
     ShuttingDown,
     StoreDamaged,
@@ -32,11 +30,12 @@ from raftwood.base.metrics import Metrics
 from raftwood.disk.segment_log import LogSettings
 from raftwood.disk.store import Store
 from raftwood.net import Service
-from raftwood.raft.core import ConfState, Entry, EntryKind, Message, Snapshot, change_entry
+from raftwood.raft.core import ConfState, Entry, EntryKind, change_entry
 from raftwood.raft.host.applying import Applier
-from raftwood.raft.host.book import GROUP_MAX, StoreBook
+from raftwood.raft.host.book import StoreBook
+from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.deadlines import within
-from raftwood.raft.host.group_state import RepairStage
+from raftwood.raft.host.groups import Groups
 from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.incoming import Incoming
 from raftwood.raft.host.membership import (
@@ -83,8 +82,6 @@ class Host:
         self.settings = settings
         self._loop = asyncio.get_running_loop()
         self._replicas: dict[int, Replica] = {}
-        self._factories: dict[int, Callable[[], StateMachine]] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closing = False
         self._waiting = Waiting()
         self._snapshot_files = snapshot_files
@@ -98,17 +95,6 @@ class Host:
             on_unreachable=self._on_store_unreachable,
         )
         self._outbox = Outbox(self._peers.send, commit_delay_s=settings.tick_ms / 1000)
-        self._turns = Turns(
-            environment,
-            store.log,
-            self._outbox,
-            store=self.id,
-            send_snapshot=self._send_snapshot,
-            install_snapshot=self._install_snapshot,
-            fetch=self._fetch,
-            applied=self._on_applied,
-        )
-        self._incoming = Incoming(self.id, self._replicas, self._peers, self._book, self._turns)
         self._snapshotting = Snapshotting(store.log, snapshot_files, self._peers)
         self._transfer = SnapshotTransfer(
             snapshot_files,
@@ -116,9 +102,19 @@ class Host:
             own=self.id,
             piece_bytes=settings.snapshot_chunk_bytes,
             replica_of=self._replica,
-            mark=self._turns.mark,
-            on_failure=self._verify_snapshots,
+            mark=self._mark,
+            on_failure=self._on_failed_transfer,
         )
+        self._chores = Chores(
+            settings,
+            self._snapshotting,
+            self._transfer,
+            on_damage=self._on_damage,
+            on_bug=environment.end_process,
+            learn_addresses=self._set_addresses,
+        )
+        self._turns = Turns(environment, store.log, self._outbox, self._chores, store=self.id)
+        self._incoming = Incoming(self.id, self._replicas, self._peers, self._book, self._turns)
         self._opener = Opener(
             environment,
             store.log,
@@ -147,7 +143,18 @@ class Host:
             own=self.id,
             running=self._replicas.get,
             start=self._serve,
-            run=self._run,
+            run=self._chores.run,
+        )
+        self._groups = Groups(
+            self._replicas,
+            self._opener,
+            snapshot_files,
+            self._chores,
+            self._turns,
+            self._repairs,
+            own=self.id,
+            learn_addresses=self._set_addresses,
+            is_closing=lambda: self._is_closing,
         )
         self._ticking = Ticking(
             settings,
@@ -157,7 +164,7 @@ class Host:
             self._transfer,
             propose=self._control,
             on_lost=self._incoming.wake_groups_of,
-            on_removed=self._leave,
+            on_removed=self._groups.leave,
         )
 
     @classmethod
@@ -211,83 +218,18 @@ class Host:
         store that is added later starts without them, and is told the rest by the leader. A replica
         whose data is damaged is repaired meanwhile: `halted` and its `status` tell.
         """
-        if not 0 <= group <= GROUP_MAX:
-            raise InvalidInput(f"group {group} is no number from 0 to {GROUP_MAX}")
-        if group in self._factories:
-            raise AlreadyExists(f"group {group} runs on store {self.id} already")
         self._check_open()
         if members:
             self._set_addresses(dict(members))
-        self._factories[group] = factory
-        try:
-            await self._start_or_repair(group, tuple(members or ()))
-        except BaseException:
-            del self._factories[group]
-            raise
-
-    async def _start_or_repair(self, group: int, members: tuple[int, ...]) -> None:
-        try:
-            await self._opener.prepare(group, members)
-            state = self._opener.state_of(group)
-            if state is not None and state.repair in (RepairStage.LEAVE, RepairStage.JOIN):
-                self._repairs.begin(group, "its repair was under way")
-                return
-            await self._serve(group)
-            if state is not None and state.repair is RepairStage.LEARN:
-                self._repairs.go_on(group)
-        except StoreDamaged as error:
-            self._repairs.begin(group, error.message)
-
-    async def _serve(self, group: int) -> None:
-        """Open the replica of a group, and let it take part."""
-        replica = await self._open_replica(group)
-        if self._opener.has_untold_members(replica):
-            await self._opener.force_members(replica)
-            replica.applier.machine.close()
-            replica = await self._open_replica(group)
-        self._set_addresses(replica.applier.addresses)
-        self._replicas[group] = replica
-        replica.is_serving = True
-        if replica.configuration.voters == (self.id,) and replica.may_vote:
-            replica.node.campaign()
-        self._turns.mark(replica)
-
-    async def _open_replica(self, group: int) -> Replica:
-        machine = self._factories[group]()
-        try:
-            replica = await self._opener.open(group, machine, lambda: self._is_closing)
-            self._check_open()
-        except BaseException:
-            machine.close()
-            raise
-        return replica
+        await self._groups.start(group, factory, tuple(members or ()))
 
     async def stop_group(self, group: int) -> None:
         """Stop the replica, or its repair; its data stays, and it may be started again."""
-        if group in self._repairs.problems:
-            del self._factories[group]
-            self._repairs.stop(group)
-        else:
-            self._stop(self._replica(group))
-
-    def _stop(self, replica: Replica) -> None:
-        self._repairs.stop(replica.group)
-        del self._factories[replica.group]
-        self._end(replica, ShuttingDown(f"group {replica.group} was stopped on store {self.id}"))
-
-    def _end(self, replica: Replica, error: RaftwoodError) -> None:
-        replica.halt()
-        del self._replicas[replica.group]
-        replica.refuse_all(error)
-        replica.applier.machine.close()
+        self._groups.stop(group)
 
     async def remove_replica(self, group: int) -> None:
         """Drop a replica that its group has removed, and its data; only term and vote are kept."""
-        replica = self._replica(group)
-        self._stop(replica)
-        await self._opener.forget(group, replica.storage.state, is_removed=True)
-        await self._snapshot_files.remove_group(group)
-        _log.info("replica removed", group=group)
+        await self._groups.remove(group)
 
     def groups(self) -> list[int]:
         return sorted(self._replicas)
@@ -390,7 +332,7 @@ class Host:
         Nothing but this store is asked: whoever needs the newest entries does a `read` before.
         """
         replica = self._replica(group)
-        with self._halting(replica):
+        with self._chores.halting(replica):
             entries, next_index = await replica.committed(first_index, bytes_max)
         return [LogEntry(each.index, each.term, each.kind, each.payload) for each in entries], (
             next_index
@@ -401,7 +343,7 @@ class Host:
     async def snapshot(self, group: int) -> int:
         """Take a snapshot of what is applied now; answers its index."""
         replica = self._replica(group)
-        with self._halting(replica):
+        with self._chores.halting(replica):
             return await self._snapshotting.save(replica)
 
     async def compact(self, group: int, up_to: int, *, log_up_to: int | None = None) -> int:
@@ -411,7 +353,7 @@ class Host:
         snapshot's index.
         """
         replica = self._replica(group)
-        with self._halting(replica):
+        with self._chores.halting(replica):
             return await self._snapshotting.compact(replica, up_to, log_up_to=log_up_to)
 
     # Membership
@@ -453,91 +395,6 @@ class Host:
         applier.addresses.update(addresses)
         self._set_addresses(addresses)
 
-    def _on_applied(self, replica: Replica) -> None:
-        """After a batch of entries: take a snapshot if one is due."""
-        every = self.settings.snapshot_entries
-        if every and replica.applied - replica.snapshot_index >= every:
-            replica.snapshot_index = replica.applied
-            self._run(self._snapshot_and_compact(replica), f"snapshot of group {replica.group}")
-
-    def _leave(self, replica: Replica) -> None:
-        """The group has removed this store."""
-        replica.is_serving = False
-        self._run(self.remove_replica(replica.group), "removal of a replica")
-
-    async def _snapshot_and_compact(self, replica: Replica) -> None:
-        try:
-            with self._halting(replica):
-                index = await self._snapshotting.save(replica)
-                kept = self.settings.snapshot_entries_kept
-                await self._snapshotting.compact(replica, index, log_up_to=max(0, index - kept))
-        except RaftwoodError as error:
-            _log.warning("no snapshot", group=replica.group, reason=error.message)
-
-    def _send_snapshot(self, replica: Replica, message: Message) -> None:
-        self._run(self._transfer.send(replica, message), f"snapshot to store {message.target}")
-
-    def _install_snapshot(
-        self, replica: Replica, snapshot: Snapshot, done: Callable[[], None]
-    ) -> None:
-        replica.is_installing = True
-
-        async def install() -> None:
-            if replica.is_halted:
-                return
-            try:
-                with self._halting(replica):
-                    await self._snapshotting.installed(replica, snapshot)
-            except (StoreDamaged, ShuttingDown):
-                return
-            replica.is_installing = False
-            replica.proposals.overtaken(snapshot.index)
-            replica.reads.applied(snapshot.index)
-            replica.snapshot_index = snapshot.index
-            self._set_addresses(replica.applier.addresses)
-            done()
-
-        self._run(install(), f"snapshot of group {replica.group} at {snapshot.index}")
-
-    def _fetch(self, replica: Replica) -> None:
-        """Bring entries into memory that a slow follower needs."""
-        first = replica.storage.missed
-        if first is None:
-            return
-        replica.is_fetching = True
-
-        async def fetch() -> None:
-            try:
-                with self._halting(replica):
-                    await replica.storage.fetch(first, self.settings.message_bytes_max * 8)
-            except RaftwoodError as error:
-                _log.warning("entries not read", group=replica.group, reason=error.message)
-            finally:
-                replica.is_fetching = False
-                replica.storage.missed = None
-
-        self._run(fetch(), f"entries of group {replica.group} from {first} on")
-
-    def _verify_snapshots(self, replica: Replica) -> None:
-        """A snapshot was not taken by its receiver: it may be this store's copy that is bad."""
-
-        async def verify() -> None:
-            with contextlib.suppress(RaftwoodError), self._halting(replica):
-                await self._snapshotting.verify(replica)
-
-        self._run(verify(), f"verification of the snapshots of group {replica.group}")
-
-    @contextlib.contextmanager
-    def _halting(self, replica: Replica) -> Iterator[None]:
-        """A replica whose data is bad says nothing more, and is repaired: it must not spread."""
-        try:
-            yield
-        except StoreDamaged as error:
-            if self._replicas.get(replica.group) is replica and not self._is_closing:
-                self._end(replica, error)
-                self._repairs.begin(replica.group, error.message, halted=replica)
-            raise
-
     def _on_store_unreachable(self, store: int) -> None:
         for replica in self._replicas.values():
             if replica.is_leader and replica.is_serving:
@@ -569,13 +426,10 @@ class Host:
         self._outbox.close()
         for replica in self._replicas.values():
             replica.halt()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._chores.close()
         await self._peers.close()
         for replica in list(self._replicas.values()):
-            self._stop(replica)
+            self._groups.stop(replica.group)
         await self._store.close()
 
     async def _hand_over(self, timeout_ms: int) -> None:
@@ -608,19 +462,22 @@ class Host:
 
     # Help
 
-    def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = self._loop.create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
+    # What the parts ask of one another
 
     def _replica(self, group: int) -> Replica:
-        replica = self._replicas.get(group)
-        if replica is None and group in self._repairs.problems:
-            problem = self._repairs.problems[group]
-            raise Unavailable(f"group {group} does not serve on store {self.id}: {problem}")
-        if replica is None:
-            raise NotFound(f"group {group} does not run on store {self.id}")
-        return replica
+        return self._groups.get(group)
+
+    async def _serve(self, group: int) -> None:
+        await self._groups.serve(group)
+
+    def _mark(self, replica: Replica) -> None:
+        self._turns.mark(replica)
+
+    def _on_failed_transfer(self, replica: Replica) -> None:
+        self._chores.verify_snapshots(replica)
+
+    def _on_damage(self, replica: Replica, error: StoreDamaged) -> None:
+        self._groups.on_damage(replica, error)
 
     def _set_addresses(self, addresses: dict[int, str]) -> None:
         self._book.set_addresses(addresses)
