@@ -111,7 +111,8 @@ def test_lists_and_booleans_are_read_from_text() -> None:
 
 
 def test_a_text_keeps_what_looks_like_another_type() -> None:
-    assert _flag("net.password=null").settings.net.password.reveal() == "null"
+    configuration = compose(Sample, environment={"RAFTWOOD_NET__PASSWORD": "null"})
+    assert configuration.settings.net.password.reveal() == "null"
 
 
 def test_an_error_names_setting_value_origin_range_and_remedy() -> None:
