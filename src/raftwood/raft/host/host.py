@@ -92,7 +92,7 @@ class Host:
             introduce=lambda: self._introduction(epoch),
             on_unreachable=self._on_store_unreachable,
         )
-        self._outbox = Outbox(self._peers.send)
+        self._outbox = Outbox(self._peers.send, commit_delay_s=settings.tick_ms / 1000)
         self._turns = Turns(
             environment,
             store.log,

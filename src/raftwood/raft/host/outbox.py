@@ -2,8 +2,8 @@
 
 The core behaves as etcd's does, with an append per commit and an answer per append. Here they are
 merged: appends of one group that follow one another become one, answers keep the highest index. An
-append that only tells of a new commit index waits a moment for one with entries, which tells the
-same.
+append that only tells of a new commit index waits up to a tick for one with entries, which tells
+the same, unless somebody there waits for it to read.
 """
 
 import asyncio
@@ -14,13 +14,12 @@ from raftwood.raft.core import Message, MessageKind
 from raftwood.raft.host.runs import RunBook
 from raftwood.raft.host.wire import encode_frames
 
-COMMIT_DELAY_S = 0.003
-
 SendFrame = Callable[[int, list[Buffer]], None]
 """Give a frame, in pieces, to a peer's connection; it may be lost."""
 
 _APPEND = MessageKind.APPEND
 _APPEND_RESPONSE = MessageKind.APPEND_RESPONSE
+_READ_INDEX_RESPONSE = MessageKind.READ_INDEX_RESPONSE
 
 _Place = tuple[int, int]
 """Peer and group."""
@@ -30,10 +29,20 @@ _Item = tuple[int, Message, RunBook]
 class Outbox:
     """Messages for all peers until the end of the turn."""
 
-    __slots__ = ("_appends", "_delayed", "_items", "_loop", "_responses", "_send", "_timer")
+    __slots__ = (
+        "_appends",
+        "_commit_delay_s",
+        "_delayed",
+        "_items",
+        "_loop",
+        "_responses",
+        "_send",
+        "_timer",
+    )
 
-    def __init__(self, send: SendFrame) -> None:
+    def __init__(self, send: SendFrame, *, commit_delay_s: float) -> None:
         self._send = send
+        self._commit_delay_s = commit_delay_s
         self._loop = asyncio.get_running_loop()
         self._items: dict[int, list[_Item]] = {}
         self._appends: dict[_Place, int] = {}
@@ -53,6 +62,10 @@ class Outbox:
             if self._merge_append(place, message):
                 return
             self._appends[place] = len(self._items.get(target, ()))
+        elif kind is _READ_INDEX_RESPONSE:
+            delayed = self._delayed.pop((target, group), None)
+            if delayed is not None:
+                self._items.setdefault(target, []).append(delayed)
         elif kind is _APPEND_RESPONSE:
             place = (target, group)
             if self._merge_response(place, message):
@@ -89,7 +102,7 @@ class Outbox:
     def _delay(self, place: _Place, item: _Item) -> None:
         self._delayed[place] = item
         if self._timer is None:
-            self._timer = self._loop.call_later(COMMIT_DELAY_S, self._send_delayed)
+            self._timer = self._loop.call_later(self._commit_delay_s, self._send_delayed)
 
     def _send_delayed(self) -> None:
         self._timer = None

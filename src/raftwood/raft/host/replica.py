@@ -23,6 +23,7 @@ from raftwood.raft.core import (
     UnknownPeer,
 )
 from raftwood.raft.core.errors import LocalMessageRefused
+from raftwood.raft.core.progress import REPLICATE
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.chatter import is_chatter, wakes
 from raftwood.raft.host.group_storage import GroupStorage
@@ -74,6 +75,8 @@ class Replica:
         self.tickets: deque[Ticket] = deque()
         """Writes that are not durable yet, or whose snapshot is not restored yet."""
         self.backlog_ticks = 0
+        self.has_appended = False
+        """Entries went out to the followers since the last tick."""
         self.idle_ticks = 0
         self.is_asleep = False
         self.is_removed = False
@@ -157,6 +160,9 @@ class Replica:
 
     def tick(self) -> None:
         self.idle_ticks += 1
+        if self.has_appended:
+            self.has_appended = False
+            self._skip_heartbeat()
         self.node.tick()
         self.reads.tick(self.settings.election_ticks)
         self.storage.tick()
@@ -181,6 +187,7 @@ class Replica:
         for batch in batches:
             batch.first_index, batch.term = entries[position].index, entries[position].term
             position += len(batch.entries)
+        self.has_appended = True
         self.proposals.entered_log(batches)
 
     def begin_reads(self) -> None:
@@ -236,6 +243,18 @@ class Replica:
         entries = await self.storage.read(first_index, bytes_max)
         found = [each for each in entries if first_index <= each.index <= self.applied]
         return found, found[-1].index + 1
+
+    def _skip_heartbeat(self) -> None:
+        """Appends since the last tick have told all that a heartbeat would tell.
+
+        A follower that is not in the flow of appends needs the heartbeat: its answer resumes it.
+        """
+        raft = self.node.raft
+        if raft.role is Role.LEADER and all(
+            progress.state is REPLICATE and not progress.flow_paused
+            for progress in raft.tracker.progress.values()
+        ):
+            raft.heartbeat_elapsed = -raft.settings.heartbeat_ticks
 
     def refuse_all(self, error: RaftwoodError) -> None:
         self.proposals.refuse_all(error)
