@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from raftwood.app.commands.source import Source
+from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.event_loop import run
 from raftwood.app.output import write_line
 from raftwood.app.settings import Settings
@@ -18,7 +18,6 @@ from raftwood.disk.real_environment import real_environment
 
 app = App(name="serve", help_format="plaintext")
 
-_FROM = Source()
 _log = get_logger("store")
 
 
@@ -29,7 +28,7 @@ def main(
         bool,
         Parameter(negative="", help="This store is no first member: others add it to the cluster."),
     ] = False,
-    source: Source = _FROM,
+    source: Source = DEFAULTS,
 ) -> None:
     """Run one store until SIGTERM or SIGINT; then it hands over what it leads, and ends."""
     settings = source.load().settings
@@ -43,8 +42,9 @@ async def _serve(environment: Environment, settings: Settings, *, joins: bool) -
     stop = asyncio.Event()
 
     def ready(server: StoreServer) -> None:
-        write_line(f"store {server.host.id} of cluster {settings.cluster.name} serves on "
-                   f"{server.address}")
+        write_line(
+            f"store {server.host.id} of cluster {settings.cluster.name} serves on {server.address}"
+        )
         sys.stdout.flush()
 
     def stopping(name: str) -> None:
