@@ -189,6 +189,10 @@ class SegmentLog:
         self.write(records, durable.set)
         await durable.wait()
 
+    def flush(self) -> None:
+        """Send to the disk what was written, in this turn of the loop and not in the next."""
+        self._committer.pump()
+
     async def sync(self) -> None:
         """Wait until everything written so far is durable."""
         if isinstance(self._unusable, ShuttingDown):

@@ -76,7 +76,7 @@ class Turns:
 
     def _run(self) -> None:
         self._is_scheduled = False
-        if not self._is_closed:
+        if self._dirty and not self._is_closed:
             self.guarded(self._turn)
 
     def guarded(self, work: Callable[..., None], *arguments: object) -> None:
@@ -165,6 +165,7 @@ class Turns:
                 planned, size = [], 0
         if planned:
             self._submit(planned)
+        self._log.flush()
 
     def _submit(self, planned: list[_Planned]) -> bool:
         records: Sequence[Record] = planned[0][1].records
@@ -216,8 +217,12 @@ class Turns:
 
     def _durable(self, tickets: list[tuple[Replica, Ticket]]) -> None:
         self._in_flight -= 1
-        if not self._is_closed:
-            self.guarded(self._complete, tickets)
+        if self._is_closed:
+            return
+        self.guarded(self._complete, tickets)
+        if self._dirty:
+            # At once: a turn of the loop more would only add to every append's latency.
+            self._run()
 
     def _complete(self, tickets: list[tuple[Replica, Ticket]]) -> None:
         for replica, ticket in tickets:
