@@ -52,3 +52,22 @@ def test_stores_are_found_by_their_addresses_and_tell_of_the_others() -> None:
             await discover(environment, CLIENT, ["s1:9999"], group=GROUP)
 
     run_cluster(scenario)
+
+
+def test_a_store_that_was_added_can_say_where_all_members_are() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 20)
+            cluster.start(4, joins=True)
+            step = MemberStep(MemberAction.ADD_VOTER, 4, address(4))
+            await client.admin.change_members(GROUP, [step])
+            await cluster.agree(1, 2, 3, 4)
+        everyone = {store: address(store) for store in (1, 2, 3, 4)}
+        assert cluster.hosts[4].status(GROUP).addresses == everyone
+        await cluster.stop(4)
+        cluster.start(4, joins=True)
+        await cluster.agree(1, 2, 3, 4)
+        assert cluster.hosts[4].status(GROUP).addresses == everyone
+
+    run_cluster(scenario)
