@@ -29,6 +29,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
 from raftwood.disk.segment_log import LogSettings
 from raftwood.disk.store import Store
 from raftwood.net import Service
@@ -36,6 +37,7 @@ from raftwood.raft.core import ConfState, Entry, EntryKind, Message, Snapshot, c
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.book import GROUP_MAX, StoreBook
 from raftwood.raft.host.deadlines import within
+from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.incoming import Incoming
 from raftwood.raft.host.membership import (
     MemberStep,
@@ -47,7 +49,7 @@ from raftwood.raft.host.membership import (
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.outbox import Outbox
 from raftwood.raft.host.peers import Peers
-from raftwood.raft.host.proposals import Batch, ProposalDone, split_batch
+from raftwood.raft.host.proposals import Batch, ProposalDone, Waiting, split_batch
 from raftwood.raft.host.protocol import HostNetwork, Introduction
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.settings import RaftHostSettings
@@ -83,6 +85,7 @@ class Host:
         self._opening: dict[int, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closing = False
+        self._waiting = Waiting()
         self._snapshot_files = snapshot_files
         epoch = environment.random.getrandbits(62)
         self._book = StoreBook(store.log)
@@ -121,6 +124,7 @@ class Host:
             self._snapshotting,
             own=self.id,
             epoch=epoch,
+            waiting=self._waiting,
             on_role=self._on_role,
             on_change=self._on_change,
         )
@@ -268,6 +272,12 @@ class Host:
     def addresses(self) -> dict[int, str]:
         """Of all stores that this one has heard of, itself too where it was told."""
         return dict(self._book.addresses)
+
+    def register_metrics(self, metrics: Metrics) -> None:
+        """Let a store's metrics tell of its groups."""
+        register_metrics(
+            metrics, self._replicas, self._turns, self._transfer, self._waiting, self._store.log
+        )
 
     # Proposals and reads
 

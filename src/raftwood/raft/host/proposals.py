@@ -65,12 +65,22 @@ def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> lis
     ]
 
 
+class Waiting:
+    """What waits in all groups of a host."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+
 class Proposals:
     """Batches that wait to enter the log, then batches that wait to be applied."""
 
-    __slots__ = ("_in_log", "queue", "size_bytes")
+    __slots__ = ("_host", "_in_log", "queue", "size_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, host: Waiting | None = None) -> None:
+        self._host = host or Waiting()
         self.queue: list[Batch] = []
         self._in_log: deque[Batch] = deque()
         self.size_bytes = 0
@@ -82,6 +92,7 @@ class Proposals:
     def add(self, batch: Batch) -> None:
         self.queue.append(batch)
         self.size_bytes += batch.size_bytes
+        self._host.size_bytes += batch.size_bytes
 
     def take_queue(self, bytes_max: int) -> list[Batch]:
         """The first batches of the queue, one at least."""
@@ -164,6 +175,7 @@ class Proposals:
 
     def _end(self, batch: Batch, results: list[Any] | None, error: RaftwoodError | None) -> None:
         self.size_bytes -= batch.size_bytes
+        self._host.size_bytes -= batch.size_bytes
         batch.done(results, error)
 
 

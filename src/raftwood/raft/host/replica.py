@@ -27,7 +27,7 @@ from raftwood.raft.core.progress import REPLICATE
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.chatter import is_chatter, wakes
 from raftwood.raft.host.group_storage import GroupStorage
-from raftwood.raft.host.proposals import Batch, Proposals
+from raftwood.raft.host.proposals import Batch, Proposals, Waiting
 from raftwood.raft.host.reads import ReadDone, Reads
 from raftwood.raft.host.runs import EncodedRun, RunBook
 from raftwood.raft.host.settings import RaftHostSettings
@@ -49,6 +49,7 @@ class Replica:
         settings: RaftHostSettings,
         *,
         read_prefix: bytes,
+        waiting: Waiting,
         on_role: Callable[["Replica"], None],
     ) -> None:
         self.group = group
@@ -57,7 +58,8 @@ class Replica:
         self.applier = applier
         self.settings = settings
         self.book = RunBook()
-        self.proposals = Proposals()
+        self.proposals = Proposals(waiting)
+        self._waiting = waiting
         self.reads = Reads(read_prefix)
         self._on_role = on_role
         self.is_dirty = False
@@ -138,6 +140,11 @@ class Replica:
         if waiting and waiting + size > self.settings.proposal_bytes_max:
             raise Overloaded(
                 f"{waiting} bytes wait to be committed in group {self.group}: try again later"
+            )
+        if self._waiting.size_bytes > self.settings.host_proposal_bytes_max:
+            raise Overloaded(
+                f"{self._waiting.size_bytes} bytes wait to be committed in all groups of this "
+                "store: try again later"
             )
         self.wake()
         for batch in batches:

@@ -49,7 +49,7 @@ class RaftHostSettings(Section, frozen=True):
     ] = 1 << 20
     quiesce_ticks: Annotated[
         int, Meta(ge=0, description="Ticks without work after which a group sleeps; 0: never.")
-    ] = 10
+    ] = 2
     session_expiry_ms: Annotated[
         int, Meta(ge=1000, description="A client's session ends when unused for so long.")
     ] = 3_600_000
