@@ -70,24 +70,30 @@ async def promote_when_caught_up(
 ) -> GroupStatus:
     """A vote for a learner; before it has caught up, its vote could hold all writes up."""
     admin = RaftAdmin(stores)
+    if store in (await admin.leader_status(group)).voters:
+        raise Conflict(f"store {store} is a voter of group {group} already")
+    await wait_until_caught_up(stores, group, store, wait_s=wait_s)
+    await admin.change_members(group, [MemberStep(MemberAction.ADD_VOTER, store)])
+    return await admin.leader_status(group)
+
+
+async def wait_until_caught_up(stores: Stores, group: int, store: int, *, wait_s: float) -> None:
+    """Until a member has nearly all that the leader has."""
+    admin = RaftAdmin(stores)
     try:
         async with asyncio.timeout(wait_s):
             await _until_caught_up(admin, group, store)
     except TimeoutError:
         raise DeadlineExceeded(
             f"store {store} has not caught up with group {group} in {wait_s:g} s: see that it "
-            "runs, with --join, at the address it was added with"
+            "runs at the address it was added with, for the first time with --join"
         ) from None
-    await admin.change_members(group, [MemberStep(MemberAction.ADD_VOTER, store)])
-    return await admin.leader_status(group)
 
 
 async def _until_caught_up(admin: RaftAdmin, group: int, store: int) -> None:
     while True:
         leader = await admin.leader_status(group)
-        if store in leader.voters:
-            raise Conflict(f"store {store} is a voter of group {group} already")
-        if store not in leader.learners:
+        if store not in {*leader.voters, *leader.learners}:
             raise InvalidInput(f"store {store} is no member of group {group}: add it first")
         if leader.last_index - leader.matches.get(store, 0) <= BEHIND_MAX:
             return
@@ -103,15 +109,16 @@ async def remove_member(
     if store not in {*leader.voters, *leader.learners}:
         raise InvalidInput(f"store {store} is no member of group {group}")
     left = [voter for voter in leader.voters if voter != store]
-    if not is_forced:
-        rows = await status_of_all(stores, group)
-        alive = [row["store"] for row in rows if row.get("leader") and row["store"] in left]
-        if len(alive) <= len(left) // 2:
-            raise Conflict(
-                f"without store {store} only {len(alive)} of {len(left)} voters of group {group} "
-                "would answer, no majority: start the others, or add one first (--force does it "
-                "anyway)"
-            )
+    rows = await status_of_all(stores, group)
+    alive = [row["store"] for row in rows if row.get("leader") and row["store"] in left]
+    if len(alive) <= len(left) // 2 and not is_forced:
+        raise Conflict(
+            f"without store {store} only {len(alive)} of {len(left)} voters of group {group} "
+            "would answer, no majority: start the others, or add one first (--force does it anyway)"
+        )
+    if leader.store == store and alive:
+        # Handed over, leadership is away for a moment; a leader that is removed leaves a gap.
+        await admin.transfer(group, max(alive, key=lambda each: leader.matches.get(each, 0)))
     await admin.change_members(group, [MemberStep(MemberAction.REMOVE, store)])
     return await _next_leader(admin, group, removed=store)
 

@@ -7,16 +7,19 @@ that changed something: it must be the number of keys.
 import asyncio
 import random
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import DeadlineExceeded, RaftwoodError
 from raftwood.base.seams import MetaStore, SetKey
 
 PREFIX = "demo/"
 _READ_EVERY = 10
 _PAGE = 10_000
+_ACK_S_MAX = 60.0
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -44,7 +47,7 @@ class Load:
         self._first_ack_after: list[tuple[float, asyncio.Future[float]]] = []
         self.reads = 0
         self.stale_reads = 0
-        self.longest_pause_ms = 0.0
+        self.longest_pause_ms = self.recent_pause_ms = 0.0
 
     @property
     def acked(self) -> int:
@@ -55,14 +58,18 @@ class Load:
         """Writes that ended with an error, so that nothing was promised."""
         return len(self._unknown)
 
-    async def run(self, writers: int) -> None:
-        """Write until `finish` is called."""
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(writers):
-                tasks.create_task(self._write())
-
-    def finish(self) -> None:
-        self._is_over = True
+    @asynccontextmanager
+    async def running(self, writers: int) -> AsyncIterator[None]:
+        """Write during the block; at its end, what is under way is waited for."""
+        tasks = [asyncio.create_task(self._write()) for _ in range(writers)]
+        try:
+            yield
+            self._is_over = True
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write(self) -> None:
         while not self._is_over:
@@ -80,7 +87,9 @@ class Load:
 
     def _note_ack(self, key: str, began: float) -> None:
         now = time.perf_counter()
-        self.longest_pause_ms = max(self.longest_pause_ms, (now - self._last_ack) * 1000)
+        pause_ms = (now - self._last_ack) * 1000
+        self.recent_pause_ms = max(self.recent_pause_ms, pause_ms)
+        self.longest_pause_ms = max(self.longest_pause_ms, pause_ms)
         self._last_ack = now
         self._acked.append(key)
         for moment, future in self._first_ack_after:
@@ -95,13 +104,20 @@ class Load:
         self.reads += 1
         self.stale_reads += found is None or found.value != _value(key)
 
+    def watch_pauses(self) -> None:
+        """Let `recent_pause_ms` tell of pauses from now on."""
+        self.recent_pause_ms = 0.0
+
     async def next_ack_ms(self) -> float:
         """Milliseconds from now to the first ack of a write that is begun from now on."""
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         waiter = (time.perf_counter(), future)
         self._first_ack_after.append(waiter)
         try:
-            return await future
+            async with asyncio.timeout(_ACK_S_MAX):
+                return await future
+        except TimeoutError:
+            raise DeadlineExceeded(f"no write was acked in {_ACK_S_MAX:g} s") from None
         finally:
             self._first_ack_after.remove(waiter)
 
@@ -125,4 +141,4 @@ class Load:
 
 
 def _value(key: str) -> bytes:
-    return xxh3_64_hexdigest(key).encode()
+    return xxh3_64_hexdigest(key.encode()).encode()

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Self
+from typing import BinaryIO, Self
 
 from raftwood.app.settings import Settings
 from raftwood.base.configuration import compose
@@ -49,12 +49,15 @@ snapshot_entries_kept = {_SNAPSHOT_ENTRIES // 5}
         return compose(Settings, data=self._config, file=self._config_file).settings
 
     async def __aenter__(self) -> Self:
+        self._write_config()
+        return self
+
+    def _write_config(self) -> None:
         os.makedirs(self._folder, exist_ok=True)
         # For the owner's eyes only: it holds the secrets, which no command line may show.
         descriptor = os.open(self._config_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(self._config)
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         for process in self._processes.values():
@@ -65,7 +68,7 @@ snapshot_entries_kept = {_SNAPSHOT_ENTRIES // 5}
 
     async def start(self, store: int, *, joins: bool = False) -> int:
         """Start a store and wait until it serves; answers its process id."""
-        with open(f"{self._folder}/store-{store}.log", "ab") as log:
+        with self._open_log(store) as log:
             process = await asyncio.create_subprocess_exec(
                 *self._command(store, joins=joins),
                 stdin=asyncio.subprocess.PIPE,
@@ -85,6 +88,9 @@ snapshot_entries_kept = {_SNAPSHOT_ENTRIES // 5}
                 await process.wait()
                 raise InternalError(f"store {store} could not start: {self._last_words(store)}")
         return process.pid
+
+    def _open_log(self, store: int) -> BinaryIO:
+        return open(f"{self._folder}/store-{store}.log", "ab")
 
     def _command(self, store: int, *, joins: bool) -> list[str]:
         assignments = {

@@ -56,7 +56,7 @@ from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.raft.host.snapshotting import Snapshotting
-from raftwood.raft.host.status import GroupStatus, HostFigures, LogEntry, status_of
+from raftwood.raft.host.status import GroupStatus, LogEntry, status_of
 from raftwood.raft.host.ticking import Ticking
 from raftwood.raft.host.turns import Turns
 from raftwood.raft.state_machine import StateMachine
@@ -255,19 +255,6 @@ class Host:
 
     def status(self, group: int) -> GroupStatus:
         return status_of(self._replica(group), self.id, self.addresses())
-
-    def figures(self) -> HostFigures:
-        replicas = list(self._replicas.values())
-        return HostFigures(
-            turns=self._turns.turn_count,
-            writes=self._turns.write_count,
-            groups=len(replicas),
-            groups_led=sum(each.is_leader for each in replicas),
-            groups_asleep=sum(each.is_asleep for each in replicas),
-            waiting_bytes=sum(each.proposals.size_bytes for each in replicas),
-            cache_bytes=sum(each.storage.cache.size_bytes for each in replicas),
-            log=self._store.log.statistics(),
-        )
 
     def addresses(self) -> dict[int, str]:
         """Of all stores that this one has heard of, itself too where it was told."""

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from raftwood.disk.segment_log.records import LogStatistics
 from raftwood.raft.core import EntryKind
 from raftwood.raft.host.replica import Replica
 
@@ -31,19 +30,6 @@ class GroupStatus(msgspec.Struct, frozen=True):
     matches: dict[int, int]
     """At the leader: how far each member's log is known to agree."""
     addresses: dict[int, str]
-
-
-class HostFigures(msgspec.Struct, frozen=True):
-    """All groups of a store together, for metrics."""
-
-    turns: int
-    writes: int
-    groups: int
-    groups_led: int
-    groups_asleep: int
-    waiting_bytes: int
-    cache_bytes: int
-    log: LogStatistics
 
 
 class LogEntry(msgspec.Struct, frozen=True):
