@@ -23,6 +23,30 @@ def test_a_metastore_from_the_command_line(
     assert "a/x" in meta("list", "a/")
     meta("delete", "a/x")
     assert "there is no key" in meta("get", "a/x", status=1)
-    assert json.loads(meta("watch", "--count", "1"))["value"] is None
+    assert json.loads(meta("watch", "--count", "1", "--format", "json"))["value"] is None
+    assert meta("watch", "--count", "1") == "3  a/x  -\n"
     assert json.loads(meta("status", "--format", "json"))[0]["version"] == 3
     assert "--count 0" in meta("watch", "--count", "0", status=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ((), 2, "name one metastore"),
+        (("--file", "{folder}", "--connect", "localhost:1"), 2, "name one metastore"),
+        (("--connect", "localhost:1"), 2, "secrets.clients is not set"),
+    ],
+)
+def test_a_metastore_is_named_once_and_rightly(
+    arguments: tuple[str, ...],
+    status: int,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [each.format(folder=tmp_path / "meta") for each in arguments]
+    assert raftwood(["meta", "status", *given]) == status
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert not (tmp_path / "meta").exists()
