@@ -43,10 +43,10 @@ def test_calls_to_a_server_that_hangs_end_in_time(monkeypatch: pytest.MonkeyPatc
 def test_a_lease_does_not_end_because_the_server_was_away() -> None:
     async def main(server: ZooKeeperServer) -> None:
         async with opened(server.address) as store:
-            lease = await store.grant_lease(ttl_ms=1000)
+            lease = await store.grant_lease(ttl_ms=2000)
             await store.transact((), (SetKey("a", b"", lease),))
             await asyncio.to_thread(server.kill)
-            await asyncio.sleep(1.1)
+            await asyncio.sleep(2.1)
             await asyncio.to_thread(server.restart)
             assert await store.get("a") is not None
             await store.keep_alive(lease)
