@@ -103,7 +103,7 @@ class Cluster:
             self.machines[store].start(self._program(store, joins=joins))
 
     def _program(
-        self, store: int, *, joins: bool
+        self, store: int, *, joins: bool = False, listens_on: str | None = None
     ) -> Callable[[Environment], Coroutine[Any, Any, None]]:
         async def program(environment: Environment) -> None:
             host = await Host.open(
@@ -123,7 +123,7 @@ class Cluster:
                 async with Server(
                     service, NETWORK.server_credentials(store), environment.random
                 ) as server:
-                    await server.listen(f"s{store}", 7000)
+                    await server.listen(listens_on or f"s{store}", 7000)
                     for group in self.groups:
                         members = None if joins else self.members
                         await host.start_group(group, Lines, members=members)

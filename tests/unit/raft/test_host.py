@@ -8,6 +8,8 @@ from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_
 
 from raftwood.base.errors import NotFound, OutOfRange
 from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.remote import service
+from raftwood.raft.remote.protocol import REGISTER, encode_register_request
 
 
 def _numbered(count: int) -> list[bytes]:
@@ -322,3 +324,63 @@ def test_a_session_that_ended_is_replaced_by_a_new_one() -> None:
         assert await cluster.agree(1, 2, 3) == _numbered(10)
 
     run_cluster(scenario, settings=settings)
+
+
+def test_a_second_store_with_the_same_number_does_not_silence_the_first() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            leader = await cluster.wait_for_leader()
+            copied = next(store for store in (1, 2, 3) if store != leader)
+            impostor = cluster.simulation.add_node("impostor")
+            program = Cluster(cluster.simulation)._program(copied, listens_on="impostor")
+            impostor.start(program)
+            await asyncio.sleep(5)
+            third = next(store for store in (1, 2, 3) if store not in (leader, copied))
+            cluster.machines[third].kill()
+            await write(client, 10, start=10)
+            impostor.kill()
+            cluster.start(third)
+        assert await cluster.agree(1, 2, 3) == _numbered(20)
+
+    run_cluster(scenario)
+
+
+def test_a_learner_that_starts_anew_in_a_sleeping_group_hears_of_its_leader() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            cluster.start(4, joins=True)
+            step = MemberStep(MemberAction.ADD_LEARNER, 4, address(4))
+            await client.admin.change_members(GROUP, [step])
+            await cluster.agree(1, 2, 3, 4)
+            await cluster.until(
+                lambda: all(host.status(GROUP).is_asleep for host in cluster.hosts.values())
+            )
+            cluster.machines[4].kill()
+            cluster.start(4, joins=True)
+            await cluster.until(lambda: cluster.has_group(4))
+            assert await cluster.hosts[4].read(GROUP, b"count", timeout_ms=3_000) == b"10"
+
+    run_cluster(scenario)
+
+
+def test_a_new_session_takes_the_place_of_one_that_nobody_uses_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "SESSIONS_MAX", 20)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            for number in range(20):
+                request = encode_register_request(GROUP, number.to_bytes(16, "little"))
+                await client._ask(GROUP, REGISTER, request, cluster.simulation.now + 30)
+            await asyncio.sleep(90)
+            await write(client, 1)
+        leader = await cluster.wait_for_leader()
+        assert cluster.hosts[leader].status(GROUP).sessions == 20
+
+    run_cluster(scenario)

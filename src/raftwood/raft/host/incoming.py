@@ -141,13 +141,23 @@ class Incoming:
         known = self._peers.get(store)
         if known is None:
             return
-        before, known.epoch = known.epoch, None
+        # What is refused here ends the connection, and is no word of the store that is known.
         self._book.admit(store, introduction.incarnation)
-        known.epoch = introduction.epoch
+        before, known.epoch = known.epoch, introduction.epoch
         self._peers.heard(store)
-        if before is not None and before != introduction.epoch:
-            # It has started anew, and leads nothing any more.
-            self.wake_groups_of(store)
+        if before != introduction.epoch:
+            self._on_new_start(store)
+
+    def _on_new_start(self, store: int) -> None:
+        """A store has started anew: it leads nothing any more, and does not know who does.
+
+        A voter would ask soon, but a learner or one under repair would not.
+        """
+        self.wake_groups_of(store)
+        for replica in self._replicas.values():
+            is_led_here = replica.is_asleep and replica.is_leader
+            if is_led_here and store in members_of(replica.configuration):
+                replica.wake()
 
     def _on_ping(self, peer: Identity, _: Payload) -> None:
         self._peers.heard(store_of(peer))

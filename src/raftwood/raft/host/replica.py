@@ -70,7 +70,7 @@ class Replica:
         self.is_fetching = False
         self.is_saving = False
         self.is_installing = False
-        """The state machine is not to be asked: a leader's snapshot takes the place of its state."""
+        """A leader's snapshot takes the place of the state: the state machine is not to be asked."""
         self.restoring = asyncio.Lock()
         """One snapshot after another."""
         self.snapshot_index = 0
