@@ -27,7 +27,7 @@ from raftwood.raft.core.progress import REPLICATE
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.chatter import is_chatter, wakes
 from raftwood.raft.host.group_storage import GroupStorage
-from raftwood.raft.host.proposals import Batch, Proposals
+from raftwood.raft.host.proposals import Batch, Proposals, Waiting
 from raftwood.raft.host.reads import ReadDone, Reads
 from raftwood.raft.host.runs import EncodedRun, RunBook
 from raftwood.raft.host.settings import RaftHostSettings
@@ -49,6 +49,7 @@ class Replica:
         settings: RaftHostSettings,
         *,
         read_prefix: bytes,
+        waiting: Waiting,
         on_role: Callable[["Replica"], None],
     ) -> None:
         self.group = group
@@ -57,7 +58,8 @@ class Replica:
         self.applier = applier
         self.settings = settings
         self.book = RunBook()
-        self.proposals = Proposals()
+        self.proposals = Proposals(waiting)
+        self._waiting = waiting
         self.reads = Reads(read_prefix)
         self._on_role = on_role
         self.is_dirty = False
@@ -103,6 +105,17 @@ class Replica:
     def applied(self) -> int:
         return self.applier.applied
 
+    @property
+    def may_vote(self) -> bool:
+        """Whether it has again what was dropped of its log, if ever it was."""
+        return self.applier.applied >= self.storage.state.votes_from
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """For a leader: all that was ever committed is applied here."""
+        log = self.node.raft.log
+        return self.applied == log.committed and self.applier.applied_term == self.term
+
     def not_leader(self) -> NotLeader:
         leader = self.leader if self.leader != self.node.raft.id else NOBODY
         where = f"store {leader} does" if leader else "there is none at the moment"
@@ -138,6 +151,11 @@ class Replica:
             raise Overloaded(
                 f"{waiting} bytes wait to be committed in group {self.group}: try again later"
             )
+        if self._waiting.size_bytes > self.settings.host_proposal_bytes_max:
+            raise Overloaded(
+                f"{self._waiting.size_bytes} bytes wait to be committed in all groups of this "
+                "store: try again later"
+            )
         self.wake()
         for batch in batches:
             self.proposals.add(batch)
@@ -168,7 +186,8 @@ class Replica:
         if self.has_appended:
             self.has_appended = False
             self._skip_heartbeat()
-        self.node.tick()
+        if self.may_vote:  # else it would stand, in some old membership that it replays
+            self.node.tick()
         self.reads.tick(self.settings.election_ticks)
         self.storage.tick()
 
