@@ -43,6 +43,7 @@ from raftwood.raft.host.membership import (
     addresses_in,
     change_from,
     checked_result,
+    members_of,
 )
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.outbox import Outbox
@@ -120,7 +121,7 @@ class Host:
             self._peers,
             self._book,
             self._turns,
-            on_removed=self._on_removed,
+            on_removed=self._leave,
         )
         self._opener = Opener(
             environment,
@@ -369,7 +370,8 @@ class Host:
     ) -> ConfState:
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
-        entry = change_entry(change_from(steps, self.addresses()))
+        members = members_of(replica.configuration)
+        entry = change_entry(change_from(steps, self.addresses(), members))
         future, done = waiter(self._loop)
         self._propose(replica, Batch([entry], len(entry.payload), done))
         async with within(timeout_ms, f"a change of group {group}"):
@@ -439,18 +441,26 @@ class Host:
         await self._store.close()
 
     async def _hand_over(self, timeout_ms: int) -> None:
-        led = [replica for replica in self._replicas.values() if replica.is_leader]
-        for replica in led:
+        asked: dict[int, None] = {}
+        with contextlib.suppress(DeadlineExceeded):
+            async with within(timeout_ms, "the hand-over"):
+                await self._until(lambda: self._has_handed_over(asked))
+
+    def _has_handed_over(self, asked: dict[int, None]) -> bool:
+        """Ask others to lead, again if need be: who leads anew waits for a follower's answer."""
+        is_done = True
+        for group, replica in self._replicas.items():
+            if not replica.is_leader or len(replica.configuration.voters) == 1:
+                continue
             successor = replica.best_follower()
-            if successor:
+            if successor or group not in asked:
+                is_done = False
+            if successor and not replica.node.raft.transferee:
+                asked[group] = None
                 replica.wake()
                 replica.node.transfer_leadership(successor)
                 self._turns.mark(replica)
-        with contextlib.suppress(DeadlineExceeded):
-            async with within(timeout_ms, "the hand-over"):
-                await self._until(
-                    lambda: not any(each.is_leader and each.best_follower() for each in led)
-                )
+        return is_done
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         while True:
@@ -468,14 +478,14 @@ class Host:
     async def _serve(self, group: int) -> None:
         await self._groups.serve(group)
 
+    def _leave(self, replica: Replica) -> None:
+        self._groups.leave(replica)
+
     def _mark(self, replica: Replica) -> None:
         self._turns.mark(replica)
 
     def _on_failed_transfer(self, replica: Replica) -> None:
         self._chores.verify_snapshots(replica)
-
-    def _on_removed(self, replica: Replica) -> None:
-        self._groups.leave(replica)
 
     def _on_damage(self, replica: Replica, error: StoreDamaged) -> None:
         self._groups.on_damage(replica, error)

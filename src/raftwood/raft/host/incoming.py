@@ -97,13 +97,14 @@ class Incoming:
     def _tell_if_removed(self, replica: Replica, store: int) -> None:
         """Nobody else would ever tell it: raft sends nothing to those that are not members.
 
-        A leader that is new may not have applied yet what its predecessor changed. And the store
-        drops its data then: its acknowledgement may have committed the very change that removed
-        it, so that a quorum of those who are left must have all of it first.
+        It drops its data then. Its acknowledgement may have committed the very change that removed
+        it, so that a quorum of those who are left must have all of it first. And a leader that is
+        new may not have applied yet what its predecessor changed.
         """
         if not replica.is_leader or store in members_of(replica.configuration):
             return
-        if replica.is_up_to_date and replica.node.raft.tracker.committed() >= replica.applied:
+        is_held = replica.node.raft.tracker.committed() >= replica.applied
+        if replica.is_up_to_date and is_held:
             peer = self._peers.get(store)
             if peer is not None:
                 said = Removed(replica.group, replica.term, replica.applied)

@@ -6,6 +6,7 @@ A write may be refused (the disk is full), so that planning and accepting are tw
 import msgspec
 
 from raftwood.disk.segment_log import DropGroup, Record, Run, State, TruncateHead, TruncateTail
+from raftwood.disk.segment_log.format import RECORD_HEADER_BYTES
 from raftwood.raft.core import Entry, EntryKind, Message, Snapshot
 from raftwood.raft.host.group_state import GroupState
 from raftwood.raft.host.group_storage import GroupStorage
@@ -27,6 +28,16 @@ class PlannedWrite:
         self.cut_from: int | None = None
         self.state: GroupState | None = None
         self.snapshot: Snapshot | None = None
+
+    def size_bytes(self) -> int:
+        """What the records take in the log, entries and headers."""
+        size = len(self.records) * RECORD_HEADER_BYTES
+        for record in self.records:
+            if isinstance(record, Run):
+                size += len(record.payload)
+            elif isinstance(record, State):
+                size += len(record.data)
+        return size
 
     def accept(self, storage: GroupStorage) -> int:
         """The log has taken the records; answers how many bytes of entries they held."""
