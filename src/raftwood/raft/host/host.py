@@ -491,9 +491,13 @@ class Host:
         self._groups.on_damage(replica, error)
 
     def _set_addresses(self, addresses: dict[int, str]) -> None:
+        own = self._book.addresses.get(self.id)
         self._book.set_addresses(addresses)
         for store, address in addresses.items():
             self._peers.set_address(store, address)
+        self._incoming.meet(addresses)
+        if self._book.addresses.get(self.id) != own:
+            self._peers.introduce_again()
 
     def _check_open(self) -> None:
         if self._is_closing:

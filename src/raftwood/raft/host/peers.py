@@ -81,6 +81,11 @@ class Peers:
             peer.epoch = known.epoch
         channel.start()
 
+    def introduce_again(self) -> None:
+        """What this store says of itself has changed."""
+        for peer in self._peers.values():
+            peer.channel.send(INTRODUCE, self._introduce())
+
     def send(self, store: int, frame: Sequence[Buffer]) -> None:
         """A raft frame; one that cannot be sent is lost, which raft makes good."""
         peer = self._peers.get(store)
