@@ -87,7 +87,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     changes: dict[str, int]
     flips: int
     halted: list[str]
-    """What a store whose disk went bad says of itself, and of groups that it does not serve."""
+    """What a store says that does not start, because its disk went bad."""
+    repaired: int
+    """Replicas that were halted, and serve again."""
     faults_s: float
     terms: int
     snapshots_restored: int
@@ -165,6 +167,7 @@ class _Run:
         await asyncio.gather(injector.run(until=until), self._go_bad(stores, until=until))
         live_after_s = await self._come_to_life()
         await self._converge(clients)
+        repaired = self._count_repaired()
         await self._stop(stores)
         violation = check_registers(self._history.events, initial="")
         if violation is not None:
@@ -175,6 +178,7 @@ class _Run:
             changes=self._operator.counts if self._operator is not None else {},
             flips=self._damage.flips if self._damage is not None else 0,
             halted=self._halted,
+            repaired=repaired,
             faults_s=cluster.faults_s,
             terms=self._watch.terms,
             snapshots_restored=self._witness.snapshots_restored,
@@ -294,6 +298,13 @@ class _Run:
         assert isinstance(machine, Registers)
         return machine.position == self._witness.length(group)
 
+    def _count_repaired(self) -> int:
+        if self._halted:
+            return 0
+        return sum(
+            group not in self._watch.hosts[store].halted() for store, group in self._watch.halted
+        )
+
     async def _stop(self, stores: Sequence[Machine]) -> None:
         """An orderly end, so that a task or file left open shows as a leak."""
         for machine in stores:
@@ -304,9 +315,9 @@ class _Run:
         await self._simulation.wait_until(lambda: not any(store.running for store in stores))
 
 
-def choose_cluster(seed: int) -> Cluster:
+def choose_cluster(seed: int, *, faults_s: float = FAULTS_S) -> Cluster:
     """Half of the seeds change members, some of them often."""
-    return Cluster(change_every_s=(None, 1.5, None, 5.0)[seed % 4])
+    return Cluster(faults_s=faults_s, change_every_s=(None, 1.5, None, 5.0)[seed % 4])
 
 
 def choose_profile(seed: int) -> SwarmProfile:

@@ -44,6 +44,11 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     plant: Plant = nullcontext
     cluster: Cluster = Cluster(faults_s=_SHORT_S, pause_s=0.15)
 
+    @property
+    def whole(self) -> Cluster:
+        """The same without the bug."""
+        return msgspec.structs.replace(self.cluster, environment=Cluster().environment)
+
     def run(self, seed: int) -> None:
         with self.plant():
             run_hosts(seed, self.cluster, profile=self.profile(seed))
@@ -87,3 +92,29 @@ MUTANTS = {
         plant=planted.stores_changes_without_the_commit_index, cluster=_CHANGING, profile=crashes
     ),
 }
+
+CAUGHT_BY: dict[str, dict[str, str]] = {
+    "no sync before ack": {
+        "hosts": "acks before sync",
+        "model": "acknowledged before durable",
+    },
+    "vote not durable": {"hosts": "forgets votes and terms", "model": "vote not durable"},
+    "commit of an old term": {"model": "commit of an old term"},
+    "stale lease read": {"hosts": "reads by lease", "model": "read without a quorum"},
+    "snapshot without the last configuration change": {
+        "hosts": "saves the membership before the last change",
+        "model": "snapshot without the last change",
+    },
+    "lost membership entry": {
+        "hosts": "loses membership entries",
+        "model": "membership entry lost",
+    },
+    "reordered apply": {"hosts": "applies out of order", "model": "reordered apply"},
+    "reused session": {"hosts": "reuses sessions"},
+    "truncated below commit": {"hosts": "cuts whole runs", "model": "truncated below commit"},
+    "learner counted as voter": {
+        "hosts": "counts learners",
+        "model": "learner counted as voter",
+    },
+}
+"""Where the bugs that every raft has to rule out are planted: by simulation, the mutant's name."""
