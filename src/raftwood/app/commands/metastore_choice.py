@@ -11,7 +11,7 @@ from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.connecting import connected_client
 from raftwood.app.groups import METASTORE_GROUP
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.base.seams import MetaStore
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.metastore.raft_store import RaftMetaStore
@@ -27,6 +27,10 @@ class Where:
         str | None,
         Parameter(help="The metastore of a cluster, by some of its stores: HOST:PORT[,HOST:PORT]."),
     ] = None
+    zookeeper: Annotated[
+        str | None,
+        Parameter(help="A metastore in ZooKeeper: HOST:PORT[,HOST:PORT][/chroot]."),
+    ] = None
     source: Source = DEFAULTS
 
 
@@ -37,15 +41,33 @@ NOWHERE = Where()
 async def opened(environment: Environment, where: Where) -> AsyncIterator[MetaStore]:
     """The metastore that was named, until the end of the block."""
     match where:
-        case Where(file=str(folder), connect=None):
-            file_store = await FileMetaStore.open(environment, folder)
-            try:
-                yield file_store
-            finally:
-                await file_store.close()
-        case Where(file=None, connect=str(addresses)):
+        case Where(None, str(addresses), None):
             settings = where.source.load().settings
             async with connected_client(environment, settings, addresses) as client:
                 yield RaftMetaStore(client, METASTORE_GROUP)
+            return
+        case Where(str(folder), None, None):
+            store: MetaStore = await FileMetaStore.open(environment, folder)
+        case Where(None, None, str(address)):
+            store = await _open_zookeeper(environment, address)
         case _:
-            raise InvalidInput("name one metastore: either --file FOLDER or --connect HOST:PORT")
+            raise InvalidInput(
+                "name one metastore: --file FOLDER, --connect HOST:PORT or "
+                "--zookeeper HOST:PORT/CHROOT"
+            )
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def _open_zookeeper(environment: Environment, address: str) -> MetaStore:
+    try:
+        from raftwood.metastore.zookeeper_store import ZooKeeperMetaStore  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "kazoo":
+            raise
+        raise Unavailable(
+            "--zookeeper needs the library kazoo: install raftwood[zookeeper]"
+        ) from None
+    return await ZooKeeperMetaStore.open(environment, address)

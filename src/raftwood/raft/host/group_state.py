@@ -3,6 +3,7 @@
 Version 1 knew no snapshots, and kept the first members here and not in the log.
 """
 
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -11,6 +12,18 @@ from raftwood.base.errors import StoreDamaged, UnsupportedVersion
 from raftwood.raft.core import ConfState, HardState
 
 STATE_VERSION: Final = 2
+
+
+class RepairStage(StrEnum):
+    """How far the repair of a damaged replica has come; `repair` tells the whole."""
+
+    NONE = ""
+    LEAVE = "leave"
+    """The group is asked to remove this store; the damaged data is still here."""
+    JOIN = "join"
+    """The data is dropped; the group is asked to add this store as a learner."""
+    LEARN = "learn"
+    """The replica runs again and catches up; then it becomes a voter, as it was."""
 
 
 class GroupState(msgspec.Struct, frozen=True, array_like=True):
@@ -30,6 +43,14 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     """The replica was removed: only its term and vote are kept, for it may come back."""
     forced_voters: tuple[int, ...] = ()
     """Set by an operator after the quorum was lost for good: the membership from the end on."""
+    given_up: tuple[int, ...] = ()
+    """Stores that an operator gave up then: nothing they say about this group is heard again."""
+    votes_from: int = 0
+    """No vote is given, and none asked for, before this entry is applied: what the replica had
+    acknowledged up to it was dropped."""
+    repair: RepairStage = RepairStage.NONE
+    repair_as_voter: bool = False
+    """What the replica was before its repair, and is to be again."""
 
     @property
     def hard_state(self) -> HardState:

@@ -33,6 +33,7 @@ _decode_introduction = msgspec.msgpack.Decoder(Introduction).decode
 _decode_sleep = msgspec.msgpack.Decoder(Sleep).decode
 _decode_removed = msgspec.msgpack.Decoder(Removed).decode
 _PREVOTE = MessageKind.PREVOTE
+_ELECTIONS = (_PREVOTE, MessageKind.VOTE, MessageKind.TIMEOUT_NOW)
 
 
 class Incoming:
@@ -74,6 +75,10 @@ class Incoming:
                 continue
             if message.kind is _PREVOTE:
                 self._tell_if_removed(replica, store)
+            if store in replica.storage.state.given_up:
+                continue
+            if message.kind in _ELECTIONS and not replica.may_vote:
+                continue
             replica.receive(message, runs)
             mark(replica)
 
@@ -87,8 +92,13 @@ class Incoming:
             self._tell_if_removed(replica, store)
 
     def _tell_if_removed(self, replica: Replica, store: int) -> None:
-        """Nobody else would ever tell it: raft sends nothing to those that are not members."""
-        if replica.is_leader and store not in members_of(replica.configuration):
+        """Nobody else would ever tell it: raft sends nothing to those that are not members.
+
+        A leader that is new may not have applied yet what its predecessor changed.
+        """
+        if not replica.is_leader or store in members_of(replica.configuration):
+            return
+        if replica.is_up_to_date:
             peer = self._peers.get(store)
             if peer is not None:
                 said = Removed(replica.group, replica.term, replica.applied)

@@ -23,7 +23,12 @@ from raftwood.raft.core import (
     change_entry,
 )
 from raftwood.raft.host.applying import Applier, OnChange
-from raftwood.raft.host.group_state import GroupState, decode_state, first_state
+from raftwood.raft.host.group_state import (
+    GroupState,
+    RepairStage,
+    decode_state,
+    first_state,
+)
 from raftwood.raft.host.group_storage import GroupStorage
 from raftwood.raft.host.proposals import Waiting
 from raftwood.raft.host.replica import Replica
@@ -74,7 +79,7 @@ class Opener:
             return
         if known is not None:
             # It was here before: its term and vote are kept, and the leader tells the rest.
-            state = msgspec.structs.replace(first_state(), term=known.term, vote=known.vote)
+            state = msgspec.structs.replace(known, is_removed=False)
             await self._log.commit(State(group, state.encoded()))
         elif not members:
             await self._log.commit(State(group, first_state().encoded()))
@@ -84,11 +89,25 @@ class Opener:
             await self._log.commit(*_founding_records(group, members))
 
     async def forget(self, group: int, state: GroupState, *, is_removed: bool) -> None:
-        """Drop what the store has of a group, but for the term and vote that it gave."""
+        """Drop what the store has of a group, but for the term and vote that it gave.
+
+        Where it comes back, it votes only when it has again what it had acknowledged: else a member
+        that lags behind many changes of the membership could be elected without those entries.
+        """
         kept = msgspec.structs.replace(
-            first_state(), term=state.term, vote=state.vote, is_removed=is_removed
+            first_state(),
+            term=state.term,
+            vote=state.vote,
+            is_removed=is_removed,
+            votes_from=max(state.votes_from, self._log.bounds(group).next_index - 1),
+            repair=RepairStage.NONE if is_removed else RepairStage.JOIN,
+            repair_as_voter=state.repair_as_voter,
         )
         await self._log.commit(DropGroup(group), State(group, kept.encoded()))
+
+    async def note(self, group: int, state: GroupState) -> None:
+        """Store the state of a group that has no running replica."""
+        await self._log.commit(State(group, state.encoded()))
 
     async def open(self, group: int, machine: StateMachine, stopped: Callable[[], bool]) -> Replica:
         """A replica that is restored and replayed; `StoreDamaged` where its data is bad."""

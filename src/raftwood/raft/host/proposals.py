@@ -4,6 +4,7 @@ A batch's entries stand next to each other in the log. It ends when its last ent
 when entries of another leader took its place: then it is known that nothing of it was done.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -63,6 +64,23 @@ def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> lis
         Batch(part, sum(len(entry.payload) for entry in part), partial(part_done, position))
         for position, part in enumerate(parts)
     ]
+
+
+def waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Any]", ProposalDone]:
+    """A future for the result of a single command, and what ends it."""
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
+        if future.done():
+            return
+        if results is None:
+            future.set_exception(error or Unavailable("the proposal was dropped"))
+        elif isinstance(results[0], RaftwoodError):
+            future.set_exception(results[0])
+        else:
+            future.set_result(results[0])
+
+    return future, done
 
 
 class Waiting:

@@ -106,6 +106,17 @@ class Replica:
     def applied(self) -> int:
         return self.applier.applied
 
+    @property
+    def may_vote(self) -> bool:
+        """Whether it has again what was dropped of its log, if ever it was."""
+        return self.applier.applied >= self.storage.state.votes_from
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """For a leader: all that was ever committed is applied here."""
+        log = self.node.raft.log
+        return self.applied == log.committed and self.applier.applied_term == self.term
+
     def not_leader(self) -> NotLeader:
         leader = self.leader if self.leader != self.node.raft.id else NOBODY
         where = f"store {leader} does" if leader else "there is none at the moment"
@@ -170,7 +181,8 @@ class Replica:
         if self.has_appended:
             self.has_appended = False
             self._skip_heartbeat()
-        self.node.tick()
+        if self.may_vote:  # else it would stand, in some old membership that it replays
+            self.node.tick()
         self.reads.tick(self.settings.election_ticks)
         self.storage.tick()
 

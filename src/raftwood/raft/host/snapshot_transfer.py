@@ -63,13 +63,16 @@ class SnapshotTransfer:
         piece_bytes: int,
         replica_of: Callable[[int], Replica],
         mark: Callable[[Replica], None],
+        on_failure: Callable[[Replica], None],
     ) -> None:
+        """`on_failure` is told where a snapshot was not sent, perhaps because it is bad."""
         self._files = files
         self._peers = peers
         self._own = own
         self._piece_bytes = piece_bytes
         self._replica_of = replica_of
         self._mark = mark
+        self._on_failure = on_failure
         self._turn = asyncio.Semaphore(SENDS_MAX)
         self._receivers: dict[int, Receiver] = {}
         self._idle_ticks: dict[int, int] = {}
@@ -95,6 +98,8 @@ class SnapshotTransfer:
             _log.warning(
                 "snapshot not sent", group=replica.group, to=message.target, reason=error.message
             )
+            if not isinstance(error, Unavailable):
+                self._on_failure(replica)
         finally:
             if replica.is_serving:
                 replica.node.report_snapshot(message.target, failed=failed)

@@ -9,7 +9,13 @@ import asyncio
 
 import msgspec
 
-from raftwood.base.errors import NotFound, OutOfRange, ShuttingDown, Unavailable
+from raftwood.base.errors import (
+    NotFound,
+    OutOfRange,
+    ShuttingDown,
+    StoreDamaged,
+    Unavailable,
+)
 from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Record, SegmentLog, State, TruncateHead
 from raftwood.raft.core import Snapshot
@@ -19,7 +25,12 @@ from raftwood.raft.host.group_storage import GroupStorage
 from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.sessions import SessionTable
-from raftwood.raft.host.snapshots import ExtraFileList, SnapshotFiles, SnapshotMeta
+from raftwood.raft.host.snapshots import (
+    ExtraFileList,
+    SnapshotFiles,
+    SnapshotMeta,
+    SnapshotReader,
+)
 from raftwood.raft.state_machine import Stopped
 
 _log = get_logger("raft")
@@ -51,7 +62,7 @@ class Snapshotting:
         self, group: int, applier: Applier, index: int, stopped: Stopped
     ) -> None:
         """Put a snapshot's state into the state machine; `StoreDamaged` where it is bad."""
-        async with await self._files.open(group, index) as reader:
+        async with await self._open(group, index) as reader:
             meta = reader.meta
             extra = await reader.extract_extra()
             await applier.machine.recover_from_snapshot(reader.chunks(), extra, stopped)
@@ -63,9 +74,28 @@ class Snapshotting:
         applier.addresses.update(meta.addresses)
 
     async def _snapshot(self, group: int, index: int) -> Snapshot:
-        async with await self._files.open(group, index) as reader:
+        async with await self._open(group, index) as reader:
             meta = reader.meta
         return Snapshot(meta.index, meta.term, meta.configuration)
+
+    async def _open(self, group: int, index: int) -> SnapshotReader:
+        """A snapshot that the state lists; one that is not there is damage."""
+        try:
+            return await self._files.open(group, index)
+        except NotFound as error:
+            raise StoreDamaged(f"a snapshot is missing: {error.message}") from error
+
+    async def verify(self, replica: Replica) -> None:
+        """Read all snapshots of a replica; `StoreDamaged` where one is bad or missing."""
+        for index in replica.storage.state.snapshots:
+            async with await self._open(replica.group, index) as reader:
+                try:
+                    async for _ in reader.chunks():
+                        pass
+                except NotFound as error:
+                    if index not in replica.storage.state.snapshots:
+                        return  # removed meanwhile, as it should be
+                    raise StoreDamaged(f"a snapshot is missing: {error.message}") from error
 
     # Taking
 
@@ -166,8 +196,15 @@ class Snapshotting:
             if stored.group == group and stored.index not in replica.storage.state.snapshots:
                 await self._files.remove(group, stored.index)
 
+    async def note(self, replica: Replica, state: GroupState) -> None:
+        """Store another state of a replica that runs."""
+        await self._write(replica, state)
+
     async def _write(self, replica: Replica, state: GroupState, *records: Record) -> None:
         """A state that is no part of the core's writes; in memory as soon as the log has it."""
+        if replica.is_halted:
+            # Its data may be dropped by now: what it says would stand beside other data.
+            raise ShuttingDown(f"group {replica.group} is being stopped")
         durable = asyncio.Event()
         self._log.write((State(replica.group, state.encoded()), *records), durable.set)
         replica.storage.state = state

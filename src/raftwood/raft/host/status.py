@@ -30,6 +30,8 @@ class GroupStatus(msgspec.Struct, frozen=True):
     matches: dict[int, int]
     """At the leader: how far each member's log is known to agree."""
     addresses: dict[int, str]
+    problem: str = ""
+    """Why the replica does not serve, and what is being done about it."""
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -69,4 +71,30 @@ def status_of(replica: Replica, store: int, addresses: dict[int, str]) -> GroupS
         sessions=len(replica.applier.sessions),
         matches=matches,
         addresses={node: addresses[node] for node in sorted(members) if node in addresses},
+    )
+
+
+def halted_status(group: int, store: int, problem: str) -> GroupStatus:
+    """Of a replica whose data is bad, so that nothing else can be said."""
+    return GroupStatus(
+        group=group,
+        store=store,
+        role="halted",
+        leader=0,
+        term=0,
+        first_index=0,
+        last_index=0,
+        commit=0,
+        applied=0,
+        snapshots=(),
+        voters=(),
+        learners=(),
+        is_joint=False,
+        is_asleep=False,
+        waiting_bytes=0,
+        cache_bytes=0,
+        sessions=0,
+        matches={},
+        addresses={},
+        problem=problem,
     )

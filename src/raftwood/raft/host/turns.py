@@ -14,7 +14,8 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, Overloaded, ShuttingDown
 from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Record, SegmentLog
-from raftwood.raft.core import APPEND_THREAD, APPLY_THREAD, Message, MessageKind, Snapshot
+from raftwood.raft.core import APPEND_THREAD, APPLY_THREAD, Message, MessageKind
+from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.outbox import Outbox
 from raftwood.raft.host.replica import Replica, Ticket
 from raftwood.raft.host.writes import PlannedWrite, plan_write
@@ -37,21 +38,15 @@ class Turns:
         environment: Environment,
         log: SegmentLog,
         outbox: Outbox,
+        chores: Chores,
         *,
         store: int,
-        send_snapshot: Callable[[Replica, Message], None],
-        install_snapshot: Callable[[Replica, Snapshot, Callable[[], None]], None],
-        fetch: Callable[[Replica], None],
-        applied: Callable[[Replica], None],
     ) -> None:
         self._environment = environment
         self._log = log
         self._outbox = outbox
         self._store = store
-        self._send_snapshot = send_snapshot
-        self._install_snapshot = install_snapshot
-        self._fetch = fetch
-        self._applied = applied
+        self._chores = chores
         self._loop = asyncio.get_running_loop()
         self._dirty: list[Replica] = []
         self._held: list[Replica] = []
@@ -102,13 +97,13 @@ class Turns:
             self._write(writes)
         for replica, message in applies:
             replica.apply(message)
-            self._applied(replica)
+            self._chores.applied(replica)
             if replica.is_serving and replica.node.has_ready():
                 self.mark(replica)
         for replica in dirty:
             replica.book.clear()
             if replica.storage.missed is not None and not replica.is_fetching:
-                self._fetch(replica)
+                self._chores.fetch(replica)
 
     def _collect(
         self,
@@ -135,7 +130,7 @@ class Turns:
             elif target == APPLY_THREAD:
                 applies.append((replica, message))
             elif message.kind is _SNAPSHOT:
-                self._send_snapshot(replica, message)
+                self._chores.send_snapshot(replica, message)
             else:
                 outbox.add(group, message, book)
 
@@ -228,7 +223,7 @@ class Turns:
         for replica, ticket in tickets:
             if ticket.snapshot is not None:
                 done = partial(self._installed, replica, ticket)
-                self._install_snapshot(replica, ticket.snapshot, done)
+                self._chores.install_snapshot(replica, ticket.snapshot, done)
             else:
                 ticket.is_done = True
                 self._release(replica)

@@ -49,7 +49,7 @@ class RaftAdminService:
         service.typed(SNAPSHOT, self._snapshot)
 
     async def _groups(self, _: Call, __: None) -> list[int]:
-        return self._host.groups()
+        return sorted({*self._host.groups(), *self._host.halted()})
 
     async def _status(self, _: Call, group: int) -> GroupStatus:
         return self._host.status(group)

@@ -1,0 +1,114 @@
+"""The leader's part in a repair: a store whose replica is damaged leaves its group and comes back.
+
+A store asks for itself alone. Every answer is of a leader that has just heard from a quorum, so
+that what it says about the membership is committed and is not out of date.
+"""
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import Unavailable
+from raftwood.net import Call, Service, TypedMethod
+from raftwood.raft.core import ConfState
+from raftwood.raft.host.membership import MemberAction, MemberStep, members_of
+from raftwood.raft.host.peers import Peers
+from raftwood.raft.host.protocol import STORE_ROLE, store_of
+from raftwood.raft.host.replica import Replica
+
+STEP_TIMEOUT_MS: Final = 5_000
+
+
+class RepairStep(StrEnum):
+    """What a store asks for; one that is done already is answered as if it had been done now."""
+
+    LOOK = "look"
+    LEAVE = "leave"
+    JOIN = "join"
+    PROMOTE = "promote"
+
+
+class RepairRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A step in one group."""
+
+    group: int
+    step: RepairStep
+
+
+class RepairAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The asking store's place in the group, after what it asked for."""
+
+    is_member: bool
+    is_voter: bool
+    applied: int
+    """What the leader has applied: the answer holds from there on."""
+    match: int
+    """How far the asking store's log is known to agree."""
+
+
+REPAIR = TypedMethod(
+    25, "repair", request=RepairRequest, response=RepairAnswer, roles=(STORE_ROLE,)
+)
+
+_WANTED: Final = {
+    RepairStep.LEAVE: MemberAction.REMOVE,
+    RepairStep.JOIN: MemberAction.ADD_LEARNER,
+    RepairStep.PROMOTE: MemberAction.ADD_VOTER,
+}
+
+
+class RepairService:
+    """Serves the other stores; one per host."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        *,
+        replica_of: Callable[[int], Replica],
+        confirm: Callable[[Replica], Awaitable[None]],
+        change: Callable[[int, MemberStep], Awaitable[ConfState]],
+    ) -> None:
+        self._peers = peers
+        self._replica_of = replica_of
+        self._confirm = confirm
+        self._change = change
+
+    def register(self, service: Service) -> None:
+        service.typed(REPAIR, self._on_request)
+
+    async def _on_request(self, call: Call, request: RepairRequest) -> RepairAnswer:
+        store = store_of(call.peer)
+        if not self._peers.heard(store):
+            raise Unavailable(f"store {store} has not introduced itself: try again")
+        replica = self._replica_of(request.group)
+        if not replica.is_leader:
+            raise replica.not_leader()
+        await self._confirm(replica)
+        if _is_open(request.step, replica.configuration, store):
+            await self._change(request.group, MemberStep(_WANTED[request.step], store))
+        return _answer(replica, store)
+
+
+def _is_open(step: RepairStep, configuration: ConfState, store: int) -> bool:
+    is_member = store in members_of(configuration)
+    match step:
+        case RepairStep.LEAVE:
+            return is_member
+        case RepairStep.JOIN:
+            return not is_member
+        case RepairStep.PROMOTE:
+            return is_member and store not in configuration.voters
+    return False
+
+
+def _answer(replica: Replica, store: int) -> RepairAnswer:
+    configuration = replica.configuration
+    progress = replica.node.raft.tracker.progress.get(store)
+    return RepairAnswer(
+        is_member=store in members_of(configuration),
+        is_voter=store in (*configuration.voters, *configuration.voters_outgoing),
+        applied=replica.applied,
+        match=progress.match if progress is not None else 0,
+    )
