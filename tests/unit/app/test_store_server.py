@@ -107,8 +107,10 @@ def test_a_store_is_added_promoted_and_the_leader_removed() -> None:
             assert status.leader not in (0, leader)
             await put(meta, "b")
             await cluster.until(lambda: not cluster.servers[leader].host.groups())
-            states = {row["store"]: row["role"] for row in await status_of_all(stores, 1)}
-            assert states[leader] == "no replica"
+            states = {row["store"]: row for row in await status_of_all(stores, METASTORE_GROUP)}
+            assert states[leader]["role"] == "no replica"
+            assert states[leader]["member"] is None
+            assert states[4]["member"] == "voter"
             with pytest.raises(InvalidInput, match="no member"):
                 await remove_member(stores, METASTORE_GROUP, leader)
 
