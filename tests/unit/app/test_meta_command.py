@@ -35,10 +35,10 @@ def test_a_metastore_from_the_command_line(
     ("arguments", "status", "message"),
     [
         ((), 2, "name one metastore"),
-        (("--file", "{folder}", "--connect", "localhost:1"), 2, "name one metastore"),
-        (("--connect", "localhost:1"), 2, "secrets.clients is not set"),
         (("--file", "{folder}", "--zookeeper", "localhost:1"), 2, "name one metastore"),
         (("--zookeeper", "localhost"), 2, "write HOST:PORT"),
+        (("--file", "{folder}", "--connect", "localhost:1"), 2, "name one metastore"),
+        (("--connect", "localhost:1"), 2, "secrets.clients is not set"),
     ],
 )
 def test_a_metastore_is_named_once_and_rightly(

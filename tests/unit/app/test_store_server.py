@@ -188,3 +188,32 @@ def test_a_store_that_has_no_place_is_told_what_to_set(
             await StoreServer.start(cluster.environment, settings_of(1, *flags), joins=False)
 
     run_stores(scenario)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_store_that_was_removed_comes_back_when_it_is_started_and_added_again(
+    joins: bool,
+) -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        async with cluster.client() as client, cluster.operator() as stores:
+            meta = RaftMetaStore(client, METASTORE_GROUP)
+            await put(meta, "a")
+            gone = await cluster.wait_for_leader()
+            await remove_member(stores, METASTORE_GROUP, gone)
+            await cluster.until(lambda: not cluster.servers[gone].host.groups())
+            await put(meta, "b")
+            await cluster.stop(gone)
+            cluster.start(gone, joins=joins)
+            await cluster.ready(gone)
+            await asyncio.sleep(5.0)
+            await add_learner(stores, METASTORE_GROUP, gone, f"s{gone}:7000")
+            await promote_when_caught_up(stores, METASTORE_GROUP, gone, wait_s=10.0)
+            await put(meta, "c")
+            host = cluster.servers[gone].host
+            await cluster.until(lambda: host.status(METASTORE_GROUP).voters == (1, 2, 3))
+            rows = await status_of_all(stores, METASTORE_GROUP)
+            assert [row["member"] for row in rows] == ["voter"] * 3
+
+    run_stores(scenario)

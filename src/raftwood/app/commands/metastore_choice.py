@@ -41,24 +41,27 @@ NOWHERE = Where()
 async def opened(environment: Environment, where: Where) -> AsyncIterator[MetaStore]:
     """The metastore that was named, until the end of the block."""
     match where:
-        case Where(None, str(addresses), None):
+        case Where(file=None, connect=str(addresses), zookeeper=None):
             settings = where.source.load().settings
             async with connected_client(environment, settings, addresses) as client:
                 yield RaftMetaStore(client, METASTORE_GROUP)
-            return
-        case Where(str(folder), None, None):
-            store: MetaStore = await FileMetaStore.open(environment, folder)
-        case Where(None, None, str(address)):
-            store = await _open_zookeeper(environment, address)
         case _:
-            raise InvalidInput(
-                "name one metastore: --file FOLDER, --connect HOST:PORT or "
-                "--zookeeper HOST:PORT/CHROOT"
-            )
-    try:
-        yield store
-    finally:
-        await store.close()
+            store = await _open(environment, where)
+            try:
+                yield store
+            finally:
+                await store.close()
+
+
+async def _open(environment: Environment, where: Where) -> MetaStore:
+    match where:
+        case Where(file=str(folder), connect=None, zookeeper=None):
+            return await FileMetaStore.open(environment, folder)
+        case Where(file=None, connect=None, zookeeper=str(address)):
+            return await _open_zookeeper(environment, address)
+    raise InvalidInput(
+        "name one metastore: --file FOLDER, --connect HOST:PORT or --zookeeper HOST:PORT/CHROOT"
+    )
 
 
 async def _open_zookeeper(environment: Environment, address: str) -> MetaStore:

@@ -115,7 +115,14 @@ class Host:
             learn_addresses=self._set_addresses,
         )
         self._turns = Turns(environment, store.log, self._outbox, self._chores, store=self.id)
-        self._incoming = Incoming(self.id, self._replicas, self._peers, self._book, self._turns)
+        self._incoming = Incoming(
+            self.id,
+            self._replicas,
+            self._peers,
+            self._book,
+            self._turns,
+            on_removed=self._leave,
+        )
         self._opener = Opener(
             environment,
             store.log,
@@ -165,7 +172,6 @@ class Host:
             self._transfer,
             propose=self._control,
             on_lost=self._incoming.wake_groups_of,
-            on_removed=self._groups.leave,
         )
 
     @classmethod
@@ -435,18 +441,26 @@ class Host:
         await self._store.close()
 
     async def _hand_over(self, timeout_ms: int) -> None:
-        led = [replica for replica in self._replicas.values() if replica.is_leader]
-        for replica in led:
+        asked: dict[int, None] = {}
+        with contextlib.suppress(DeadlineExceeded):
+            async with within(timeout_ms, "the hand-over"):
+                await self._until(lambda: self._has_handed_over(asked))
+
+    def _has_handed_over(self, asked: dict[int, None]) -> bool:
+        """Ask others to lead, again if need be: who leads anew waits for a follower's answer."""
+        is_done = True
+        for group, replica in self._replicas.items():
+            if not replica.is_leader or len(replica.configuration.voters) == 1:
+                continue
             successor = replica.best_follower()
-            if successor:
+            if successor or group not in asked:
+                is_done = False
+            if successor and not replica.node.raft.transferee:
+                asked[group] = None
                 replica.wake()
                 replica.node.transfer_leadership(successor)
                 self._turns.mark(replica)
-        with contextlib.suppress(DeadlineExceeded):
-            async with within(timeout_ms, "the hand-over"):
-                await self._until(
-                    lambda: not any(each.is_leader and each.best_follower() for each in led)
-                )
+        return is_done
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         while True:
@@ -463,6 +477,9 @@ class Host:
 
     async def _serve(self, group: int) -> None:
         await self._groups.serve(group)
+
+    def _leave(self, replica: Replica) -> None:
+        self._groups.leave(replica)
 
     def _mark(self, replica: Replica) -> None:
         self._turns.mark(replica)

@@ -22,7 +22,8 @@ from raftwood.raft.host.writes import PlannedWrite, plan_write
 
 WRITES_IN_FLIGHT_MAX = 2
 """Proposals wait for a third one, and become larger runs meanwhile."""
-_WRITE_BYTES = 8 << 20
+_WRITE_BYTES_MAX = 8 << 20
+"""Replicas are written together up to here, or to what the log takes at once, if that is less."""
 
 _log = get_logger("raft")
 _SNAPSHOT = MessageKind.SNAPSHOT
@@ -44,6 +45,7 @@ class Turns:
     ) -> None:
         self._environment = environment
         self._log = log
+        self._write_bytes_max = min(_WRITE_BYTES_MAX, log.write_bytes_max)
         self._outbox = outbox
         self._store = store
         self._chores = chores
@@ -148,16 +150,18 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
+                committed=replica.node.raft.log.committed,
                 bytes_since_state=replica.bytes_since_state,
             )
             if not plan.records:
                 self._respond_in_order(replica, message.responses)
                 continue
-            planned.append((replica, plan, message))
-            size += sum(len(run.payload) for run, _ in plan.runs)
-            if size >= _WRITE_BYTES:
+            plan_bytes = plan.size_bytes()
+            if planned and size + plan_bytes > self._write_bytes_max:
                 self._submit(planned)
                 planned, size = [], 0
+            planned.append((replica, plan, message))
+            size += plan_bytes
         if planned:
             self._submit(planned)
         self._log.flush()
@@ -173,8 +177,9 @@ class Turns:
         try:
             self._log.write(records, partial(self._durable, tickets))
         except (DiskFull, Overloaded) as error:
-            _log.warning("a write waits", reason=error.message)
             for replica, _, message in planned:
+                if not replica.backlog_ticks:  # it is tried again with every tick, and told once
+                    _log.warning("a write waits", group=replica.group, reason=error.message)
                 replica.backlog.append(message)
             return False
         except ShuttingDown:
@@ -197,6 +202,7 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
+                committed=replica.node.raft.log.committed,
                 bytes_since_state=replica.bytes_since_state,
             )
             replica.backlog.popleft()
