@@ -1,7 +1,9 @@
 """`raftwood serve`: one store of a cluster, as a process, until it is told to stop."""
 
 import asyncio
+import os
 import signal
+import stat
 import sys
 from typing import Annotated
 
@@ -34,14 +36,17 @@ def main(
     settings = source.load().settings
     with real_environment() as environment:
         set_up_logs(settings.logs, clock=environment.clock)
+        _warn_of_open_secrets(source, settings)
         run(_serve(environment, settings, joins=join))
 
 
 async def _serve(environment: Environment, settings: Settings, *, joins: bool) -> None:
     bind_context(store=settings.node.store_id)
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def ready(server: StoreServer) -> None:
+        loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
         write_line(
             f"store {server.host.id} of cluster {settings.cluster.name} serves on {server.address}"
         )
@@ -51,8 +56,15 @@ async def _serve(environment: Environment, settings: Settings, *, joins: bool) -
         _log.info("stopping", signal=name)
         stop.set()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping, number.name)
     await serve(environment, settings, joins=joins, stop=stop, on_ready=ready)
     _log.info("stopped")
+
+
+def _warn_of_open_secrets(source: Source, settings: Settings) -> None:
+    """Whoever reads the file can act as a store."""
+    if source.file is None or not settings.secrets.stores:
+        return
+    if stat.S_IMODE(os.stat(source.file).st_mode) & (stat.S_IRGRP | stat.S_IROTH):
+        _log.warning("others can read the secrets", file=source.file, remedy="chmod 600")
