@@ -220,7 +220,7 @@ class AsyncRaftClient:
             pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
             remaining_ms = self._remaining_ms(batch.deadline)
             if remaining_ms <= 0:
-                self._end(batch, DeadlineExceeded(f"group {group} has no leader that answers"))
+                self._end(batch, DeadlineExceeded(_silence(group)))
                 return
             try:
                 answer = self._attempt(group, batch, remaining_ms)
@@ -272,7 +272,7 @@ class AsyncRaftClient:
         while True:
             remaining_ms = self._remaining_ms(batch.deadline)
             if remaining_ms <= 0:
-                return DeadlineExceeded(f"group {group} did not answer in time")
+                return DeadlineExceeded(_silence(group))
             try:
                 timeout_ms = min(remaining_ms, ATTEMPT_MS)
                 answer = await self._attempt(group, batch, timeout_ms, session)
@@ -315,7 +315,7 @@ class AsyncRaftClient:
         while True:
             remaining_ms = self._remaining_ms(deadline)
             if remaining_ms <= 0:
-                raise DeadlineExceeded(f"group {group} did not answer in time")
+                raise DeadlineExceeded(_silence(group))
             try:
                 channel = self._stores.leader(group)
                 return bytes(await channel.call(method, request, min(remaining_ms, ATTEMPT_MS)))
@@ -371,3 +371,7 @@ class AsyncRaftClient:
 
     def _forget(self, task: "asyncio.Task[None]") -> None:
         self._tasks.pop(task, None)
+
+
+def _silence(group: int) -> str:
+    return f"group {group} did not answer in time: see that a majority of its stores runs"
