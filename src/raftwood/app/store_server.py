@@ -24,6 +24,7 @@ from raftwood.raft.remote.service import RaftService
 LEASE_TICK_S = 0.05
 HAND_OVER_MS = 3_000
 DRAIN_MS = 1_000
+STOP_S_MAX = 15.0
 
 _log = get_logger("store")
 
@@ -143,7 +144,12 @@ async def serve(
             await stop.wait()
             ticking.cancel()
     finally:
+        # A disk that hangs must not keep the process: what was acked is safe without its end.
+        overdue = asyncio.get_running_loop().call_later(
+            STOP_S_MAX, environment.end_process, f"the store did not stop in {STOP_S_MAX:g} s"
+        )
         await server.close()
+        overdue.cancel()
 
 
 def _first_members(settings: Settings, *, joins: bool) -> dict[int, str] | None:

@@ -15,7 +15,7 @@ from raftwood.app.operating import (
     remove_member,
     status_of_all,
 )
-from raftwood.app.store_server import StoreServer
+from raftwood.app.store_server import STOP_S_MAX, StoreServer
 from raftwood.app.store_service import METRICS
 from raftwood.base.errors import (
     Conflict,
@@ -81,6 +81,23 @@ def test_a_store_that_is_told_to_stop_hands_over_before_it_ends() -> None:
             assert loop.time() - began < 0.5, "an election would take longer"
             await stopping
             assert await cluster.wait_for_leader() != leader
+
+    run_stores(scenario)
+
+
+def test_a_store_that_cannot_stop_is_ended() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+
+        async def hang(*, hand_over_ms: int) -> None:  # noqa: ARG001
+            await asyncio.sleep(1_000)
+
+        cluster.servers[1].host.close = hang  # type: ignore[method-assign,assignment]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await cluster.stop(1)
+        assert loop.time() - began == pytest.approx(STOP_S_MAX, abs=1.0)
 
     run_stores(scenario)
 

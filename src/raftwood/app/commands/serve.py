@@ -32,7 +32,10 @@ def main(
     ] = False,
     source: Source = DEFAULTS,
 ) -> None:
-    """Run one store until SIGTERM or SIGINT; then it hands over what it leads, and ends."""
+    """Run one store until SIGTERM or SIGINT; then it hands over what it leads, and ends.
+
+    A second signal ends it at once. SIGHUP makes it read its TLS files again.
+    """
     settings = source.load().settings
     with real_environment() as environment:
         set_up_logs(settings.logs, clock=environment.clock)
@@ -53,6 +56,8 @@ async def _serve(environment: Environment, settings: Settings, *, joins: bool) -
         sys.stdout.flush()
 
     def stopping(name: str) -> None:
+        if stop.is_set():
+            environment.end_process(f"{name} came a second time")
         _log.info("stopping", signal=name)
         stop.set()
 

@@ -81,7 +81,7 @@ class RaftAdmin:
         return await channel.ask(STATUS, group, timeout_ms)
 
     async def leader_status(self, group: int, *, timeout_ms: int = 5_000) -> GroupStatus:
-        """The leader's view: all stores are asked at once, and whoever says that it leads counts."""
+        """The leader's view: all stores are asked at once, whoever says that it leads counts."""
         asked: dict[int, asyncio.Task[GroupStatus]] = {}
         try:
             return await self._find_leader(group, asked, timeout_ms)
