@@ -234,3 +234,22 @@ def test_a_store_that_was_removed_comes_back_when_it_is_started_and_added_again(
             assert [row["member"] for row in rows] == ["voter"] * 3
 
     run_stores(scenario)
+
+
+def test_a_store_that_the_others_refuse_says_so_and_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        await cluster.wait_for_leader()
+        await cluster.stop(3)
+        capsys.readouterr()
+        cluster.start(3, flags=("node.data_folder=/data/wiped",))
+        await asyncio.sleep(5.0)
+
+    run_stores(scenario)
+    reason = "store 3 comes with another data folder than before"
+    lines = capsys.readouterr().err.splitlines()
+    told = [line for line in lines if "refused by a store" in line and reason in line]
+    assert len(told) == 2, "once for each of the others"
