@@ -86,6 +86,7 @@ def test_a_leader_that_is_told_to_stop_hands_over_and_ends_with_status_0(
     assert [stores.stop(store) for store in (1, 2, 3)] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_secret_shows_neither_in_a_log_nor_in_a_command_line(
     stores: Stores, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ from raftwood.base.seams import SetKey
 from raftwood.base.sections import SecretSettings
 from raftwood.base.settings import Secret
 from raftwood.metastore.raft_store import RaftMetaStore
+from raftwood.raft.remote.client import LEARN_S
 
 
 async def put(meta: RaftMetaStore, key: str, lease: int = 0) -> None:
@@ -253,3 +254,25 @@ def test_a_store_that_the_others_refuse_says_so_and_why(
     lines = capsys.readouterr().err.splitlines()
     told = [line for line in lines if "refused by a store" in line and reason in line]
     assert len(told) == 2, "once for each of the others"
+
+
+def test_a_cluster_of_one_store_grows_to_three() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, flags=("cluster.members=1=s1:7000",))
+        await cluster.ready(1)
+        async with cluster.client(1) as client, cluster.operator(1) as stores:
+            meta = RaftMetaStore(client, METASTORE_GROUP)
+            await put(meta, "a")
+            for store in (2, 3):
+                cluster.start(store, joins=True, flags=("cluster.members=",))
+                await cluster.ready(store)
+                await add_learner(stores, METASTORE_GROUP, store, f"s{store}:7000")
+                await promote_when_caught_up(stores, METASTORE_GROUP, store, wait_s=10.0)
+            # A client that has work learns of the others in time.
+            await put(meta, "b")
+            await asyncio.sleep(LEARN_S + 1)
+            cluster.machines[1].kill()
+            await put(meta, "c")
+            assert await meta.get("a") is not None
+
+    run_stores(scenario)
