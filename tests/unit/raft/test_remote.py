@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.unit.raft.host_cluster import CLIENT, GROUP, Cluster, address, run_cluster, write
 
-from raftwood.base.errors import Unavailable
+from raftwood.base.errors import DeadlineExceeded, NotLeader, Unavailable
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.raft.remote.discovery import discover
 
@@ -69,5 +69,22 @@ def test_a_store_that_was_added_can_say_where_all_members_are() -> None:
         cluster.start(4, joins=True)
         await cluster.agree(1, 2, 3, 4)
         assert cluster.hosts[4].status(GROUP).addresses == everyone
+
+    run_cluster(scenario)
+
+
+def test_without_a_majority_the_operator_hears_that_nobody_leads() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        dead = [leader, next(store for store in (1, 2, 3) if store != leader)]
+        for store in dead:
+            cluster.machines[store].kill()
+        await asyncio.sleep(5.0)
+        async with cluster.client() as client:
+            with pytest.raises(NotLeader, match="see that a majority of its stores runs"):
+                await client.admin.leader_status(GROUP)
+            with pytest.raises(DeadlineExceeded, match="see that a majority of its stores runs"):
+                await client.propose(GROUP, b"in vain", timeout_ms=3_000)
 
     run_cluster(scenario)

@@ -25,7 +25,7 @@ from raftwood.base.logs import get_logger
 from raftwood.net import Method, Payload
 from raftwood.raft.host.control import NONCE_BYTES, decode_session
 from raftwood.raft.host.sessions import WINDOW
-from raftwood.raft.remote.admin import RaftAdmin
+from raftwood.raft.remote.admin import STATUS, RaftAdmin
 from raftwood.raft.remote.protocol import (
     PROPOSE,
     READ,
@@ -40,6 +40,8 @@ from raftwood.raft.remote.stores import ClientNetwork, Stores
 
 ATTEMPT_MS = 2_000
 """After so long without an answer another store is asked."""
+LEARN_S = 10.0
+"""Between two questions for who the members are, of a client that has work."""
 BATCH_BYTES_MAX = 1 << 20
 BATCH_COMMANDS_MAX = WINDOW // 4
 WAITING_MAX = 100_000
@@ -124,9 +126,12 @@ class AsyncRaftClient:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._waiting = 0
         self._is_learning = False
+        self._used: dict[int, None] = {}
+        """Groups asked for since they were last asked for their members."""
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
+        self._run(self._keep_learning())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -160,6 +165,7 @@ class AsyncRaftClient:
             or len(batch.commands) >= BATCH_COMMANDS_MAX
         ):
             batch = self._open[key] = _Batch(self._loop.time() + timeout_ms / 1000)
+            self._used[group] = None
             self._loop.call_soon(self._send, group, exactly_once, batch)
         future: asyncio.Future[bytes] = self._loop.create_future()
         batch.commands.append(command)
@@ -220,7 +226,7 @@ class AsyncRaftClient:
             pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
             remaining_ms = self._remaining_ms(batch.deadline)
             if remaining_ms <= 0:
-                self._end(batch, DeadlineExceeded(f"group {group} has no leader that answers"))
+                self._end(batch, DeadlineExceeded(_silence(group)))
                 return
             try:
                 answer = self._attempt(group, batch, remaining_ms)
@@ -272,7 +278,7 @@ class AsyncRaftClient:
         while True:
             remaining_ms = self._remaining_ms(batch.deadline)
             if remaining_ms <= 0:
-                return DeadlineExceeded(f"group {group} did not answer in time")
+                return DeadlineExceeded(_silence(group))
             try:
                 timeout_ms = min(remaining_ms, ATTEMPT_MS)
                 answer = await self._attempt(group, batch, timeout_ms, session)
@@ -311,11 +317,12 @@ class AsyncRaftClient:
 
     async def _ask(self, group: int, method: Method, request: bytes, deadline: float) -> bytes:
         """Ask until there is an answer; for what may be asked twice."""
+        self._used[group] = None
         pause_s = _PAUSE_FIRST_S
         while True:
             remaining_ms = self._remaining_ms(deadline)
             if remaining_ms <= 0:
-                raise DeadlineExceeded(f"group {group} did not answer in time")
+                raise DeadlineExceeded(_silence(group))
             try:
                 channel = self._stores.leader(group)
                 return bytes(await channel.call(method, request, min(remaining_ms, ATTEMPT_MS)))
@@ -334,6 +341,20 @@ class AsyncRaftClient:
                 self._run(self._learn(group))
         elif not isinstance(error, Overloaded):
             self._stores.try_another(group)
+
+    async def _keep_learning(self) -> None:
+        """Stores come and go: ask those that answer before they are all gone."""
+        while True:
+            await asyncio.sleep(LEARN_S)
+            group = next(iter(self._used), None)
+            if group is None:
+                continue
+            del self._used[group]
+            try:
+                status = await self._stores.leader(group).ask(STATUS, group, ATTEMPT_MS)
+                self._stores.learn(status.addresses)
+            except RaftwoodError as error:
+                _log.debug("members not learnt", group=group, reason=error.message)
 
     async def _learn(self, group: int) -> None:
         """A store leads that came later: ask for the addresses of all that are members now."""
@@ -371,3 +392,7 @@ class AsyncRaftClient:
 
     def _forget(self, task: "asyncio.Task[None]") -> None:
         self._tasks.pop(task, None)
+
+
+def _silence(group: int) -> str:
+    return f"group {group} did not answer in time: see that a majority of its stores runs"
