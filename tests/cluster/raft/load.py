@@ -5,9 +5,11 @@ replicas hold of it must be its numbers, in order, each once.
 """
 
 import asyncio
+import math
 import statistics
 import time
 from collections.abc import Sequence
+from typing import Self
 
 from raftwood.base.errors import DeadlineExceeded
 from raftwood.raft.remote.client import AsyncRaftClient
@@ -77,7 +79,10 @@ class Load:
 
     def __init__(self, clients: Sequence[AsyncRaftClient], writers_each: int = 2) -> None:
         places = [
-            (client, group) for client in clients for group in BUSY_GROUPS for _ in range(writers_each)
+            (client, group)
+            for client in clients
+            for group in BUSY_GROUPS
+            for _ in range(writers_each)
         ]
         self.busy = [
             Writer(number, group, client) for number, (client, group) in enumerate(places, 1)
@@ -95,7 +100,7 @@ class Load:
     def writers(self) -> list[Writer]:
         return [*self.busy, self.quiet]
 
-    async def __aenter__(self) -> "Load":
+    async def __aenter__(self) -> Self:
         create = asyncio.get_running_loop().create_task
         self._tasks += [create(writer.keep_writing()) for writer in self.busy]
         self._tasks += [create(reader.keep_reading()) for reader in self.readers]
@@ -118,22 +123,23 @@ class Load:
         """Wait until all groups have answered what was sent after a moment; how long it took."""
         while True:
             self._check()
-            last = [
-                max(
-                    (each.latencies[-1][0] for each in self.busy if self._is_of(each, group)),
-                    default=0.0,
-                )
-                for group in BUSY_GROUPS
-            ]
+            answered = [self._first_answer(group, moment) for group in BUSY_GROUPS]
+            if max(answered) < math.inf:
+                return max(answered) - moment
             elapsed = time.monotonic() - moment
-            if min(last) > moment:
-                return elapsed
-            assert elapsed < within_s, f"no group may be without an answer for {elapsed:.1f} s"
+            assert elapsed < within_s, f"a group gave no answer for {elapsed:.1f} s"
             await asyncio.sleep(0.005)
 
-    @staticmethod
-    def _is_of(writer: Writer, group: int) -> bool:
-        return writer.group == group and bool(writer.latencies)
+    def _first_answer(self, group: int, moment: float) -> float:
+        """When the first answer came to what was sent to a group after a moment."""
+        found = math.inf
+        for writer in self.busy:
+            if writer.group == group:
+                for began, latency in reversed(writer.latencies):
+                    if began < moment:
+                        break
+                    found = min(found, began + latency)
+        return found
 
     async def for_a_while(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

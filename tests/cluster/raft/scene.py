@@ -70,10 +70,11 @@ async def scene(
     *,
     wrappers: Mapping[int, Sequence[str]] | None = None,
     with_proxies: bool = False,
+    hosts: Mapping[int, str] | None = None,
 ) -> AsyncIterator[Scene]:
     async with AsyncExitStack() as stack:
         environment = stack.enter_context(real_environment())
-        cluster = await stack.enter_async_context(Cluster(environment, folder))
+        cluster = await stack.enter_async_context(Cluster(environment, folder, hosts))
         proxies = None
         if with_proxies:
             proxies = await stack.enter_async_context(Proxies(cluster.members))

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 from tests.cluster.raft.cluster import STORES
-from tests.cluster.raft.node import BUSY_GROUPS
 from tests.cluster.raft.scene import Scene, scene
 from tests.running import run
 

@@ -82,7 +82,13 @@ async def slow_down(at: Scene) -> None:
 def test_nothing_acked_is_missing_after_the_network_failed(tmp_path: Path) -> None:
     async def body() -> None:
         async with scene(tmp_path, with_proxies=True) as at:
-            for fault in (stall_leader, stall_one_way, stall_one_link, reset_connections, slow_down):
+            for fault in (
+                stall_leader,
+                stall_one_way,
+                stall_one_link,
+                reset_connections,
+                slow_down,
+            ):
                 await fault(at)
 
     run(body())

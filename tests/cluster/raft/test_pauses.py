@@ -77,9 +77,7 @@ async def pause_leader(at: Scene) -> None:
             assert told == -1 or told >= least, f"a stale read: {told} of {least}"
         acks = await asyncio.gather(*writes)
         for group, is_acked in zip(BUSY_GROUPS, acks, strict=True):
-            answer = await load.client.read(
-                group, count_query(_STRANGER + group), timeout_ms=5_000
-            )
+            answer = await load.client.read(group, count_query(_STRANGER + group), timeout_ms=5_000)
             assert count_from(answer) >= is_acked, "a stale leader acked a write that is gone"
     await at.answered_again("SIGCONT", woken, HAND_OVER_S_MAX * 5)
     await at.caught_up(1)
