@@ -43,6 +43,7 @@ from raftwood.raft.host.membership import (
     addresses_in,
     change_from,
     checked_result,
+    members_of,
 )
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.outbox import Outbox
@@ -114,7 +115,14 @@ class Host:
             learn_addresses=self._set_addresses,
         )
         self._turns = Turns(environment, store.log, self._outbox, self._chores, store=self.id)
-        self._incoming = Incoming(self.id, self._replicas, self._peers, self._book, self._turns)
+        self._incoming = Incoming(
+            self.id,
+            self._replicas,
+            self._peers,
+            self._book,
+            self._turns,
+            on_removed=self._leave,
+        )
         self._opener = Opener(
             environment,
             store.log,
@@ -164,7 +172,6 @@ class Host:
             self._transfer,
             propose=self._control,
             on_lost=self._incoming.wake_groups_of,
-            on_removed=self._groups.leave,
         )
 
     @classmethod
@@ -363,7 +370,8 @@ class Host:
     ) -> ConfState:
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
-        entry = change_entry(change_from(steps, self.addresses()))
+        members = members_of(replica.configuration)
+        entry = change_entry(change_from(steps, self.addresses(), members))
         future, done = waiter(self._loop)
         self._propose(replica, Batch([entry], len(entry.payload), done))
         async with within(timeout_ms, f"a change of group {group}"):
@@ -469,6 +477,9 @@ class Host:
 
     async def _serve(self, group: int) -> None:
         await self._groups.serve(group)
+
+    def _leave(self, replica: Replica) -> None:
+        self._groups.leave(replica)
 
     def _mark(self, replica: Replica) -> None:
         self._turns.mark(replica)

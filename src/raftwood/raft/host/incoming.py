@@ -1,6 +1,6 @@
 """What other stores say to this one: frames of raft messages, pings, and who they are."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -46,12 +46,15 @@ class Incoming:
         peers: Peers,
         book: StoreBook,
         turns: Turns,
+        *,
+        on_removed: Callable[[Replica], None],
     ) -> None:
         self._own = own
         self._replicas = replicas
         self._peers = peers
         self._book = book
         self._turns = turns
+        self._leave = on_removed
 
     def register(self, service: Service) -> None:
         service.one_way(RAFT_FRAME, self._on_frame)
@@ -94,11 +97,14 @@ class Incoming:
     def _tell_if_removed(self, replica: Replica, store: int) -> None:
         """Nobody else would ever tell it: raft sends nothing to those that are not members.
 
-        A leader that is new may not have applied yet what its predecessor changed.
+        It drops its data then. Its acknowledgement may have committed the very change that removed
+        it, so that a quorum of those who are left must have all of it first. And a leader that is
+        new may not have applied yet what its predecessor changed.
         """
         if not replica.is_leader or store in members_of(replica.configuration):
             return
-        if replica.is_up_to_date:
+        is_held = replica.node.raft.tracker.committed() >= replica.applied
+        if replica.is_up_to_date and is_held:
             peer = self._peers.get(store)
             if peer is not None:
                 said = Removed(replica.group, replica.term, replica.applied)
@@ -112,8 +118,13 @@ class Incoming:
         except (msgspec.MsgspecError, ValueError) as error:
             raise ProtocolError(f"store {store} says what nobody understands") from error
         replica = self._replicas.get(said.group)
-        if replica is not None and self._peers.heard(store) and said.applied >= replica.applied:
-            replica.was_removed(said.term)
+        if (
+            replica is not None
+            and replica.is_serving
+            and self._peers.heard(store)
+            and replica.is_removed_by(term=said.term, applied=said.applied)
+        ):
+            self._leave(replica)
 
     def _on_introduction(self, peer: Identity, payload: Payload) -> None:
         store = store_of(peer)

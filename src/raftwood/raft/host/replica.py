@@ -81,7 +81,6 @@ class Replica:
         """Entries went out to the followers since the last tick."""
         self.idle_ticks = 0
         self.is_asleep = False
-        self.is_removed = False
         """A leader said so; the log itself will not, for nobody sends to this store any more."""
 
     # Who leads
@@ -164,6 +163,9 @@ class Replica:
     def read(self, done: ReadDone) -> None:
         if len(self.reads) >= self.settings.reads_waiting_max:
             raise Overloaded(f"{len(self.reads)} reads wait in group {self.group}: try again later")
+        raft = self.node.raft
+        if self.leader == NOBODY and raft.id not in raft.tracker.progress:
+            raise self.not_leader()  # not added yet, or removed: nobody may ever tell the index
         self.wake()
         self.reads.add(done)
 
@@ -171,10 +173,13 @@ class Replica:
         self.idle_ticks = 0
         self.is_asleep = False
 
-    def was_removed(self, term: int) -> None:
-        if term >= self.term and not self.is_leader:
-            self.is_removed = True
-            self.is_asleep = False
+    def is_removed_by(self, *, term: int, applied: int) -> bool:
+        """Whether a leader's word that this store is no member holds for all that is here.
+
+        One that was overtaken by an addition doesn't: what was acknowledged since must not go.
+        """
+        raft = self.node.raft
+        return term >= raft.term and applied >= raft.log.last_index and not self.is_leader
 
     def tick(self) -> None:
         self.idle_ticks += 1

@@ -150,6 +150,7 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
+                committed=replica.node.raft.log.committed,
                 bytes_since_state=replica.bytes_since_state,
             )
             if not plan.records:
@@ -201,6 +202,7 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
+                committed=replica.node.raft.log.committed,
                 bytes_since_state=replica.bytes_since_state,
             )
             replica.backlog.popleft()
