@@ -84,6 +84,9 @@ class Incoming:
                 continue
             replica.receive(message, runs)
             mark(replica)
+        # A frame is a turn's work of its sender. Another turn of the loop before it is dealt with
+        # would only add to every append's latency.
+        self._turns.run_now()
 
     def _on_question(self, peer: Identity, payload: Payload) -> None:
         """A store that finds itself in no membership asks the leader whether that is so."""
