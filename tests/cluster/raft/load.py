@@ -9,6 +9,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Self
 
 from raftwood.base.errors import DeadlineExceeded
@@ -140,6 +141,21 @@ class Load:
                         break
                     found = min(found, began + latency)
         return found
+
+    def longest_silence_s(self, since: float) -> float:
+        """The longest time that some group gave no answer, from a moment until now."""
+        longest = 0.0
+        for group in BUSY_GROUPS:
+            answered = [
+                began + latency
+                for writer in self.busy
+                if writer.group == group
+                for began, latency in writer.latencies
+                if began + latency >= since
+            ]
+            moments = [since, *sorted(answered), time.monotonic()]
+            longest = max(longest, *(after - before for before, after in pairwise(moments)))
+        return longest
 
     async def for_a_while(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -61,6 +61,9 @@ class Proxies:
         """Nothing comes through any more, and nobody is told: as a network that loses all."""
         self._gate(source, target).clear()
 
+    def go_on(self, source: int, target: int) -> None:
+        self._gate(source, target).set()
+
     def isolate(self, store: int) -> None:
         for other in self._targets:
             if other != store:
