@@ -5,11 +5,11 @@ replicas hold of it must be its numbers, in order, each once.
 """
 
 import asyncio
+import itertools
 import math
 import statistics
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Self
 
 from raftwood.base.errors import DeadlineExceeded
@@ -19,16 +19,23 @@ from tests.cluster.raft.node import BUSY_GROUPS, QUIET_GROUP
 
 COMMAND_BYTES = 200
 _PAUSE_S = 0.004
+_WRITERS_EACH = 2
 _TIMEOUT_MS = 30_000
+_IMPATIENT_TIMEOUT_MS = 200
 
 
 class Writer:
     """One client's commands to one group."""
 
-    def __init__(self, number: int, group: int, client: AsyncRaftClient) -> None:
+    def __init__(
+        self, number: int, group: int, client: AsyncRaftClient, *, is_patient: bool = True
+    ) -> None:
         self.id = number
         self.group = group
+        self.is_patient = is_patient
+        """Whether it waits for every answer; else it gives some up, and may never know."""
         self._client = client
+        self._timeout_ms = _TIMEOUT_MS if is_patient else _IMPATIENT_TIMEOUT_MS
         self.sent = 0
         self.acked: list[int] = []
         self.latencies: list[tuple[float, float]] = []
@@ -39,7 +46,7 @@ class Writer:
         number, began = self.sent, time.monotonic()
         payload = command(self.id, number, COMMAND_BYTES)
         try:
-            await self._client.propose(self.group, payload, timeout_ms=_TIMEOUT_MS)
+            await self._client.propose(self.group, payload, timeout_ms=self._timeout_ms)
         except DeadlineExceeded:
             return  # its outcome is unknown
         self.acked.append(number)
@@ -78,22 +85,21 @@ class Reader:
 class Load:
     """Use it as a context manager: it runs in between, and what goes wrong in it is raised."""
 
-    def __init__(self, clients: Sequence[AsyncRaftClient], writers_each: int = 2) -> None:
-        places = [
-            (client, group)
-            for client in clients
-            for group in BUSY_GROUPS
-            for _ in range(writers_each)
-        ]
+    def __init__(
+        self, clients: Sequence[AsyncRaftClient], impatient: Sequence[AsyncRaftClient] = ()
+    ) -> None:
+        numbers = itertools.count(1)
         self.busy = [
-            Writer(number, group, client) for number, (client, group) in enumerate(places, 1)
+            Writer(next(numbers), group, client, is_patient=client in clients)
+            for client in (*clients, *impatient)
+            for group in BUSY_GROUPS
+            for _ in range(_WRITERS_EACH)
         ]
         self.client = clients[0]
-        self.quiet = Writer(len(self.busy) + 1, QUIET_GROUP, clients[0])
-        # A reader belongs to another client than its writer, if there is one.
-        self.readers = [
-            Reader(writer, clients[-1]) for writer in self.busy[: len(BUSY_GROUPS) * writers_each]
-        ][::writers_each]
+        self.quiet = Writer(next(numbers), QUIET_GROUP, clients[0])
+        # A reader belongs to another client than its writer, the first one's.
+        written = self.busy[: len(BUSY_GROUPS) * _WRITERS_EACH : _WRITERS_EACH]
+        self.readers = [Reader(writer, clients[-1]) for writer in written]
         self.readers.append(Reader(self.quiet, clients[-1]))
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -154,7 +160,9 @@ class Load:
                 if began + latency >= since
             ]
             moments = [since, *sorted(answered), time.monotonic()]
-            longest = max(longest, *(after - before for before, after in pairwise(moments)))
+            longest = max(
+                longest, *(after - before for before, after in itertools.pairwise(moments))
+            )
         return longest
 
     async def for_a_while(self, seconds: float) -> None:
