@@ -1,6 +1,7 @@
 """Three stores as processes: started, stopped, killed and paused, and asked who leads."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -115,8 +116,9 @@ class Node:
 
     def note_memory(self) -> None:
         if self.is_running and self.pid:
-            rss = psutil.Process(self.pid).memory_info().rss
-            self.rss_peak_bytes = max(self.rss_peak_bytes, rss)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rss = psutil.Process(self.pid).memory_info().rss
+                self.rss_peak_bytes = max(self.rss_peak_bytes, rss)
 
     def events(self) -> Counter[tuple[str, str]]:
         """How often it logged what, by level; a line that is no event counts as itself."""

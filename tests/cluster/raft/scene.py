@@ -16,8 +16,8 @@ from tests.cluster.raft.proxy import Proxies
 ANSWER_S_MAX = 10.0
 """How long a group may be without an answer after a fault, on a slow machine."""
 AGREE_S_MAX = 15.0
-RSS_BYTES_MAX = 160 << 20
-TASKS_MAX = 60
+RSS_BYTES_MAX = 100 << 20
+TASKS_MAX = 30
 WARNINGS_MAX = 100
 
 
