@@ -218,7 +218,7 @@ class Host:
         try:
             await self._start_or_repair(group, tuple(members or ()))
         except BaseException:
-            del self._factories[group]
+            self._factories.pop(group, None)
             raise
 
     async def _start_or_repair(self, group: int, members: tuple[int, ...]) -> None:
