@@ -241,7 +241,7 @@ def test_a_repaired_replica_gives_no_vote_before_it_has_again_what_it_had() -> N
         replica = cluster.hosts[3]._replicas[GROUP]
         for store in (1, 4, 5):
             cluster.machines[store].power_off()
-        assert not replica.may_vote
+        assert replica.applied < replica.storage.state.votes_from
         cluster.start(2)
         await asyncio.sleep(60)
         assert replica.applied < 100
