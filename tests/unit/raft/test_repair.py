@@ -14,6 +14,7 @@ from tests.unit.raft.damage import (
 from tests.unit.raft.host_cluster import GROUP, Cluster, address, run_cluster, write
 
 from raftwood.base.errors import StoreDamaged, Unavailable
+from raftwood.disk.segment_log.format import FLUSH_MAGIC
 from raftwood.raft.host.membership import MemberAction, MemberStep
 
 
@@ -250,5 +251,26 @@ def test_a_repaired_replica_gives_no_vote_before_it_has_again_what_it_had() -> N
         cluster.start(4, 5, joins=True)
         await wait_repaired(cluster, 3)
         assert await cluster.agree(1, 2, 3, 4, 5) == _numbered(2_000)
+
+    run_cluster(scenario)
+
+
+def test_a_log_that_lost_its_end_without_a_trace_is_repaired_when_the_leader_counts_on_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            for start in range(0, 200, 20):
+                await write(client, 20, start=start)
+            await cluster.agree(1, 2, 3)
+            store = (await cluster.wait_for_leader()) % 3 + 1
+            await cluster.stop(store)
+            machine = cluster.machines[store]
+            path = files_of(machine, ".segment")[0]
+            content = machine.disk.file_system.contents(path)
+            machine.disk.cut(path, length=content.index(FLUSH_MAGIC, content.index(b"line 150")))
+            cluster.start(store)
+            await write(client, 20, start=200)
+            await wait_repaired(cluster, store)
+        assert await cluster.agree(1, 2, 3) == _numbered(220)
 
     run_cluster(scenario)

@@ -105,7 +105,14 @@ class Host:
             fetch=self._fetch,
             applied=self._on_applied,
         )
-        self._incoming = Incoming(self.id, self._replicas, self._peers, self._book, self._turns)
+        self._incoming = Incoming(
+            self.id,
+            self._replicas,
+            self._peers,
+            self._book,
+            self._turns,
+            on_lost_log=self._on_lost_log,
+        )
         self._snapshotting = Snapshotting(store.log, snapshot_files, self._peers)
         self._transfer = SnapshotTransfer(
             snapshot_files,
@@ -524,6 +531,14 @@ class Host:
                 await self._snapshotting.verify(replica)
 
         self._run(verify(), f"verification of the snapshots of group {replica.group}")
+
+    def _on_lost_log(self, replica: Replica, commit: int) -> None:
+        with contextlib.suppress(StoreDamaged), self._halting(replica):
+            raise StoreDamaged(
+                f"group {replica.group} has lost the end of its log on store {self.id}: it "
+                f"acknowledged entries up to {commit}, and has none after "
+                f"{replica.node.raft.log.last_index}"
+            )
 
     @contextlib.contextmanager
     def _halting(self, replica: Replica) -> Iterator[None]:

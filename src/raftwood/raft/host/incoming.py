@@ -1,6 +1,6 @@
 """What other stores say to this one: frames of raft messages, pings, and who they are."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -33,6 +33,7 @@ _decode_introduction = msgspec.msgpack.Decoder(Introduction).decode
 _decode_sleep = msgspec.msgpack.Decoder(Sleep).decode
 _decode_removed = msgspec.msgpack.Decoder(Removed).decode
 _PREVOTE = MessageKind.PREVOTE
+_HEARTBEAT = MessageKind.HEARTBEAT
 _ELECTIONS = (_PREVOTE, MessageKind.VOTE, MessageKind.TIMEOUT_NOW)
 
 
@@ -46,12 +47,16 @@ class Incoming:
         peers: Peers,
         book: StoreBook,
         turns: Turns,
+        *,
+        on_lost_log: Callable[[Replica, int], None],
     ) -> None:
+        """`on_lost_log` hears of a replica that had more once than it has now."""
         self._own = own
         self._replicas = replicas
         self._peers = peers
         self._book = book
         self._turns = turns
+        self._on_lost_log = on_lost_log
 
     def register(self, service: Service) -> None:
         service.one_way(RAFT_FRAME, self._on_frame)
@@ -78,6 +83,9 @@ class Incoming:
             if store in replica.storage.state.given_up:
                 continue
             if message.kind in _ELECTIONS and not replica.may_vote:
+                continue
+            if message.kind is _HEARTBEAT and replica.has_lost(message):
+                self._on_lost_log(replica, message.commit)
                 continue
             replica.receive(message, runs)
             mark(replica)

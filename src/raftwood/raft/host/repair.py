@@ -191,9 +191,8 @@ class Repairs:
         if not answer.is_member:
             raise Unavailable(f"group {group} has not added store {self._own}: try again")
         stage = RepairStage.LEARN if state.repair_as_voter else RepairStage.NONE
-        # What this store helped to commit is at the leader, so its applied index is enough.
-        votes_from = min(state.votes_from, answer.applied)
-        changed = msgspec.structs.replace(state, repair=stage, votes_from=votes_from)
+        # All that this store ever helped to commit is committed, and lies before the addition.
+        changed = msgspec.structs.replace(state, repair=stage, votes_from=answer.applied)
         await self._opener.note(group, changed)
         await self._start(group)
         self.problems.pop(group, None)

@@ -115,6 +115,11 @@ class Replica:
         log = self.node.raft.log
         return self.applied == log.committed and self.applier.applied_term == self.term
 
+    def has_lost(self, heartbeat: Message) -> bool:
+        """Whether the leader counts on entries that were acknowledged here and are gone."""
+        raft = self.node.raft
+        return heartbeat.term >= raft.term and heartbeat.commit > raft.log.last_index
+
     def not_leader(self) -> NotLeader:
         leader = self.leader if self.leader != self.node.raft.id else NOBODY
         where = f"store {leader} does" if leader else "there is none at the moment"
