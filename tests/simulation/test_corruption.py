@@ -72,7 +72,9 @@ def _identity(*_: object) -> str:
     return _IDENTITY
 
 
-_DAMAGES = {
+_Pick = Callable[[Machine, random.Random], str]
+_Damage = Callable[[Machine, str, random.Random], None]
+_DAMAGES: dict[str, tuple[_Pick, _Damage]] = {
     "flipped segment": (_segment, _flip),
     "cut segment": (_segment, _cut),
     "lost segment": (_segment, _lose),
