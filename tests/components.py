@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 
+from tests import zookeeper_server
+
 
 class Missing(Exception):
     """The component cannot be had on this machine; says why."""
@@ -28,13 +30,34 @@ def tmpfs() -> None:
         raise Missing("mount namespaces are not allowed here")
 
 
+def zookeeper() -> None:
+    """A ZooKeeper server, which runs on Java and is installed by Maven."""
+    reason = _why_no_zookeeper()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_zookeeper() -> str | None:
+    """Asked once: an attempt to install it may take minutes."""
+    try:
+        zookeeper_server.install()
+    except zookeeper_server.NotInstalled as error:
+        return str(error)
+    return None
+
+
 NEW_MOUNTS = (
     ("unshare", "--mount", "--propagation", "private")
     if os.geteuid() == 0
     else ("unshare", "--map-root-user", "--mount", "--propagation", "private")
 )
 
-COMPONENTS: dict[str, Callable[[], None]] = {"strace": strace, "tmpfs": tmpfs}
+COMPONENTS: dict[str, Callable[[], None]] = {
+    "strace": strace,
+    "tmpfs": tmpfs,
+    "zookeeper": zookeeper,
+}
 
 
 def _install(package: str) -> None:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.components import COMPONENTS, Missing
+from tests.zookeeper_server import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
 _GRACE_SECONDS = 2.0
@@ -39,6 +40,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line("not available on this machine: nothing, all tests ran")
     for name, count in sorted(_not_available.items()):
         terminalreporter.write_line(f"not available on this machine: {name}: {count} tests")
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    """One server for all tests of a process that need one; each takes a chroot of its own."""
+    with ZooKeeperServer() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

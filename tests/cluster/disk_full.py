@@ -7,6 +7,8 @@ import asyncio
 import json
 import sys
 
+import uvloop
+
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull
 from raftwood.disk.real_environment import real_environment
@@ -30,7 +32,7 @@ async def main(environment: Environment, path: str) -> None:
     went_on = 0
     for _ in range(200):
         try:
-            await log.commit(Run(1, 1, acked + went_on + 1, 1, b"after"))
+            await log.commit(Run(1, 1, acked + went_on + 1, 1, b"new room" * 100))
             went_on += 1
         except DiskFull:
             await asyncio.sleep(0.02)
@@ -63,4 +65,5 @@ async def main(environment: Environment, path: str) -> None:
 
 
 with real_environment() as real:
-    asyncio.run(main(real, sys.argv[1]))
+    run = uvloop.run if sys.argv[2] == "uvloop" else asyncio.run
+    run(main(real, sys.argv[1]))

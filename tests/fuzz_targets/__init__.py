@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from tests.fuzz_targets import (
     configuration,
     frames,
+    meta_commands,
+    meta_snapshots,
     metastore,
     raft_frames,
     segments,
@@ -23,6 +25,9 @@ TARGETS: dict[str, Target] = {
     "log flushes": (segments.flush_target, segments.flush_seeds()),
     "log records": (segments.record_target, segments.record_seeds()),
     "log segment header": (segments.header_target, segments.header_seeds()),
+    "metastore commands": (meta_commands.target, meta_commands.seeds()),
+    "metastore entries": (meta_snapshots.entry_target, meta_snapshots.entry_seeds()),
+    "metastore snapshots": (meta_snapshots.snapshot_target, meta_snapshots.snapshot_seeds()),
     "metastore": (metastore.target, metastore.seeds()),
     "raft control entries": (sessions.entry_target, sessions.entry_seeds()),
     "raft frames": (raft_frames.target, raft_frames.seeds()),

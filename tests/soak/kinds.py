@@ -1,4 +1,4 @@
-"""What one seed does, by kind: a simulation of the toy, raft events, crash images, or fuzz inputs.
+"""What one seed does, by kind: a simulation of the toy or of raft hosts, raft events, images, fuzz.
 
 The amounts per seed are balanced so that about 24,000 seeds reach every long figure.
 """
@@ -9,6 +9,7 @@ import msgspec
 
 from raftwood.simulation import fuzz
 from tests.fuzz_targets import TARGETS
+from tests.simulation.raft_hosts.cluster import run_hosts
 from tests.simulation.raft_model.world import run as run_raft
 from tests.simulation.snapshot_images import SnapshotImages
 from tests.simulation.store_images import FolderImages, LogImages
@@ -60,6 +61,23 @@ def _toy(seed: int) -> Counts:
     }
 
 
+def _hosts(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    report = run_hosts(seed, twice=twice)
+    outcome = report.result
+    runs = 2 if twice else 1
+    return {
+        "raft hosts: seeds": 1,
+        "raft hosts: seeds run twice, hash equal": int(twice),
+        "raft hosts: simulated hours": outcome.faults_s / 3600 if outcome.is_under_load else 0.0,
+        "raft hosts: all virtual hours": runs * report.virtual_seconds / 3600,
+        "raft hosts: steps": runs * report.steps,
+        "raft hosts: operations": outcome.operations,
+        "raft hosts: terms": outcome.terms,
+        "raft hosts: snapshots restored": outcome.snapshots_restored,
+    }
+
+
 def _images(seed: int) -> Counts:
     return {
         "crash images: log": LogImages(seed).check(limit=IMAGES),
@@ -81,6 +99,7 @@ def _raft(seed: int) -> Counts:
 
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
+    "hosts": _hosts,
     "raft": _raft,
     "images": _images,
     "fuzz": _fuzz,

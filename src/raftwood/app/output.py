@@ -38,6 +38,15 @@ def write_rows(
         _write_aligned(titles, cells)
 
 
+def write_record(record: Mapping[str, Any], columns: Sequence[str], output: Format) -> None:
+    """Print one of many that come one by one, as a line that is seen at once."""
+    if output == "json":
+        write_line(msgspec.json.encode(record).decode())
+    else:
+        write_line("  ".join(_cell(record.get(column)) for column in columns))
+    sys.stdout.flush()
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "-"

@@ -9,7 +9,7 @@ KEY_BYTES_MAX = 512
 VALUE_BYTES_MAX = 512 << 10
 TRANSACTION_KEYS_MAX = 64
 TRANSACTION_BYTES_MAX = 640 << 10
-"""Below what ZooKeeper takes in one request, so that every store keeps the same promise."""
+"""Of both branches: a command stays below what ZooKeeper takes in one request, 1 MiB."""
 TTL_MS_MAX = 24 * 3600 * 1000
 
 
@@ -121,6 +121,10 @@ def check_command(command: Command) -> None:
             check_key(compare.key)
         for branch in (command.then, command.otherwise):
             _check_branch(branch)
+        branches = command.then + command.otherwise
+        sizes = [len(each.value) for each in branches if isinstance(each, SetKey)]
+        if sum(sizes) > TRANSACTION_BYTES_MAX:
+            raise TooLarge(f"a transaction has more than {TRANSACTION_BYTES_MAX} bytes: split it")
         if len(command.compares) > TRANSACTION_KEYS_MAX:
             raise TooLarge(f"a transaction compares {TRANSACTION_KEYS_MAX} keys at the most")
 
@@ -136,5 +140,3 @@ def _check_branch(branch: tuple[KeyOperation, ...]) -> None:
     sizes = [len(operation.value) for operation in branch if isinstance(operation, SetKey)]
     if max(sizes, default=0) > VALUE_BYTES_MAX:
         raise TooLarge(f"a value has more than {VALUE_BYTES_MAX} bytes: keep large data elsewhere")
-    if sum(sizes) > TRANSACTION_BYTES_MAX:
-        raise TooLarge(f"a transaction has more than {TRANSACTION_BYTES_MAX} bytes: split it")

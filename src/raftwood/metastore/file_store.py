@@ -6,32 +6,22 @@ closed, so that a lease does not end because its store was away.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import DiskFull, InvalidInput, Overloaded, ShuttingDown
-from raftwood.base.seams import (
-    Change,
-    Compare,
-    KeyOperation,
-    KeyRange,
-    MetaStatus,
-    Outcome,
-    RemoveKey,
-    SetKey,
-    Versioned,
-)
+from raftwood.base.errors import DiskFull, Overloaded, ShuttingDown
 from raftwood.disk.segment_log import LogSettings, Run, State, TruncateHead
 from raftwood.disk.store import Store
 from raftwood.metastore import commands
-from raftwood.metastore.commands import Command, Done
+from raftwood.metastore.command_store import CommandStore
+from raftwood.metastore.commands import Command
 from raftwood.metastore.rules import REMOVALS_KEPT, MetaState
+from raftwood.metastore.snapshot import of_size
 
 _COMMANDS = 1
 _SNAPSHOTS = 2
-_CHUNK_BYTES = 4 << 10
+_PIECE_BYTES_MAX = 256 << 10
 _TICK_PAUSE_S = 0.05
 SNAPSHOT_BYTES_MIN = 4 << 20
 
@@ -49,21 +39,24 @@ class _Mark(msgspec.Struct, frozen=True, array_like=True):
     last: int
 
 
-class FileMetaStore:
+class FileMetaStore(CommandStore):
     """Use `open`, and `close` when done."""
 
-    def __init__(self, environment: Environment, store: Store, snapshot_bytes_min: int) -> None:
+    def __init__(
+        self, environment: Environment, store: Store, *, snapshot_bytes_min: int, piece_bytes: int
+    ) -> None:
+        super().__init__()
         self._environment = environment
         self._store = store
         self._log = store.log
-        self._state = MetaState()
         self._applied = 0
         self._next_index = 1
         self._snapshot_bytes_min = snapshot_bytes_min
+        self._piece_bytes = piece_bytes
         self._snapshot_bytes = 0
         self._bytes_since = 0
         self._began_ms = 0
-        self._changed = asyncio.Event()
+        self._unanswered: dict[int, asyncio.Future[bytes]] = {}
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
@@ -81,7 +74,12 @@ class FileMetaStore:
         """Recover the store in a folder, or begin one there; errors as of `disk.Store`."""
         settings = settings or LogSettings(segment_bytes=16 << 20)
         store = await Store.open(environment, path, cluster="metastore", store=1, settings=settings)
-        opened = cls(environment, store, snapshot_bytes_min)
+        opened = cls(
+            environment,
+            store,
+            snapshot_bytes_min=snapshot_bytes_min,
+            piece_bytes=min(_PIECE_BYTES_MAX, settings.write_bytes_max // 2),
+        )
         try:
             await opened._recover(removals_kept)
         except BaseException:
@@ -139,14 +137,15 @@ class FileMetaStore:
         def durable() -> None:
             result = self._state.apply(encoded, now_ms)
             self._applied = index
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._tell_change()
+            self._unanswered.pop(index, None)
             if not answer.done():
                 answer.set_result(result)
 
         self._log.append(
             _COMMANDS, term=0, first_index=index, count=1, payload=payload, done=durable
         )
+        self._unanswered[index] = answer
         self._next_index += 1
         self._bytes_since += len(payload)
         result = await answer
@@ -161,25 +160,24 @@ class FileMetaStore:
             self._snapshotting = asyncio.create_task(self._snapshot(), name="metastore's snapshot")
 
     async def _snapshot(self) -> None:
-        applied, data = self._applied, self._state.snapshot()
-        self._bytes_since = 0
+        applied, slices = self._applied, self._state.snapshot_slices(self._piece_bytes)
+        self._bytes_since = size = 0
         log = self._log
-        first = log.bounds(_SNAPSHOTS).next_index if _SNAPSHOTS in log.groups() else 1
-        pieces = range(0, len(data), _CHUNK_BYTES)
-        last = first + len(pieces) - 1
+        first = next_index = log.bounds(_SNAPSHOTS).next_index if _SNAPSHOTS in log.groups() else 1
         try:
-            for number, offset in enumerate(pieces):
-                chunk = data[offset : offset + _CHUNK_BYTES]
-                await log.commit(Run(_SNAPSHOTS, 0, first + number, 1, chunk))
+            for piece in of_size(slices, self._piece_bytes):
+                await log.commit(Run(_SNAPSHOTS, 0, next_index, 1, piece))
+                next_index += 1
+                size += len(piece)
             # In one write: the old state goes only where the new one is there.
             await log.commit(
-                State(_COMMANDS, msgspec.msgpack.encode(_Mark(applied, first, last))),
+                State(_COMMANDS, msgspec.msgpack.encode(_Mark(applied, first, next_index - 1))),
                 TruncateHead(_COMMANDS, applied),
                 TruncateHead(_SNAPSHOTS, first - 1),
             )
         except (DiskFull, Overloaded, ShuttingDown):
             return  # what was written of it is passed over; a later one gets another chance
-        self._snapshot_bytes = len(data)
+        self._snapshot_bytes = size
 
     async def _tick(self) -> None:
         while True:
@@ -191,68 +189,24 @@ class FileMetaStore:
                 except (DiskFull, Overloaded):
                     continue  # a lease may end late
 
-    async def get(self, key: str) -> Versioned | None:
+    async def _fresh(self) -> MetaState:
         self._check_open()
-        return self._state.get(key)
-
-    async def range(
-        self, *, prefix: str = "", start: str = "", end: str | None = None, limit: int = 1000
-    ) -> KeyRange:
-        self._check_open()
-        return self._state.range(prefix=prefix, start=start, end=end, limit=limit)
-
-    async def compare_and_set(
-        self, key: str, value: bytes | None, *, version: int, lease: int = 0
-    ) -> int | None:
-        if value is None and not version:
-            raise InvalidInput(f"key {key!r} cannot be removed while it is absent: name a version")
-        operation = RemoveKey(key) if value is None else SetKey(key, value, lease)
-        outcome = await self.transact((Compare(key, version),), (operation,))
-        return outcome.version if outcome.held else None
-
-    async def transact(
-        self,
-        compares: Sequence[Compare],
-        then: Sequence[KeyOperation],
-        otherwise: Sequence[KeyOperation] = (),
-    ) -> Outcome:
-        command = commands.Transact(tuple(compares), tuple(then), tuple(otherwise))
-        return commands.outcome(await self._execute(command))
-
-    async def grant_lease(self, *, ttl_ms: int) -> int:
-        result = commands.decode_result(await self._execute(commands.GrantLease(ttl_ms)))
-        assert isinstance(result, Done)
-        return result.lease
-
-    async def keep_alive(self, lease: int) -> None:
-        commands.decode_result(await self._execute(commands.KeepAlive(lease)))
-
-    async def revoke_lease(self, lease: int) -> None:
-        commands.decode_result(await self._execute(commands.RevokeLease(lease)))
-
-    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
-        while True:
-            self._check_open()
-            changed = self._changed
-            now_at = self._state.version
-            for changes in self._state.changes(prefix, after_version=after_version):
-                after_version = changes[0].version
-                yield changes
-            # Nothing below the prefix happened up to there: removals elsewhere may be forgotten.
-            after_version = max(after_version, now_at)
-            await changed.wait()
-
-    async def status(self) -> MetaStatus:
-        self._check_open()
-        return self._state.status()
+        return self._state
 
     async def close(self) -> None:
         """Make all durable and give the folder back."""
         self._closed = True
-        self._changed.set()
+        self._tell_change()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._snapshotting is not None:
+            self._snapshotting.cancel()
             await asyncio.wait([self._snapshotting])
-        await self._store.close()
+        try:
+            await self._store.close()
+        except DiskFull as error:
+            # The log is closed all the same; what waited for room was never written.
+            for answer in self._unanswered.values():
+                if not answer.done():
+                    answer.set_exception(DiskFull(error.message))

@@ -6,6 +6,7 @@ behind it a watch has to begin anew.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 
 import msgspec
 
@@ -26,34 +27,18 @@ from raftwood.metastore.commands import (
     encode,
     failed,
 )
+from raftwood.metastore.deadlines import Deadlines
+from raftwood.metastore.snapshot import FORMAT_VERSION, Snapshot, Step, decode, encode_slices
 
 STATE_BYTES_MAX = 64 << 20
 REMOVALS_KEPT = 10_000
-FORMAT_VERSION = 1
+SLICE_BYTES = 256 << 10
 
 
-class _Step(msgspec.Struct, frozen=True, array_like=True):
-    """A key's latest step."""
-
-    value: bytes | None
-    version: int
-    lease: int = 0
-
-
-class _Lease(msgspec.Struct, array_like=True):
+class _Lease(msgspec.Struct):
     ttl_ms: int
     deadline_ms: int
     keys: dict[str, None] = {}
-
-
-class _Snapshot(msgspec.Struct, array_like=True):
-    format_version: int
-    now_ms: int
-    version: int
-    floor: int
-    next_lease: int
-    steps: list[tuple[str, _Step]]
-    leases: list[tuple[int, int, int]]
 
 
 class MetaState:
@@ -65,11 +50,12 @@ class MetaState:
         self.floor = 0
         self._removals_kept = removals_kept
         self._next_lease = 1
-        self._steps: dict[str, _Step] = {}
+        self._steps: dict[str, Step] = {}
         """In the order of their versions: a change moves its key to the end."""
         self._removed: dict[str, None] = {}
         self._names: list[str] = []
         self._leases: dict[int, _Lease] = {}
+        self._deadlines = Deadlines()
         self._bytes = 0
 
     def apply(self, command: bytes, now_ms: int) -> bytes:
@@ -93,6 +79,7 @@ class MetaState:
                 lease = self._next_lease
                 self._next_lease += 1
                 self._leases[lease] = _Lease(ttl_ms, self.now_ms + ttl_ms)
+                self._deadlines.set(lease, deadline_ms=self.now_ms + ttl_ms)
                 return Done(lease)
             case KeepAlive(lease):
                 self._renew(lease)
@@ -120,12 +107,12 @@ class MetaState:
             if isinstance(each, SetKey):
                 if each.lease:
                     self._renew(each.lease)
-                self._step(each.key, _Step(each.value, self.version, each.lease))
+                self._step(each.key, Step(each.value, self.version, each.lease))
             else:
-                self._step(each.key, _Step(None, self.version))
+                self._step(each.key, Step(None, self.version))
         return Transacted(held, self.version)
 
-    def _step(self, key: str, step: _Step) -> None:
+    def _step(self, key: str, step: Step) -> None:
         before = self._steps.pop(key, None)
         if before is not None and before.value is not None:
             self._bytes -= len(key) + len(before.value)
@@ -158,10 +145,10 @@ class MetaState:
     def _renew(self, number: int) -> None:
         lease = self._lease(number)
         lease.deadline_ms = self.now_ms + lease.ttl_ms
+        self._deadlines.set(number, deadline_ms=lease.deadline_ms)
 
     def _expire(self) -> None:
-        due = [number for number, each in self._leases.items() if each.deadline_ms <= self.now_ms]
-        for number in sorted(due):
+        for number in self._deadlines.due(self.now_ms):
             self._end(number)
 
     def _end(self, number: int) -> None:
@@ -169,8 +156,9 @@ class MetaState:
         if keys:
             self.version += 1
         for key in keys:
-            self._step(key, _Step(None, self.version))
+            self._step(key, Step(None, self.version))
         del self._leases[number]
+        self._deadlines.remove(number)
 
     def _version_of(self, key: str) -> int:
         step = self._steps.get(key)
@@ -179,7 +167,16 @@ class MetaState:
     @property
     def next_deadline_ms(self) -> int | None:
         """When the next lease ends if nobody renews it."""
-        return min((each.deadline_ms for each in self._leases.values()), default=None)
+        return self._deadlines.next_ms
+
+    def lease_ttls(self) -> dict[int, int]:
+        """All leases, with the time that each is renewed for."""
+        return {number: each.ttl_ms for number, each in self._leases.items()}
+
+    def lease_ttl_ms(self, number: int) -> int | None:
+        """The time that a lease is renewed for, if there is such a lease."""
+        lease = self._leases.get(number)
+        return None if lease is None else lease.ttl_ms
 
     def get(self, key: str) -> Versioned | None:
         step = self._steps.get(key)
@@ -221,28 +218,31 @@ class MetaState:
     def status(self) -> MetaStatus:
         return MetaStatus(self.version, len(self._names), len(self._leases), self.floor)
 
-    def snapshot(self) -> bytes:
+    def snapshot_slices(self, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
+        """The state as it is at the call, as bytes that are made while they are taken.
+
+        The state may change meanwhile; the call itself takes time by the number of keys alone.
+        """
         leases = [(number, each.ttl_ms, each.deadline_ms) for number, each in self._leases.items()]
-        return msgspec.msgpack.encode(
-            _Snapshot(
-                FORMAT_VERSION,
-                self.now_ms,
-                self.version,
-                self.floor,
-                self._next_lease,
-                list(self._steps.items()),
-                leases,
-            )
+        taken = Snapshot(
+            FORMAT_VERSION, self.now_ms, self.version, self.floor, self._next_lease, [], leases
         )
+        keys, steps = list(self._steps), list(self._steps.values())
+        return encode_slices(taken, keys, steps, slice_bytes=slice_bytes)
+
+    def snapshot(self) -> bytes:
+        return b"".join(self.snapshot_slices())
 
     @classmethod
     def restored(cls, data: bytes, *, removals_kept: int = REMOVALS_KEPT) -> "MetaState":
-        """The state that a snapshot was taken of."""
-        snapshot = msgspec.msgpack.decode(data, type=_Snapshot)
+        """The state that a snapshot was taken of; errors as of `snapshot.decode`."""
+        snapshot = decode(data)
         state = cls(removals_kept=removals_kept)
         state.now_ms, state.version = snapshot.now_ms, snapshot.version
         state.floor, state._next_lease = snapshot.floor, snapshot.next_lease
-        state._leases = {number: _Lease(ttl, end) for number, ttl, end in snapshot.leases}
+        for number, ttl_ms, deadline_ms in snapshot.leases:
+            state._leases[number] = _Lease(ttl_ms, deadline_ms)
+            state._deadlines.set(number, deadline_ms=deadline_ms)
         for key, step in snapshot.steps:
             state._step(key, step)
         return state

@@ -164,6 +164,8 @@ class Connection(OutstandingRequests):
         if size > self._frame_bytes_max:
             raise self._too_large(size)
         self._send(_ONE_WAY, method.number, 0, 0, whole)
+        # At once: who sends one-way gathers what there is to say into one message.
+        self._flush()
         return True
 
     def _has_too_much_unsent(self) -> bool:

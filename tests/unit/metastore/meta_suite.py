@@ -75,6 +75,31 @@ class MetaSuite:
             assert (found and (found.value, found.version)) == model.get(key)
         return outcome.version
 
+    def test_a_range_is_read_by_pages(self, folder: str) -> None:
+        async def main() -> None:
+            async with self.opened(folder) as store:
+                names = sorted(f"p/{number}{'é' * (number % 3)}" for number in range(25))
+                for first in range(0, 25, 5):
+                    keys = [*names[first : first + 5], f"o{first}", f"q{first}"]
+                    await store.transact((), [SetKey(key, key.encode()) for key in keys])
+                for limit in (1, 4, 25, 26):
+                    found: list[str] = []
+                    start: str | None = ""
+                    while start is not None:
+                        page = await store.range(prefix="p/", start=start, limit=limit)
+                        assert page.version == 5
+                        assert page.next_start is None or len(page.entries) == limit
+                        assert all(each.value == each.key.encode() for each in page.entries)
+                        found += [each.key for each in page.entries]
+                        start = page.next_start
+                    assert found == names
+                inner = await store.range(start=names[3], end=names[7])
+                assert [each.key for each in inner.entries] == names[3:7]
+                with pytest.raises(InvalidInput, match="shows nothing"):
+                    await store.range(limit=0)
+
+        self.run(main())
+
     def test_of_two_only_one_is_first(self, folder: str) -> None:
         async def main() -> None:
             async with self.opened(folder) as store:

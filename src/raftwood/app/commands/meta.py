@@ -6,22 +6,22 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
+from raftwood.app.commands.metastore_choice import NOWHERE, Where, opened
 from raftwood.app.event_loop import run
-from raftwood.app.output import Format, write_line, write_rows
+from raftwood.app.output import Format, write_record, write_rows
 from raftwood.base.errors import Conflict, InvalidInput, NotFound
 from raftwood.base.seams import MetaStore, RemoveKey, SetKey
 from raftwood.disk.real_environment import real_environment
-from raftwood.metastore.file_store import FileMetaStore
 
 app = App(name="meta", help_format="plaintext")
 
-_Folder = Annotated[str, Parameter(name="--file", help="The folder of a metastore.")]
 _Output = Annotated[Format, Parameter(name="--format", help="How to print it.")]
 _COLUMNS = {"key": "key", "value": "value", "version": "version"}
+_CHANGE = ("version", "key", "value")
 
 
 @app.command
-def get(key: str, *, folder: _Folder, output: _Output = "text") -> None:
+def get(key: str, *, where: Where = NOWHERE, output: _Output = "text") -> None:
     """Show a key's value and version."""
 
     async def work(store: MetaStore) -> None:
@@ -30,18 +30,18 @@ def get(key: str, *, folder: _Folder, output: _Output = "text") -> None:
             raise NotFound(f"there is no key {key!r}: `raftwood meta list` shows what there is")
         write_rows([_row(key, found.value, found.version)], _COLUMNS, output)
 
-    _with_store(folder, work)
+    _with_store(where, work)
 
 
 @app.command
-def put(key: str, value: str, *, folder: _Folder, output: _Output = "text") -> None:
+def put(key: str, value: str, *, where: Where = NOWHERE, output: _Output = "text") -> None:
     """Set a key, whatever it was before."""
 
     async def work(store: MetaStore) -> None:
         outcome = await store.transact((), (SetKey(key, value.encode()),))
         write_rows([{"version": outcome.version}], {"version": "version"}, output)
 
-    _with_store(folder, work)
+    _with_store(where, work)
 
 
 @app.command
@@ -50,7 +50,7 @@ def cas(
     value: str,
     *,
     version: Annotated[int, Parameter(help="The version that it must have; 0 for absent.")],
-    folder: _Folder,
+    where: Where = NOWHERE,
     output: _Output = "text",
 ) -> None:
     """Set a key if its version still is the one named."""
@@ -61,23 +61,23 @@ def cas(
             raise Conflict(f"key {key!r} no longer has version {version}: read it again")
         write_rows([{"version": changed}], {"version": "version"}, output)
 
-    _with_store(folder, work)
+    _with_store(where, work)
 
 
 @app.command
-def delete(key: str, *, folder: _Folder, output: _Output = "text") -> None:
+def delete(key: str, *, where: Where = NOWHERE, output: _Output = "text") -> None:
     """Remove a key, or nothing if there is none."""
 
     async def work(store: MetaStore) -> None:
         outcome = await store.transact((), (RemoveKey(key),))
         write_rows([{"version": outcome.version}], {"version": "version"}, output)
 
-    _with_store(folder, work)
+    _with_store(where, work)
 
 
 @app.command(name="list")
 def list_keys(
-    prefix: str = "", *, limit: int = 1000, folder: _Folder, output: _Output = "text"
+    prefix: str = "", *, limit: int = 1000, where: Where = NOWHERE, output: _Output = "text"
 ) -> None:
     """List the keys below a prefix."""
 
@@ -85,18 +85,18 @@ def list_keys(
         entries = (await store.range(prefix=prefix, limit=limit)).entries
         write_rows([_row(each.key, each.value, each.version) for each in entries], _COLUMNS, output)
 
-    _with_store(folder, work)
+    _with_store(where, work)
 
 
 @app.command
-def status(*, folder: _Folder, output: _Output = "text") -> None:
+def status(*, where: Where = NOWHERE, output: _Output = "text") -> None:
     """Show the store's version and how much it holds."""
 
     async def work(store: MetaStore) -> None:
         row = msgspec.structs.asdict(await store.status())
         write_rows([row], {name: name.replace("_", " ") for name in row}, output)
 
-    _with_store(folder, work)
+    _with_store(where, work)
 
 
 @app.command
@@ -104,24 +104,25 @@ def watch(
     prefix: str = "",
     *,
     after: Annotated[int, Parameter(help="Show changes after this version.")] = 0,
-    count: Annotated[int, Parameter(help="End after so many changes.")],
-    folder: _Folder,
+    count: Annotated[int | None, Parameter(help="End after so many changes.")] = None,
+    where: Where = NOWHERE,
+    output: _Output = "text",
 ) -> None:
-    """Show changes below a prefix as they come, a JSON line each."""
-    if count < 1:
+    """Show changes below a prefix as they come, a line each; a removed key has no value."""
+    if count is not None and count < 1:
         raise InvalidInput(f"--count {count} shows nothing: give 1 or more")
 
     async def work(store: MetaStore) -> None:
         left = count
         async for changes in store.watch(prefix, after_version=after):
             for each in changes[:left]:
-                row = _row(each.key, each.value, each.version)
-                write_line(msgspec.json.encode(row).decode())
-            left -= len(changes)
-            if left <= 0:
-                return
+                write_record(_row(each.key, each.value, each.version), _CHANGE, output)
+            if left is not None:
+                left -= len(changes)
+                if left <= 0:
+                    return
 
-    _with_store(folder, work)
+    _with_store(where, work)
 
 
 def _row(key: str, value: bytes | None, version: int) -> dict[str, Any]:
@@ -129,13 +130,10 @@ def _row(key: str, value: bytes | None, version: int) -> dict[str, Any]:
     return {"key": key, "value": text, "version": version}
 
 
-def _with_store(folder: str, work: Callable[[MetaStore], Coroutine[Any, Any, None]]) -> None:
+def _with_store(where: Where, work: Callable[[MetaStore], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        store = await FileMetaStore.open(environment, folder)
-        try:
+        async with opened(environment, where) as store:
             await work(store)
-        finally:
-            await store.close()
 
     with real_environment() as environment:
         run(main())

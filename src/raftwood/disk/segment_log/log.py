@@ -69,7 +69,7 @@ class SegmentLog:
         self._files = environment.files
         self._settings = settings
         # Looked up for every record.
-        self._write_bytes_max = settings.write_bytes_max
+        self.write_bytes_max = settings.write_bytes_max
         self._runs_live_max = settings.runs_live_max
         self._folder = folder
         self._groups: dict[int, GroupIndex] = recovered.groups
@@ -149,7 +149,7 @@ class SegmentLog:
             return
         payload_bytes = len(payload)
         record_bytes = RECORD_HEADER_BYTES + payload_bytes
-        if record_bytes > self._write_bytes_max:
+        if record_bytes > self.write_bytes_max:
             raise self._too_large(record_bytes)
         header = encode_record_header(KIND_RUN, 0, group, term, first_index, count, payload)
         position = self._committer.take((header, payload), record_bytes, 1, done)
@@ -173,7 +173,7 @@ class SegmentLog:
             )
         encoded = [_encode(record) for record in records]
         record_bytes = sum(len(header) + len(payload) for header, payload in encoded)
-        if record_bytes > self._settings.write_bytes_max:
+        if record_bytes > self.write_bytes_max:
             raise self._too_large(record_bytes)
         buffers = [buffer for pair in encoded for buffer in pair]
         position = self._committer.take(
@@ -188,6 +188,10 @@ class SegmentLog:
         durable = asyncio.Event()
         self.write(records, durable.set)
         await durable.wait()
+
+    def flush(self) -> None:
+        """Send to the disk what was written, in this turn of the loop and not in the next."""
+        self._committer.pump()
 
     async def sync(self) -> None:
         """Wait until everything written so far is durable."""
@@ -287,7 +291,7 @@ class SegmentLog:
     def _too_large(self, record_bytes: int) -> TooLarge:
         return TooLarge(
             f"a write of {record_bytes} bytes is above the limit of "
-            f"{self._settings.write_bytes_max}: split it, or raise segment_bytes"
+            f"{self.write_bytes_max}: split it, or raise segment_bytes"
         )
 
     def _apply(self, record: Record, position: int, payload_bytes: int) -> None:

@@ -72,7 +72,8 @@ class Segments:
         self.is_full = False
         """The disk had no room for the next segment."""
         self._ready = active - 1
-        self._preparing: asyncio.TimerHandle | bool = False
+        self._is_preparing = False
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     @property
@@ -106,9 +107,9 @@ class Segments:
     def prepare_next(self) -> None:
         """Make one segment after the other until the one behind the active one is there."""
         number = self._ready + 1
-        if self._closed or self._preparing or number > self.active + 1:
+        if self._closed or self._is_preparing or number > self.active + 1:
             return
-        self._preparing = True
+        self._is_preparing = True
         self._files.submit(
             self._preparation(number), lambda completion: self._prepared(number, completion)
         )
@@ -143,8 +144,8 @@ class Segments:
         """Begin nothing any more, and tell nobody of what still comes to its end."""
         self._closed = True
         self.on_prepared = _nothing
-        if isinstance(self._preparing, asyncio.TimerHandle):
-            self._preparing.cancel()
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
 
     @property
     def _temporary(self) -> str:
@@ -165,7 +166,7 @@ class Segments:
     def _prepared(self, number: int, completion: Completion) -> None:
         if completion.error is None:
             self._ready = number
-            self._preparing = False
+            self._is_preparing = False
             if self.is_full:
                 _log.warning("there is room on the disk again", folder=self._folder)
             self.is_full = False
@@ -180,15 +181,16 @@ class Segments:
                 self._files.submit((seam.Unlink(self._temporary),), self._must_succeed)
             if not self._closed:
                 delay = self._settings.full_retry_ms / 1000
-                self._preparing = asyncio.get_running_loop().call_later(delay, self._retry)
+                self._retry_timer = asyncio.get_running_loop().call_later(delay, self._retry)
             self.on_prepared()
         else:
             self._must_succeed(completion)
 
     def _retry(self) -> None:
-        if isinstance(self._preparing, asyncio.TimerHandle):
-            self._preparing.cancel()
-            self._preparing = False
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
+            self._is_preparing = False
         self.prepare_next()
 
     def _must_succeed(self, completion: Completion) -> None:

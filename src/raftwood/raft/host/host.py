@@ -10,18 +10,15 @@ await host.close()
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
-    AlreadyExists,
     DeadlineExceeded,
-    InvalidConfiguration,
     InvalidInput,
-    NotFound,
     RaftwoodError,
     ShuttingDown,
     StoreDamaged,
@@ -29,14 +26,17 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
 from raftwood.disk.segment_log import LogSettings
 from raftwood.disk.store import Store
 from raftwood.net import Service
-from raftwood.raft.core import ConfState, Entry, EntryKind, Message, Snapshot, change_entry
+from raftwood.raft.core import ConfState, Entry, EntryKind, change_entry
 from raftwood.raft.host.applying import Applier
-from raftwood.raft.host.book import GROUP_MAX, StoreBook
+from raftwood.raft.host.book import StoreBook
+from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.deadlines import within
-from raftwood.raft.host.group_state import RepairStage
+from raftwood.raft.host.groups import Groups
+from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.incoming import Incoming
 from raftwood.raft.host.membership import (
     MemberStep,
@@ -47,12 +47,13 @@ from raftwood.raft.host.membership import (
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.outbox import Outbox
 from raftwood.raft.host.peers import Peers
-from raftwood.raft.host.proposals import Batch, ProposalDone, split_batch
+from raftwood.raft.host.proposals import Batch, ProposalDone, Waiting, split_batch, waiter
 from raftwood.raft.host.protocol import HostNetwork, Introduction
+from raftwood.raft.host.reads import read_waiter
 from raftwood.raft.host.repair import Repairs
 from raftwood.raft.host.repair_service import STEP_TIMEOUT_MS, RepairService
 from raftwood.raft.host.replica import Replica
-from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.raft.host.settings import RaftHostSettings, check_fit
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.raft.host.snapshotting import Snapshotting
@@ -81,9 +82,8 @@ class Host:
         self.settings = settings
         self._loop = asyncio.get_running_loop()
         self._replicas: dict[int, Replica] = {}
-        self._factories: dict[int, Callable[[], StateMachine]] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closing = False
+        self._waiting = Waiting()
         self._snapshot_files = snapshot_files
         epoch = environment.random.getrandbits(62)
         self._book = StoreBook(store.log)
@@ -95,24 +95,6 @@ class Host:
             on_unreachable=self._on_store_unreachable,
         )
         self._outbox = Outbox(self._peers.send, commit_delay_s=settings.tick_ms / 1000)
-        self._turns = Turns(
-            environment,
-            store.log,
-            self._outbox,
-            store=self.id,
-            send_snapshot=self._send_snapshot,
-            install_snapshot=self._install_snapshot,
-            fetch=self._fetch,
-            applied=self._on_applied,
-        )
-        self._incoming = Incoming(
-            self.id,
-            self._replicas,
-            self._peers,
-            self._book,
-            self._turns,
-            on_lost_log=self._on_lost_log,
-        )
         self._snapshotting = Snapshotting(store.log, snapshot_files, self._peers)
         self._transfer = SnapshotTransfer(
             snapshot_files,
@@ -120,8 +102,26 @@ class Host:
             own=self.id,
             piece_bytes=settings.snapshot_chunk_bytes,
             replica_of=self._replica,
-            mark=self._turns.mark,
-            on_failure=self._verify_snapshots,
+            mark=self._mark,
+            on_failure=self._on_failed_transfer,
+        )
+        self._chores = Chores(
+            settings,
+            self._snapshotting,
+            self._transfer,
+            on_damage=self._on_damage,
+            on_bug=environment.end_process,
+            learn_addresses=self._set_addresses,
+        )
+        self._turns = Turns(environment, store.log, self._outbox, self._chores, store=self.id)
+        self._incoming = Incoming(
+            self.id,
+            self._replicas,
+            self._peers,
+            self._book,
+            self._turns,
+            on_removed=self._leave,
+            on_damage=self._on_damage,
         )
         self._opener = Opener(
             environment,
@@ -130,6 +130,7 @@ class Host:
             self._snapshotting,
             own=self.id,
             epoch=epoch,
+            waiting=self._waiting,
             on_role=self._on_role,
             on_change=self._on_change,
         )
@@ -150,7 +151,18 @@ class Host:
             own=self.id,
             running=self._replicas.get,
             start=self._serve,
-            run=self._run,
+            run=self._chores.run,
+        )
+        self._groups = Groups(
+            self._replicas,
+            self._opener,
+            snapshot_files,
+            self._chores,
+            self._turns,
+            self._repairs,
+            own=self.id,
+            learn_addresses=self._set_addresses,
+            is_closing=lambda: self._is_closing,
         )
         self._ticking = Ticking(
             settings,
@@ -160,7 +172,6 @@ class Host:
             self._transfer,
             propose=self._control,
             on_lost=self._incoming.wake_groups_of,
-            on_removed=self._leave,
         )
 
     @classmethod
@@ -178,7 +189,7 @@ class Host:
         """Open the store in a folder; errors as of `disk.Store`."""
         settings = settings or RaftHostSettings()
         log_settings = log_settings or LogSettings()
-        _check(settings, log_settings)
+        check_fit(settings, log_settings)
         opened = await Store.open(
             environment, path, cluster=cluster, store=store, settings=log_settings
         )
@@ -214,83 +225,18 @@ class Host:
         store that is added later starts without them, and is told the rest by the leader. A replica
         whose data is damaged is repaired meanwhile: `halted` and its `status` tell.
         """
-        if not 0 <= group <= GROUP_MAX:
-            raise InvalidInput(f"group {group} is no number from 0 to {GROUP_MAX}")
-        if group in self._factories:
-            raise AlreadyExists(f"group {group} runs on store {self.id} already")
         self._check_open()
         if members:
             self._set_addresses(dict(members))
-        self._factories[group] = factory
-        try:
-            await self._start_or_repair(group, tuple(members or ()))
-        except BaseException:
-            self._factories.pop(group, None)
-            raise
-
-    async def _start_or_repair(self, group: int, members: tuple[int, ...]) -> None:
-        try:
-            await self._opener.prepare(group, members)
-            state = self._opener.state_of(group)
-            if state is not None and state.repair in (RepairStage.LEAVE, RepairStage.JOIN):
-                self._repairs.begin(group, "its repair was under way")
-                return
-            await self._serve(group)
-            if state is not None and state.repair is RepairStage.LEARN:
-                self._repairs.go_on(group)
-        except StoreDamaged as error:
-            self._repairs.begin(group, error.message)
-
-    async def _serve(self, group: int) -> None:
-        """Open the replica of a group, and let it take part."""
-        replica = await self._open_replica(group)
-        if self._opener.has_untold_members(replica):
-            await self._opener.force_members(replica)
-            replica.applier.machine.close()
-            replica = await self._open_replica(group)
-        self._set_addresses(replica.applier.addresses)
-        self._replicas[group] = replica
-        replica.is_serving = True
-        if replica.configuration.voters == (self.id,) and replica.may_vote:
-            replica.node.campaign()
-        self._turns.mark(replica)
-
-    async def _open_replica(self, group: int) -> Replica:
-        machine = self._factories[group]()
-        try:
-            replica = await self._opener.open(group, machine, lambda: self._is_closing)
-            self._check_open()
-        except BaseException:
-            machine.close()
-            raise
-        return replica
+        await self._groups.start(group, factory, tuple(members or ()))
 
     async def stop_group(self, group: int) -> None:
         """Stop the replica, or its repair; its data stays, and it may be started again."""
-        if group in self._repairs.problems:
-            del self._factories[group]
-            self._repairs.stop(group)
-        else:
-            self._stop(self._replica(group))
-
-    def _stop(self, replica: Replica) -> None:
-        self._repairs.stop(replica.group)
-        del self._factories[replica.group]
-        self._end(replica, ShuttingDown(f"group {replica.group} was stopped on store {self.id}"))
-
-    def _end(self, replica: Replica, error: RaftwoodError) -> None:
-        replica.halt()
-        del self._replicas[replica.group]
-        replica.refuse_all(error)
-        replica.applier.machine.close()
+        self._groups.stop(group)
 
     async def remove_replica(self, group: int) -> None:
         """Drop a replica that its group has removed, and its data; only term and vote are kept."""
-        replica = self._replica(group)
-        self._stop(replica)
-        await self._opener.forget(group, replica.storage.state, is_removed=True)
-        await self._snapshot_files.remove_group(group)
-        _log.info("replica removed", group=group)
+        await self._groups.remove(group)
 
     def groups(self) -> list[int]:
         return sorted(self._replicas)
@@ -315,6 +261,12 @@ class Host:
     def addresses(self) -> dict[int, str]:
         """Of all stores that this one has heard of, itself too where it was told."""
         return dict(self._book.addresses)
+
+    def register_metrics(self, metrics: Metrics) -> None:
+        """Let a store's metrics tell of its groups."""
+        register_metrics(
+            metrics, self._replicas, self._turns, self._transfer, self._waiting, self._store.log
+        )
 
     # Proposals and reads
 
@@ -353,7 +305,7 @@ class Host:
         self, group: int, payload: bytes, *, timeout_ms: int, kind: EntryKind = _NORMAL
     ) -> Any:
         """Propose one command and wait for its result."""
-        future, done = self._waiter()
+        future, done = waiter(self._loop)
         self.propose_batch(group, [payload], done, kind=kind)
         async with within(timeout_ms, f"a proposal to group {group}"):
             return await future
@@ -366,15 +318,7 @@ class Host:
 
     async def _wait_to_read(self, replica: Replica, timeout_ms: int) -> None:
         self._check_open()
-        future: asyncio.Future[None] = self._loop.create_future()
-
-        def done(error: RaftwoodError | None) -> None:
-            if not future.done():
-                if error is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(error)
-
+        future, done = read_waiter(self._loop)
         replica.read(done)
         self._turns.mark(replica)
         async with within(timeout_ms, f"a read of group {replica.group}"):
@@ -395,7 +339,7 @@ class Host:
         Nothing but this store is asked: whoever needs the newest entries does a `read` before.
         """
         replica = self._replica(group)
-        with self._halting(replica):
+        with self._chores.halting(replica):
             entries, next_index = await replica.committed(first_index, bytes_max)
         return [LogEntry(each.index, each.term, each.kind, each.payload) for each in entries], (
             next_index
@@ -406,7 +350,7 @@ class Host:
     async def snapshot(self, group: int) -> int:
         """Take a snapshot of what is applied now; answers its index."""
         replica = self._replica(group)
-        with self._halting(replica):
+        with self._chores.halting(replica):
             return await self._snapshotting.save(replica)
 
     async def compact(self, group: int, up_to: int, *, log_up_to: int | None = None) -> int:
@@ -416,7 +360,7 @@ class Host:
         snapshot's index.
         """
         replica = self._replica(group)
-        with self._halting(replica):
+        with self._chores.halting(replica):
             return await self._snapshotting.compact(replica, up_to, log_up_to=log_up_to)
 
     # Membership
@@ -427,7 +371,7 @@ class Host:
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
         entry = change_entry(change_from(steps, self.addresses()))
-        future, done = self._waiter()
+        future, done = waiter(self._loop)
         self._propose(replica, Batch([entry], len(entry.payload), done))
         async with within(timeout_ms, f"a change of group {group}"):
             return checked_result(group, await future)
@@ -457,99 +401,6 @@ class Host:
         addresses = addresses_in(entry)
         applier.addresses.update(addresses)
         self._set_addresses(addresses)
-
-    def _on_applied(self, replica: Replica) -> None:
-        """After a batch of entries: take a snapshot if one is due."""
-        every = self.settings.snapshot_entries
-        if every and replica.applied - replica.snapshot_index >= every:
-            replica.snapshot_index = replica.applied
-            self._run(self._snapshot_and_compact(replica), f"snapshot of group {replica.group}")
-
-    def _leave(self, replica: Replica) -> None:
-        """The group has removed this store."""
-        replica.is_serving = False
-        self._run(self.remove_replica(replica.group), "removal of a replica")
-
-    async def _snapshot_and_compact(self, replica: Replica) -> None:
-        try:
-            with self._halting(replica):
-                index = await self._snapshotting.save(replica)
-                kept = self.settings.snapshot_entries_kept
-                await self._snapshotting.compact(replica, index, log_up_to=max(0, index - kept))
-        except RaftwoodError as error:
-            _log.warning("no snapshot", group=replica.group, reason=error.message)
-
-    def _send_snapshot(self, replica: Replica, message: Message) -> None:
-        self._run(self._transfer.send(replica, message), f"snapshot to store {message.target}")
-
-    def _install_snapshot(
-        self, replica: Replica, snapshot: Snapshot, done: Callable[[], None]
-    ) -> None:
-        replica.is_installing = True
-
-        async def install() -> None:
-            if replica.is_halted:
-                return
-            try:
-                with self._halting(replica):
-                    await self._snapshotting.installed(replica, snapshot)
-            except (StoreDamaged, ShuttingDown):
-                return
-            replica.is_installing = False
-            replica.proposals.overtaken(snapshot.index)
-            replica.reads.applied(snapshot.index)
-            replica.snapshot_index = snapshot.index
-            self._set_addresses(replica.applier.addresses)
-            done()
-
-        self._run(install(), f"snapshot of group {replica.group} at {snapshot.index}")
-
-    def _fetch(self, replica: Replica) -> None:
-        """Bring entries into memory that a slow follower needs."""
-        first = replica.storage.missed
-        if first is None:
-            return
-        replica.is_fetching = True
-
-        async def fetch() -> None:
-            try:
-                with self._halting(replica):
-                    await replica.storage.fetch(first, self.settings.message_bytes_max * 8)
-            except RaftwoodError as error:
-                _log.warning("entries not read", group=replica.group, reason=error.message)
-            finally:
-                replica.is_fetching = False
-                replica.storage.missed = None
-
-        self._run(fetch(), f"entries of group {replica.group} from {first} on")
-
-    def _verify_snapshots(self, replica: Replica) -> None:
-        """A snapshot was not taken by its receiver: it may be this store's copy that is bad."""
-
-        async def verify() -> None:
-            with contextlib.suppress(RaftwoodError), self._halting(replica):
-                await self._snapshotting.verify(replica)
-
-        self._run(verify(), f"verification of the snapshots of group {replica.group}")
-
-    def _on_lost_log(self, replica: Replica, commit: int) -> None:
-        with contextlib.suppress(StoreDamaged), self._halting(replica):
-            raise StoreDamaged(
-                f"group {replica.group} has lost the end of its log on store {self.id}: it "
-                f"acknowledged entries up to {commit}, and has none after "
-                f"{replica.node.raft.log.last_index}"
-            )
-
-    @contextlib.contextmanager
-    def _halting(self, replica: Replica) -> Iterator[None]:
-        """A replica whose data is bad says nothing more, and is repaired: it must not spread."""
-        try:
-            yield
-        except StoreDamaged as error:
-            if self._replicas.get(replica.group) is replica and not self._is_closing:
-                self._end(replica, error)
-                self._repairs.begin(replica.group, error.message, halted=replica)
-            raise
 
     def _on_store_unreachable(self, store: int) -> None:
         for replica in self._replicas.values():
@@ -582,28 +433,33 @@ class Host:
         self._outbox.close()
         for replica in self._replicas.values():
             replica.halt()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._chores.close()
         await self._peers.close()
         for replica in list(self._replicas.values()):
-            self._stop(replica)
+            self._groups.stop(replica.group)
         await self._store.close()
 
     async def _hand_over(self, timeout_ms: int) -> None:
-        led = [replica for replica in self._replicas.values() if replica.is_leader]
-        for replica in led:
+        asked: dict[int, None] = {}
+        with contextlib.suppress(DeadlineExceeded):
+            async with within(timeout_ms, "the hand-over"):
+                await self._until(lambda: self._has_handed_over(asked))
+
+    def _has_handed_over(self, asked: dict[int, None]) -> bool:
+        """Ask others to lead, again if need be: who leads anew waits for a follower's answer."""
+        is_done = True
+        for group, replica in self._replicas.items():
+            if not replica.is_leader or len(replica.configuration.voters) == 1:
+                continue
             successor = replica.best_follower()
-            if successor:
+            if successor or group not in asked:
+                is_done = False
+            if successor and not replica.node.raft.transferee:
+                asked[group] = None
                 replica.wake()
                 replica.node.transfer_leadership(successor)
                 self._turns.mark(replica)
-        with contextlib.suppress(DeadlineExceeded):
-            async with within(timeout_ms, "the hand-over"):
-                await self._until(
-                    lambda: not any(each.is_leader and each.best_follower() for each in led)
-                )
+        return is_done
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         while True:
@@ -613,34 +469,25 @@ class Host:
 
     # Help
 
-    def _waiter(self) -> tuple["asyncio.Future[Any]", ProposalDone]:
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
-            if future.done():
-                return
-            if results is None:
-                future.set_exception(error or Unavailable("the proposal was dropped"))
-            elif isinstance(results[0], RaftwoodError):
-                future.set_exception(results[0])
-            else:
-                future.set_result(results[0])
-
-        return future, done
-
-    def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = self._loop.create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
+    # What the parts ask of one another
 
     def _replica(self, group: int) -> Replica:
-        replica = self._replicas.get(group)
-        if replica is None and group in self._repairs.problems:
-            problem = self._repairs.problems[group]
-            raise Unavailable(f"group {group} does not serve on store {self.id}: {problem}")
-        if replica is None:
-            raise NotFound(f"group {group} does not run on store {self.id}")
-        return replica
+        return self._groups.get(group)
+
+    async def _serve(self, group: int) -> None:
+        await self._groups.serve(group)
+
+    def _leave(self, replica: Replica) -> None:
+        self._groups.leave(replica)
+
+    def _mark(self, replica: Replica) -> None:
+        self._turns.mark(replica)
+
+    def _on_failed_transfer(self, replica: Replica) -> None:
+        self._chores.verify_snapshots(replica)
+
+    def _on_damage(self, replica: Replica, error: StoreDamaged) -> None:
+        self._groups.on_damage(replica, error)
 
     def _set_addresses(self, addresses: dict[int, str]) -> None:
         self._book.set_addresses(addresses)
@@ -650,13 +497,3 @@ class Host:
     def _check_open(self) -> None:
         if self._is_closing:
             raise ShuttingDown(f"store {self.id} is shutting down: use another")
-
-
-def _check(settings: RaftHostSettings, log: LogSettings) -> None:
-    """A message's entries are written as a whole, so that they have to fit a write."""
-    largest = settings.in_flight_bytes_max + settings.message_bytes_max
-    if largest * 5 // 4 > log.write_bytes_max:
-        raise InvalidConfiguration(
-            f"in_flight_bytes_max and message_bytes_max ({largest} bytes) do not fit a write to "
-            f"the log ({log.write_bytes_max} bytes): lower them, or raise segment_bytes"
-        )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from raftwood.base.errors import ProtocolError
+from raftwood.base.errors import ProtocolError, StoreDamaged
 from raftwood.base.logs import get_logger
 from raftwood.net import Identity, Payload, Service
 from raftwood.raft.core import MessageKind
@@ -48,15 +48,16 @@ class Incoming:
         book: StoreBook,
         turns: Turns,
         *,
-        on_lost_log: Callable[[Replica, int], None],
+        on_removed: Callable[[Replica], None],
+        on_damage: Callable[[Replica, StoreDamaged], None],
     ) -> None:
-        """`on_lost_log` hears of a replica that had more once than it has now."""
         self._own = own
         self._replicas = replicas
         self._peers = peers
         self._book = book
         self._turns = turns
-        self._on_lost_log = on_lost_log
+        self._leave = on_removed
+        self._on_damage = on_damage
 
     def register(self, service: Service) -> None:
         service.one_way(RAFT_FRAME, self._on_frame)
@@ -90,6 +91,16 @@ class Incoming:
             replica.receive(message, runs)
             mark(replica)
 
+    def _on_lost_log(self, replica: Replica, commit: int) -> None:
+        self._on_damage(
+            replica,
+            StoreDamaged(
+                f"group {replica.group} has lost the end of its log on store {self._own}: it "
+                f"acknowledged entries up to {commit}, and has none after "
+                f"{replica.node.raft.log.last_index}"
+            ),
+        )
+
     def _on_question(self, peer: Identity, payload: Payload) -> None:
         """A store that finds itself in no membership asks the leader whether that is so."""
         store = store_of(peer)
@@ -102,11 +113,14 @@ class Incoming:
     def _tell_if_removed(self, replica: Replica, store: int) -> None:
         """Nobody else would ever tell it: raft sends nothing to those that are not members.
 
-        A leader that is new may not have applied yet what its predecessor changed.
+        It drops its data then. Its acknowledgement may have committed the very change that removed
+        it, so that a quorum of those who are left must have all of it first. And a leader that is
+        new may not have applied yet what its predecessor changed.
         """
         if not replica.is_leader or store in members_of(replica.configuration):
             return
-        if replica.is_up_to_date:
+        is_held = replica.node.raft.tracker.committed() >= replica.applied
+        if replica.is_up_to_date and is_held:
             peer = self._peers.get(store)
             if peer is not None:
                 said = Removed(replica.group, replica.term, replica.applied)
@@ -120,8 +134,13 @@ class Incoming:
         except (msgspec.MsgspecError, ValueError) as error:
             raise ProtocolError(f"store {store} says what nobody understands") from error
         replica = self._replicas.get(said.group)
-        if replica is not None and self._peers.heard(store) and said.applied >= replica.applied:
-            replica.was_removed(said.term)
+        if (
+            replica is not None
+            and replica.is_serving
+            and self._peers.heard(store)
+            and replica.is_removed_by(term=said.term, applied=said.applied)
+        ):
+            self._leave(replica)
 
     def _on_introduction(self, peer: Identity, payload: Payload) -> None:
         store = store_of(peer)

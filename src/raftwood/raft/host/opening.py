@@ -30,6 +30,7 @@ from raftwood.raft.host.group_state import (
     first_state,
 )
 from raftwood.raft.host.group_storage import GroupStorage
+from raftwood.raft.host.proposals import Waiting
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.runs import encode_run
 from raftwood.raft.host.settings import RaftHostSettings
@@ -52,6 +53,7 @@ class Opener:
         *,
         own: int,
         epoch: int,
+        waiting: Waiting,
         on_role: Callable[[Replica], None],
         on_change: OnChange,
     ) -> None:
@@ -61,6 +63,7 @@ class Opener:
         self._snapshotting = snapshotting
         self._own = own
         self._read_prefix = own.to_bytes(8, "little") + epoch.to_bytes(8, "little")
+        self._waiting = waiting
         self._on_role = on_role
         self._on_change = on_change
 
@@ -142,6 +145,7 @@ class Opener:
             applier,
             settings,
             read_prefix=self._read_prefix,
+            waiting=self._waiting,
             on_role=self._on_role,
         )
         replica.snapshot_index = applier.applied

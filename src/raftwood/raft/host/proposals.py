@@ -4,6 +4,7 @@ A batch's entries stand next to each other in the log. It ends when its last ent
 when entries of another leader took its place: then it is known that nothing of it was done.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -65,12 +66,39 @@ def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> lis
     ]
 
 
+def waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Any]", ProposalDone]:
+    """A future for the result of a single command, and what ends it."""
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
+        if future.done():
+            return
+        if results is None:
+            future.set_exception(error or Unavailable("the proposal was dropped"))
+        elif isinstance(results[0], RaftwoodError):
+            future.set_exception(results[0])
+        else:
+            future.set_result(results[0])
+
+    return future, done
+
+
+class Waiting:
+    """What waits in all groups of a host."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+
 class Proposals:
     """Batches that wait to enter the log, then batches that wait to be applied."""
 
-    __slots__ = ("_in_log", "queue", "size_bytes")
+    __slots__ = ("_host", "_in_log", "queue", "size_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, host: Waiting | None = None) -> None:
+        self._host = host or Waiting()
         self.queue: list[Batch] = []
         self._in_log: deque[Batch] = deque()
         self.size_bytes = 0
@@ -82,6 +110,7 @@ class Proposals:
     def add(self, batch: Batch) -> None:
         self.queue.append(batch)
         self.size_bytes += batch.size_bytes
+        self._host.size_bytes += batch.size_bytes
 
     def take_queue(self, bytes_max: int) -> list[Batch]:
         """The first batches of the queue, one at least."""
@@ -163,6 +192,7 @@ class Proposals:
 
     def _end(self, batch: Batch, results: list[Any] | None, error: RaftwoodError | None) -> None:
         self.size_bytes -= batch.size_bytes
+        self._host.size_bytes -= batch.size_bytes
         batch.done(results, error)
 
 

@@ -4,12 +4,28 @@ A read that comes while a round is under way waits for the next one: the round's
 before the read began, and might miss what was answered in between.
 """
 
+import asyncio
 from collections.abc import Callable
 
 from raftwood.base.errors import RaftwoodError
 
 ReadDone = Callable[[RaftwoodError | None], None]
 """Called once: when the state machine may be asked, or with the reason why not."""
+
+
+def read_waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[None]", ReadDone]:
+    """A future for the moment of a read, and what ends it."""
+    future: asyncio.Future[None] = loop.create_future()
+
+    def done(error: RaftwoodError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return future, done
 
 
 class Reads:

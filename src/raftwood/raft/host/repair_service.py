@@ -88,6 +88,8 @@ class RepairService:
         await self._confirm(replica)
         if _is_open(request.step, replica.configuration, store):
             await self._change(request.group, MemberStep(_WANTED[request.step], store))
+        if request.step is RepairStep.LEAVE and not _is_held(replica):
+            raise Unavailable(f"the others do not have all of group {replica.group} yet: try again")
         return _answer(replica, store)
 
 
@@ -101,6 +103,11 @@ def _is_open(step: RepairStep, configuration: ConfState, store: int) -> bool:
         case RepairStep.PROMOTE:
             return is_member and store not in configuration.voters
     return False
+
+
+def _is_held(replica: Replica) -> bool:
+    """Whether a quorum has all that is applied, also what only the one who leaves acknowledged."""
+    return replica.node.raft.tracker.committed() >= replica.applied
 
 
 def _answer(replica: Replica, store: int) -> RepairAnswer:

@@ -27,7 +27,7 @@ from raftwood.raft.core.progress import REPLICATE
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.chatter import is_chatter, wakes
 from raftwood.raft.host.group_storage import GroupStorage
-from raftwood.raft.host.proposals import Batch, Proposals
+from raftwood.raft.host.proposals import Batch, Proposals, Waiting
 from raftwood.raft.host.reads import ReadDone, Reads
 from raftwood.raft.host.runs import EncodedRun, RunBook
 from raftwood.raft.host.settings import RaftHostSettings
@@ -49,6 +49,7 @@ class Replica:
         settings: RaftHostSettings,
         *,
         read_prefix: bytes,
+        waiting: Waiting,
         on_role: Callable[["Replica"], None],
     ) -> None:
         self.group = group
@@ -57,7 +58,8 @@ class Replica:
         self.applier = applier
         self.settings = settings
         self.book = RunBook()
-        self.proposals = Proposals()
+        self.proposals = Proposals(waiting)
+        self._waiting = waiting
         self.reads = Reads(read_prefix)
         self._on_role = on_role
         self.is_dirty = False
@@ -79,7 +81,6 @@ class Replica:
         """Entries went out to the followers since the last tick."""
         self.idle_ticks = 0
         self.is_asleep = False
-        self.is_removed = False
         """A leader said so; the log itself will not, for nobody sends to this store any more."""
 
     # Who leads
@@ -155,6 +156,11 @@ class Replica:
             raise Overloaded(
                 f"{waiting} bytes wait to be committed in group {self.group}: try again later"
             )
+        if self._waiting.size_bytes > self.settings.host_proposal_bytes_max:
+            raise Overloaded(
+                f"{self._waiting.size_bytes} bytes wait to be committed in all groups of this "
+                "store: try again later"
+            )
         self.wake()
         for batch in batches:
             self.proposals.add(batch)
@@ -162,6 +168,9 @@ class Replica:
     def read(self, done: ReadDone) -> None:
         if len(self.reads) >= self.settings.reads_waiting_max:
             raise Overloaded(f"{len(self.reads)} reads wait in group {self.group}: try again later")
+        raft = self.node.raft
+        if self.leader == NOBODY and raft.id not in raft.tracker.progress:
+            raise self.not_leader()  # not added yet, or removed: nobody may ever tell the index
         self.wake()
         self.reads.add(done)
 
@@ -169,10 +178,13 @@ class Replica:
         self.idle_ticks = 0
         self.is_asleep = False
 
-    def was_removed(self, term: int) -> None:
-        if term >= self.term and not self.is_leader:
-            self.is_removed = True
-            self.is_asleep = False
+    def is_removed_by(self, *, term: int, applied: int) -> bool:
+        """Whether a leader's word that this store is no member holds for all that is here.
+
+        One that was overtaken by an addition doesn't: what was acknowledged since must not go.
+        """
+        raft = self.node.raft
+        return term >= raft.term and applied >= raft.log.last_index and not self.is_leader
 
     def tick(self) -> None:
         self.idle_ticks += 1

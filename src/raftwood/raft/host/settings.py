@@ -4,7 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Section
+from raftwood.disk.segment_log import LogSettings
 
 
 class RaftHostSettings(Section, frozen=True):
@@ -49,7 +51,17 @@ class RaftHostSettings(Section, frozen=True):
     ] = 1 << 20
     quiesce_ticks: Annotated[
         int, Meta(ge=0, description="Ticks without work after which a group sleeps; 0: never.")
-    ] = 10
+    ] = 2
     session_expiry_ms: Annotated[
         int, Meta(ge=1000, description="A client's session ends when unused for so long.")
     ] = 3_600_000
+
+
+def check_fit(settings: RaftHostSettings, log: LogSettings) -> None:
+    """A message's entries are written as a whole, so that they have to fit a write."""
+    largest = settings.in_flight_bytes_max + settings.message_bytes_max
+    if largest * 5 // 4 > log.write_bytes_max:
+        raise InvalidConfiguration(
+            f"in_flight_bytes_max and message_bytes_max ({largest} bytes) do not fit a write to "
+            f"the log ({log.write_bytes_max} bytes): lower them, or raise segment_bytes"
+        )

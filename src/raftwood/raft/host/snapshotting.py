@@ -9,7 +9,13 @@ import asyncio
 
 import msgspec
 
-from raftwood.base.errors import NotFound, OutOfRange, ShuttingDown, StoreDamaged, Unavailable
+from raftwood.base.errors import (
+    NotFound,
+    OutOfRange,
+    ShuttingDown,
+    StoreDamaged,
+    Unavailable,
+)
 from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Record, SegmentLog, State, TruncateHead
 from raftwood.raft.core import Snapshot

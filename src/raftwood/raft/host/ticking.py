@@ -30,7 +30,6 @@ class Ticking:
         *,
         propose: Callable[[Replica, bytes], None],
         on_lost: Callable[[int], None],
-        on_removed: Callable[[Replica], None],
     ) -> None:
         self._settings = settings
         self._replicas = replicas
@@ -39,7 +38,6 @@ class Ticking:
         self._transfer = transfer
         self._propose = propose
         self._on_lost = on_lost
-        self._on_removed = on_removed
         self._ticks = 0
         self._session_ticks = max(1, settings.session_expiry_ms // settings.tick_ms // 4)
         self._task: asyncio.Task[None] | None = None
@@ -83,9 +81,6 @@ class Ticking:
 
     def _tick_replica(self, replica: Replica) -> None:
         replica.tick()
-        if replica.is_removed:
-            self._on_removed(replica)
-            return
         self._ask_membership(replica)
         if replica.backlog:
             self._turns.retry(replica)

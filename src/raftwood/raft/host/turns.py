@@ -14,14 +14,16 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, Overloaded, ShuttingDown
 from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Record, SegmentLog
-from raftwood.raft.core import APPEND_THREAD, APPLY_THREAD, Message, MessageKind, Snapshot
+from raftwood.raft.core import APPEND_THREAD, APPLY_THREAD, Message, MessageKind
+from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.outbox import Outbox
 from raftwood.raft.host.replica import Replica, Ticket
 from raftwood.raft.host.writes import PlannedWrite, plan_write
 
 WRITES_IN_FLIGHT_MAX = 2
 """Proposals wait for a third one, and become larger runs meanwhile."""
-_WRITE_BYTES = 8 << 20
+_WRITE_BYTES_MAX = 8 << 20
+"""Replicas are written together up to here, or to what the log takes at once, if that is less."""
 
 _log = get_logger("raft")
 _SNAPSHOT = MessageKind.SNAPSHOT
@@ -37,21 +39,16 @@ class Turns:
         environment: Environment,
         log: SegmentLog,
         outbox: Outbox,
+        chores: Chores,
         *,
         store: int,
-        send_snapshot: Callable[[Replica, Message], None],
-        install_snapshot: Callable[[Replica, Snapshot, Callable[[], None]], None],
-        fetch: Callable[[Replica], None],
-        applied: Callable[[Replica], None],
     ) -> None:
         self._environment = environment
         self._log = log
+        self._write_bytes_max = min(_WRITE_BYTES_MAX, log.write_bytes_max)
         self._outbox = outbox
         self._store = store
-        self._send_snapshot = send_snapshot
-        self._install_snapshot = install_snapshot
-        self._fetch = fetch
-        self._applied = applied
+        self._chores = chores
         self._loop = asyncio.get_running_loop()
         self._dirty: list[Replica] = []
         self._held: list[Replica] = []
@@ -76,7 +73,7 @@ class Turns:
 
     def _run(self) -> None:
         self._is_scheduled = False
-        if not self._is_closed:
+        if self._dirty and not self._is_closed:
             self.guarded(self._turn)
 
     def guarded(self, work: Callable[..., None], *arguments: object) -> None:
@@ -102,13 +99,13 @@ class Turns:
             self._write(writes)
         for replica, message in applies:
             replica.apply(message)
-            self._applied(replica)
+            self._chores.applied(replica)
             if replica.is_serving and replica.node.has_ready():
                 self.mark(replica)
         for replica in dirty:
             replica.book.clear()
             if replica.storage.missed is not None and not replica.is_fetching:
-                self._fetch(replica)
+                self._chores.fetch(replica)
 
     def _collect(
         self,
@@ -135,7 +132,7 @@ class Turns:
             elif target == APPLY_THREAD:
                 applies.append((replica, message))
             elif message.kind is _SNAPSHOT:
-                self._send_snapshot(replica, message)
+                self._chores.send_snapshot(replica, message)
             else:
                 outbox.add(group, message, book)
 
@@ -153,18 +150,21 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
+                committed=replica.node.raft.log.committed,
                 bytes_since_state=replica.bytes_since_state,
             )
             if not plan.records:
                 self._respond_in_order(replica, message.responses)
                 continue
-            planned.append((replica, plan, message))
-            size += sum(len(run.payload) for run, _ in plan.runs)
-            if size >= _WRITE_BYTES:
+            plan_bytes = plan.size_bytes()
+            if planned and size + plan_bytes > self._write_bytes_max:
                 self._submit(planned)
                 planned, size = [], 0
+            planned.append((replica, plan, message))
+            size += plan_bytes
         if planned:
             self._submit(planned)
+        self._log.flush()
 
     def _submit(self, planned: list[_Planned]) -> bool:
         records: Sequence[Record] = planned[0][1].records
@@ -177,8 +177,9 @@ class Turns:
         try:
             self._log.write(records, partial(self._durable, tickets))
         except (DiskFull, Overloaded) as error:
-            _log.warning("a write waits", reason=error.message)
             for replica, _, message in planned:
+                if not replica.backlog_ticks:  # it is tried again with every tick, and told once
+                    _log.warning("a write waits", group=replica.group, reason=error.message)
                 replica.backlog.append(message)
             return False
         except ShuttingDown:
@@ -201,6 +202,7 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
+                committed=replica.node.raft.log.committed,
                 bytes_since_state=replica.bytes_since_state,
             )
             replica.backlog.popleft()
@@ -216,14 +218,18 @@ class Turns:
 
     def _durable(self, tickets: list[tuple[Replica, Ticket]]) -> None:
         self._in_flight -= 1
-        if not self._is_closed:
-            self.guarded(self._complete, tickets)
+        if self._is_closed:
+            return
+        self.guarded(self._complete, tickets)
+        if self._dirty:
+            # At once: a turn of the loop more would only add to every append's latency.
+            self._run()
 
     def _complete(self, tickets: list[tuple[Replica, Ticket]]) -> None:
         for replica, ticket in tickets:
             if ticket.snapshot is not None:
                 done = partial(self._installed, replica, ticket)
-                self._install_snapshot(replica, ticket.snapshot, done)
+                self._chores.install_snapshot(replica, ticket.snapshot, done)
             else:
                 ticket.is_done = True
                 self._release(replica)

@@ -6,11 +6,13 @@ A write may be refused (the disk is full), so that planning and accepting are tw
 import msgspec
 
 from raftwood.disk.segment_log import DropGroup, Record, Run, State, TruncateHead, TruncateTail
-from raftwood.raft.core import Entry, Message, Snapshot
+from raftwood.disk.segment_log.format import RECORD_HEADER_BYTES
+from raftwood.raft.core import Entry, EntryKind, Message, Snapshot
 from raftwood.raft.host.group_state import GroupState
 from raftwood.raft.host.group_storage import GroupStorage
 from raftwood.raft.host.runs import EncodedRun, RunBook, encode_run
 
+_CHANGE_V1, _CHANGE_V2 = EntryKind.CHANGE_V1, EntryKind.CHANGE_V2
 STATE_EVERY_BYTES = 1 << 20
 """The commit index is stored along so often: what comes after it is replayed as uncommitted."""
 
@@ -26,6 +28,16 @@ class PlannedWrite:
         self.cut_from: int | None = None
         self.state: GroupState | None = None
         self.snapshot: Snapshot | None = None
+
+    def size_bytes(self) -> int:
+        """What the records take in the log, entries and headers."""
+        size = len(self.records) * RECORD_HEADER_BYTES
+        for record in self.records:
+            if isinstance(record, Run):
+                size += len(record.payload)
+            elif isinstance(record, State):
+                size += len(record.data)
+        return size
 
     def accept(self, storage: GroupStorage) -> int:
         """The log has taken the records; answers how many bytes of entries they held."""
@@ -44,9 +56,15 @@ class PlannedWrite:
 
 
 def plan_write(
-    group: int, storage: GroupStorage, message: Message, book: RunBook, *, bytes_since_state: int
+    group: int,
+    storage: GroupStorage,
+    message: Message,
+    book: RunBook,
+    *,
+    committed: int,
+    bytes_since_state: int,
 ) -> PlannedWrite:
-    """What a message to the append thread asks of the log."""
+    """What a message to the append thread asks of the log; `committed` is what the core knows."""
     planned = PlannedWrite()
     records = planned.records
     if message.snapshot is not None:
@@ -54,6 +72,8 @@ def plan_write(
     entries = message.entries
     if message.snapshot is None and message.term:
         _plan_state(planned, group, storage, message, bytes_since_state)
+    if _has_change(entries):
+        _plan_commit(planned, group, storage, min(committed, entries[-1].index))
     if entries:
         first = entries[0].index
         if planned.snapshot is None and first <= storage.last_index():
@@ -79,6 +99,27 @@ def _plan_state(
         planned.state = msgspec.structs.replace(
             state, term=message.term, vote=message.vote, commit=message.commit
         )
+        planned.records.append(State(group, planned.state.encoded()))
+
+
+def _has_change(entries: list[Entry]) -> bool:
+    for entry in entries:
+        kind = entry.kind
+        if kind is _CHANGE_V1 or kind is _CHANGE_V2:
+            return True
+    return False
+
+
+def _plan_commit(planned: PlannedWrite, group: int, storage: GroupStorage, commit: int) -> None:
+    """A membership change is stored together with the commit index, which covers the one before.
+
+    A membership counts from where it is applied, and after a start that is up to the stored commit
+    index. A replica that was behind by two changes could win a vote, by members of long ago, that
+    others hold as well: the majorities of memberships one change apart meet, those of two don't.
+    """
+    state = planned.state or storage.state
+    if commit > state.commit:
+        planned.state = msgspec.structs.replace(state, commit=commit)
         planned.records.append(State(group, planned.state.encoded()))
 
 

@@ -1,0 +1,59 @@
+"""Which metastore a command works on: exactly one of the options that name one."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput, Unavailable
+from raftwood.base.seams import MetaStore
+from raftwood.metastore.file_store import FileMetaStore
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Where:
+    """The options; each is another kind of metastore."""
+
+    file: Annotated[str | None, Parameter(help="The folder of a metastore.")] = None
+    zookeeper: Annotated[
+        str | None,
+        Parameter(help="A metastore in ZooKeeper: HOST:PORT[,HOST:PORT][/chroot]."),
+    ] = None
+
+
+NOWHERE = Where()
+
+
+@asynccontextmanager
+async def opened(environment: Environment, where: Where) -> AsyncIterator[MetaStore]:
+    """The metastore that was named, until the end of the block."""
+    store = await _open(environment, where)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def _open(environment: Environment, where: Where) -> MetaStore:
+    match where:
+        case Where(str(folder), None):
+            return await FileMetaStore.open(environment, folder)
+        case Where(None, str(address)):
+            return await _open_zookeeper(environment, address)
+    raise InvalidInput("name one metastore: either --file FOLDER or --zookeeper HOST:PORT/CHROOT")
+
+
+async def _open_zookeeper(environment: Environment, address: str) -> MetaStore:
+    try:
+        from raftwood.metastore.zookeeper_store import ZooKeeperMetaStore  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "kazoo":
+            raise
+        raise Unavailable(
+            "--zookeeper needs the library kazoo: install raftwood[zookeeper]"
+        ) from None
+    return await ZooKeeperMetaStore.open(environment, address)

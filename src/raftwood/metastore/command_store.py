@@ -1,0 +1,100 @@
+"""`CommandStore`: what all stores that apply commands to a `MetaState` have in common."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from raftwood.base.errors import InvalidInput
+from raftwood.base.seams import (
+    Change,
+    Compare,
+    KeyOperation,
+    KeyRange,
+    MetaStatus,
+    Outcome,
+    RemoveKey,
+    SetKey,
+    Versioned,
+)
+from raftwood.metastore import commands
+from raftwood.metastore.commands import Command, Done
+from raftwood.metastore.rules import MetaState
+
+
+class CommandStore:
+    """A `MetaStore` but for how commands are agreed on; a subclass gives that.
+
+    It keeps `_state`, and calls `_tell_change` whenever that has changed.
+    """
+
+    def __init__(self) -> None:
+        self._state = MetaState()
+        self._changed = asyncio.Event()
+
+    async def _execute(self, command: Command) -> bytes:
+        """Agree on a command, apply it, and give its result."""
+        raise NotImplementedError
+
+    async def _fresh(self) -> MetaState:
+        """The state, with all that was answered to anybody before the call."""
+        raise NotImplementedError
+
+    def _check_open(self) -> None:
+        """`ShuttingDown` where the store is closed, or what else ended it."""
+        raise NotImplementedError
+
+    def _tell_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def get(self, key: str) -> Versioned | None:
+        return (await self._fresh()).get(key)
+
+    async def range(
+        self, *, prefix: str = "", start: str = "", end: str | None = None, limit: int = 1000
+    ) -> KeyRange:
+        return (await self._fresh()).range(prefix=prefix, start=start, end=end, limit=limit)
+
+    async def compare_and_set(
+        self, key: str, value: bytes | None, *, version: int, lease: int = 0
+    ) -> int | None:
+        if value is None and not version:
+            raise InvalidInput(f"key {key!r} cannot be removed while it is absent: name a version")
+        operation = RemoveKey(key) if value is None else SetKey(key, value, lease)
+        outcome = await self.transact((Compare(key, version),), (operation,))
+        return outcome.version if outcome.held else None
+
+    async def transact(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[KeyOperation],
+        otherwise: Sequence[KeyOperation] = (),
+    ) -> Outcome:
+        command = commands.Transact(tuple(compares), tuple(then), tuple(otherwise))
+        return commands.outcome(await self._execute(command))
+
+    async def grant_lease(self, *, ttl_ms: int) -> int:
+        result = commands.decode_result(await self._execute(commands.GrantLease(ttl_ms)))
+        assert isinstance(result, Done)
+        return result.lease
+
+    async def keep_alive(self, lease: int) -> None:
+        commands.decode_result(await self._execute(commands.KeepAlive(lease)))
+
+    async def revoke_lease(self, lease: int) -> None:
+        commands.decode_result(await self._execute(commands.RevokeLease(lease)))
+
+    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+        await self._fresh()
+        while True:
+            self._check_open()
+            changed = self._changed
+            now_at = self._state.version
+            for changes in self._state.changes(prefix, after_version=after_version):
+                after_version = changes[0].version
+                yield changes
+            # Nothing below the prefix happened up to there: removals elsewhere may be forgotten.
+            after_version = max(after_version, now_at)
+            await changed.wait()
+
+    async def status(self) -> MetaStatus:
+        return (await self._fresh()).status()

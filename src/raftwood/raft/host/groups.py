@@ -1,0 +1,152 @@
+"""The groups of a host: started, repaired where their data is bad, stopped and removed."""
+
+from collections.abc import Callable
+
+from raftwood.base.errors import (
+    AlreadyExists,
+    InvalidInput,
+    NotFound,
+    RaftwoodError,
+    ShuttingDown,
+    StoreDamaged,
+    Unavailable,
+)
+from raftwood.base.logs import get_logger
+from raftwood.raft.host.book import GROUP_MAX
+from raftwood.raft.host.chores import Chores
+from raftwood.raft.host.group_state import RepairStage
+from raftwood.raft.host.opening import Opener
+from raftwood.raft.host.repair import Repairs
+from raftwood.raft.host.replica import Replica
+from raftwood.raft.host.snapshots import SnapshotFiles
+from raftwood.raft.host.turns import Turns
+from raftwood.raft.state_machine import StateMachine
+
+_log = get_logger("raft")
+
+
+class Groups:
+    """One per host; `running` are the replicas that serve."""
+
+    def __init__(
+        self,
+        running: dict[int, Replica],
+        opener: Opener,
+        files: SnapshotFiles,
+        chores: Chores,
+        turns: Turns,
+        repairs: Repairs,
+        *,
+        own: int,
+        learn_addresses: Callable[[dict[int, str]], None],
+        is_closing: Callable[[], bool],
+    ) -> None:
+        self._replicas = running
+        self._opener = opener
+        self._snapshot_files = files
+        self._chores = chores
+        self._turns = turns
+        self._repairs = repairs
+        self._own = own
+        self._learn_addresses = learn_addresses
+        self._is_closing = is_closing
+        self._factories: dict[int, Callable[[], StateMachine]] = {}
+
+    async def start(
+        self, group: int, factory: Callable[[], StateMachine], members: tuple[int, ...]
+    ) -> None:
+        """Open what the store holds of a group, or begin it, and let it take part."""
+        if not 0 <= group <= GROUP_MAX:
+            raise InvalidInput(f"group {group} is no number from 0 to {GROUP_MAX}")
+        if group in self._factories:
+            raise AlreadyExists(f"group {group} runs on store {self._own} already")
+        self._factories[group] = factory
+        try:
+            await self._start_or_repair(group, members)
+        except BaseException:
+            self._factories.pop(group, None)
+            raise
+
+    async def _start_or_repair(self, group: int, members: tuple[int, ...]) -> None:
+        try:
+            await self._opener.prepare(group, members)
+            state = self._opener.state_of(group)
+            if state is not None and state.repair in (RepairStage.LEAVE, RepairStage.JOIN):
+                self._repairs.begin(group, "its repair was under way")
+                return
+            await self.serve(group)
+            if state is not None and state.repair is RepairStage.LEARN:
+                self._repairs.go_on(group)
+        except StoreDamaged as error:
+            self._repairs.begin(group, error.message)
+
+    async def serve(self, group: int) -> None:
+        """Open the replica of a group, and let it take part."""
+        replica = await self._open_replica(group)
+        if self._opener.has_untold_members(replica):
+            await self._opener.force_members(replica)
+            replica.applier.machine.close()
+            replica = await self._open_replica(group)
+        self._learn_addresses(replica.applier.addresses)
+        self._replicas[group] = replica
+        replica.is_serving = True
+        if replica.configuration.voters == (self._own,) and replica.may_vote:
+            replica.node.campaign()
+        self._turns.mark(replica)
+
+    async def _open_replica(self, group: int) -> Replica:
+        machine = self._factories[group]()
+        try:
+            replica = await self._opener.open(group, machine, self._is_closing)
+            if self._is_closing():
+                raise ShuttingDown(f"store {self._own} is shutting down")
+        except BaseException:
+            machine.close()
+            raise
+        return replica
+
+    def stop(self, group: int) -> None:
+        """Stop the replica, or its repair; its data stays, and it may be started again."""
+        if group in self._repairs.problems:
+            del self._factories[group]
+            self._repairs.stop(group)
+        else:
+            self._stop(self.get(group))
+
+    def _stop(self, replica: Replica) -> None:
+        self._repairs.stop(replica.group)
+        del self._factories[replica.group]
+        self._end(replica, ShuttingDown(f"group {replica.group} was stopped on store {self._own}"))
+
+    def _end(self, replica: Replica, error: RaftwoodError) -> None:
+        replica.halt()
+        del self._replicas[replica.group]
+        replica.refuse_all(error)
+        replica.applier.machine.close()
+
+    async def remove(self, group: int) -> None:
+        """Drop a replica that its group has removed, and its data; only term and vote are kept."""
+        replica = self.get(group)
+        self._stop(replica)
+        await self._opener.forget(group, replica.storage.state, is_removed=True)
+        await self._snapshot_files.remove_group(group)
+        _log.info("replica removed", group=group)
+
+    def leave(self, replica: Replica) -> None:
+        """The group has removed this store."""
+        replica.is_serving = False
+        self._chores.run(self.remove(replica.group), "removal of a replica")
+
+    def on_damage(self, replica: Replica, error: StoreDamaged) -> None:
+        if self._replicas.get(replica.group) is replica and not self._is_closing():
+            self._end(replica, error)
+            self._repairs.begin(replica.group, error.message, halted=replica)
+
+    def get(self, group: int) -> Replica:
+        replica = self._replicas.get(group)
+        if replica is None and group in self._repairs.problems:
+            problem = self._repairs.problems[group]
+            raise Unavailable(f"group {group} does not serve on store {self._own}: {problem}")
+        if replica is None:
+            raise NotFound(f"group {group} does not run on store {self._own}")
+        return replica

@@ -1,0 +1,225 @@
+"""Three stores as processes: started, stopped, killed and paused, and asked who leads."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import RaftwoodError
+from raftwood.raft.host.status import GroupStatus
+from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.raft.remote.stores import ClientNetwork
+from tests.cluster.raft.node import CLIENT_SECRET, CLUSTER, GROUPS
+
+STORES = (1, 2, 3)
+START_S_MAX = 20.0
+_ENDED_S_MAX = 10.0
+CLIENT_NETWORK = ClientNetwork(cluster=CLUSTER, secret=CLIENT_SECRET)
+
+
+class Node:
+    """One store's process, through all its lives."""
+
+    def __init__(self, store: int, folder: Path, port: int) -> None:
+        self.store = store
+        self.folder = folder / f"store-{store}"
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        self._output = folder / f"store-{store}.out"
+        self.log = folder / f"store-{store}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+        """Of the node itself, which may run below a tracer."""
+        self.rss_peak_bytes = 0
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, members: Mapping[int, str], wrapper: Sequence[str] = ()) -> None:
+        assert not self.is_running
+        self._output.write_bytes(b"")
+        program = (sys.executable, "-m", "tests.cluster.raft.node")
+        arguments = (str(self.store), str(self.port), str(self.folder), json.dumps(members))
+        with self._output.open("ab") as output, self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                (*wrapper, *program, *arguments),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=log,
+            )
+
+    async def ready(self) -> None:
+        deadline = time.monotonic() + START_S_MAX
+        while not (words := self._said("ready")):
+            assert self.is_running, f"store {self.store} ended: {self.log.read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"store {self.store} is not ready in time"
+            await asyncio.sleep(0.01)
+        self.pid = int(words)
+
+    def _said(self, what: str) -> str:
+        for line in self._output.read_text().splitlines():
+            word, _, rest = line.partition(" ")
+            if word == what:
+                return rest or what
+        return ""
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    async def ended(self) -> int:
+        """The exit code, once the process is gone."""
+        assert self._process is not None
+        deadline = time.monotonic() + _ENDED_S_MAX
+        while self._process.poll() is None:
+            assert time.monotonic() < deadline, f"store {self.store} does not end"
+            await asyncio.sleep(0.005)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return self._process.returncode
+
+    async def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        await self.ended()
+
+    async def stop(self) -> int:
+        """End in order; answers how many tasks the process had."""
+        self.signal(signal.SIGTERM)
+        assert await self.ended() == 0, self.log.read_text()[-2000:]
+        assert self._said("closed")
+        return int(self._said("tasks"))
+
+    def discard(self) -> None:
+        """Whatever happened, nothing is left."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            for process in [*psutil.Process(self._process.pid).children(recursive=True)]:
+                process.kill()
+            self._process.kill()
+            self._process.wait(timeout=_ENDED_S_MAX)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def note_memory(self) -> None:
+        if self.is_running and self.pid:
+            rss = psutil.Process(self.pid).memory_info().rss
+            self.rss_peak_bytes = max(self.rss_peak_bytes, rss)
+
+    def events(self) -> Counter[tuple[str, str]]:
+        """How often it logged what, by level; a line that is no event counts as itself."""
+        found: Counter[tuple[str, str]] = Counter()
+        for line in self.log.read_text().splitlines():
+            try:
+                event = json.loads(line)
+                found[event["level"], event["event"]] += 1
+            except (ValueError, KeyError, TypeError):
+                found["none", line] += 1
+        return found
+
+
+class Cluster:
+    """Use it as a context manager; `start` comes after addresses were put in between, if any."""
+
+    def __init__(self, environment: Environment, folder: Path) -> None:
+        ports = free_ports(len(STORES))
+        self.nodes = {store: Node(store, folder, ports.pop()) for store in STORES}
+        self.members = {store: node.address for store, node in self.nodes.items()}
+        """Where the stores reach one another; a proxy takes a place here."""
+        self._environment = environment
+        self._askers: dict[int, AsyncRaftClient] = {}
+        """By store, each of which knows this one alone: no other may answer in its place."""
+        self._operator: AsyncRaftClient | None = None
+
+    async def __aenter__(self) -> "Cluster":
+        for store in STORES:
+            self._askers[store] = self.client(store)
+        self._operator = self.client()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for asker in self._askers.values():
+            await asker.close()
+        if self._operator is not None:
+            await self._operator.close()
+        for node in self.nodes.values():
+            node.discard()
+
+    async def start(self, wrappers: Mapping[int, Sequence[str]] | None = None) -> None:
+        for store, node in self.nodes.items():
+            node.start(self.members, (wrappers or {}).get(store, ()))
+        for node in self.nodes.values():
+            await node.ready()
+
+    async def restart(self, *stores: int, wrapper: Sequence[str] = ()) -> None:
+        for store in stores:
+            self.nodes[store].start(self.members, wrapper)
+        for store in stores:
+            await self.nodes[store].ready()
+
+    def client(self, *stores: int, network: ClientNetwork = CLIENT_NETWORK) -> AsyncRaftClient:
+        addresses = {store: self.nodes[store].address for store in stores or STORES}
+        return AsyncRaftClient(self._environment, network, addresses)
+
+    # Questions
+
+    async def read_at(self, store: int, group: int, query: bytes) -> bytes:
+        """What one store's replica holds, be it behind or not."""
+        return await self._askers[store].read(group, query, timeout_ms=10_000, is_stale=True)
+
+    async def statuses(self, group: int, stores: Sequence[int] = STORES) -> list[GroupStatus]:
+        """Of the stores that answer."""
+        found = []
+        for store in stores:
+            if not self.nodes[store].is_running:
+                continue
+            try:
+                admin = self._askers[store].admin
+                found.append(await admin.status(group, store=store, timeout_ms=500))
+            except RaftwoodError:
+                continue
+        return found
+
+    async def leader(self, group: int, stores: Sequence[int] = STORES) -> int:
+        """Who leads a group, once somebody does."""
+        deadline = time.monotonic() + START_S_MAX
+        while True:
+            leading = [each for each in await self.statuses(group, stores) if each.role == "leader"]
+            if leading:
+                return max(leading, key=lambda each: each.term).store
+            assert time.monotonic() < deadline, f"nobody leads group {group}"
+            await asyncio.sleep(0.02)
+
+    async def let_lead(self, store: int, groups: Sequence[int] = GROUPS) -> None:
+        """One store leads these groups from now on."""
+        assert self._operator is not None
+        deadline = time.monotonic() + START_S_MAX
+        for group in groups:
+            while await self.leader(group) != store:
+                assert time.monotonic() < deadline, f"store {store} does not lead group {group}"
+                try:
+                    await self._operator.admin.transfer(group, store, timeout_ms=2_000)
+                except RaftwoodError:
+                    await asyncio.sleep(0.05)
+
+
+def free_ports(count: int) -> list[int]:
+    """Below those that the system gives to connections, which would take a dead store's."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(15_000, 30_000)
+        with socket.socket() as probe:
+            if port not in found and probe.connect_ex(("127.0.0.1", port)):
+                found.append(port)
+    return found

@@ -1,0 +1,107 @@
+"""One store's disk is full, fails or is slow while clients write."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from raftwood.disk.real_environment import EXIT_CODE_ENDED
+from tests.cluster.raft.node import BUSY_GROUPS
+from tests.cluster.raft.scene import scene
+from tests.components import NEW_MOUNTS
+from tests.running import run
+
+_DISK_KIB = 8 << 10
+_SLOW_US = 30_000
+_SLOWER_MAX = 2.5
+"""How much longer a median answer may take while one follower's disk is slow."""
+
+
+def injected(fault: str) -> tuple[str, ...]:
+    call = fault.partition(":")[0]
+    quiet = ("strace", "-f", "--seccomp-bpf", "-qqq", "-o", "/dev/null")
+    return (*quiet, "-e", f"trace={call}", "-e", f"inject={fault}")
+
+
+def fill(folder: Path) -> Path:
+    """Take all the room that there is, to the last page."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    return ballast
+
+
+@pytest.mark.needs("tmpfs")
+def test_a_leader_whose_disk_is_full_hands_over_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    mounted = tmp_path / "store-1"
+    mounted.mkdir()
+    mount = f'mount -t tmpfs -o size={_DISK_KIB}k none "{mounted}" && exec "$0" "$@"'
+
+    async def body() -> None:
+        async with scene(tmp_path, wrappers={1: (*NEW_MOUNTS, "sh", "-c", mount)}) as at:
+            await at.cluster.let_lead(1)
+            # As the store sees it: the mount is its own.
+            inside = Path(f"/proc/{at.cluster.nodes[1].pid}/root{mounted}")
+            began = time.monotonic()
+            ballast = fill(inside)
+            while 1 in [await at.cluster.leader(group) for group in BUSY_GROUPS]:
+                await at.load.for_a_while(0.1)
+                assert time.monotonic() - began < 30
+            print(f"the full store leads no more after {time.monotonic() - began:.2f} s")
+            await at.answered_again("handed over", time.monotonic())
+            await at.load.for_a_while(1.0)
+            ballast.unlink()
+            room = time.monotonic()
+            await at.caught_up(1)
+            print(f"with room again it has caught up after {time.monotonic() - room:.2f} s")
+            await at.cluster.let_lead(1)
+            await at.answered_again("leads again", time.monotonic())
+
+    run(body())
+
+
+@pytest.mark.needs("strace")
+def test_a_store_whose_sync_fails_ends_itself_and_comes_back(tmp_path: Path) -> None:
+    fault = "fdatasync:error=EIO:when=400"
+
+    async def body() -> None:
+        async with scene(tmp_path, wrappers={1: injected(fault)}) as at:
+            await at.cluster.let_lead(1)
+            node = at.cluster.nodes[1]
+            assert await node.ended() == EXIT_CODE_ENDED
+            await at.answered_again("sync error at the leader", time.monotonic())
+            assert "DataSync failed: [Errno 5]" in node.log.read_text()
+            at.expected_endings = 1
+            await at.cluster.restart(1)
+            await at.caught_up(1)
+
+    run(body())
+
+
+@pytest.mark.needs("strace")
+def test_a_slow_disk_at_one_follower_does_not_slow_the_groups_down(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with scene(tmp_path) as at:
+            await at.cluster.let_lead(1)
+            began = time.monotonic()
+            await at.load.for_a_while(2.0)
+            healthy_s = at.load.median_s(began, time.monotonic())
+            await at.cluster.nodes[3].stop()
+            slow = injected(f"fdatasync:delay_enter={_SLOW_US}")
+            await at.cluster.restart(3, wrapper=slow)
+            await at.caught_up(3)
+            await at.cluster.let_lead(1)
+            began = time.monotonic()
+            await at.load.for_a_while(2.0)
+            slowed_s = at.load.median_s(began, time.monotonic())
+            print(f"p50 {healthy_s * 1000:.2f} ms, {slowed_s * 1000:.2f} with a slow follower")
+            assert slowed_s < healthy_s * _SLOWER_MAX
+
+    run(body())

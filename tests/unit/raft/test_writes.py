@@ -1,0 +1,43 @@
+"""What a message to the append thread asks of the log."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from raftwood.disk.segment_log import Run, State
+from raftwood.raft.core import Entry, EntryKind, Message, MessageKind
+from raftwood.raft.host.group_state import decode_state, first_state
+from raftwood.raft.host.runs import RunBook
+from raftwood.raft.host.writes import PlannedWrite, plan_write
+
+
+def plan(*entries: Entry, committed: int) -> PlannedWrite:
+    storage: Any = SimpleNamespace(
+        state=first_state(), last_index=lambda: entries[0].index - 1, cache=None
+    )
+    message = Message(MessageKind.STORAGE_APPEND, entries=list(entries))
+    return plan_write(1, storage, message, RunBook(), committed=committed, bytes_since_state=0)
+
+
+def entry(index: int, kind: EntryKind = EntryKind.NORMAL) -> Entry:
+    return Entry(3, index, kind, b"payload")
+
+
+def test_commands_alone_do_not_store_the_commit_index() -> None:
+    planned = plan(entry(8), entry(9), committed=7)
+    assert [type(record) for record in planned.records] == [Run]
+    assert planned.state is None
+
+
+def test_a_membership_change_stores_the_commit_index_that_covers_the_change_before() -> None:
+    planned = plan(entry(8), entry(9, EntryKind.CHANGE_V2), committed=7)
+    state, run = planned.records
+    assert isinstance(state, State)
+    assert isinstance(run, Run)
+    assert decode_state(1, state.data).commit == 7
+    assert planned.state == decode_state(1, state.data)
+
+
+def test_the_commit_index_that_is_stored_lies_within_what_is_written() -> None:
+    planned = plan(entry(8, EntryKind.CHANGE_V1), committed=20)
+    assert planned.state is not None
+    assert planned.state.commit == 8
