@@ -265,7 +265,13 @@ class Host:
     def register_metrics(self, metrics: Metrics) -> None:
         """Let a store's metrics tell of its groups."""
         register_metrics(
-            metrics, self._replicas, self._turns, self._transfer, self._waiting, self._store.log
+            metrics,
+            self._replicas,
+            self._turns,
+            self._transfer,
+            self._waiting,
+            self._store.log,
+            halted=self._repairs.problems,
         )
 
     # Proposals and reads
@@ -370,6 +376,7 @@ class Host:
     ) -> ConfState:
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
+        replica.check_change(steps)
         entry = change_entry(change_from(steps, self.addresses()))
         future, done = waiter(self._loop)
         self._propose(replica, Batch([entry], len(entry.payload), done))

@@ -81,7 +81,7 @@ class Incoming:
                 continue
             if message.kind is _PREVOTE:
                 self._tell_if_removed(replica, store)
-            if store in replica.storage.state.given_up:
+            if replica.has_given_up(store):
                 continue
             if message.kind in _ELECTIONS and not replica.may_vote:
                 continue
@@ -138,6 +138,7 @@ class Incoming:
             replica is not None
             and replica.is_serving
             and self._peers.heard(store)
+            and not replica.has_given_up(store)
             and replica.is_removed_by(term=said.term, applied=said.applied)
         ):
             self._leave(replica)

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import Unavailable
+from raftwood.base.errors import Conflict, Unavailable
 from raftwood.net import Call, Service, TypedMethod
 from raftwood.raft.core import ConfState
 from raftwood.raft.host.membership import MemberAction, MemberStep, members_of
@@ -85,6 +85,8 @@ class RepairService:
         replica = self._replica_of(request.group)
         if not replica.is_leader:
             raise replica.not_leader()
+        if replica.has_given_up(store):
+            raise Conflict(f"group {replica.group} goes on without store {store}: remove it there")
         await self._confirm(replica)
         if _is_open(request.step, replica.configuration, store):
             await self._change(request.group, MemberStep(_WANTED[request.step], store))
