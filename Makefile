@@ -7,8 +7,8 @@ SEEDS ?= next:200
 
 .PHONY: run test check lint bench soak install format clean
 
-run: install ## The main job: a durable log under fire, with a report
-	$(BIN)/raftwood demo durable-log
+run: install ## The main job: a cluster of three stores under fire, with a report
+	$(BIN)/raftwood demo cluster
 
 test: install ## Everything that CI runs: lint, then all tests
 	$(MAKE) --no-print-directory lint

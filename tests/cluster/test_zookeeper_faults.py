@@ -17,10 +17,11 @@ pytestmark = pytest.mark.needs("zookeeper")
 
 def test_calls_to_a_server_that_hangs_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(server: ZooKeeperServer) -> None:
-        async with opened(server.address, timeout_ms=400) as store:
+        async with opened(server.address) as store:
             await store.transact((), (SetKey("a", b""),))
             await asyncio.sleep(0.2)  # until it only waits for what comes next
             server.pause()
+            store._timeout_s = 0.4
             with pytest.raises(ConnectionLost, match="may or may not"):
                 await store.transact((), (SetKey("b", b""),))
             with pytest.raises(Unavailable, match="nothing was changed"):
@@ -34,6 +35,7 @@ def test_calls_to_a_server_that_hangs_end_in_time(monkeypatch: pytest.MonkeyPatc
                 await store.transact((), (SetKey("c", b""),))
             monkeypatch.undo()
             server.resume()
+            store._timeout_s = 20.0
             assert [each.key for each in (await store.range()).entries] == ["a", "b"]
 
     with ZooKeeperServer() as server:
@@ -43,10 +45,10 @@ def test_calls_to_a_server_that_hangs_end_in_time(monkeypatch: pytest.MonkeyPatc
 def test_a_lease_does_not_end_because_the_server_was_away() -> None:
     async def main(server: ZooKeeperServer) -> None:
         async with opened(server.address) as store:
-            lease = await store.grant_lease(ttl_ms=1000)
+            lease = await store.grant_lease(ttl_ms=2000)
             await store.transact((), (SetKey("a", b"", lease),))
             await asyncio.to_thread(server.kill)
-            await asyncio.sleep(1.1)
+            await asyncio.sleep(2.1)
             await asyncio.to_thread(server.restart)
             assert await store.get("a") is not None
             await store.keep_alive(lease)

@@ -23,6 +23,8 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
 
 _COMMANDS: Final = {
+    "serve": ("raftwood.app.commands.serve:app", "Run one store of a cluster."),
+    "raft": ("raftwood.app.commands.raft:app", "Look at and change a running cluster."),
     "config": ("raftwood.app.commands.config:app", "Show and check the configuration."),
     "store": ("raftwood.app.commands.store:app", "Check and dump a data folder."),
     "meta": ("raftwood.app.commands.meta:app", "Read, change and watch a metastore."),

@@ -2,14 +2,24 @@
 
 import msgspec
 
-from raftwood.base.sections import ClusterSettings, LoggingSettings, NodeSettings
+from raftwood.base.sections import (
+    ClusterSettings,
+    LoggingSettings,
+    NodeSettings,
+    SecretSettings,
+    TlsSettings,
+)
 from raftwood.disk.segment_log.settings import LogSettings
+from raftwood.raft.host.settings import RaftHostSettings
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A field is a section; its name is the section's in files, flags and the environment."""
 
     cluster: ClusterSettings
+    secrets: SecretSettings
     node: NodeSettings
+    tls: TlsSettings
     logs: LoggingSettings
     log: LogSettings
+    raft: RaftHostSettings

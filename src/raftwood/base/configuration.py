@@ -242,7 +242,14 @@ def _from_flags(
         name, equals, value = flag.partition("=")
         if not equals:
             problems.append(f"flag --set {_shown(flag)} has no value: write section.key=value")
-        elif _check_known(name, "flag --set", known, problems):
+        elif not _check_known(name, "flag --set", known, problems):
+            continue
+        elif known[name].secret:
+            problems.append(
+                f"setting {name} is a secret, and flags show in the list of processes: give it in "
+                f"the file or as {known[name].variable}"
+            )
+        else:
             found[name] = _Given(value, f"flag --set {name}", text=True)
     return found
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from raftwood.base.names import NAME_PATTERN
-from raftwood.base.settings import Section
+from raftwood.base.settings import Secret, Section
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -22,6 +22,20 @@ class ClusterSettings(Section, frozen=True):
             description="Name of the cluster; a node refuses peers and data of another cluster.",
         ),
     ] = "raftwood"
+    members: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"\A[1-9][0-9]{0,9}=[^=\s]+:[0-9]{1,5}\Z")], ...],
+        Meta(description="The first stores and where they are, such as 1=127.0.0.1:7001."),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        stores = [member.partition("=")[0] for member in self.members]
+        if len(set(stores)) < len(stores):
+            raise ValueError("members names a store twice; give each store one address")
+
+    def addresses(self) -> dict[int, str]:
+        """The first stores' addresses by store."""
+        pairs = (member.split("=") for member in self.members)
+        return {int(store): address for store, address in pairs}
 
 
 class NodeSettings(Section, frozen=True):
@@ -39,6 +53,48 @@ class NodeSettings(Section, frozen=True):
             description="Folder that holds all data of this node; no other process may use it.",
         ),
     ] = "raftwood-data"
+    listen: Annotated[
+        str,
+        Meta(
+            pattern=r"\A([^=\s]+:[0-9]{1,5})?\Z",
+            description="Address to serve on, host:port; without it the one in cluster.members, "
+            "or 127.0.0.1:7001.",
+        ),
+    ] = ""
+
+
+class SecretSettings(Section, frozen=True):
+    """What proves that somebody belongs to the cluster; `raftwood config secret` makes both."""
+
+    scope = "cluster"
+
+    stores: Annotated[
+        Secret, Meta(description="Known to the stores alone: proves a store to another.")
+    ] = Secret()
+    clients: Annotated[
+        Secret, Meta(description="Known to stores and clients: proves each to the other.")
+    ] = Secret()
+
+
+class TlsSettings(Section, frozen=True):
+    """PEM files for encrypted connections; without a certificate there is no encryption."""
+
+    certificate: Annotated[
+        str, Meta(max_length=1024, description="File with this store's certificate chain.")
+    ] = ""
+    key: Annotated[str, Meta(max_length=1024, description="File with the certificate's key.")] = ""
+    authorities: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="File with the authorities that signed the stores' certificates; stores "
+            "and clients connect with TLS if it is given.",
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        if self.certificate and not (self.key and self.authorities):
+            raise ValueError("certificate is given without key and authorities; give all three")
 
 
 class LoggingSettings(Section, frozen=True):

@@ -58,6 +58,7 @@ PENDING_BYTES_MAX: Final = 64 << 20
 SNAPSHOT_BYTES_MIN: Final = 4 << 20
 SNAPSHOT_ENTRIES: Final = 10_000
 _ENDED_AT_ONCE_MAX: Final = 64
+_PATIENCE_MS: Final = 500
 _TICK_PAUSE_S: Final = 0.05
 _RETRY_PAUSE_S: Final = 0.02
 _RETRY_PAUSE_MAX_S: Final = 1.0
@@ -259,7 +260,9 @@ class ZooKeeperMetaStore(CommandStore):
         readers = list(self._readers)
         over: list[int] = []
         if self._connection.connected:
-            over = self._deadlines.due(self._now_ms())[:_ENDED_AT_ONCE_MAX]
+            # A renewal may be among what waits: it comes first, unless the lease is long over.
+            patience_ms = _PATIENCE_MS if self._pending else 0
+            over = self._deadlines.due(self._now_ms() - patience_ms)[:_ENDED_AT_ONCE_MAX]
         if self._pending or over:
             await self._propose(over)
             self._wake_up()

@@ -37,6 +37,8 @@ def test_a_metastore_from_the_command_line(
         ((), 2, "name one metastore"),
         (("--file", "{folder}", "--zookeeper", "localhost:1"), 2, "name one metastore"),
         (("--zookeeper", "localhost"), 2, "write HOST:PORT"),
+        (("--file", "{folder}", "--connect", "localhost:1"), 2, "name one metastore"),
+        (("--connect", "localhost:1"), 2, "secrets.clients is not set"),
     ],
 )
 def test_a_metastore_is_named_once_and_rightly(

@@ -111,7 +111,8 @@ def test_lists_and_booleans_are_read_from_text() -> None:
 
 
 def test_a_text_keeps_what_looks_like_another_type() -> None:
-    assert _flag("net.password=null").settings.net.password.reveal() == "null"
+    configuration = compose(Sample, environment={"RAFTWOOD_NET__PASSWORD": "null"})
+    assert configuration.settings.net.password.reveal() == "null"
 
 
 def test_an_error_names_setting_value_origin_range_and_remedy() -> None:
@@ -196,7 +197,7 @@ def test_a_line_break_in_a_name_cannot_forge_a_line() -> None:
 
 
 def test_a_secret_never_shows() -> None:
-    configuration = _flag("net.password=hunter2")
+    configuration = compose(Sample, environment={"RAFTWOOD_NET__PASSWORD": "hunter2"})
     password = configuration.settings.net.password
     assert password.reveal() == "hunter2"
     assert password
@@ -209,6 +210,12 @@ def test_a_secret_never_shows() -> None:
         pickle.dumps(password)
     with pytest.raises(TypeError):
         copy.deepcopy(password)
+
+
+def test_a_secret_is_not_taken_from_a_flag_that_everybody_sees() -> None:
+    message = _message(flags=["net.password=hunter2"])
+    assert "RAFTWOOD_NET__PASSWORD" in message
+    assert "hunter2" not in message
 
 
 def test_a_secret_of_a_wrong_type_does_not_show_either() -> None:

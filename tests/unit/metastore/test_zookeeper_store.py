@@ -197,6 +197,23 @@ def test_a_lease_of_a_client_that_is_gone_is_ended_by_another(address: str) -> N
     run(main())
 
 
+def test_a_renewal_that_waits_comes_before_the_end_of_its_lease(address: str) -> None:
+    async def main() -> None:
+        async with opened(address) as store:
+            lease = await store.grant_lease(ttl_ms=100)
+            time.sleep(0.12)  # noqa: ASYNC251  the loop is busy with something else
+            await store.keep_alive(lease)
+            # Others that come all the time do not keep a lease alive for ever.
+            with pytest.raises(NotFound):
+                for _ in range(1000):
+                    await store.transact((), (SetKey("a", b""),))
+                    await asyncio.sleep(0)
+                    if (await store.status()).leases == 0:
+                        await store.keep_alive(lease)
+
+    run(main())
+
+
 def test_the_largest_transaction_fits_into_a_request(address: str) -> None:
     async def main() -> None:
         async with opened(address) as store:

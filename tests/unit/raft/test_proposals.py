@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from raftwood.base.errors import RaftwoodError, Unavailable
+from raftwood.base.errors import ConnectionLost, RaftwoodError, ShuttingDown, Unavailable
 from raftwood.raft.core import Entry, EntryKind
 from raftwood.raft.host.proposals import Batch, Proposals
 
@@ -70,3 +70,23 @@ def test_the_end_of_a_batch_that_another_leader_replaced_gets_no_result_of_other
     assert caller.results is not None
     assert caller.results[:2] == [10, 11]
     assert all(isinstance(each, Unavailable) for each in caller.results[2:])
+
+
+def test_what_is_in_the_log_when_a_replica_stops_has_an_unknown_outcome() -> None:
+    proposals = Proposals()
+    in_log = Caller(proposals, first_index=10, count=1, term=5)
+    told: list[RaftwoodError | None] = []
+    queued = Batch([Entry(0, 0, EntryKind.NORMAL, b"x")], 1, lambda _, error: told.append(error))
+    proposals.add(queued)
+    proposals.refuse_all(ShuttingDown("the store shuts down"))
+    assert isinstance(told[0], ShuttingDown), "nothing was done"
+    assert isinstance(in_log.error, ConnectionLost), "only a session may send it again"
+    assert proposals.size_bytes == 0
+
+
+def test_a_session_may_ask_again_for_what_a_snapshot_overtook() -> None:
+    proposals = Proposals()
+    caller = Caller(proposals, first_index=10, count=1, term=5)
+    proposals.overtaken(10)
+    assert isinstance(caller.error, ConnectionLost)
+    assert caller.error.retriable

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from tests.unit.raft.damage import (
     files_of,
@@ -11,7 +12,7 @@ from tests.unit.raft.damage import (
     snapshots_of,
     wait_repaired,
 )
-from tests.unit.raft.host_cluster import GROUP, Cluster, address, run_cluster, write
+from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
 
 from raftwood.base.errors import StoreDamaged, Unavailable
 from raftwood.disk.segment_log.format import FLUSH_MAGIC
@@ -220,36 +221,34 @@ def test_a_damaged_learner_comes_back_as_a_learner() -> None:
 
 def test_a_repaired_replica_gives_no_vote_before_it_has_again_what_it_had() -> None:
     async def scenario(cluster: Cluster) -> None:
-        """Store 2 sleeps through changes that 3 helped to commit, and wants 3's vote afterwards."""
+        """One store sleeps through changes that another helped to commit, and wants its vote."""
         cluster.start(1, 2, 3)
-        await cluster.wait_for_leader()
-        cluster.machines[2].power_off()
+        leader = await cluster.wait_for_leader()
+        late, damaged = (store for store in (1, 2, 3) if store != leader)
+        cluster.machines[late].power_off()
         cluster.start(4, 5, joins=True)
-        async with cluster.client(1, 3) as client:
+        async with cluster.client(leader, damaged) as client:
             for store in (4, 5):
                 for action in (MemberAction.ADD_LEARNER, MemberAction.ADD_VOTER):
                     step = MemberStep(action, store, address(store))
                     await client.admin.change_members(GROUP, [step])
             await write(client, 2_000)
-            leader = await cluster.wait_for_leader()
-            if leader == 3:
-                await client.admin.transfer(GROUP, 1)
-        machine = cluster.machines[3]
+        machine = cluster.machines[damaged]
         flip_text(machine, files_of(machine, ".segment")[0], b"line 50")
         with pytest.raises(StoreDamaged):
-            await cluster.hosts[3].read_log(GROUP, 1)
-        await cluster.until(lambda: cluster.has_group(3))
-        replica = cluster.hosts[3]._replicas[GROUP]
-        for store in (1, 4, 5):
+            await cluster.hosts[damaged].read_log(GROUP, 1)
+        await cluster.until(lambda: cluster.has_group(damaged))
+        replica = cluster.hosts[damaged]._replicas[GROUP]
+        for store in (leader, 4, 5):
             cluster.machines[store].power_off()
         assert replica.applied < replica.storage.state.votes_from
-        cluster.start(2)
+        cluster.start(late)
         await asyncio.sleep(60)
         assert replica.applied < 100
         assert cluster.leader() == 0
-        cluster.start(1)
+        cluster.start(leader)
         cluster.start(4, 5, joins=True)
-        await wait_repaired(cluster, 3)
+        await wait_repaired(cluster, damaged)
         assert await cluster.agree(1, 2, 3, 4, 5) == _numbered(2_000)
 
     run_cluster(scenario)
@@ -274,3 +273,24 @@ def test_a_log_that_lost_its_end_without_a_trace_is_repaired_when_the_leader_cou
         assert await cluster.agree(1, 2, 3) == _numbered(220)
 
     run_cluster(scenario)
+
+
+def test_a_leader_that_is_damaged_in_its_sleep_is_replaced_and_repaired() -> None:
+    settings = msgspec.structs.replace(SETTINGS, quiesce_ticks=10)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 400)
+        await cluster.agree(1, 2, 3)
+        hosts = cluster.hosts.values()
+        await cluster.until(lambda: all(host.status(GROUP).is_asleep for host in hosts))
+        leader = await cluster.wait_for_leader()
+        machine = cluster.machines[leader]
+        flip_text(machine, files_of(machine, ".segment")[0], b"line 50")
+        with pytest.raises(StoreDamaged):
+            await cluster.hosts[leader].read_log(GROUP, 1)
+        await wait_repaired(cluster, leader)
+        assert await cluster.agree(1, 2, 3) == _numbered(400)
+
+    run_cluster(scenario, settings=settings)

@@ -1,11 +1,12 @@
-"""`raftwood config`: what is set and by whom, whether it is right, and a file to start from."""
+"""`raftwood config`: what is set and by whom, whether it is right, and files to start from."""
 
+import secrets
 from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
-from raftwood.app.commands.source import Source
+from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.output import Format, write_line, write_rows
 from raftwood.app.settings import Settings
 from raftwood.app.toml import toml_of
@@ -20,13 +21,12 @@ COLUMNS = {
     "scope": "scope",
     "meaning": "meaning",
 }
-_FROM = Source()
 
 
 @app.command
 def show(
     *,
-    source: Source = _FROM,
+    source: Source = DEFAULTS,
     output: Annotated[
         Literal["text", "json", "toml"], Parameter(name="--format", help="How to print it.")
     ] = "text",
@@ -42,7 +42,7 @@ def show(
 @app.command
 def check(
     *,
-    source: Source = _FROM,
+    source: Source = DEFAULTS,
     output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text",
 ) -> None:
     """Check every setting of every source; the exit status is 2 if one is wrong."""
@@ -59,3 +59,12 @@ def check(
 def example() -> None:
     """Print a TOML file with every setting at its default, explained and commented out."""
     write_line(toml_of(compose(Settings).values, every=False))
+
+
+@app.command
+def secret() -> None:
+    """Print new secrets for a cluster, as a section to add to its TOML file."""
+    write_line("# Keep this to yourself: whoever knows it can act as a store or a client.")
+    write_line("[secrets]")
+    write_line(f'stores = "{secrets.token_urlsafe(32)}"')
+    write_line(f'clients = "{secrets.token_urlsafe(32)}"')

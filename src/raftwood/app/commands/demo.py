@@ -11,15 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from raftwood.app.commands.source import Source
+from raftwood.app.commands.demo_cluster import cluster
+from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.demo import durable_log as scenario
 from raftwood.app.event_loop import run
 from raftwood.app.output import Format, write_line
 from raftwood.base.errors import InvalidInput
 
 app = App(name="demo", help_format="plaintext")
-
-_FROM = Source()
+app.command(cluster)
 
 
 @app.command
@@ -30,7 +30,7 @@ def durable_log(
     data: Annotated[
         str | None, Parameter(help="Data folder to use and keep; else a temporary one.")
     ] = None,
-    source: Source = _FROM,
+    source: Source = DEFAULTS,
     output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text",
 ) -> int:
     """Kill a writer with -9 again and again; every record that it acked must still be there."""

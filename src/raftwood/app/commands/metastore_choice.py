@@ -7,10 +7,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from raftwood.app.commands.source import DEFAULTS, Source
+from raftwood.app.connecting import connected_client
+from raftwood.app.groups import METASTORE_GROUP
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.base.seams import MetaStore
 from raftwood.metastore.file_store import FileMetaStore
+from raftwood.metastore.raft_store import RaftMetaStore
 
 
 @Parameter(name="*")
@@ -19,10 +23,15 @@ class Where:
     """The options; each is another kind of metastore."""
 
     file: Annotated[str | None, Parameter(help="The folder of a metastore.")] = None
+    connect: Annotated[
+        str | None,
+        Parameter(help="The metastore of a cluster, by some of its stores: HOST:PORT[,HOST:PORT]."),
+    ] = None
     zookeeper: Annotated[
         str | None,
         Parameter(help="A metastore in ZooKeeper: HOST:PORT[,HOST:PORT][/chroot]."),
     ] = None
+    source: Source = DEFAULTS
 
 
 NOWHERE = Where()
@@ -31,20 +40,28 @@ NOWHERE = Where()
 @asynccontextmanager
 async def opened(environment: Environment, where: Where) -> AsyncIterator[MetaStore]:
     """The metastore that was named, until the end of the block."""
-    store = await _open(environment, where)
-    try:
-        yield store
-    finally:
-        await store.close()
+    match where:
+        case Where(file=None, connect=str(addresses), zookeeper=None):
+            settings = where.source.load().settings
+            async with connected_client(environment, settings, addresses) as client:
+                yield RaftMetaStore(client, METASTORE_GROUP)
+        case _:
+            store = await _open(environment, where)
+            try:
+                yield store
+            finally:
+                await store.close()
 
 
 async def _open(environment: Environment, where: Where) -> MetaStore:
     match where:
-        case Where(str(folder), None):
+        case Where(file=str(folder), connect=None, zookeeper=None):
             return await FileMetaStore.open(environment, folder)
-        case Where(None, str(address)):
+        case Where(file=None, connect=None, zookeeper=str(address)):
             return await _open_zookeeper(environment, address)
-    raise InvalidInput("name one metastore: either --file FOLDER or --zookeeper HOST:PORT/CHROOT")
+    raise InvalidInput(
+        "name one metastore: --file FOLDER, --connect HOST:PORT or --zookeeper HOST:PORT/CHROOT"
+    )
 
 
 async def _open_zookeeper(environment: Environment, address: str) -> MetaStore:

@@ -13,7 +13,7 @@ from raftwood.base.configuration import Configuration, load_configuration
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Source:
-    """Where the settings come from; take it as a parameter, `source: Source = Source()`."""
+    """Where the settings come from; take it as a parameter, `source: Source = DEFAULTS`."""
 
     config: Annotated[
         str | None, Parameter(help="TOML file with settings; else RAFTWOOD_CONFIG names it.")
@@ -27,3 +27,6 @@ class Source:
         return load_configuration(
             Settings, file=self.config, environment=os.environ, assignments=self.assignments
         )
+
+
+DEFAULTS = Source()

@@ -1,7 +1,10 @@
-"""The ground of a host of many raft groups: its formats, and the storage that the core reads.
+"""Many raft groups on one store: `Host` is the door, and the rest is reached through it.
 
-`sessions` lets each command of a client run once, over the entries of `control`.
-Start with `runs` (entries as one buffer, the same in the log and on the wire), then `wire` (a
-turn's messages of all groups in one frame) `group_state` (a group's small record) and
-`group_storage` (the shared log as the core reads it). `snapshots` are files beside the log.
+Start with `host`, then `turns` (how work is done), `replica` (one group), `writes` (what a turn
+writes) and `outbox` (what it sends). `opening`, `groups` and `repair` are a replica's life;
+`snapshotting`, `snapshot_transfer` and `snapshots` its snapshots; `sleeping` and `ticking` time;
+`membership`, `incoming`, `peers` and `book` the other stores. Formats: `runs` (entries as one
+buffer, the same in the log and on the wire), `wire` (a turn's messages of all groups in one frame),
+`group_state` (a group's small record) and `control` (the host's own entries). `sessions` lets each
+command run once.
 """

@@ -43,6 +43,7 @@ from raftwood.raft.host.membership import (
     addresses_in,
     change_from,
     checked_result,
+    members_of,
 )
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.outbox import Outbox
@@ -377,7 +378,8 @@ class Host:
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
         replica.check_change(steps)
-        entry = change_entry(change_from(steps, self.addresses()))
+        members = members_of(replica.configuration)
+        entry = change_entry(change_from(steps, self.addresses(), members))
         future, done = waiter(self._loop)
         self._propose(replica, Batch([entry], len(entry.payload), done))
         async with within(timeout_ms, f"a change of group {group}"):

@@ -45,15 +45,21 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_addresses = msgspec.msgpack.Decoder(dict[int, str]).decode
 
 
-def change_from(steps: Sequence[MemberStep], known: Mapping[int, str]) -> ChangeV2:
-    """The change that carries the steps out; `known` are addresses that need not be given."""
+def change_from(
+    steps: Sequence[MemberStep], known: Mapping[int, str], members: Sequence[int]
+) -> ChangeV2:
+    """The change that carries the steps out; `known` are addresses that need not be given.
+
+    It tells the addresses of all members: who is added has heard of nobody.
+    """
     if not 0 < len(steps) <= STEPS_MAX:
         raise InvalidInput(f"a change has 1 to {STEPS_MAX} steps, not {len(steps)}")
-    addresses = {}
+    addresses = {member: known[member] for member in members if member in known}
     for step in steps:
         if step.store <= 0:
             raise InvalidInput(f"{step.store} is no number of a store")
         if step.action is MemberAction.REMOVE:
+            addresses.pop(step.store, None)
             continue
         address = step.address or known.get(step.store, "")
         if not address:

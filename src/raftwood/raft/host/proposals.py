@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from raftwood.base.errors import RaftwoodError, Unavailable
+from raftwood.base.errors import ConnectionLost, RaftwoodError, Unavailable
 from raftwood.raft.core import Entry
 
 ProposalDone = Callable[[list[Any] | None, RaftwoodError | None], None]
@@ -142,9 +142,10 @@ class Proposals:
             self._end(batch, None, error)
 
     def refuse_all(self, error: RaftwoodError) -> None:
+        """The replica ends: what stands in the log may still be carried out by others."""
         self.refuse_queue(error)
         in_log, self._in_log = self._in_log, deque()
-        self.refuse(in_log, error)
+        self.refuse(in_log, OutcomeUnknown(f"{error.message}; {_LEFT_BEHIND}"))
 
     def applied(self, entries: list[Entry], results: Sequence[Any]) -> None:
         """Entries were applied, with a result each: hand out what was waited for."""
@@ -196,11 +197,15 @@ class Proposals:
         batch.done(results, error)
 
 
-class OutcomeUnknown(RaftwoodError):
-    """It may or may not have been carried out, and this replica will never know."""
+class OutcomeUnknown(ConnectionLost):
+    """It may or may not have been carried out, and this replica will never know.
+
+    As with a lost connection, a command of a session is sent again, and any other is not.
+    """
 
     code = "outcome_unknown"
 
 
 _REPLACED = "another leader took over before the proposal was committed: propose it again"
+_LEFT_BEHIND = "the proposal may still be carried out: read the state to see whether it was"
 _OVERTAKEN = "a snapshot overtook the proposal: read the state to see whether it was carried out"

@@ -12,8 +12,11 @@ the group's state, so that a crash at any point goes on from there:
 Why nothing is lost: removal and addition are committed by a majority of the other members, who
 therefore hold every entry that this store had helped to commit. The store itself neither votes nor
 stands before it has those entries again (`GroupState.votes_from`), whatever old membership it
-replays meanwhile. Between 1 and 4 a group of three has two voters: both must run. This can't be
-avoided with the store's number kept, for a voter that has forgotten its log must not be one.
+replays meanwhile. An old acknowledgement that comes late tells the leader of entries from before
+the addition alone, which the store has by the time it is a voter again.
+
+Between 1 and 4 a group of three has two voters: both must run. This can't be avoided with the
+store's number kept, for a voter that has forgotten its log must not be one.
 """
 
 import asyncio

@@ -17,6 +17,7 @@ from raftwood.raft.host.membership import MemberAction, MemberStep, members_of
 from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.protocol import STORE_ROLE, store_of
 from raftwood.raft.host.replica import Replica
+from raftwood.raft.host.sleeping import wake_without_leader
 
 STEP_TIMEOUT_MS: Final = 5_000
 
@@ -83,6 +84,9 @@ class RepairService:
         if not self._peers.heard(store):
             raise Unavailable(f"store {store} has not introduced itself: try again")
         replica = self._replica_of(request.group)
+        if replica.leader == store and replica.is_asleep:
+            # It is damaged and leads no more; in its sleep the group would not notice.
+            wake_without_leader(replica)
         if not replica.is_leader:
             raise replica.not_leader()
         if replica.has_given_up(store):

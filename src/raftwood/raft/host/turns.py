@@ -68,6 +68,11 @@ class Turns:
             self._is_scheduled = True
             self._loop.call_soon(self._run)
 
+    def run_now(self) -> None:
+        """The turn at once, where what came in is known to be all that there is for now."""
+        if self._dirty:
+            self._run()
+
     def close(self) -> None:
         self._is_closed = True
 
@@ -221,9 +226,7 @@ class Turns:
         if self._is_closed:
             return
         self.guarded(self._complete, tickets)
-        if self._dirty:
-            # At once: a turn of the loop more would only add to every append's latency.
-            self._run()
+        self.run_now()
 
     def _complete(self, tickets: list[tuple[Replica, Ticket]]) -> None:
         for replica, ticket in tickets:

@@ -1,5 +1,7 @@
 """What operators ask of groups over the network: who is in them, who leads, and what they hold."""
 
+import asyncio
+
 import msgspec
 
 from raftwood.base.errors import NotLeader, RaftwoodError
@@ -79,19 +81,38 @@ class RaftAdmin:
         return await channel.ask(STATUS, group, timeout_ms)
 
     async def leader_status(self, group: int, *, timeout_ms: int = 5_000) -> GroupStatus:
-        """The leader's view; whoever has another view is asked for the leader first."""
+        """The leader's view; all stores are asked at once, and the first that knows one counts."""
         error: RaftwoodError = NotLeader(f"no store says who leads group {group}: try again")
-        for store in self._stores.known():
-            try:
-                status = await self.status(group, store=store, timeout_ms=timeout_ms)
-                self._stores.learn(status.addresses)
-                if status.leader == store:
-                    return status
-                if status.leader:
-                    return await self.status(group, store=status.leader, timeout_ms=timeout_ms)
-            except RaftwoodError as failed:
-                error = failed
+        asked = [
+            asyncio.create_task(self.status(group, store=store, timeout_ms=timeout_ms))
+            for store in self._stores.known()
+        ]
+        waiting = asked
+        try:
+            while waiting:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                # Not in the order of a set: simulations must repeat.
+                done = [task for task in waiting if task.done()]
+                waiting = [task for task in waiting if task not in done]
+                for task in done:
+                    try:
+                        return await self._leader_by(task.result(), timeout_ms)
+                    except RaftwoodError as failed:
+                        error = failed
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         raise error
+
+    async def _leader_by(self, status: GroupStatus, timeout_ms: int) -> GroupStatus:
+        """The leader's view, by what another store says of it."""
+        self._stores.learn(status.addresses)
+        if status.leader == status.store:
+            return status
+        if not status.leader:
+            raise NotLeader(f"store {status.store} knows no leader of group {status.group}")
+        return await self.status(status.group, store=status.leader, timeout_ms=timeout_ms)
 
     async def change_members(
         self, group: int, steps: list[MemberStep], *, timeout_ms: int = ADMIN_TIMEOUT_MS

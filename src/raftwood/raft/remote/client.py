@@ -21,6 +21,7 @@ from raftwood.base.errors import (
     SessionExpired,
     Unavailable,
 )
+from raftwood.base.logs import get_logger
 from raftwood.net import Method, Payload
 from raftwood.raft.host.control import NONCE_BYTES, decode_session
 from raftwood.raft.host.sessions import WINDOW
@@ -42,6 +43,7 @@ ATTEMPT_MS = 2_000
 BATCH_BYTES_MAX = 1 << 20
 BATCH_COMMANDS_MAX = WINDOW // 4
 WAITING_MAX = 100_000
+_log = get_logger("raft-client")
 _PAUSE_FIRST_S, _PAUSE_LONGEST_S = 0.005, 0.25
 
 
@@ -121,6 +123,7 @@ class AsyncRaftClient:
         self._sessions: dict[int, _Session] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._waiting = 0
+        self._is_learning = False
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -326,8 +329,20 @@ class AsyncRaftClient:
     def _note(self, group: int, error: RaftwoodError) -> None:
         if isinstance(error, NotLeader):
             self._stores.heard_of_leader(group, error.leader)
+            if error.leader and error.leader not in self._stores.known() and not self._is_learning:
+                self._is_learning = True
+                self._run(self._learn(group))
         elif not isinstance(error, Overloaded):
             self._stores.try_another(group)
+
+    async def _learn(self, group: int) -> None:
+        """A store leads that came later: ask for the addresses of all that are members now."""
+        try:
+            await self.admin.leader_status(group, timeout_ms=ATTEMPT_MS)
+        except RaftwoodError as error:
+            _log.debug("leader not found", group=group, reason=error.message)
+        finally:
+            self._is_learning = False
 
     def _succeed(self, batch: _Batch, answer: Payload, *, is_session: bool = False) -> None:
         try:

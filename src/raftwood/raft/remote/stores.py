@@ -89,6 +89,9 @@ class Stores:
     def known(self) -> list[int]:
         return sorted(self._channels)
 
+    def address(self, store: int) -> str:
+        return self._addresses[store]
+
     async def connected(self, store: int, timeout_ms: int) -> Channel:
         """The channel to one store, once it is connected."""
         if store not in self._channels:

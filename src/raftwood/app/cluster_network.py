@@ -1,0 +1,59 @@
+"""From the settings to how stores and clients reach and know one another."""
+
+from typing import Final
+
+from raftwood.app.settings import Settings
+from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.settings import Secret as SecretSetting
+from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
+from raftwood.raft.host.protocol import HostNetwork
+from raftwood.raft.remote.stores import ClientNetwork
+
+LISTEN_DEFAULT: Final = "127.0.0.1:7001"
+
+
+def store_network(settings: Settings) -> HostNetwork:
+    """How this store proves itself to others, and they to it."""
+    return HostNetwork(
+        cluster=settings.cluster.name,
+        secret=_secret("stores", settings.secrets.stores),
+        client_secret=_secret("clients", settings.secrets.clients),
+        tls=_client_tls(settings),
+    )
+
+
+def client_network(settings: Settings) -> ClientNetwork:
+    """How a client and the stores prove themselves to one another."""
+    return ClientNetwork(
+        cluster=settings.cluster.name,
+        secret=_secret("clients", settings.secrets.clients),
+        tls=_client_tls(settings),
+    )
+
+
+def server_tls(settings: Settings) -> ServerTls | None:
+    """None where connections are not encrypted."""
+    tls = settings.tls
+    if not tls.certificate:
+        return None
+    return ServerTls(TlsFiles(certificate=tls.certificate, key=tls.key))
+
+
+def listen_address(settings: Settings) -> str:
+    """Where this store serves."""
+    members = settings.cluster.addresses()
+    return settings.node.listen or members.get(settings.node.store_id) or LISTEN_DEFAULT
+
+
+def _client_tls(settings: Settings) -> ClientTls | None:
+    authorities = settings.tls.authorities
+    return ClientTls(TlsFiles(authorities=authorities)) if authorities else None
+
+
+def _secret(name: str, setting: SecretSetting) -> Secret:
+    if not setting:
+        raise InvalidConfiguration(
+            f"secrets.{name} is not set: `raftwood config secret >> FILE` makes one, the same file "
+            f"goes to --config everywhere; or set RAFTWOOD_SECRETS__{name.upper()}"
+        )
+    return Secret(setting.reveal().encode())

@@ -1,0 +1,47 @@
+"""From the addresses that a user names to connections with a running cluster."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from raftwood.app.cluster_network import client_network
+from raftwood.app.groups import METASTORE_GROUP
+from raftwood.app.settings import Settings
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput
+from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.raft.remote.discovery import discover
+from raftwood.raft.remote.stores import Stores
+
+
+@asynccontextmanager
+async def connected_client(
+    environment: Environment, settings: Settings, addresses: str | None
+) -> AsyncIterator[AsyncRaftClient]:
+    """A client of the cluster's groups."""
+    found = await find_stores(environment, settings, addresses)
+    async with AsyncRaftClient(environment, client_network(settings), found) as client:
+        yield client
+
+
+@asynccontextmanager
+async def connected_stores(
+    environment: Environment, settings: Settings, addresses: str | None
+) -> AsyncIterator[Stores]:
+    """Connections to the cluster's stores, for operators."""
+    found = await find_stores(environment, settings, addresses)
+    stores = Stores(environment, client_network(settings), found)
+    try:
+        yield stores
+    finally:
+        await stores.close()
+
+
+async def find_stores(
+    environment: Environment, settings: Settings, addresses: str | None
+) -> dict[int, str]:
+    """The cluster's stores by number; `addresses` as HOST:PORT[,HOST:PORT]."""
+    given = [each.strip() for each in (addresses or "").split(",") if each.strip()]
+    given = given or list(settings.cluster.addresses().values())
+    if not given:
+        raise InvalidInput("name some stores: --connect HOST:PORT, or cluster.members in the file")
+    return await discover(environment, client_network(settings), given, group=METASTORE_GROUP)

@@ -1,0 +1,144 @@
+"""One store as a server: its raft host, the groups it has by configuration, and what it serves.
+
+Takes all it needs from the environment and the settings, so that it runs in simulation as well;
+signals and log lines are the command's.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from raftwood.app.cluster_network import listen_address, server_tls, store_network
+from raftwood.app.groups import METASTORE_GROUP
+from raftwood.app.settings import Settings
+from raftwood.app.store_service import StoreService
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidConfiguration, NotFound, Unavailable
+from raftwood.base.logs import get_logger
+from raftwood.metastore.lease_ticker import LeaseTicker
+from raftwood.metastore.state_machine import MetaStateMachine
+from raftwood.net import Server, ServerTls, Service
+from raftwood.raft.host.host import Host
+from raftwood.raft.host.protocol import split_address
+from raftwood.raft.remote.service import RaftService
+
+LEASE_TICK_S = 0.05
+HAND_OVER_MS = 3_000
+DRAIN_MS = 1_000
+
+_log = get_logger("store")
+
+
+class StoreServer:
+    """Use `start`, and `close` when done; `tick_leases` runs in between."""
+
+    def __init__(self, environment: Environment, host: Host, server: Server, address: str) -> None:
+        self._environment = environment
+        self.host = host
+        self._server = server
+        self.address = address
+        self._ticker = LeaseTicker(MetaStateMachine())
+
+    @classmethod
+    async def start(
+        cls, environment: Environment, settings: Settings, *, joins: bool
+    ) -> "StoreServer":
+        """Open the store, listen, and start its groups; `joins` where others add it later."""
+        members = _first_members(settings, joins=joins)
+        network = store_network(settings)
+        tls = server_tls(settings)
+        address = listen_address(settings)
+        name, port = split_address(address)
+        host = await Host.open(
+            environment,
+            settings.node.data_folder,
+            cluster=settings.cluster.name,
+            store=settings.node.store_id,
+            network=network,
+            settings=settings.raft,
+            log_settings=settings.log,
+        )
+        service = Service()
+        host.register(service)
+        RaftService(host).register(service)
+        StoreService(host, address).register(service)
+        server = Server(service, network.server_credentials(host.id), environment.random)
+        started = cls(environment, host, server, address)
+        try:
+            await started._listen(name, port, tls)
+            await host.start_group(METASTORE_GROUP, started._metastore, members=members)
+        except BaseException:
+            await server.close(drain_timeout_ms=0)
+            await host.close()
+            raise
+        return started
+
+    async def _listen(self, name: str, port: int, tls: ServerTls | None) -> None:
+        try:
+            await self._server.listen(name, port, tls=tls)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen on {self.address}: {error.strerror or error}; set node.listen to "
+                "an address of this machine that is free"
+            ) from error
+
+    def _metastore(self) -> MetaStateMachine:
+        machine = MetaStateMachine()
+        self._ticker = LeaseTicker(machine)
+        return machine
+
+    async def tick_leases(self) -> None:
+        """Let the metastore's time go on for as long as this store leads it."""
+        clock = self._environment.clock
+        while True:
+            await asyncio.sleep(LEASE_TICK_S)
+            try:
+                if not self.host.is_leading(METASTORE_GROUP):
+                    continue
+                command = self._ticker.due(clock.monotonic_ns() // 1_000_000)
+                if command is not None:
+                    self.host.propose_batch(METASTORE_GROUP, [command], lambda _, __: None)
+            except (NotFound, Unavailable) as error:
+                _log.debug("the metastore's time stands still", reason=error.message)
+
+    async def close(self) -> None:
+        """Hand over what it leads, answer what is under way, then stop; each within its time."""
+        await self.host.close(hand_over_ms=HAND_OVER_MS)
+        await self._server.close(drain_timeout_ms=DRAIN_MS)
+
+
+async def serve(
+    environment: Environment,
+    settings: Settings,
+    *,
+    joins: bool,
+    stop: asyncio.Event,
+    on_ready: Callable[[StoreServer], None],
+) -> None:
+    """Run a store until it is told to stop, or cancelled."""
+    server = await StoreServer.start(environment, settings, joins=joins)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            ticking = tasks.create_task(server.tick_leases(), name="the metastore's time")
+            on_ready(server)
+            await stop.wait()
+            ticking.cancel()
+    finally:
+        await server.close()
+
+
+def _first_members(settings: Settings, *, joins: bool) -> dict[int, str] | None:
+    if joins:
+        return None
+    own, members = settings.node.store_id, settings.cluster.addresses()
+    if not members:
+        raise InvalidConfiguration(
+            "cluster.members is empty: name the first stores, such as "
+            f"{own}={listen_address(settings)}, on each of them alike; or give --join where others "
+            "add this store later"
+        )
+    if own not in members:
+        raise InvalidConfiguration(
+            f"store {own} is not among cluster.members: correct node.store_id, or give --join, "
+            "each time it is started, where others add this store"
+        )
+    return members

@@ -1,0 +1,188 @@
+"""A store as the program runs it, and what operators do with several, in simulation."""
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
+
+from raftwood.app.connecting import find_stores
+from raftwood.app.groups import METASTORE_GROUP
+from raftwood.app.operating import (
+    add_learner,
+    members_of,
+    promote_when_caught_up,
+    remove_member,
+    status_of_all,
+)
+from raftwood.app.store_server import StoreServer
+from raftwood.app.store_service import METRICS
+from raftwood.base.errors import (
+    Conflict,
+    DeadlineExceeded,
+    InvalidConfiguration,
+    InvalidInput,
+    Unauthenticated,
+)
+from raftwood.base.seams import SetKey
+from raftwood.base.sections import SecretSettings
+from raftwood.base.settings import Secret
+from raftwood.metastore.raft_store import RaftMetaStore
+
+
+async def put(meta: RaftMetaStore, key: str, lease: int = 0) -> None:
+    await meta.transact((), (SetKey(key, b"value", lease),))
+
+
+def test_stores_from_settings_alone_make_a_metastore() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        async with cluster.client(2) as client:
+            meta = RaftMetaStore(client, METASTORE_GROUP)
+            await put(meta, "a")
+            found = await meta.get("a")
+            assert found is not None
+            assert found.value == b"value"
+
+    run_stores(scenario)
+
+
+def test_a_lease_ends_by_the_leaders_clock_also_after_a_change_of_leader() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        async with cluster.client() as client:
+            meta = RaftMetaStore(client, METASTORE_GROUP)
+            lease = await meta.grant_lease(ttl_ms=3_000)
+            await put(meta, "a", lease)
+            await asyncio.sleep(1.0)
+            cluster.machines[cluster.leader()].kill()
+            assert await meta.get("a") is not None
+            await asyncio.sleep(6.0)
+            assert await meta.get("a") is None
+
+    run_stores(scenario)
+
+
+def test_a_store_that_is_told_to_stop_hands_over_before_it_ends() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        loop = asyncio.get_running_loop()
+        async with cluster.client() as client:
+            meta = RaftMetaStore(client, METASTORE_GROUP)
+            await put(meta, "a")
+            leader = await cluster.wait_for_leader()
+            stopping = asyncio.create_task(cluster.stop(leader))
+            began = loop.time()
+            await asyncio.sleep(0.01)
+            await put(meta, "b")
+            assert loop.time() - began < 0.5, "an election would take longer"
+            await stopping
+            assert await cluster.wait_for_leader() != leader
+
+    run_stores(scenario)
+
+
+def test_a_store_is_added_promoted_and_the_leader_removed() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        async with cluster.client() as client, cluster.operator(3) as stores:
+            meta = RaftMetaStore(client, METASTORE_GROUP)
+            await put(meta, "a")
+            with pytest.raises(InvalidInput, match="add it first"):
+                await promote_when_caught_up(stores, METASTORE_GROUP, 4, wait_s=1.0)
+            cluster.start(4, joins=True)
+            rows = members_of(await add_learner(stores, METASTORE_GROUP, 4, "s4:7000"))
+            assert rows[3]["member"] == "learner"
+            rows = members_of(await promote_when_caught_up(stores, METASTORE_GROUP, 4, wait_s=10.0))
+            assert [row["member"] for row in rows] == ["voter"] * 4
+            with pytest.raises(Conflict, match="already"):
+                await add_learner(stores, METASTORE_GROUP, 4, "s4:7000")
+            leader = await cluster.wait_for_leader()
+            status = await remove_member(stores, METASTORE_GROUP, leader)
+            assert leader not in status.voters
+            assert status.leader not in (0, leader)
+            await put(meta, "b")
+            await cluster.until(lambda: not cluster.servers[leader].host.groups())
+            states = {row["store"]: row["role"] for row in await status_of_all(stores, 1)}
+            assert states[leader] == "no replica"
+            with pytest.raises(InvalidInput, match="no member"):
+                await remove_member(stores, METASTORE_GROUP, leader)
+
+    run_stores(scenario)
+
+
+def test_no_store_is_removed_that_the_majority_needs_unless_forced() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        dead, other = (store for store in (1, 2, 3) if store != leader)
+        cluster.machines[dead].kill()
+        async with cluster.operator() as stores:
+            with pytest.raises(Conflict, match="only 1 of 2 voters"):
+                await remove_member(stores, METASTORE_GROUP, other)
+            rows = {row["store"]: row for row in await status_of_all(stores, METASTORE_GROUP)}
+            assert rows[dead]["role"] == "unreachable"
+            await remove_member(stores, METASTORE_GROUP, dead)
+            await remove_member(stores, METASTORE_GROUP, other, is_forced=True)
+
+    run_stores(scenario)
+
+
+def test_a_learner_that_does_not_answer_gets_no_vote() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        async with cluster.operator() as stores, cluster.client() as client:
+            meta = RaftMetaStore(client, METASTORE_GROUP)
+            await asyncio.gather(*(put(meta, f"key {number}") for number in range(200)))
+            await add_learner(stores, METASTORE_GROUP, 4, "s4:7000")
+            with pytest.raises(DeadlineExceeded, match="not caught up"):
+                await promote_when_caught_up(stores, METASTORE_GROUP, 4, wait_s=2.0)
+
+    run_stores(scenario)
+
+
+def test_a_store_tells_its_metrics() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        async with cluster.operator() as stores:
+            channel = await stores.connected(2, 1_000)
+            text = (await channel.ask(METRICS, None, 1_000)).decode()
+            assert 'raftwood_raft_groups{store="2"} 1.0' in text
+
+    run_stores(scenario)
+
+
+def test_who_does_not_know_the_secret_is_not_let_in() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        settings = settings_of(1)
+        wrong = SecretSettings(clients=Secret("what somebody made up"))
+        with pytest.raises(Unauthenticated, match="secret"):
+            await find_stores(cluster.environment, replace(settings, secrets=wrong), None)
+
+    run_stores(scenario)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("cluster.members=",), "cluster.members is empty"),
+        (("node.store_id=9",), "store 9 is not among cluster.members"),
+    ],
+)
+def test_a_store_that_has_no_place_is_told_what_to_set(
+    flags: tuple[str, ...], message: str
+) -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        with pytest.raises(InvalidConfiguration, match=message):
+            await StoreServer.start(cluster.environment, settings_of(1, *flags), joins=False)
+
+    run_stores(scenario)
