@@ -52,7 +52,7 @@ from raftwood.raft.host.proposals import Batch, ProposalDone, Waiting, split_bat
 from raftwood.raft.host.protocol import HostNetwork, Introduction
 from raftwood.raft.host.reads import read_waiter
 from raftwood.raft.host.repair import Repairs
-from raftwood.raft.host.repair_service import STEP_TIMEOUT_MS, RepairService
+from raftwood.raft.host.repair_service import RepairService
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.settings import RaftHostSettings, check_fit
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
@@ -138,10 +138,8 @@ class Host:
         self._repair_service = RepairService(
             self._peers,
             replica_of=self._replica,
-            confirm=lambda replica: self._wait_to_read(replica, STEP_TIMEOUT_MS),
-            change=lambda group, step: self.change_members(
-                group, [step], timeout_ms=STEP_TIMEOUT_MS
-            ),
+            confirm=self._wait_to_read,
+            change=self.change_members,
         )
         self._repairs = Repairs(
             environment,
@@ -266,14 +264,9 @@ class Host:
     def register_metrics(self, metrics: Metrics) -> None:
         """Let a store's metrics tell of its groups."""
         register_metrics(
-            metrics,
-            self._replicas,
-            self._turns,
-            self._transfer,
-            self._waiting,
-            self._store.log,
-            halted=self._repairs.problems,
+            metrics, self._replicas, self._turns, self._transfer, self._waiting, self._store.log
         )
+        self._repairs.register_metrics(metrics)
 
     # Proposals and reads
 
@@ -475,8 +468,6 @@ class Host:
             if is_true():
                 return
             await asyncio.sleep(self.settings.tick_ms / 4000)
-
-    # Help
 
     # What the parts ask of one another
 

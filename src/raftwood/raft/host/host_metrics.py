@@ -17,8 +17,6 @@ def register_metrics(
     transfer: SnapshotTransfer,
     waiting: Waiting,
     log: SegmentLog,
-    *,
-    halted: Mapping[int, str],
 ) -> None:
     def count(name: str) -> int:
         return sum(bool(getattr(replica, name)) for replica in replicas.values())
@@ -31,7 +29,6 @@ def register_metrics(
         lambda: sum(not replica.leader for replica in replicas.values()),
     )
     metrics.pull_gauge("raft_groups_asleep", "Idle groups.", lambda: count("is_asleep"))
-    metrics.pull_gauge("raft_groups_halted", "Replicas stopped for damage.", lambda: len(halted))
     metrics.pull_gauge(
         "raft_waiting_bytes", "Proposals that are not applied yet.", lambda: waiting.size_bytes
     )

@@ -34,6 +34,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
 from raftwood.net import Backoff
 from raftwood.raft.host.group_state import GroupState, RepairStage
 from raftwood.raft.host.opening import Opener
@@ -96,6 +97,11 @@ class Repairs:
         self._under_way: dict[int, object] = {}
         self.problems: dict[int, str] = {}
         """Groups without a replica that serves: what is wrong, and what is being done."""
+
+    def register_metrics(self, metrics: Metrics) -> None:
+        metrics.pull_gauge(
+            "raft_groups_halted", "Replicas stopped for damage.", lambda: len(self.problems)
+        )
 
     def begin(self, group: int, reason: str, *, halted: Replica | None = None) -> None:
         """Repair a group's replica, which is halted or could not be started."""

@@ -68,9 +68,10 @@ class RepairService:
         peers: Peers,
         *,
         replica_of: Callable[[int], Replica],
-        confirm: Callable[[Replica], Awaitable[None]],
-        change: Callable[[int, MemberStep], Awaitable[ConfState]],
+        confirm: Callable[[Replica, int], Awaitable[None]],
+        change: Callable[..., Awaitable[ConfState]],
     ) -> None:
+        """`confirm` and `change` are the host's reads and changes of the membership."""
         self._peers = peers
         self._replica_of = replica_of
         self._confirm = confirm
@@ -91,9 +92,10 @@ class RepairService:
             raise replica.not_leader()
         if replica.has_given_up(store):
             raise Conflict(f"group {replica.group} goes on without store {store}: remove it there")
-        await self._confirm(replica)
+        await self._confirm(replica, STEP_TIMEOUT_MS)
         if _is_open(request.step, replica.configuration, store):
-            await self._change(request.group, MemberStep(_WANTED[request.step], store))
+            step = MemberStep(_WANTED[request.step], store)
+            await self._change(request.group, [step], timeout_ms=STEP_TIMEOUT_MS)
         if request.step is RepairStep.LEAVE and not _is_held(replica):
             raise Unavailable(f"the others do not have all of group {replica.group} yet: try again")
         return _answer(replica, store)
