@@ -2,42 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from raftwood.base.environment import Environment
-from raftwood.base.errors import StoreError
 from raftwood.simulation import Machine
-from tests.unit.raft.damage import STORE, files_of, is_whole, snapshots_of
+from tests.unit.raft.damage import STORE, HaltingCluster, files_of, is_whole, snapshots_of
 from tests.unit.raft.host_cluster import SETTINGS, Cluster, run_cluster, write
 
 _SETTINGS = msgspec.structs.replace(SETTINGS, snapshot_entries=60, snapshot_entries_kept=20)
 _IDENTITY = f"{STORE}/IDENTITY"
 _MODES = ("stopped", "powered off", "running")
-
-
-class HaltingCluster(Cluster):
-    """Notes which stores refuse to start, and why."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.halts: dict[int, str] = {}
-
-    def _program(
-        self, store: int, *, joins: bool
-    ) -> Callable[[Environment], Coroutine[Any, Any, None]]:
-        program = super()._program(store, joins=joins)
-
-        async def guarded(environment: Environment) -> None:
-            try:
-                await program(environment)
-            except StoreError as error:
-                self.halts[store] = error.message
-
-        return guarded
 
 
 def _written(machine: Machine, path: str) -> int:

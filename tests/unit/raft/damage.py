@@ -1,11 +1,37 @@
 """Damage to the files of a simulated store, and what is awaited after it."""
 
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 from tests.unit.raft.host_cluster import GROUP, Cluster
 
+from raftwood.base.environment import Environment
+from raftwood.base.errors import StoreError
 from raftwood.raft.host.group_state import RepairStage, decode_state
 from raftwood.simulation import Machine
 
 STORE = "/data/store"
+
+
+class HaltingCluster(Cluster):
+    """Notes which stores refuse to start, and why."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.halts: dict[int, str] = {}
+
+    def _program(
+        self, store: int, *, joins: bool
+    ) -> Callable[[Environment], Coroutine[Any, Any, None]]:
+        program = super()._program(store, joins=joins)
+
+        async def guarded(environment: Environment) -> None:
+            try:
+                await program(environment)
+            except StoreError as error:
+                self.halts[store] = error.message
+
+        return guarded
 
 
 def files_of(machine: Machine, ending: str) -> list[str]:
