@@ -7,9 +7,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.simulation import Machine
 from tests.unit.raft.damage import STORE, HaltingCluster, files_of, is_whole, snapshots_of
-from tests.unit.raft.host_cluster import SETTINGS, Cluster, run_cluster, write
+from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
 
 _SETTINGS = msgspec.structs.replace(SETTINGS, snapshot_entries=60, snapshot_entries_kept=20)
 _IDENTITY = f"{STORE}/IDENTITY"
@@ -115,3 +116,30 @@ async def _check(cluster: Cluster, store: int, others: list[int], count: int) ->
         assert "new replica" in cluster.halts[store] or "version" in cluster.halts[store]
     lines = await cluster.agree(*serving)
     assert sorted(lines) == sorted(b"line %d" % number for number in range(count))
+
+
+def test_a_store_that_halts_for_damage_is_replaced_by_one_with_a_new_number() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        assert isinstance(cluster, HaltingCluster)
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 200)
+            await cluster.agree(1, 2, 3)
+            store = (await cluster.wait_for_leader()) % 3 + 1
+            await cluster.stop(store)
+            machine = cluster.machines[store]
+            _flip(machine, _segment(machine, random.Random(1)), random.Random(1))
+            cluster.start(store)
+            await cluster.until(lambda: store in cluster.halts)
+            assert "new replica" in cluster.halts[store]
+            assert not machine.running
+            cluster.start(4, joins=True)
+            admin = client.admin
+            await admin.change_members(GROUP, [MemberStep(MemberAction.REMOVE, store)])
+            for action in (MemberAction.ADD_LEARNER, MemberAction.ADD_VOTER):
+                await admin.change_members(GROUP, [MemberStep(action, 4, address(4))])
+            await write(client, 50, start=200)
+        others = [each for each in (1, 2, 3) if each != store]
+        assert len(await cluster.agree(4, *others)) == 250
+
+    run_cluster(scenario, settings=_SETTINGS, cluster_type=HaltingCluster)
