@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import ProtocolError
+from raftwood.base.errors import ProtocolError, StoreDamaged
 from raftwood.base.logs import get_logger
 from raftwood.net import Identity, Payload, Service
 from raftwood.raft.core import MessageKind
@@ -34,6 +34,7 @@ _decode_introduction = msgspec.msgpack.Decoder(Introduction).decode
 _decode_sleep = msgspec.msgpack.Decoder(Sleep).decode
 _decode_removed = msgspec.msgpack.Decoder(Removed).decode
 _PREVOTE = MessageKind.PREVOTE
+_HEARTBEAT = MessageKind.HEARTBEAT
 _ELECTIONS = (_PREVOTE, MessageKind.VOTE, MessageKind.TIMEOUT_NOW)
 
 STRANGERS_MAX: Final = 1_000
@@ -51,6 +52,7 @@ class Incoming:
         turns: Turns,
         *,
         on_removed: Callable[[Replica], None],
+        on_damage: Callable[[Replica, StoreDamaged], None],
     ) -> None:
         self._own = own
         self._replicas = replicas
@@ -58,6 +60,7 @@ class Incoming:
         self._book = book
         self._turns = turns
         self._leave = on_removed
+        self._on_damage = on_damage
         self._strangers: dict[int, Introduction] = {}
         """Stores that introduced themselves before this one was told of them."""
 
@@ -83,15 +86,28 @@ class Incoming:
                 continue
             if message.kind is _PREVOTE:
                 self._tell_if_removed(replica, store)
-            if store in replica.storage.state.given_up:
+            if replica.has_given_up(store):
                 continue
             if message.kind in _ELECTIONS and not replica.may_vote:
+                continue
+            if message.kind is _HEARTBEAT and replica.has_lost(message):
+                self._on_lost_log(replica, message.commit)
                 continue
             replica.receive(message, runs)
             mark(replica)
         # A frame is a turn's work of its sender. Another turn of the loop before it is dealt with
         # would only add to every append's latency.
         self._turns.run_now()
+
+    def _on_lost_log(self, replica: Replica, commit: int) -> None:
+        self._on_damage(
+            replica,
+            StoreDamaged(
+                f"group {replica.group} has lost the end of its log on store {self._own}: it "
+                f"acknowledged entries up to {commit}, and has none after "
+                f"{replica.node.raft.log.last_index}"
+            ),
+        )
 
     def _on_question(self, peer: Identity, payload: Payload) -> None:
         """A store that finds itself in no membership asks the leader whether that is so."""
@@ -130,6 +146,7 @@ class Incoming:
             replica is not None
             and replica.is_serving
             and self._peers.heard(store)
+            and not replica.has_given_up(store)
             and replica.is_removed_by(term=said.term, applied=said.applied)
         ):
             self._leave(replica)
