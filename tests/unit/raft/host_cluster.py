@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from raftwood.base.environment import Environment
+from raftwood.base.errors import Unavailable
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, Service
 from raftwood.raft.host.host import Host
@@ -94,6 +95,8 @@ class Cluster:
         self.machines: dict[int, Machine] = {}
         self.folders: dict[int, str] = {}
         """Where not the usual one: a store whose disk was wiped has an empty folder."""
+        self.names: dict[int, str] = {}
+        """Of machines, where not the usual ones."""
 
     def start(self, *stores: int, joins: bool = False) -> None:
         for store in stores:
@@ -103,7 +106,7 @@ class Cluster:
             self.machines[store].start(self._program(store, joins=joins))
 
     def _program(
-        self, store: int, *, joins: bool = False, listens_on: str | None = None
+        self, store: int, *, joins: bool
     ) -> Callable[[Environment], Coroutine[Any, Any, None]]:
         async def program(environment: Environment) -> None:
             host = await Host.open(
@@ -123,7 +126,7 @@ class Cluster:
                 async with Server(
                     service, NETWORK.server_credentials(store), environment.random
                 ) as server:
-                    await server.listen(listens_on or f"s{store}", 7000)
+                    await server.listen(self.names.get(store, f"s{store}"), 7000)
                     for group in self.groups:
                         members = None if joins else self.members
                         await host.start_group(group, Lines, members=members)
@@ -170,8 +173,11 @@ class Cluster:
                 for store in stores
             ):
                 return False
-            lines = self.lines(first, group)
-            return all(self.lines(other, group) == lines for other in others)
+            try:
+                lines = self.lines(first, group)
+                return all(self.lines(other, group) == lines for other in others)
+            except Unavailable:
+                return False  # one is being restored
 
         await self.until(do_agree)
         return self.lines(first, group)
@@ -190,12 +196,13 @@ def run_cluster(
     scenario: Callable[[Cluster], Coroutine[Any, Any, None]],
     *,
     seed: int = 1,
+    cluster_type: type[Cluster] = Cluster,
     **options: Any,
 ) -> None:
     """Run a scenario on a new cluster; the stores are stopped at its end."""
 
     async def whole(simulation: Simulation) -> None:
-        cluster = Cluster(simulation, **options)
+        cluster = cluster_type(simulation, **options)
         await scenario(cluster)
         await cluster.stop()
 

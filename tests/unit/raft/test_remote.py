@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.unit.raft.host_cluster import CLIENT, GROUP, Cluster, address, run_cluster, write
 
-from raftwood.base.errors import DeadlineExceeded, Unavailable
+from raftwood.base.errors import DeadlineExceeded, NotLeader, Unavailable
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.raft.remote.discovery import discover
 
@@ -117,5 +117,20 @@ def test_a_command_without_a_session_finds_the_stores_that_have_the_group() -> N
             client._stores._leaders[GROUP] = 4
             answer = client.propose(GROUP, b"line", timeout_ms=10_000, exactly_once=False)
             assert await answer == b"1"
+
+
+def test_without_a_majority_the_operator_hears_that_nobody_leads() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        dead = [leader, next(store for store in (1, 2, 3) if store != leader)]
+        for store in dead:
+            cluster.machines[store].kill()
+        await asyncio.sleep(5.0)
+        async with cluster.client() as client:
+            with pytest.raises(NotLeader, match="see that a majority of its stores runs"):
+                await client.admin.leader_status(GROUP)
+            with pytest.raises(DeadlineExceeded, match="see that a majority of its stores runs"):
+                await client.propose(GROUP, b"in vain", timeout_ms=3_000)
 
     run_cluster(scenario)

@@ -47,8 +47,16 @@ def _run(folder: str, seconds: float, writers: int, output: Format) -> int:
     def show(step: scenario.Step) -> None:
         console.print(f"{step.at_s:6.1f} s  {step.acked:>9,} acked  {step.text}")
 
-    with console.status("starting and writing …"):
-        outcome = run(scenario.run(folder, seconds=seconds, writers=writers, on_step=show))
+    with console.status("three stores start …") as status:
+        outcome = run(
+            scenario.run(
+                folder,
+                seconds=seconds,
+                writers=writers,
+                on_step=show,
+                on_progress=lambda acked: status.update(f"{acked:,} writes acked"),
+            )
+        )
     if output == "json":
         write_line(msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode())
     else:

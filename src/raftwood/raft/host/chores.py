@@ -69,6 +69,8 @@ class Chores:
 
     def applied(self, replica: Replica) -> None:
         """After a batch of entries: take a snapshot if one is due."""
+        if replica.storage.state.voters:
+            self.tell_members(replica)
         every = self._settings.snapshot_entries
         if every and replica.applied - replica.snapshot_index >= every:
             replica.snapshot_index = replica.applied
@@ -82,6 +84,16 @@ class Chores:
                 await self._snapshotting.compact(replica, index, log_up_to=max(0, index - kept))
         except RaftwoodError as error:
             _log.warning("no snapshot", group=replica.group, reason=error.message)
+
+    def tell_members(self, replica: Replica) -> None:
+        """A log of version 1 begins with members that it does not tell: take a snapshot now."""
+
+        async def tell() -> None:
+            with contextlib.suppress(RaftwoodError), self.halting(replica):
+                await self._snapshotting.tell_members(replica)
+
+        if not replica.is_saving:
+            self.run(tell(), f"members of group {replica.group}")
 
     def send_snapshot(self, replica: Replica, message: Message) -> None:
         self.run(self._transfer.send(replica, message), f"snapshot to store {message.target}")

@@ -52,7 +52,7 @@ from raftwood.raft.host.proposals import Batch, ProposalDone, Waiting, split_bat
 from raftwood.raft.host.protocol import HostNetwork, Introduction
 from raftwood.raft.host.reads import read_waiter
 from raftwood.raft.host.repair import Repairs
-from raftwood.raft.host.repair_service import STEP_TIMEOUT_MS, RepairService
+from raftwood.raft.host.repair_service import RepairService
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.settings import RaftHostSettings, check_fit
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
@@ -122,6 +122,7 @@ class Host:
             self._book,
             self._turns,
             on_removed=self._leave,
+            on_damage=self._on_damage,
         )
         self._opener = Opener(
             environment,
@@ -137,10 +138,8 @@ class Host:
         self._repair_service = RepairService(
             self._peers,
             replica_of=self._replica,
-            confirm=lambda replica: self._wait_to_read(replica, STEP_TIMEOUT_MS),
-            change=lambda group, step: self.change_members(
-                group, [step], timeout_ms=STEP_TIMEOUT_MS
-            ),
+            confirm=self._wait_to_read,
+            change=self.change_members,
         )
         self._repairs = Repairs(
             environment,
@@ -267,6 +266,7 @@ class Host:
         register_metrics(
             metrics, self._replicas, self._turns, self._transfer, self._waiting, self._store.log
         )
+        self._repairs.register_metrics(metrics)
 
     # Proposals and reads
 
@@ -370,6 +370,7 @@ class Host:
     ) -> ConfState:
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
+        replica.check_change(steps)
         members = members_of(replica.configuration)
         entry = change_entry(change_from(steps, self.addresses(), members))
         future, done = waiter(self._loop)
@@ -463,12 +464,8 @@ class Host:
         return is_done
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
-        while True:
-            if is_true():
-                return
+        while not is_true():
             await asyncio.sleep(self.settings.tick_ms / 4000)
-
-    # Help
 
     # What the parts ask of one another
 
@@ -491,9 +488,13 @@ class Host:
         self._groups.on_damage(replica, error)
 
     def _set_addresses(self, addresses: dict[int, str]) -> None:
+        own = self._book.addresses.get(self.id)
         self._book.set_addresses(addresses)
         for store, address in addresses.items():
             self._peers.set_address(store, address)
+        self._incoming.meet(addresses)
+        if self._book.addresses.get(self.id) != own:
+            self._peers.introduce_again()
 
     def _check_open(self) -> None:
         if self._is_closing:

@@ -183,6 +183,17 @@ class Snapshotting:
                 await self._files.remove(group, index)
         return visible
 
+    async def tell_members(self, replica: Replica) -> None:
+        """Let a snapshot take the place of a log that does not tell the group's members.
+
+        Nobody who joins would learn them else. So it is with a log of version 1, and where an
+        operator has named them.
+        """
+        index = await self.save(replica)
+        await self.compact(replica, index)
+        state = msgspec.structs.replace(replica.storage.state, voters=(), forced_voters=())
+        await self._write(replica, state)
+
     async def installed(self, replica: Replica, snapshot: Snapshot) -> None:
         """A leader's snapshot has taken the place of the log: restore it, remove older ones."""
         group = replica.group
