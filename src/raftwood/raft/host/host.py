@@ -149,7 +149,7 @@ class Host:
             snapshot_files,
             own=self.id,
             running=self._replicas.get,
-            start=self._serve,
+            start=lambda group: self._groups.serve(group),
             run=self._chores.run,
         )
         self._groups = Groups(
@@ -464,16 +464,15 @@ class Host:
         return is_done
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
-        while not is_true():
+        while True:
+            if is_true():
+                return
             await asyncio.sleep(self.settings.tick_ms / 4000)
 
     # What the parts ask of one another
 
     def _replica(self, group: int) -> Replica:
         return self._groups.get(group)
-
-    async def _serve(self, group: int) -> None:
-        await self._groups.serve(group)
 
     def _leave(self, replica: Replica) -> None:
         self._groups.leave(replica)
