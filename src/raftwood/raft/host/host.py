@@ -149,7 +149,7 @@ class Host:
             snapshot_files,
             own=self.id,
             running=self._replicas.get,
-            start=lambda group: self._groups.serve(group),
+            start=lambda group: self._groups.serve(group),  # noqa: PLW0108 (it is made below)
             run=self._chores.run,
         )
         self._groups = Groups(
