@@ -88,3 +88,51 @@ def test_without_a_majority_the_operator_hears_that_nobody_leads() -> None:
                 await client.propose(GROUP, b"in vain", timeout_ms=3_000)
 
     run_cluster(scenario)
+
+
+def test_what_waits_for_an_answer_ends_when_the_client_is_closed() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client()
+        waiting = [
+            client.propose(GROUP, b"line", timeout_ms=30_000, exactly_once=exactly_once)
+            for exactly_once in (True, False)
+        ]
+        await asyncio.sleep(1)
+        late = client.propose(GROUP, b"line", timeout_ms=30_000)
+        await client.close()
+        for future in (*waiting, late):
+            with pytest.raises(Unavailable, match="closed"):
+                await asyncio.wait_for(future, 1)
+        with pytest.raises(Unavailable, match="closed"):
+            client.propose(GROUP, b"line", timeout_ms=30_000)
+
+    run_cluster(scenario)
+
+
+def test_commands_of_one_moment_have_each_its_own_time() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        async with cluster.client() as client:
+            short = client.propose(GROUP, b"line 0", timeout_ms=500)
+            long = client.propose(GROUP, b"line 1", timeout_ms=30_000)
+            with pytest.raises(DeadlineExceeded):
+                await asyncio.wait_for(short, 1)
+            cluster.start(1, 2, 3)
+            assert await long == b"1"
+
+    run_cluster(scenario)
+
+
+def test_a_command_without_a_session_finds_the_stores_that_have_the_group() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader()
+        cluster.groups = ()
+        cluster.start(4, joins=True)
+        await cluster.until(lambda: 4 in cluster.hosts)
+        async with cluster.client(1, 2, 3, 4) as client:
+            await client.admin.status(GROUP, store=1)
+            client._stores._leaders[GROUP] = 4
+            answer = client.propose(GROUP, b"line", timeout_ms=10_000, exactly_once=False)
+            assert await answer == b"1"
+
+    run_cluster(scenario)
