@@ -73,6 +73,23 @@ def test_a_store_that_was_added_can_say_where_all_members_are() -> None:
     run_cluster(scenario)
 
 
+def test_without_a_majority_the_operator_hears_that_nobody_leads() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        dead = [leader, next(store for store in (1, 2, 3) if store != leader)]
+        for store in dead:
+            cluster.machines[store].kill()
+        await asyncio.sleep(5.0)
+        async with cluster.client() as client:
+            with pytest.raises(NotLeader, match="see that a majority of its stores runs"):
+                await client.admin.leader_status(GROUP)
+            with pytest.raises(DeadlineExceeded, match="see that a majority of its stores runs"):
+                await client.propose(GROUP, b"in vain", timeout_ms=3_000)
+
+    run_cluster(scenario)
+
+
 def test_what_waits_for_an_answer_ends_when_the_client_is_closed() -> None:
     async def scenario(cluster: Cluster) -> None:
         client = cluster.client()
@@ -117,20 +134,5 @@ def test_a_command_without_a_session_finds_the_stores_that_have_the_group() -> N
             client._stores._leaders[GROUP] = 4
             answer = client.propose(GROUP, b"line", timeout_ms=10_000, exactly_once=False)
             assert await answer == b"1"
-
-
-def test_without_a_majority_the_operator_hears_that_nobody_leads() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        cluster.start(1, 2, 3)
-        leader = await cluster.wait_for_leader()
-        dead = [leader, next(store for store in (1, 2, 3) if store != leader)]
-        for store in dead:
-            cluster.machines[store].kill()
-        await asyncio.sleep(5.0)
-        async with cluster.client() as client:
-            with pytest.raises(NotLeader, match="see that a majority of its stores runs"):
-                await client.admin.leader_status(GROUP)
-            with pytest.raises(DeadlineExceeded, match="see that a majority of its stores runs"):
-                await client.propose(GROUP, b"in vain", timeout_ms=3_000)
 
     run_cluster(scenario)

@@ -79,7 +79,7 @@ class Replica:
         self.is_fetching = False
         self.is_saving = False
         self.is_installing = False
-        """A leader's snapshot takes the place of the state, which is not to be asked meanwhile."""
+        """The state machine is not to be asked: a leader's snapshot takes its state's place."""
         self.restoring = asyncio.Lock()
         """One snapshot after another."""
         self.snapshot_index = 0
