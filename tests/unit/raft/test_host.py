@@ -7,7 +7,11 @@ import pytest
 from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
 
 from raftwood.base.errors import NotFound, OutOfRange
+from raftwood.raft.core import Message, MessageKind
 from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.host.protocol import Introduction, store_identity
+from raftwood.raft.host.runs import RunBook
+from raftwood.raft.host.wire import encode_frames
 from raftwood.raft.remote import service
 from raftwood.raft.remote.protocol import REGISTER, encode_register_request
 
@@ -383,5 +387,43 @@ def test_a_new_session_takes_the_place_of_one_that_nobody_uses_any_more(
             await write(client, 1)
         leader = await cluster.wait_for_leader()
         assert cluster.hosts[leader].status(GROUP).sessions == 20
+
+    run_cluster(scenario)
+
+
+def test_what_comes_on_a_connection_without_an_introduction_is_not_heard() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+        leader = await cluster.wait_for_leader()
+        host = cluster.hosts[next(store for store in (1, 2, 3) if store != leader)]
+        term = host.status(GROUP).term
+        heartbeat = Message(MessageKind.HEARTBEAT, host.id, leader, term + 1)
+        ((piece,),) = encode_frames([(GROUP, heartbeat, RunBook())])
+        frame = bytes(piece)
+        host._incoming._on_frame(store_identity(leader), frame)
+        assert host.status(GROUP).term == term
+        peer = host._peers.get(leader)
+        assert peer is not None
+        assert peer.voice is not None
+        host._incoming._on_frame(peer.voice, frame)
+        assert host.status(GROUP).term == term + 1
+
+    run_cluster(scenario)
+
+
+def test_a_stranger_with_another_folder_than_before_is_refused_when_its_address_comes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader()
+        host = cluster.hosts[1]
+        host._book.admit(4, "the folder of before")
+        introduction = Introduction("another folder", 7, "")
+        stranger = store_identity(4)
+        host._incoming._on_introduction(stranger, msgspec.msgpack.encode(introduction))
+        host._set_addresses({4: address(4)})
+        assert not host._peers.heard(stranger)
+        assert cluster.machines[1].running
 
     run_cluster(scenario)
