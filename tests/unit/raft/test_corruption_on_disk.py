@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.running import run
 from tests.unit.raft.host_cluster import CLIENT, GROUP, NETWORK, SETTINGS, Lines, write
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import StoreError
+from raftwood.base.errors import StoreError, Unavailable
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Server, Service
@@ -75,8 +76,9 @@ class RealStores:
 
     async def until(self, is_true: Callable[[], bool]) -> None:
         for _ in range(1_500):
-            if is_true():
-                return
+            with suppress(Unavailable):  # being restored
+                if is_true():
+                    return
             await asyncio.sleep(0.02)
         raise TimeoutError("not true within 30 s")
 

@@ -312,7 +312,7 @@ class AsyncRaftClient:
             await asyncio.wait([registering], timeout=remaining_ms / 1000)
             try:
                 if not registering.done():
-                    raise DeadlineExceeded(f"group {group} did not answer in time")
+                    raise DeadlineExceeded(_silence(group))
                 session.number = registering.result()
             except DeadlineExceeded:
                 if self._remaining_ms(deadline) <= 0:
