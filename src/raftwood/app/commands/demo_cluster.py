@@ -17,7 +17,7 @@ from raftwood.base.errors import InvalidInput
 
 def cluster(
     *,
-    seconds: Annotated[float, Parameter(help="How long each part lasts at the least.")] = 3.0,
+    seconds: Annotated[float, Parameter(help="How long each part lasts at the least.")] = 2.5,
     writers: Annotated[int, Parameter(help="How many clients write at a time.")] = 32,
     data: Annotated[
         str | None, Parameter(help="Folder to use and keep; else a temporary one.")
