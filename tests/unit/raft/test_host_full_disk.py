@@ -7,10 +7,11 @@ import pytest
 from tests.unit.raft.host_cluster import GROUP, Cluster, address, run_cluster, write
 
 from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError
-from raftwood.disk.segment_log import DropGroup, Record, State
+from raftwood.disk.segment_log import DropGroup, Record, Run, State
 from raftwood.raft.host.book import HOST_GROUP, StoreBook
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.host.replica import Replica
 
 
 class Refusal:
@@ -120,3 +121,31 @@ def test_a_store_is_not_heard_before_its_folder_is_noted() -> None:
             book.admit(2, "folder")
     log.is_full = False
     book.admit(2, "folder")
+
+
+def test_what_waits_for_room_does_not_grow_with_time() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            leader = await cluster.wait_for_leader()
+            full = next(store for store in (1, 2, 3) if store != leader)
+            refusal = Refusal(
+                cluster.hosts[full], DiskFull("no room"), lambda record: isinstance(record, Run)
+            )
+            await write(client, 2_000, start=10)
+            replica = cluster.hosts[full]._replicas[GROUP]
+            await asyncio.sleep(5)
+            before = _waiting(replica)
+            assert before
+            await asyncio.sleep(60)
+            assert _waiting(replica) == before
+            refusal.is_lifted = True
+            await write(client, 10, start=2_010)
+            assert len(await cluster.agree(1, 2, 3)) == 2_020
+
+    run_cluster(scenario)
+
+
+def _waiting(replica: Replica) -> int:
+    return sum(1 + len(message.responses) for message in replica.backlog)
