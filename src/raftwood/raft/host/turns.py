@@ -209,7 +209,7 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
-                committed=replica.node.raft.log.committed,
+                committed=_committed(replica, message),
                 bytes_since_state=replica.bytes_since_state,
             )
             replica.backlog.popleft()
@@ -271,6 +271,17 @@ class Turns:
             else:
                 outbox.add(replica.group, response, replica.book)
         self.mark(replica)
+
+
+def _committed(replica: Replica, message: Message) -> int:
+    """What is committed, for a write that has waited.
+
+    Its entries may have been replaced since, by others that wait behind it: these are committed
+    perhaps, and not those of the same indexes that are written now.
+    """
+    log, entries = replica.node.raft.log, message.entries
+    is_current = not entries or log.holds(entries[-1].index, term=entries[-1].term)
+    return log.committed if is_current else 0
 
 
 def _put_behind(backlog: deque[Message], message: Message) -> None:
