@@ -62,7 +62,7 @@ def decode_identity(data: Buffer, *, path: str) -> Identity:
     try:
         stamp = msgspec.json.decode(data, type=_Stamp)
         if stamp.format != FORMAT:
-            raise StoreDamaged(f"{path} is not the stamp of a Raftwood store")
+            raise StoreDamaged(f"{path} is not the stamp of a Raftwood store: {_REMEDY}")
         if stamp.version > VERSION:
             raise UnsupportedVersion(
                 f"{path}: the folder has version {stamp.version}, this Raftwood reads up to "

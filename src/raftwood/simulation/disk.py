@@ -77,6 +77,14 @@ class SimulatedDisk:
         self.file_system.flip_bit(path, offset=offset, bit=bit)
         self.loop.trace("bit flip", self.name, path, offset, bit)
 
+    def cut(self, path: str, *, length: int) -> None:
+        self.file_system.cut(path, length=length)
+        self.loop.trace("file cut", self.name, path, length)
+
+    def lose(self, path: str) -> None:
+        self.file_system.lose(path)
+        self.loop.trace("file lost", self.name, path)
+
     def fail_next(self, kind: type[Operation], path: str = "", *, error: int = errno.EIO) -> None:
         """Let the next operation of a kind fail, on one path or (empty) on any."""
         self._failing.append((kind, path, error))

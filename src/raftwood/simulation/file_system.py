@@ -260,6 +260,18 @@ class FileSystem:
         if offset < inode.durable.length:
             inode.durable.flip_bit(offset, bit)
 
+    def cut(self, path: str, *, length: int) -> None:
+        """Lose a file's end, in the cache and below it."""
+        inode = self.files[normal_path(path)]
+        inode.cached.set_length(length)
+        inode.durable.set_length(min(length, inode.durable.length))
+
+    def lose(self, path: str) -> None:
+        """Lose a file, durably."""
+        path = normal_path(path)
+        del self.files[path]
+        self.durable_files.pop(path, None)
+
     def contents(self, path: str) -> bytes:
         """The whole file, as a process reads it now."""
         inode = self.files[normal_path(path)]

@@ -12,7 +12,7 @@ from raftwood.base.files import Operation
 from raftwood.disk.segment_log import DropGroup, Run, SegmentLog, State, TruncateHead, TruncateTail
 from raftwood.simulation import ImmediateFiles
 from tests.log_model import contents
-from tests.unit.disk.log_in_memory import SMALL, Ended, WatchedFiles, open_log, run
+from tests.unit.disk.log_in_memory import FOLDER, SMALL, Ended, WatchedFiles, open_log, run
 
 
 def test_states_alone_do_not_fill_the_disk() -> None:
@@ -149,5 +149,52 @@ def test_a_failure_to_remove_a_segment_ends_the_process(kind: type, suffix: str)
         assert log._compaction is not None
         with pytest.raises(Ended, match=r"segment 1 cannot be removed.*injected"):
             await log._compaction
+
+    run(main())
+
+
+def _flip(files: ImmediateFiles, text: bytes) -> None:
+    path = f"{FOLDER}/0000000001.segment"
+    offset = files.file_system.contents(path).index(text)
+    files.file_system.flip_bit(path, offset=offset)
+
+
+def test_damage_in_what_was_dropped_does_not_keep_the_rest_of_a_flush_from_being_moved() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log = await open_log(files)
+        await log.commit(
+            Run(1, 1, 1, 1, b"kept"), State(1, b"state"), Run(2, 1, 1, 1, b"bad" + bytes(3000))
+        )
+        await log.commit(TruncateHead(3, 4), Run(3, 1, 5, 1, b"later"))
+        before = await contents(log)
+        del before[2]
+        _flip(files, b"bad")
+        for index in range(2, 60):
+            await log.commit(Run(2, 1, index, 1, bytes(900)))
+        await log.commit(DropGroup(2))
+        await asyncio.sleep(1.0)
+        assert log.statistics().segments <= 2
+        await log.close()
+        log = await open_log(files)
+        assert await contents(log) == before
+        await log.close()
+
+    run(main())
+
+
+def test_damage_in_what_is_needed_stops_the_log() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        log = await open_log(files)
+        await log.commit(Run(1, 1, 1, 1, b"needed"), Run(2, 1, 1, 1, bytes(3000)))
+        _flip(files, b"needed")
+        for index in range(2, 60):
+            await log.commit(Run(2, 1, index, 1, bytes(900)))
+        await log.commit(DropGroup(2))
+        await asyncio.sleep(1.0)
+        with pytest.raises(StoreDamaged, match="still needed"):
+            await log.commit(State(1, b"more"))
+        await log.close()
 
     run(main())

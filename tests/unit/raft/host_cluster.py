@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from raftwood.base.environment import Environment
+from raftwood.base.errors import Unavailable
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, Service
 from raftwood.raft.host.host import Host
@@ -170,8 +171,11 @@ class Cluster:
                 for store in stores
             ):
                 return False
-            lines = self.lines(first, group)
-            return all(self.lines(other, group) == lines for other in others)
+            try:
+                lines = self.lines(first, group)
+                return all(self.lines(other, group) == lines for other in others)
+            except Unavailable:
+                return False  # one is being restored
 
         await self.until(do_agree)
         return self.lines(first, group)
@@ -190,12 +194,13 @@ def run_cluster(
     scenario: Callable[[Cluster], Coroutine[Any, Any, None]],
     *,
     seed: int = 1,
+    cluster_type: type[Cluster] = Cluster,
     **options: Any,
 ) -> None:
     """Run a scenario on a new cluster; the stores are stopped at its end."""
 
     async def whole(simulation: Simulation) -> None:
-        cluster = Cluster(simulation, **options)
+        cluster = cluster_type(simulation, **options)
         await scenario(cluster)
         await cluster.stop()
 

@@ -22,17 +22,26 @@ from raftwood.disk.segment_log.format import (
     KIND_RUN,
     KIND_STATE,
     MARK_COUNT,
+    RECORD,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     FlushHeader,
     encode_record_header,
+    offset_of,
     position_of,
+    record_is_intact,
     segment_of,
 )
-from raftwood.disk.segment_log.index import GroupIndex, LiveBytes
+from raftwood.disk.segment_log.index import GroupIndex, LiveBytes, RunLocation
 from raftwood.disk.segment_log.reading import unreadable
 from raftwood.disk.segment_log.recovery import REMEDY
-from raftwood.disk.segment_log.scan import BadFlush, ScannedRecord, flush_at, records_of
+from raftwood.disk.segment_log.scan import (
+    BadFlush,
+    ScannedRecord,
+    flush_at,
+    headers_after,
+    records_of,
+)
 from raftwood.disk.segment_log.segments import Segments
 from raftwood.disk.segment_log.settings import LogSettings
 
@@ -122,22 +131,48 @@ class Compactor:
             (data,) = await perform(self._files, seam.Read(path, 0, used))
         except OSError as error:
             raise unreadable(path, error) from error
-        for records in self._flushes(number, path, data):
+        for records in self._flushes(number, data):
             for record in records:
                 await self._copy(record)
             await asyncio.sleep(0)  # let the loop serve others between two flushes
+        if self._live.of(number):
+            # A flush is bad, but what is live in it may not be: the bad part was dropped, perhaps,
+            # by whoever is about to write it anew.
+            for record in list(self._live_records(number, data)):
+                await self._copy(record)
+        if self._live.of(number):
+            raise StoreDamaged(f"{path} is damaged, and has what is still needed; {REMEDY}")
 
-    def _flushes(self, number: int, path: str, data: Buffer) -> Iterator[list[ScannedRecord]]:
-        place = position_of(number, SEGMENT_HEADER_BYTES)
-        while place < position_of(number, len(data)):
+    def _flushes(self, number: int, data: Buffer) -> Iterator[list[ScannedRecord]]:
+        """The records of each whole flush."""
+        place: int | None = position_of(number, SEGMENT_HEADER_BYTES)
+        while place is not None and place < position_of(number, len(data)):
             header = flush_at(data, place, log_seed=self._log_seed, previous_end=None)
             records: list[ScannedRecord] | BadFlush = BadFlush("")
             if isinstance(header, FlushHeader) and header.record_count != MARK_COUNT:
                 records = records_of(data, header)
             if isinstance(header, BadFlush) or isinstance(records, BadFlush):
-                raise StoreDamaged(f"{path} has a bad flush at {place & 0xFFFFFFFF}; {REMEDY}")
+                following = headers_after(
+                    data, segment=number, offset=offset_of(place) + 1, log_seed=self._log_seed
+                )
+                place = next((header.position for header in following), None)
+                continue
             yield records
             place = header.end
+
+    def _live_records(self, number: int, data: Buffer) -> Iterator[ScannedRecord]:
+        """What the index still needs of a segment and knows, or can read, without its flushes."""
+        for group, index in self._groups.items():
+            place = index.state_position
+            if index.state is not None and place is not None and segment_of(place) == number:
+                yield ScannedRecord(place, KIND_STATE, 0, group, 0, 0, 0, index.state)
+            place = index.head_position
+            if place is not None and segment_of(place) == number:
+                yield ScannedRecord(place, KIND_HEAD, 0, group, 0, index.head - 1, 0, b"")
+            for location in index.locations():
+                record = _run_at(number, data, location)
+                if record is not None:
+                    yield record
 
     def _is_live(self, record: ScannedRecord) -> bool:
         index = self._groups.get(record.group)
@@ -186,3 +221,16 @@ class Compactor:
             index.head_position = position
         self._live.remove(record.position, record_bytes)
         self._live.add(position, record_bytes)
+
+
+def _run_at(number: int, data: Buffer, location: RunLocation) -> ScannedRecord | None:
+    """A run as the index places it; None where it is elsewhere, or bad."""
+    position, offset = location.position, offset_of(location.position)
+    end = offset + location.record_bytes
+    if segment_of(position) != number or end > len(data):
+        return None
+    if not record_is_intact(data, offset, location.payload_bytes):
+        return None
+    _, kind, flags, _, _, group, term, index, count = RECORD.unpack_from(data, offset)
+    payload = data[offset + RECORD_HEADER_BYTES : end]
+    return ScannedRecord(position, kind, flags, group, term, index, count, payload)

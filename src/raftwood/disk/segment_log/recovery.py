@@ -14,9 +14,11 @@ from raftwood.base import files as seam
 from raftwood.base.errors import StoreDamaged
 from raftwood.base.files import Buffer, Files, perform
 from raftwood.disk.segment_log.format import (
+    FLUSH_HEADER_BYTES,
     MARK_COUNT,
     SEGMENT_HEADER_BYTES,
     FlushHeader,
+    decode_flush_header,
     decode_segment_header,
     offset_of,
     position_of,
@@ -163,9 +165,12 @@ class _Walk:
             if previous_end == place and await self._goes_on_at(following, previous_end):
                 place = following
                 continue
-            if place >= found.synced:
-                return
             path = segment_path(self._folder, segment_of(place))
+            if place >= found.synced:
+                if await self._is_cut_off(place):
+                    reason = "the file ends within a flush, and was longer when it was written"
+                    found.damages.append(Damage(path, offset_of(place), reason))
+                return
             found.damages.append(Damage(path, offset_of(place), step.reason))
             next_whole = await self._next_whole(place)
             if next_whole is None:
@@ -207,6 +212,25 @@ class _Walk:
         for record in records:
             self._on_record(record)
         return header
+
+    async def _is_cut_off(self, place: int) -> bool:
+        """Whether the file's end is lost: it has its full length before anything is written.
+
+        A torn write leaves bad bytes but never a shorter file, and cutting a torn tail leaves one
+        that ends with a whole flush.
+        """
+        data = await self._load(segment_of(place))
+        if data is None:
+            return False
+        offset = offset_of(place)
+        if len(data) < offset + FLUSH_HEADER_BYTES:
+            return any(data[offset:])
+        header = decode_flush_header(data, offset, log_seed=self._log_seed)
+        return (
+            header is not None
+            and header.position == place
+            and header.end > (position_of(segment_of(place), len(data)))
+        )
 
     async def _goes_on_at(self, place: int, previous_end: int) -> bool:
         data = await self._load(segment_of(place))

@@ -83,7 +83,7 @@ class Groups:
     async def serve(self, group: int) -> None:
         """Open the replica of a group, and let it take part."""
         replica = await self._open_replica(group)
-        if self._opener.has_untold_members(replica):
+        if replica.storage.state.forced_voters:
             await self._opener.force_members(replica)
             replica.applier.machine.close()
             replica = await self._open_replica(group)
@@ -92,6 +92,8 @@ class Groups:
         replica.is_serving = True
         if replica.configuration.voters == (self._own,) and replica.may_vote:
             replica.node.campaign()
+        if replica.storage.state.voters and replica.applied:
+            self._chores.tell_members(replica)
         self._turns.mark(replica)
 
     async def _open_replica(self, group: int) -> Replica:
@@ -133,7 +135,7 @@ class Groups:
         _log.info("replica removed", group=group)
 
     def leave(self, replica: Replica) -> None:
-        """The group has removed this store."""
+        """The group has removed this store: from now on it acknowledges nothing."""
         replica.is_serving = False
         self._chores.run(self.remove(replica.group), "removal of a replica")
 

@@ -9,7 +9,6 @@ await host.close()
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
-    DeadlineExceeded,
     InvalidInput,
     RaftwoodError,
     ShuttingDown,
@@ -36,6 +34,7 @@ from raftwood.raft.host.book import StoreBook
 from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.deadlines import within
 from raftwood.raft.host.groups import Groups
+from raftwood.raft.host.handing_over import hand_over, until
 from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.incoming import Incoming
 from raftwood.raft.host.membership import (
@@ -52,7 +51,7 @@ from raftwood.raft.host.proposals import Batch, ProposalDone, Waiting, split_bat
 from raftwood.raft.host.protocol import HostNetwork, Introduction
 from raftwood.raft.host.reads import read_waiter
 from raftwood.raft.host.repair import Repairs
-from raftwood.raft.host.repair_service import STEP_TIMEOUT_MS, RepairService
+from raftwood.raft.host.repair_service import RepairService
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.settings import RaftHostSettings, check_fit
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
@@ -122,6 +121,7 @@ class Host:
             self._book,
             self._turns,
             on_removed=self._leave,
+            on_damage=self._on_damage,
         )
         self._opener = Opener(
             environment,
@@ -137,10 +137,8 @@ class Host:
         self._repair_service = RepairService(
             self._peers,
             replica_of=self._replica,
-            confirm=lambda replica: self._wait_to_read(replica, STEP_TIMEOUT_MS),
-            change=lambda group, step: self.change_members(
-                group, [step], timeout_ms=STEP_TIMEOUT_MS
-            ),
+            confirm=self._wait_to_read,
+            change=self.change_members,
         )
         self._repairs = Repairs(
             environment,
@@ -267,6 +265,7 @@ class Host:
         register_metrics(
             metrics, self._replicas, self._turns, self._transfer, self._waiting, self._store.log
         )
+        self._repairs.register_metrics(metrics)
 
     # Proposals and reads
 
@@ -370,6 +369,7 @@ class Host:
     ) -> ConfState:
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
+        replica.check_change(steps)
         members = members_of(replica.configuration)
         entry = change_entry(change_from(steps, self.addresses(), members))
         future, done = waiter(self._loop)
@@ -388,7 +388,8 @@ class Host:
         replica.node.transfer_leadership(store)
         self._turns.mark(replica)
         async with within(timeout_ms, f"a transfer of group {group} to store {store}"):
-            await self._until(lambda: replica.leader == store)
+            pause_s = self.settings.tick_ms / 4000
+            await until(lambda: replica.leader == store, pause_s=pause_s)
 
     # What replicas ask for
 
@@ -427,7 +428,12 @@ class Host:
     async def close(self, *, hand_over_ms: int = 0) -> None:
         """Hand over what this store leads, within a time, then stop; the rest ends as refused."""
         if hand_over_ms and not self._is_closing:
-            await self._hand_over(hand_over_ms)
+            await hand_over(
+                self._replicas,
+                self._turns,
+                timeout_ms=hand_over_ms,
+                pause_s=self.settings.tick_ms / 4000,
+            )
         self._is_closing = True
         await self._ticking.close()
         self._turns.close()
@@ -439,36 +445,6 @@ class Host:
         for replica in list(self._replicas.values()):
             self._groups.stop(replica.group)
         await self._store.close()
-
-    async def _hand_over(self, timeout_ms: int) -> None:
-        asked: dict[int, None] = {}
-        with contextlib.suppress(DeadlineExceeded):
-            async with within(timeout_ms, "the hand-over"):
-                await self._until(lambda: self._has_handed_over(asked))
-
-    def _has_handed_over(self, asked: dict[int, None]) -> bool:
-        """Ask others to lead, again if need be: who leads anew waits for a follower's answer."""
-        is_done = True
-        for group, replica in self._replicas.items():
-            if not replica.is_leader or len(replica.configuration.voters) == 1:
-                continue
-            successor = replica.best_follower()
-            if successor or group not in asked:
-                is_done = False
-            if successor and not replica.node.raft.transferee:
-                asked[group] = None
-                replica.wake()
-                replica.node.transfer_leadership(successor)
-                self._turns.mark(replica)
-        return is_done
-
-    async def _until(self, is_true: Callable[[], bool]) -> None:
-        while True:
-            if is_true():
-                return
-            await asyncio.sleep(self.settings.tick_ms / 4000)
-
-    # Help
 
     # What the parts ask of one another
 
@@ -491,9 +467,13 @@ class Host:
         self._groups.on_damage(replica, error)
 
     def _set_addresses(self, addresses: dict[int, str]) -> None:
+        own = self._book.addresses.get(self.id)
         self._book.set_addresses(addresses)
         for store, address in addresses.items():
             self._peers.set_address(store, address)
+        self._incoming.meet(addresses)
+        if self._book.addresses.get(self.id) != own:
+            self._peers.introduce_again()
 
     def _check_open(self) -> None:
         if self._is_closing:

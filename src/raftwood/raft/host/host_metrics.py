@@ -30,9 +30,6 @@ def register_metrics(
     )
     metrics.pull_gauge("raft_groups_asleep", "Idle groups.", lambda: count("is_asleep"))
     metrics.pull_gauge(
-        "raft_groups_halted", "Replicas stopped for damage.", lambda: count("is_halted")
-    )
-    metrics.pull_gauge(
         "raft_waiting_bytes", "Proposals that are not applied yet.", lambda: waiting.size_bytes
     )
     metrics.pull_gauge(

@@ -1,10 +1,11 @@
 """What other stores say to this one: frames of raft messages, pings, and who they are."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import ProtocolError
+from raftwood.base.errors import ProtocolError, StoreDamaged
 from raftwood.base.logs import get_logger
 from raftwood.net import Identity, Payload, Service
 from raftwood.raft.core import MessageKind
@@ -33,7 +34,10 @@ _decode_introduction = msgspec.msgpack.Decoder(Introduction).decode
 _decode_sleep = msgspec.msgpack.Decoder(Sleep).decode
 _decode_removed = msgspec.msgpack.Decoder(Removed).decode
 _PREVOTE = MessageKind.PREVOTE
+_HEARTBEAT = MessageKind.HEARTBEAT
 _ELECTIONS = (_PREVOTE, MessageKind.VOTE, MessageKind.TIMEOUT_NOW)
+
+STRANGERS_MAX: Final = 1_000
 
 
 class Incoming:
@@ -48,6 +52,7 @@ class Incoming:
         turns: Turns,
         *,
         on_removed: Callable[[Replica], None],
+        on_damage: Callable[[Replica, StoreDamaged], None],
     ) -> None:
         self._own = own
         self._replicas = replicas
@@ -55,6 +60,9 @@ class Incoming:
         self._book = book
         self._turns = turns
         self._leave = on_removed
+        self._on_damage = on_damage
+        self._strangers: dict[int, Introduction] = {}
+        """Stores that introduced themselves before this one was told of them."""
 
     def register(self, service: Service) -> None:
         service.one_way(RAFT_FRAME, self._on_frame)
@@ -78,15 +86,28 @@ class Incoming:
                 continue
             if message.kind is _PREVOTE:
                 self._tell_if_removed(replica, store)
-            if store in replica.storage.state.given_up:
+            if replica.has_given_up(store):
                 continue
             if message.kind in _ELECTIONS and not replica.may_vote:
+                continue
+            if message.kind is _HEARTBEAT and replica.has_lost(message):
+                self._on_lost_log(replica, message.commit)
                 continue
             replica.receive(message, runs)
             mark(replica)
         # A frame is a turn's work of its sender. Another turn of the loop before it is dealt with
         # would only add to every append's latency.
         self._turns.run_now()
+
+    def _on_lost_log(self, replica: Replica, commit: int) -> None:
+        self._on_damage(
+            replica,
+            StoreDamaged(
+                f"group {replica.group} has lost the end of its log on store {self._own}: it "
+                f"acknowledged entries up to {commit}, and has none after "
+                f"{replica.node.raft.log.last_index}"
+            ),
+        )
 
     def _on_question(self, peer: Identity, payload: Payload) -> None:
         """A store that finds itself in no membership asks the leader whether that is so."""
@@ -125,6 +146,7 @@ class Incoming:
             replica is not None
             and replica.is_serving
             and self._peers.heard(store)
+            and not replica.has_given_up(store)
             and replica.is_removed_by(term=said.term, applied=said.applied)
         ):
             self._leave(replica)
@@ -138,6 +160,19 @@ class Incoming:
         if store not in self._peers and introduction.address:
             # It leads a group that this store is to join.
             self._peers.set_address(store, introduction.address)
+        if store in self._peers:
+            self._admit(store, introduction)
+        elif len(self._strangers) < STRANGERS_MAX:
+            self._strangers[store] = introduction
+
+    def meet(self, stores: Iterable[int]) -> None:
+        """The addresses of stores became known: some of them have introduced themselves already."""
+        for store in stores:
+            introduction = self._strangers.pop(store, None)
+            if introduction is not None and store in self._peers:
+                self._admit(store, introduction)
+
+    def _admit(self, store: int, introduction: Introduction) -> None:
         known = self._peers.get(store)
         if known is None:
             return

@@ -163,25 +163,15 @@ class Opener:
                     replica.apply(message)
             await asyncio.sleep(0)
 
-    def has_untold_members(self, replica: Replica) -> bool:
-        """Whether the membership stands beside the log, so that nobody who joins learns it."""
-        state = replica.storage.state
-        return bool(state.forced_voters or state.voters) and replica.applied > 0
-
     async def force_members(self, replica: Replica) -> None:
         """Give a group that lost its quorum the members that an operator named.
 
-        All entries that this replica has count as committed. A snapshot with the new membership
-        takes the place of the log, so that whoever joins learns of it.
+        The replica was replayed to its end, and must be opened again. A crash at any point is made
+        good by doing it again: the members are forgotten here only when a snapshot tells them.
         """
-        state = replica.storage.state
-        # Without any given, the membership stays: a log of version 1 does not tell it to others.
-        voters = state.forced_voters or replica.configuration.voters
+        voters = replica.storage.state.forced_voters
         replica.applier.configuration = ConfState(voters=voters)
-        index = await self._snapshotting.save(replica)
-        await self._snapshotting.compact(replica, index)
-        state = msgspec.structs.replace(replica.storage.state, forced_voters=(), voters=())
-        await self._log.commit(State(replica.group, state.encoded()))
+        await self._snapshotting.tell_members(replica)
 
 
 def _founding_records(group: int, members: tuple[int, ...]) -> tuple[State, Run]:

@@ -12,8 +12,11 @@ the group's state, so that a crash at any point goes on from there:
 Why nothing is lost: removal and addition are committed by a majority of the other members, who
 therefore hold every entry that this store had helped to commit. The store itself neither votes nor
 stands before it has those entries again (`GroupState.votes_from`), whatever old membership it
-replays meanwhile. Between 1 and 4 a group of three has two voters: both must run. This can't be
-avoided with the store's number kept, for a voter that has forgotten its log must not be one.
+replays meanwhile. An old acknowledgement that comes late tells the leader of entries from before
+the addition alone, which the store has by the time it is a voter again.
+
+Between 1 and 4 a group of three has two voters: both must run. This can't be avoided with the
+store's number kept, for a voter that has forgotten its log must not be one.
 """
 
 import asyncio
@@ -31,6 +34,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
 from raftwood.net import Backoff
 from raftwood.raft.host.group_state import GroupState, RepairStage
 from raftwood.raft.host.opening import Opener
@@ -93,6 +97,11 @@ class Repairs:
         self._under_way: dict[int, object] = {}
         self.problems: dict[int, str] = {}
         """Groups without a replica that serves: what is wrong, and what is being done."""
+
+    def register_metrics(self, metrics: Metrics) -> None:
+        metrics.pull_gauge(
+            "raft_groups_halted", "Replicas stopped for damage.", lambda: len(self.problems)
+        )
 
     def begin(self, group: int, reason: str, *, halted: Replica | None = None) -> None:
         """Repair a group's replica, which is halted or could not be started."""
@@ -191,9 +200,8 @@ class Repairs:
         if not answer.is_member:
             raise Unavailable(f"group {group} has not added store {self._own}: try again")
         stage = RepairStage.LEARN if state.repair_as_voter else RepairStage.NONE
-        # What this store helped to commit is at the leader, so its applied index is enough.
-        votes_from = min(state.votes_from, answer.applied)
-        changed = msgspec.structs.replace(state, repair=stage, votes_from=votes_from)
+        # All that this store ever helped to commit is committed, and lies before the addition.
+        changed = msgspec.structs.replace(state, repair=stage, votes_from=answer.applied)
         await self._opener.note(group, changed)
         await self._start(group)
         self.problems.pop(group, None)

@@ -10,13 +10,14 @@ from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import Unavailable
+from raftwood.base.errors import Conflict, Unavailable
 from raftwood.net import Call, Service, TypedMethod
 from raftwood.raft.core import ConfState
 from raftwood.raft.host.membership import MemberAction, MemberStep, members_of
 from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.protocol import STORE_ROLE, store_of
 from raftwood.raft.host.replica import Replica
+from raftwood.raft.host.sleeping import wake_without_leader
 
 STEP_TIMEOUT_MS: Final = 5_000
 
@@ -67,9 +68,10 @@ class RepairService:
         peers: Peers,
         *,
         replica_of: Callable[[int], Replica],
-        confirm: Callable[[Replica], Awaitable[None]],
-        change: Callable[[int, MemberStep], Awaitable[ConfState]],
+        confirm: Callable[[Replica, int], Awaitable[None]],
+        change: Callable[..., Awaitable[ConfState]],
     ) -> None:
+        """`confirm` and `change` are the host's reads and changes of the membership."""
         self._peers = peers
         self._replica_of = replica_of
         self._confirm = confirm
@@ -83,11 +85,19 @@ class RepairService:
         if not self._peers.heard(store):
             raise Unavailable(f"store {store} has not introduced itself: try again")
         replica = self._replica_of(request.group)
+        if replica.leader == store and replica.is_asleep:
+            # It is damaged and leads no more; in its sleep the group would not notice.
+            wake_without_leader(replica)
         if not replica.is_leader:
             raise replica.not_leader()
-        await self._confirm(replica)
+        if replica.has_given_up(store):
+            raise Conflict(f"group {replica.group} goes on without store {store}: remove it there")
+        await self._confirm(replica, STEP_TIMEOUT_MS)
         if _is_open(request.step, replica.configuration, store):
-            await self._change(request.group, MemberStep(_WANTED[request.step], store))
+            step = MemberStep(_WANTED[request.step], store)
+            await self._change(request.group, [step], timeout_ms=STEP_TIMEOUT_MS)
+        if request.step is RepairStep.LEAVE and not _is_held(replica):
+            raise Unavailable(f"the others do not have all of group {replica.group} yet: try again")
         return _answer(replica, store)
 
 
@@ -101,6 +111,11 @@ def _is_open(step: RepairStep, configuration: ConfState, store: int) -> bool:
         case RepairStep.PROMOTE:
             return is_member and store not in configuration.voters
     return False
+
+
+def _is_held(replica: Replica) -> bool:
+    """Whether a quorum has all that is applied, also what only the one who leaves acknowledged."""
+    return replica.node.raft.tracker.committed() >= replica.applied
 
 
 def _answer(replica: Replica, store: int) -> RepairAnswer:

@@ -3,11 +3,20 @@
 No I/O here: `Turns` asks for the work of a turn, writes, sends, and tells when it is done.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from raftwood.base.errors import DiskFull, NotLeader, OutOfRange, Overloaded, RaftwoodError
+from raftwood.base.errors import (
+    DiskFull,
+    InvalidInput,
+    NotLeader,
+    OutOfRange,
+    Overloaded,
+    RaftwoodError,
+    Unavailable,
+)
 from raftwood.base.logs import get_logger
 from raftwood.raft.core import (
     NOBODY,
@@ -27,6 +36,7 @@ from raftwood.raft.core.progress import REPLICATE
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.chatter import is_chatter, wakes
 from raftwood.raft.host.group_storage import GroupStorage
+from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.raft.host.proposals import Batch, Proposals, Waiting
 from raftwood.raft.host.reads import ReadDone, Reads
 from raftwood.raft.host.runs import EncodedRun, RunBook
@@ -69,6 +79,9 @@ class Replica:
         self.is_fetching = False
         self.is_saving = False
         self.is_installing = False
+        """The state machine is not to be asked: a leader's snapshot takes its state's place."""
+        self.restoring = asyncio.Lock()
+        """One snapshot after another."""
         self.snapshot_index = 0
         """The newest snapshot that was asked for; the next one comes so many entries later."""
         self.bytes_since_state = 0
@@ -115,6 +128,26 @@ class Replica:
         """For a leader: all that was ever committed is applied here."""
         log = self.node.raft.log
         return self.applied == log.committed and self.applier.applied_term == self.term
+
+    def has_given_up(self, store: int) -> bool:
+        """Whether an operator did, when the group had lost its quorum: it may hold another log."""
+        return store in self.storage.state.given_up
+
+    def check_change(self, steps: Sequence[MemberStep]) -> None:
+        """Raises what refuses a change of the members at once."""
+        if self.storage.state.voters:
+            raise Unavailable(f"the members of group {self.group} are being noted: try again")
+        for step in steps:
+            if self.has_given_up(step.store) and step.action is not MemberAction.REMOVE:
+                raise InvalidInput(
+                    f"store {step.store} was given up when group {self.group} was recovered: let "
+                    "it join with a new number and an empty folder"
+                )
+
+    def has_lost(self, heartbeat: Message) -> bool:
+        """Whether the leader counts on entries that were acknowledged here and are gone."""
+        raft = self.node.raft
+        return heartbeat.term >= raft.term and heartbeat.commit > raft.log.last_index
 
     def not_leader(self) -> NotLeader:
         leader = self.leader if self.leader != self.node.raft.id else NOBODY
@@ -230,7 +263,8 @@ class Replica:
         if ready.read_states:
             for state in ready.read_states:
                 self.reads.confirmed(state.context, state.index)
-            self.reads.applied(self.applied)
+            if not self.is_installing:
+                self.reads.applied(self.applied)
         return ready
 
     def apply(self, message: Message) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from raftwood.base.errors import (
     AlreadyExists,
+    Conflict,
     NotFound,
     ProtocolError,
     RaftwoodError,
@@ -135,7 +136,7 @@ class SnapshotTransfer:
 
     async def _on_offer(self, call: Call, offer: Offer) -> bool:
         """Whether the pieces are wanted."""
-        self._replica_of(offer.group)
+        self._check(self._replica_of(offer.group), store_of(call.peer))
         try:
             receiver = await self._files.begin_receive(
                 group=offer.group,
@@ -150,6 +151,10 @@ class SnapshotTransfer:
         self._idle_ticks[offer.group] = 0
         return True
 
+    def _check(self, replica: Replica, sender: int) -> None:
+        if replica.has_given_up(sender):
+            raise Conflict(f"group {replica.group} goes on without store {sender}: remove it there")
+
     async def _on_piece(self, _: Call, payload: Payload) -> bytes:
         if len(payload) < _PIECE.size:
             raise ProtocolError("a piece of a snapshot ends too early")
@@ -162,6 +167,7 @@ class SnapshotTransfer:
         """All pieces are here: the snapshot goes to raft, which may not need it any more."""
         group, index = offer.group, offer.index
         replica = self._replica_of(group)
+        self._check(replica, store_of(call.peer))
         receiver = self._receivers.get(group)
         if receiver is not None and receiver.announced.index == index:
             await receiver.finish()

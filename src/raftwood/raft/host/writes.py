@@ -149,6 +149,8 @@ def _plan_snapshot(
         commit=snapshot.index,
         start_term=snapshot.term,
         snapshots=(snapshot.index,),
+        voters=(),
+        forced_voters=(),
     )
     if message.term:
         state = msgspec.structs.replace(

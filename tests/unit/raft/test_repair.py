@@ -1,0 +1,296 @@
+"""A damaged replica is repaired from its peers, or stays halted; what it has never spreads."""
+
+import asyncio
+
+import msgspec
+import pytest
+from tests.unit.raft.damage import (
+    files_of,
+    flip,
+    flip_text,
+    is_whole,
+    snapshots_of,
+    wait_repaired,
+)
+from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
+
+from raftwood.base.errors import StoreDamaged, Unavailable
+from raftwood.disk.segment_log.format import FLUSH_MAGIC
+from raftwood.raft.host.membership import MemberAction, MemberStep
+
+
+def _numbered(count: int) -> list[bytes]:
+    return [b"line %d" % number for number in range(count)]
+
+
+async def _snapshot_everywhere(cluster: Cluster) -> None:
+    for store in cluster.members:
+        index = await cluster.hosts[store].snapshot(GROUP)
+        await cluster.hosts[store].compact(GROUP, index)
+
+
+async def _damaged_follower(cluster: Cluster, count: int = 100) -> int:
+    """A cluster with snapshots and lines, and one follower stopped whose snapshot is bad."""
+    cluster.start(*cluster.members)
+    async with cluster.client() as client:
+        await write(client, count)
+    await cluster.agree(*cluster.members)
+    await _snapshot_everywhere(cluster)
+    leader = await cluster.wait_for_leader()
+    store = next(each for each in cluster.members if each != leader)
+    await cluster.stop(store)
+    flip(cluster.machines[store], snapshots_of(cluster.machines[store])[0], share=0.7)
+    return store
+
+
+def test_a_replica_with_a_bad_snapshot_is_repaired_while_its_store_serves_other_groups() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        store = await _damaged_follower(cluster)
+        cluster.start(store)
+        await cluster.until(lambda: cluster.has_group(store, 2))
+        async with cluster.client() as client:
+            await write(client, 20, start=100)
+            await write(client, 20, group=2)
+        await wait_repaired(cluster, store)
+        assert await cluster.agree(1, 2, 3) == _numbered(120)
+        assert await cluster.agree(1, 2, 3, group=2) == _numbered(20)
+        assert cluster.hosts[store].halted() == {}
+
+    run_cluster(scenario, groups=(GROUP, 2))
+
+
+def test_a_snapshot_that_is_missing_is_damage() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        store = await _damaged_follower(cluster)
+        machine = cluster.machines[store]
+        machine.disk.lose(snapshots_of(machine)[0])
+        cluster.start(store)
+        await wait_repaired(cluster, store)
+        assert await cluster.agree(1, 2, 3) == _numbered(100)
+
+    run_cluster(scenario)
+
+
+def test_a_leader_that_finds_its_log_damaged_leaves_the_lead_and_is_repaired() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        away = leader % 3 + 1
+        cluster.machines[away].kill()
+        async with cluster.client() as client:
+            await write(client, 400)
+            segment = files_of(cluster.machines[leader], ".segment")[0]
+            flip_text(cluster.machines[leader], segment, b"line 100")
+            cluster.start(away)
+            await cluster.until(lambda: leader not in (0, cluster.leader()))
+            await write(client, 20, start=400)
+            await wait_repaired(cluster, leader)
+        assert await cluster.agree(1, 2, 3) == _numbered(420)
+
+    run_cluster(scenario)
+
+
+def test_a_bad_snapshot_is_refused_by_its_receiver_and_found_by_its_sender() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        away = leader % 3 + 1
+        cluster.machines[away].kill()
+        async with cluster.client() as client:
+            await write(client, 200)
+            for store in {1, 2, 3} - {away}:
+                await client.admin.snapshot(GROUP, store=store)
+            machine = cluster.machines[leader]
+            flip_text(machine, snapshots_of(machine)[0], b"line 100")
+            cluster.start(away)
+            await wait_repaired(cluster, leader)
+        assert await cluster.agree(1, 2, 3) == _numbered(200)
+
+    run_cluster(scenario)
+
+
+def test_a_reader_of_the_log_finds_damage_and_the_replica_is_repaired() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 400)
+        await cluster.agree(1, 2, 3)
+        machine = cluster.machines[1]
+        flip_text(machine, files_of(machine, ".segment")[0], b"line 50")
+        with pytest.raises(StoreDamaged, match="checksum"):
+            await cluster.hosts[1].read_log(GROUP, 1)
+        assert cluster.hosts[1].status(GROUP).role == "halted"
+        assert "being repaired" in cluster.hosts[1].halted()[GROUP]
+        with pytest.raises(Unavailable, match="being repaired"):
+            cluster.hosts[1].stale_read(GROUP, b"all")
+        await wait_repaired(cluster, 1)
+        assert await cluster.agree(1, 2, 3) == _numbered(400)
+
+    run_cluster(scenario)
+
+
+def test_a_repair_goes_on_after_a_crash_at_any_time() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        store = await _damaged_follower(cluster)
+        machine = cluster.machines[store]
+        crashes = 0
+        for pause_ms in (5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500, 900, 1500):
+            cluster.start(store)
+            await asyncio.sleep(pause_ms / 1000)
+            if is_whole(cluster, store):
+                break
+            machine.power_off()
+            crashes += 1
+        assert crashes > 5
+        if not machine.running:
+            cluster.start(store)
+        async with cluster.client() as client:
+            await write(client, 20, start=100)
+        await wait_repaired(cluster, store)
+        assert await cluster.agree(1, 2, 3) == _numbered(120)
+
+    for seed in range(1, 5):
+        run_cluster(scenario, seed=seed)
+
+
+def test_without_a_quorum_of_others_the_replica_stays_halted_and_says_why() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        store = await _damaged_follower(cluster)
+        others = [each for each in (1, 2, 3) if each != store]
+        await cluster.stop(others[0])
+        cluster.start(store)
+        await asyncio.sleep(20)
+        status = cluster.hosts[store].status(GROUP)
+        assert status.role == "halted"
+        assert "raftwood raft recover" in status.problem
+        cluster.start(others[0])
+        await wait_repaired(cluster, store)
+        assert await cluster.agree(1, 2, 3) == _numbered(100)
+
+    run_cluster(scenario)
+
+
+def test_the_only_member_stays_halted_and_keeps_its_data() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1)
+        async with cluster.client() as client:
+            await write(client, 100)
+        await _snapshot_everywhere(cluster)
+        await cluster.stop(1)
+        flip(cluster.machines[1], snapshots_of(cluster.machines[1])[0], share=0.5)
+        cluster.start(1)
+        await cluster.until(lambda: 1 in cluster.hosts and bool(cluster.hosts[1].halted()))
+        await asyncio.sleep(30)
+        assert "restore this store from a backup" in cluster.hosts[1].status(GROUP).problem
+        assert snapshots_of(cluster.machines[1])
+
+    run_cluster(scenario, members=(1,))
+
+
+def test_a_damaged_replica_that_an_operator_removed_does_not_come_back() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        store = await _damaged_follower(cluster)
+        machine = cluster.machines[store]
+        async with cluster.client() as client:
+            step = MemberStep(MemberAction.REMOVE, store)
+            await client.admin.change_members(GROUP, [step])
+            cluster.start(store)
+            await cluster.until(lambda: store in cluster.hosts and not snapshots_of(machine))
+            await asyncio.sleep(10)
+            leader = await cluster.wait_for_leader()
+            assert store not in cluster.hosts[leader].status(GROUP).voters
+            assert not cluster.has_group(store)
+
+    run_cluster(scenario)
+
+
+def test_a_damaged_learner_comes_back_as_a_learner() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        store = await _damaged_follower(cluster)
+        async with cluster.client() as client:
+            step = MemberStep(MemberAction.ADD_LEARNER, store)
+            await client.admin.change_members(GROUP, [step])
+        cluster.start(store)
+        await cluster.until(lambda: cluster.has_group(store))
+        assert await cluster.agree(1, 2, 3) == _numbered(100)
+        await asyncio.sleep(10)
+        assert cluster.hosts[store].status(GROUP).learners == (store,)
+
+    run_cluster(scenario)
+
+
+def test_a_repaired_replica_gives_no_vote_before_it_has_again_what_it_had() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        """One store sleeps through changes that another helped to commit, and wants its vote."""
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        late, damaged = (store for store in (1, 2, 3) if store != leader)
+        cluster.machines[late].power_off()
+        cluster.start(4, 5, joins=True)
+        async with cluster.client(leader, damaged) as client:
+            for store in (4, 5):
+                for action in (MemberAction.ADD_LEARNER, MemberAction.ADD_VOTER):
+                    step = MemberStep(action, store, address(store))
+                    await client.admin.change_members(GROUP, [step])
+            await write(client, 2_000)
+        machine = cluster.machines[damaged]
+        flip_text(machine, files_of(machine, ".segment")[0], b"line 50")
+        with pytest.raises(StoreDamaged):
+            await cluster.hosts[damaged].read_log(GROUP, 1)
+        await cluster.until(lambda: cluster.has_group(damaged))
+        replica = cluster.hosts[damaged]._replicas[GROUP]
+        for store in (leader, 4, 5):
+            cluster.machines[store].power_off()
+        assert replica.applied < replica.storage.state.votes_from
+        cluster.start(late)
+        await asyncio.sleep(60)
+        assert replica.applied < 100
+        assert cluster.leader() == 0
+        cluster.start(leader)
+        cluster.start(4, 5, joins=True)
+        await wait_repaired(cluster, damaged)
+        assert await cluster.agree(1, 2, 3, 4, 5) == _numbered(2_000)
+
+    run_cluster(scenario)
+
+
+def test_a_log_that_lost_its_end_without_a_trace_is_repaired_when_the_leader_counts_on_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            for start in range(0, 200, 20):
+                await write(client, 20, start=start)
+            await cluster.agree(1, 2, 3)
+            store = (await cluster.wait_for_leader()) % 3 + 1
+            await cluster.stop(store)
+            machine = cluster.machines[store]
+            path = files_of(machine, ".segment")[0]
+            content = machine.disk.file_system.contents(path)
+            machine.disk.cut(path, length=content.index(FLUSH_MAGIC, content.index(b"line 150")))
+            cluster.start(store)
+            await write(client, 20, start=200)
+            await wait_repaired(cluster, store)
+        assert await cluster.agree(1, 2, 3) == _numbered(220)
+
+    run_cluster(scenario)
+
+
+def test_a_leader_that_is_damaged_in_its_sleep_is_replaced_and_repaired() -> None:
+    settings = msgspec.structs.replace(SETTINGS, quiesce_ticks=10)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 400)
+        await cluster.agree(1, 2, 3)
+        hosts = cluster.hosts.values()
+        await cluster.until(lambda: all(host.status(GROUP).is_asleep for host in hosts))
+        leader = await cluster.wait_for_leader()
+        machine = cluster.machines[leader]
+        flip_text(machine, files_of(machine, ".segment")[0], b"line 50")
+        with pytest.raises(StoreDamaged):
+            await cluster.hosts[leader].read_log(GROUP, 1)
+        await wait_repaired(cluster, leader)
+        assert await cluster.agree(1, 2, 3) == _numbered(400)
+
+    run_cluster(scenario, settings=settings)
