@@ -136,3 +136,23 @@ def test_a_command_without_a_session_finds_the_stores_that_have_the_group() -> N
             assert await answer == b"1"
 
     run_cluster(scenario)
+
+
+def test_late_words_of_a_store_do_not_displace_the_leader_that_was_found_meanwhile() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 20)
+            stores = client._stores
+            silent = stores.guess(GROUP)
+            stores.try_another(GROUP, asked=silent)
+            found = stores.guess(GROUP)
+            assert found != silent
+            # Two commands were on their way to the silent store; the second one is told later.
+            stores.try_another(GROUP, asked=silent)
+            stores.heard_of_leader(GROUP, silent, asked=silent)
+            assert stores.guess(GROUP) == found
+            stores.heard_of_leader(GROUP, silent, asked=found)
+            assert stores.guess(GROUP) == silent
+
+    run_cluster(scenario)
