@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from raftwood.app.commands.raft_recover import app as recover
 from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.connecting import connected_stores
 from raftwood.app.event_loop import run
@@ -25,6 +26,7 @@ from raftwood.raft.remote.admin import RaftAdmin
 from raftwood.raft.remote.stores import Stores
 
 app = App(name="raft", help_format="plaintext")
+app.command(recover)
 
 _Connect = Annotated[
     str | None,
