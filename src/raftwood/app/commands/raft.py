@@ -44,6 +44,7 @@ _STATUS = {
     "first_index": "first",
     "waiting_bytes": "waiting bytes",
     "sessions": "sessions",
+    "problem": "problem",
     "pid": "pid",
     "version": "version",
 }
