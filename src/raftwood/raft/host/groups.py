@@ -86,8 +86,10 @@ class Groups:
             raise ShuttingDown(f"group {group} was stopped on store {self._own}")
         replica = await self._open_replica(group)
         if replica.storage.state.forced_voters:
-            await self._opener.force_members(replica)
-            replica.applier.machine.close()
+            try:
+                await self._opener.force_members(replica)
+            finally:
+                replica.applier.machine.close()
             replica = await self._open_replica(group)
         if group not in self._factories or group in self._replicas:
             replica.applier.machine.close()
