@@ -47,6 +47,19 @@ def _why_no_zookeeper() -> str | None:
     return None
 
 
+@cache
+def namespaces() -> None:
+    """Network namespaces and bridges between them: a network that really loses packets."""
+    name = f"probe{os.getpid()}"
+    is_able = _succeeds("ip", "netns", "add", name) and _succeeds(
+        *("ip", "link", "add", name, "type", "bridge")
+    )
+    _succeeds("ip", "link", "del", name)
+    _succeeds("ip", "netns", "del", name)
+    if not is_able:
+        raise Missing("network namespaces are not allowed here, or there is no `ip`")
+
+
 NEW_MOUNTS = (
     ("unshare", "--mount", "--propagation", "private")
     if os.geteuid() == 0
@@ -54,6 +67,7 @@ NEW_MOUNTS = (
 )
 
 COMPONENTS: dict[str, Callable[[], None]] = {
+    "namespaces": namespaces,
     "strace": strace,
     "tmpfs": tmpfs,
     "zookeeper": zookeeper,

@@ -34,6 +34,7 @@ class Stores:
         self._file.write_text(
             f"[cluster]\nmembers = {json.dumps(members)}\n{secrets}\n{self._extra}"
         )
+        self._file.chmod(0o600)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import time
 import tomllib
 from collections.abc import Iterator
@@ -85,10 +86,15 @@ def test_a_leader_that_is_told_to_stop_hands_over_and_ends_with_status_0(
     assert [stores.stop(store) for store in (1, 2, 3)] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_secret_shows_neither_in_a_log_nor_in_a_command_line(
     stores: Stores, tmp_path: Path
 ) -> None:
     secrets = tomllib.loads((tmp_path / "cluster.toml").read_text())["secrets"]
+    (tmp_path / "cluster.toml").chmod(0o644)
+    assert stores.stop(2) == 0
+    stores.start(2)
+    assert "others can read the secrets" in stores.log(2)
     for store, process in stores.processes.items():
         shown = stores.log(store) + Path(f"/proc/{process.pid}/cmdline").read_text()
         assert not any(secret in shown for secret in secrets.values())
@@ -96,11 +102,7 @@ def test_a_secret_shows_neither_in_a_log_nor_in_a_command_line(
 
 @pytest.mark.slow
 def test_stores_and_clients_speak_tls_where_certificates_are_given(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.cert_chain_pems[0].write_to_path(str(tmp_path / "store.pem"))
-    certificate.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    issue_certificate(tmp_path)
     tls = f"""
 [tls]
 certificate = "{tmp_path}/store.pem"
@@ -114,3 +116,18 @@ authorities = "{tmp_path}/authority.pem"
         assert "sealed" in stores.meta("get", "a")
         plain = ("--set", "tls.certificate=", "--set", "tls.authorities=")
         stores.meta("get", "a", *plain, status=1)
+        # Renewed by another authority, which nobody trusted before.
+        issue_certificate(tmp_path)
+        stores.meta("get", "a", status=1)
+        for process in stores.processes.values():
+            process.send_signal(signal.SIGHUP)
+        stores.run("raft", "status", "--wait-seconds", "30")
+        assert "sealed" in stores.meta("get", "a")
+
+
+def issue_certificate(folder: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(str(folder / "store.pem"))
+    certificate.private_key_pem.write_to_path(str(folder / "key.pem"))
+    authority.cert_pem.write_to_path(str(folder / "authority.pem"))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,8 +26,14 @@ CONSOLE = [
     pytest.param(block, id=f"{page.stem}-{number}")
     for page in PAGES
     for number, block in enumerate(blocks(page, "console"))
-    if "$ raftwood" in block
+    if "$ raftwood" in block and "$ raftwood serve" not in page.read_text()
 ]
+STORIES = [
+    pytest.param("".join(blocks(page, "console")), id=page.stem)
+    for page in PAGES
+    if "$ raftwood serve" in page.read_text()
+]
+"""Pages that start stores: what they show is done from top to bottom, in one shell."""
 
 
 @pytest.mark.parametrize("block", PYTHON)
@@ -45,6 +52,26 @@ def test_console_examples_run(block: str, tmp_path: Path) -> None:
         subprocess.run(
             ("sh", "-ec", command), cwd=tmp_path, env=environment, check=True, timeout=60
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("story", STORIES)
+def test_a_page_that_starts_stores_runs_from_top_to_bottom(story: str, tmp_path: Path) -> None:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    # Its ports may be in use here.
+    for port in sorted({*re.findall(r"127\.0\.0\.1:(\d+)", story)}):
+        story = story.replace(port, str(_free_port()))
+    commands = [line[2:] for line in story.splitlines() if line.startswith("$ ")]
+    script = ["set -e", "trap 'kill $(jobs -p) 2>&-; wait' EXIT", *commands]
+    subprocess.run(
+        ("bash", "-c", "\n".join(script)), cwd=tmp_path, env=environment, check=True, timeout=240
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
 
 
 def test_links_within_the_documentation_lead_somewhere() -> None:

@@ -1,6 +1,7 @@
 """What an operator does with a cluster's groups, step by step and with the checks before each."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +21,16 @@ _POLL_S = 0.1
 
 async def status_of_all(stores: Stores, group: int) -> list[dict[str, Any]]:
     """A row for each store that is known, also for one that does not answer."""
-    return await asyncio.gather(*(_status_row(stores, group, store) for store in stores.known()))
+    rows = await asyncio.gather(*(_status_row(stores, group, store) for store in stores.known()))
+    for leader in rows:
+        if leader["role"] == "leader":
+            for row in rows:
+                row["member"] = _membership(row["store"], leader["voters"], leader["learners"])
+    return rows
+
+
+def _membership(store: int, voters: Sequence[int], learners: Sequence[int]) -> str | None:
+    return "voter" if store in voters else "learner" if store in learners else None
 
 
 async def _status_row(stores: Stores, group: int, store: int) -> dict[str, Any]:
@@ -46,7 +56,7 @@ def members_of(leader: GroupStatus) -> list[dict[str, Any]]:
         {
             "store": store,
             "address": leader.addresses.get(store),
-            "member": "voter" if store in leader.voters else "learner",
+            "member": _membership(store, leader.voters, leader.learners),
             "leads": store == leader.store,
             "match": leader.matches.get(store),
             "behind": leader.last_index - leader.matches.get(store, 0),

@@ -5,7 +5,7 @@ signals and log lines are the command's.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from raftwood.app.cluster_network import listen_address, server_tls, store_network
 from raftwood.app.groups import METASTORE_GROUP
@@ -16,7 +16,7 @@ from raftwood.base.errors import InvalidConfiguration, NotFound, Unavailable
 from raftwood.base.logs import get_logger
 from raftwood.metastore.lease_ticker import LeaseTicker
 from raftwood.metastore.state_machine import MetaStateMachine
-from raftwood.net import Server, ServerTls, Service
+from raftwood.net import ClientTls, Server, ServerTls, Service
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.protocol import split_address
 from raftwood.raft.remote.service import RaftService
@@ -24,6 +24,7 @@ from raftwood.raft.remote.service import RaftService
 LEASE_TICK_S = 0.05
 HAND_OVER_MS = 3_000
 DRAIN_MS = 1_000
+STOP_S_MAX = 15.0
 
 _log = get_logger("store")
 
@@ -31,11 +32,20 @@ _log = get_logger("store")
 class StoreServer:
     """Use `start`, and `close` when done; `tick_leases` runs in between."""
 
-    def __init__(self, environment: Environment, host: Host, server: Server, address: str) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        host: Host,
+        server: Server,
+        *,
+        address: str,
+        certificates: Sequence[ServerTls | ClientTls],
+    ) -> None:
         self._environment = environment
         self.host = host
         self._server = server
         self.address = address
+        self._certificates = certificates
         self._ticker = LeaseTicker(MetaStateMachine())
 
     @classmethod
@@ -62,7 +72,8 @@ class StoreServer:
         RaftService(host).register(service)
         StoreService(host, address).register(service)
         server = Server(service, network.server_credentials(host.id), environment.random)
-        started = cls(environment, host, server, address)
+        certificates = [each for each in (tls, network.tls) if each is not None]
+        started = cls(environment, host, server, address=address, certificates=certificates)
         try:
             await started._listen(name, port, tls)
             await host.start_group(METASTORE_GROUP, started._metastore, members=members)
@@ -100,6 +111,16 @@ class StoreServer:
             except (NotFound, Unavailable) as error:
                 _log.debug("the metastore's time stands still", reason=error.message)
 
+    def reload_certificates(self) -> None:
+        """Read the TLS files again, for new connections; what was stays where they are bad."""
+        try:
+            for each in self._certificates:
+                each.reload()
+        except InvalidConfiguration as error:
+            _log.error("certificates not renewed", reason=error.message)
+        else:
+            _log.info("certificates read again", count=len(self._certificates))
+
     async def close(self) -> None:
         """Hand over what it leads, answer what is under way, then stop; each within its time."""
         await self.host.close(hand_over_ms=HAND_OVER_MS)
@@ -123,7 +144,12 @@ async def serve(
             await stop.wait()
             ticking.cancel()
     finally:
+        # A disk that hangs must not keep the process: what was acked is safe without its end.
+        overdue = asyncio.get_running_loop().call_later(
+            STOP_S_MAX, environment.end_process, f"the store did not stop in {STOP_S_MAX:g} s"
+        )
         await server.close()
+        overdue.cancel()
 
 
 def _first_members(settings: Settings, *, joins: bool) -> dict[int, str] | None:

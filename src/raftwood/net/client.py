@@ -328,6 +328,6 @@ class Connection(OutstandingRequests):
     def _received_error(self, request_id: int, error: RaftwoodError) -> None:
         if request_id == 0:
             # The server says why it is about to close; the end itself follows.
-            self._end_reason = error.message
+            self._end_reason, self._end_error = error.message, error
             return
         self._finish(request_id, error)

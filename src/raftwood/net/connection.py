@@ -47,6 +47,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._reading_is_paused = False
         self._is_closing = False
         self._end_reason = ""
+        self._end_error: RaftwoodError | None = None
+        """What the peer gave as its reason to close."""
         self._received_at = self._frame_at = self._loop.time()
         self._written_bytes = 0
         self._taken_seen = (0, 0.0)
@@ -105,7 +107,9 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._transport = None
         reason = f": {error or self._end_reason}" if error or self._end_reason else ""
-        self._ended(ConnectionLost(f"the connection ended{reason}"))
+        lost = ConnectionLost(f"the connection ended{reason}")
+        lost.__cause__ = self._end_error
+        self._ended(lost)
 
     def pause_writing(self) -> None:
         self._write_is_paused = True

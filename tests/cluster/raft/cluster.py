@@ -1,6 +1,7 @@
 """Three stores as processes: started, stopped, killed and paused, and asked who leads."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -12,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -23,6 +25,7 @@ from raftwood.raft.remote.stores import ClientNetwork
 from tests.cluster.raft.node import CLIENT_SECRET, CLUSTER, GROUPS
 
 STORES = (1, 2, 3)
+LOCAL = "127.0.0.1"
 START_S_MAX = 20.0
 _ENDED_S_MAX = 10.0
 CLIENT_NETWORK = ClientNetwork(cluster=CLUSTER, secret=CLIENT_SECRET)
@@ -31,11 +34,10 @@ CLIENT_NETWORK = ClientNetwork(cluster=CLUSTER, secret=CLIENT_SECRET)
 class Node:
     """One store's process, through all its lives."""
 
-    def __init__(self, store: int, folder: Path, port: int) -> None:
+    def __init__(self, store: int, folder: Path, address: str) -> None:
         self.store = store
         self.folder = folder / f"store-{store}"
-        self.port = port
-        self.address = f"127.0.0.1:{port}"
+        self.address = address
         self._output = folder / f"store-{store}.out"
         self.log = folder / f"store-{store}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,7 +53,7 @@ class Node:
         assert not self.is_running
         self._output.write_bytes(b"")
         program = (sys.executable, "-m", "tests.cluster.raft.node")
-        arguments = (str(self.store), str(self.port), str(self.folder), json.dumps(members))
+        arguments = (str(self.store), self.address, str(self.folder), json.dumps(members))
         with self._output.open("ab") as output, self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 (*wrapper, *program, *arguments),
@@ -114,8 +116,9 @@ class Node:
 
     def note_memory(self) -> None:
         if self.is_running and self.pid:
-            rss = psutil.Process(self.pid).memory_info().rss
-            self.rss_peak_bytes = max(self.rss_peak_bytes, rss)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rss = psutil.Process(self.pid).memory_info().rss
+                self.rss_peak_bytes = max(self.rss_peak_bytes, rss)
 
     def events(self) -> Counter[tuple[str, str]]:
         """How often it logged what, by level; a line that is no event counts as itself."""
@@ -132,9 +135,14 @@ class Node:
 class Cluster:
     """Use it as a context manager; `start` comes after addresses were put in between, if any."""
 
-    def __init__(self, environment: Environment, folder: Path) -> None:
+    def __init__(
+        self, environment: Environment, folder: Path, hosts: Mapping[int, str] | None = None
+    ) -> None:
         ports = free_ports(len(STORES))
-        self.nodes = {store: Node(store, folder, ports.pop()) for store in STORES}
+        self.nodes = {
+            store: Node(store, folder, f"{(hosts or {}).get(store, LOCAL)}:{ports.pop()}")
+            for store in STORES
+        }
         self.members = {store: node.address for store, node in self.nodes.items()}
         """Where the stores reach one another; a proxy takes a place here."""
         self._environment = environment
@@ -142,7 +150,7 @@ class Cluster:
         """By store, each of which knows this one alone: no other may answer in its place."""
         self._operator: AsyncRaftClient | None = None
 
-    async def __aenter__(self) -> "Cluster":
+    async def __aenter__(self) -> Self:
         for store in STORES:
             self._askers[store] = self.client(store)
         self._operator = self.client()
@@ -220,6 +228,6 @@ def free_ports(count: int) -> list[int]:
     while len(found) < count:
         port = random.randrange(15_000, 30_000)
         with socket.socket() as probe:
-            if port not in found and probe.connect_ex(("127.0.0.1", port)):
+            if port not in found and probe.connect_ex((LOCAL, port)):
                 found.append(port)
     return found

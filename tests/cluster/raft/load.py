@@ -5,9 +5,12 @@ replicas hold of it must be its numbers, in order, each once.
 """
 
 import asyncio
+import itertools
+import math
 import statistics
 import time
 from collections.abc import Sequence
+from typing import Self
 
 from raftwood.base.errors import DeadlineExceeded
 from raftwood.raft.remote.client import AsyncRaftClient
@@ -16,16 +19,23 @@ from tests.cluster.raft.node import BUSY_GROUPS, QUIET_GROUP
 
 COMMAND_BYTES = 200
 _PAUSE_S = 0.004
+_WRITERS_EACH = 2
 _TIMEOUT_MS = 30_000
+_IMPATIENT_TIMEOUT_MS = 200
 
 
 class Writer:
     """One client's commands to one group."""
 
-    def __init__(self, number: int, group: int, client: AsyncRaftClient) -> None:
+    def __init__(
+        self, number: int, group: int, client: AsyncRaftClient, *, is_patient: bool = True
+    ) -> None:
         self.id = number
         self.group = group
+        self.is_patient = is_patient
+        """Whether it waits for every answer; else it gives some up, and may never know."""
         self._client = client
+        self._timeout_ms = _TIMEOUT_MS if is_patient else _IMPATIENT_TIMEOUT_MS
         self.sent = 0
         self.acked: list[int] = []
         self.latencies: list[tuple[float, float]] = []
@@ -36,7 +46,7 @@ class Writer:
         number, began = self.sent, time.monotonic()
         payload = command(self.id, number, COMMAND_BYTES)
         try:
-            await self._client.propose(self.group, payload, timeout_ms=_TIMEOUT_MS)
+            await self._client.propose(self.group, payload, timeout_ms=self._timeout_ms)
         except DeadlineExceeded:
             return  # its outcome is unknown
         self.acked.append(number)
@@ -75,22 +85,21 @@ class Reader:
 class Load:
     """Use it as a context manager: it runs in between, and what goes wrong in it is raised."""
 
-    def __init__(self, clients: Sequence[AsyncRaftClient], writers_each: int = 2) -> None:
-        places = [
-            (client, group)
-            for client in clients
-            for group in BUSY_GROUPS
-            for _ in range(writers_each)
-        ]
+    def __init__(
+        self, clients: Sequence[AsyncRaftClient], impatient: Sequence[AsyncRaftClient] = ()
+    ) -> None:
+        numbers = itertools.count(1)
         self.busy = [
-            Writer(number, group, client) for number, (client, group) in enumerate(places, 1)
+            Writer(next(numbers), group, client, is_patient=client in clients)
+            for client in (*clients, *impatient)
+            for group in BUSY_GROUPS
+            for _ in range(_WRITERS_EACH)
         ]
         self.client = clients[0]
-        self.quiet = Writer(len(self.busy) + 1, QUIET_GROUP, clients[0])
-        # A reader belongs to another client than its writer, if there is one.
-        self.readers = [
-            Reader(writer, clients[-1]) for writer in self.busy[: len(BUSY_GROUPS) * writers_each]
-        ][::writers_each]
+        self.quiet = Writer(next(numbers), QUIET_GROUP, clients[0])
+        # A reader belongs to another client than its writer, the first one's.
+        written = self.busy[: len(BUSY_GROUPS) * _WRITERS_EACH : _WRITERS_EACH]
+        self.readers = [Reader(writer, clients[-1]) for writer in written]
         self.readers.append(Reader(self.quiet, clients[-1]))
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -98,7 +107,7 @@ class Load:
     def writers(self) -> list[Writer]:
         return [*self.busy, self.quiet]
 
-    async def __aenter__(self) -> "Load":
+    async def __aenter__(self) -> Self:
         create = asyncio.get_running_loop().create_task
         self._tasks += [create(writer.keep_writing()) for writer in self.busy]
         self._tasks += [create(reader.keep_reading()) for reader in self.readers]
@@ -121,22 +130,40 @@ class Load:
         """Wait until all groups have answered what was sent after a moment; how long it took."""
         while True:
             self._check()
-            last = [
-                max(
-                    (each.latencies[-1][0] for each in self.busy if self._is_of(each, group)),
-                    default=0.0,
-                )
-                for group in BUSY_GROUPS
-            ]
+            answered = [self._first_answer(group, moment) for group in BUSY_GROUPS]
+            if max(answered) < math.inf:
+                return max(answered) - moment
             elapsed = time.monotonic() - moment
-            if min(last) > moment:
-                return elapsed
-            assert elapsed < within_s, f"no group may be without an answer for {elapsed:.1f} s"
+            assert elapsed < within_s, f"a group gave no answer for {elapsed:.1f} s"
             await asyncio.sleep(0.005)
 
-    @staticmethod
-    def _is_of(writer: Writer, group: int) -> bool:
-        return writer.group == group and bool(writer.latencies)
+    def _first_answer(self, group: int, moment: float) -> float:
+        """When the first answer came to what was sent to a group after a moment."""
+        found = math.inf
+        for writer in self.busy:
+            if writer.group == group:
+                for began, latency in reversed(writer.latencies):
+                    if began < moment:
+                        break
+                    found = min(found, began + latency)
+        return found
+
+    def longest_silence_s(self, since: float) -> float:
+        """The longest time that some group gave no answer, from a moment until now."""
+        longest = 0.0
+        for group in BUSY_GROUPS:
+            answered = [
+                began + latency
+                for writer in self.busy
+                if writer.group == group
+                for began, latency in writer.latencies
+                if began + latency >= since
+            ]
+            moments = [since, *sorted(answered), time.monotonic()]
+            longest = max(
+                longest, *(after - before for before, after in itertools.pairwise(moments))
+            )
+        return longest
 
     async def for_a_while(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""One store as a real process: `python -m tests.cluster.raft.node STORE PORT FOLDER MEMBERS`.
+"""One store as a real process: `python -m tests.cluster.raft.node STORE ADDRESS FOLDER MEMBERS`.
 
 MEMBERS is JSON: the address by which the stores reach each of them. The process says `ready` when
 its groups run, ends in order on SIGTERM, and ends at once when its standard input does: it does not
@@ -19,7 +19,7 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, Service
 from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import HostNetwork
+from raftwood.raft.host.protocol import HostNetwork, split_address
 from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.remote.service import RaftService
 from tests.cluster.raft.ledger import Ledger
@@ -51,7 +51,7 @@ HAND_OVER_MS = 2_000
 
 
 async def serve(
-    environment: Environment, *, store: int, port: int, folder: str, members: dict[int, str]
+    environment: Environment, *, store: int, address: str, folder: str, members: dict[int, str]
 ) -> None:
     bind_context(store=store)
     loop = asyncio.get_running_loop()
@@ -71,7 +71,7 @@ async def serve(
     host.register(service)
     RaftService(host).register(service)
     server = Server(service, NETWORK.server_credentials(store), environment.random)
-    await server.listen("127.0.0.1", port)
+    await server.listen(*split_address(address))
     for group in GROUPS:
         await host.start_group(group, Ledger, members=members)
     print(f"ready {os.getpid()}", flush=True)
@@ -83,14 +83,14 @@ async def serve(
 
 
 def main() -> None:
-    store, port, folder, members = sys.argv[1:]
+    store, address, folder, members = sys.argv[1:]
     with real_environment() as environment:
         set_up_logs(LoggingSettings(level="info", format="json"), clock=environment.clock)
         run(
             serve(
                 environment,
                 store=int(store),
-                port=int(port),
+                address=address,
                 folder=folder,
                 members={int(each): address for each, address in json.loads(members).items()},
             )

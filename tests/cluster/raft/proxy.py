@@ -6,7 +6,8 @@ says who it is in its first frame, which the proxy reads.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Self
 
 import msgspec
 
@@ -18,6 +19,7 @@ _LENGTH_AT = slice(16, 20)
 _PIECE_BYTES = 64 << 10
 _decode_hello = msgspec.msgpack.Decoder(Hello).decode
 
+Accepter = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 Link = tuple[int, int]
 """From and to."""
 
@@ -35,7 +37,7 @@ class Proxies:
         self._open: dict[Link, asyncio.Event] = {}
         self.latency_s = 0.0
 
-    async def __aenter__(self) -> "Proxies":
+    async def __aenter__(self) -> Self:
         for store in self._targets:
             listener = await asyncio.start_server(self._accepter(store), "127.0.0.1", 0)
             self._listeners.append(listener)
@@ -58,6 +60,9 @@ class Proxies:
     def stall(self, source: int, target: int) -> None:
         """Nothing comes through any more, and nobody is told: as a network that loses all."""
         self._gate(source, target).clear()
+
+    def go_on(self, source: int, target: int) -> None:
+        self._gate(source, target).set()
 
     def isolate(self, store: int) -> None:
         for other in self._targets:
@@ -84,7 +89,7 @@ class Proxies:
 
     # Connections
 
-    def _accepter(self, store: int):  # type: ignore[no-untyped-def]
+    def _accepter(self, store: int) -> Accepter:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None

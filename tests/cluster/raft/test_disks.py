@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from raftwood.disk.real_environment import EXIT_CODE_ENDED
+from tests.cluster.raft.cluster import Node
 from tests.cluster.raft.node import BUSY_GROUPS
-from tests.cluster.raft.scene import scene
+from tests.cluster.raft.scene import ANSWER_S_MAX, Scene, scene
 from tests.components import NEW_MOUNTS
 from tests.running import run
 
 _DISK_KIB = 8 << 10
+_FULL_S_MAX = 30.0
+"""Until the segment that was ready when the disk filled up is full as well."""
 _SLOW_US = 30_000
 _SLOWER_MAX = 2.5
 """How much longer a median answer may take while one follower's disk is slow."""
@@ -36,33 +39,62 @@ def fill(folder: Path) -> Path:
     return ballast
 
 
+def in_small_disk(mounted: Path) -> tuple[str, ...]:
+    mount = f'mount -t tmpfs -o size={_DISK_KIB}k none "{mounted}" && exec "$0" "$@"'
+    return (*NEW_MOUNTS, "sh", "-c", mount)
+
+
+def seen_inside(node: Node) -> Path:
+    """The folder as the store sees it: the mount is its own."""
+    return Path(f"/proc/{node.pid}/root{node.folder}")
+
+
+async def fill_leader(at: Scene) -> None:
+    await at.cluster.let_lead(1)
+    began = time.monotonic()
+    ballast = fill(seen_inside(at.cluster.nodes[1]))
+    while 1 in [await at.cluster.leader(group) for group in BUSY_GROUPS]:
+        await at.load.for_a_while(0.1)
+        assert time.monotonic() - began < _FULL_S_MAX
+    print(f"the full store leads no more after {time.monotonic() - began:.2f} s")
+    await at.answered_again("handed over", time.monotonic())
+    await at.load.for_a_while(1.0)
+    silence_s = at.load.longest_silence_s(began)
+    print(f"the longest silence was {silence_s:.2f} s")
+    assert silence_s < ANSWER_S_MAX
+    ballast.unlink()
+    room = time.monotonic()
+    await at.caught_up(1)
+    print(f"with room again it has caught up after {time.monotonic() - room:.2f} s")
+    await at.cluster.let_lead(1)
+    await at.answered_again("leads again", time.monotonic())
+
+
+async def fill_majority(at: Scene) -> None:
+    """Nobody is left to hand over to: writes wait for room."""
+    began = time.monotonic()
+    ballasts = [fill(seen_inside(at.cluster.nodes[store])) for store in (1, 2)]
+    while at.load.longest_silence_s(time.monotonic() - 1.0) < 1.0:
+        await at.load.for_a_while(0.1)
+        assert time.monotonic() - began < _FULL_S_MAX
+    for ballast in ballasts:
+        ballast.unlink()
+    await at.answered_again("two full disks have room again", time.monotonic())
+
+
 @pytest.mark.needs("tmpfs")
 def test_a_leader_whose_disk_is_full_hands_over_and_goes_on_when_there_is_room(
     tmp_path: Path,
 ) -> None:
-    mounted = tmp_path / "store-1"
-    mounted.mkdir()
-    mount = f'mount -t tmpfs -o size={_DISK_KIB}k none "{mounted}" && exec "$0" "$@"'
+    folders = {store: tmp_path / f"store-{store}" for store in (1, 2)}
+    for folder in folders.values():
+        folder.mkdir()
 
     async def body() -> None:
-        async with scene(tmp_path, wrappers={1: (*NEW_MOUNTS, "sh", "-c", mount)}) as at:
-            await at.cluster.let_lead(1)
-            # As the store sees it: the mount is its own.
-            inside = Path(f"/proc/{at.cluster.nodes[1].pid}/root{mounted}")
-            began = time.monotonic()
-            ballast = fill(inside)
-            while 1 in [await at.cluster.leader(group) for group in BUSY_GROUPS]:
-                await at.load.for_a_while(0.1)
-                assert time.monotonic() - began < 30
-            print(f"the full store leads no more after {time.monotonic() - began:.2f} s")
-            await at.answered_again("handed over", time.monotonic())
-            await at.load.for_a_while(1.0)
-            ballast.unlink()
-            room = time.monotonic()
-            await at.caught_up(1)
-            print(f"with room again it has caught up after {time.monotonic() - room:.2f} s")
-            await at.cluster.let_lead(1)
-            await at.answered_again("leads again", time.monotonic())
+        wrappers = {store: in_small_disk(folder) for store, folder in folders.items()}
+        async with scene(tmp_path, wrappers=wrappers) as at:
+            await fill_leader(at)
+            await fill_majority(at)
 
     run(body())
 
@@ -75,8 +107,12 @@ def test_a_store_whose_sync_fails_ends_itself_and_comes_back(tmp_path: Path) -> 
         async with scene(tmp_path, wrappers={1: injected(fault)}) as at:
             await at.cluster.let_lead(1)
             node = at.cluster.nodes[1]
+            began = time.monotonic()
             assert await node.ended() == EXIT_CODE_ENDED
             await at.answered_again("sync error at the leader", time.monotonic())
+            silence_s = at.load.longest_silence_s(began)
+            print(f"the longest silence was {silence_s:.2f} s")
+            assert silence_s < ANSWER_S_MAX
             assert "DataSync failed: [Errno 5]" in node.log.read_text()
             at.expected_endings = 1
             await at.cluster.restart(1)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from raftwood.base.environment import Environment
+from raftwood.base.errors import StoreError
 from raftwood.raft.host.host import Host
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.simulation import (
@@ -23,6 +24,7 @@ from raftwood.simulation import (
     check_registers,
     simulate,
 )
+from tests.simulation.raft_hosts.damage import SEGMENTS, SNAPSHOTS, Damage
 from tests.simulation.raft_hosts.machine import Registers
 from tests.simulation.raft_hosts.operator import Operator
 from tests.simulation.raft_hosts.store import (
@@ -39,6 +41,7 @@ from tests.simulation.raft_hosts.workload import Load, Recorder, run_client
 
 FOUNDERS = (1, 2, 3)
 STORES_WITH_CHANGES = (1, 2, 3, 4, 5)
+VICTIM = 2
 CLIENTS = ("c1", "c2", "c3")
 FAULTS_S = 120.0
 PAUSE_S = 0.42
@@ -67,6 +70,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     read_share: float = 0.5
     change_every_s: float | None = None
     """Between two changes of members, leaders or snapshots on average; None for no changes."""
+    flip_every_s: float | None = None
+    """Between two flipped bits on the disk of one store, on average; None for none."""
+    flip_kinds: tuple[str, ...] = (SEGMENTS, SNAPSHOTS)
 
     @property
     def stores(self) -> tuple[int, ...]:
@@ -79,6 +85,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     events: list[Event]
     faults: dict[str, int]
     changes: dict[str, int]
+    flips: int
+    halted: list[str]
+    """What a store says that does not start, because its disk went bad."""
+    repaired: int
+    """Replicas that were halted, and serve again."""
     faults_s: float
     terms: int
     snapshots_restored: int
@@ -125,6 +136,8 @@ class _Run:
         self._addresses: Mapping[int, str] = {store: address_of(store) for store in cluster.stores}
         self._founders = {store: address_of(store) for store in FOUNDERS}
         self._operator: Operator | None = None
+        self._damage: Damage | None = None
+        self._halted: list[str] = []
 
     async def run(self, profile: SwarmProfile) -> Outcome:
         """The whole course, given up at once when the watch sees a promise broken."""
@@ -151,9 +164,10 @@ class _Run:
         clients += self._start_operator(until)
         others = [client.name for client in clients]
         injector = FaultInjector(simulation, profile, machines=stores, others=others)
-        await injector.run(until=until)
+        await asyncio.gather(injector.run(until=until), self._go_bad(stores, until=until))
         live_after_s = await self._come_to_life()
         await self._converge(clients)
+        repaired = self._count_repaired()
         await self._stop(stores)
         violation = check_registers(self._history.events, initial="")
         if violation is not None:
@@ -162,6 +176,9 @@ class _Run:
             events=self._history.events,
             faults=injector.counts,
             changes=self._operator.counts if self._operator is not None else {},
+            flips=self._damage.flips if self._damage is not None else 0,
+            halted=self._halted,
+            repaired=repaired,
             faults_s=cluster.faults_s,
             terms=self._watch.terms,
             snapshots_restored=self._witness.snapshots_restored,
@@ -176,6 +193,7 @@ class _Run:
             machine=lambda group: cluster.machine(witness, f"store {store}", group),
             host=cluster.host,
             opened=self._watch.opened,
+            halted=self._on_halted if self._is_victim(store) else None,
         )
 
         async def program(environment: Environment) -> None:
@@ -184,6 +202,24 @@ class _Run:
         machine = self._simulation.add_node(name_of(store))
         machine.start(program)
         return machine
+
+    def _is_victim(self, store: int) -> bool:
+        """Only a minority goes bad: one store."""
+        return self._cluster.flip_every_s is not None and store == VICTIM
+
+    def _on_halted(self, error: StoreError) -> None:
+        self._halted.append(str(error))
+
+    async def _go_bad(self, stores: Sequence[Machine], *, until: float) -> None:
+        if self._cluster.flip_every_s is not None:
+            victim = stores[self._cluster.stores.index(VICTIM)]
+            self._damage = Damage(
+                self._simulation,
+                victim,
+                kinds=self._cluster.flip_kinds,
+                every_s=self._cluster.flip_every_s,
+            )
+            await self._damage.run(until=until)
 
     def _start_operator(self, until: float) -> list[Machine]:
         if self._cluster.change_every_s is None:
@@ -244,21 +280,30 @@ class _Run:
         self._watch.look_once()
 
     def _is_even(self) -> bool:
-        for group in GROUPS:
-            members = self._watch.members(group)
-            if not members:
-                return False
-            for store in members:
-                host = self._watch.hosts[store]
-                if not self._simulation.machines[name_of(store)].running:
-                    return False
-                if group not in host.groups():
-                    return False
-                machine = host._replicas[group].applier.machine
-                assert isinstance(machine, Registers)
-                if machine.position != self._witness.length(group):
-                    return False
-        return True
+        return all(
+            self._is_at_the_end(store, group)
+            for group in GROUPS
+            for store in self._watch.members(group) or (0,)
+        )
+
+    def _is_at_the_end(self, store: int, group: int) -> bool:
+        host = self._watch.hosts.get(store)
+        if host is None or not self._simulation.machines[name_of(store)].running:
+            return False
+        if self._is_victim(store) and (self._halted or group in host.halted()):
+            return True  # it says that it does not serve, and why
+        if group not in host.groups():
+            return False
+        machine = host._replicas[group].applier.machine
+        assert isinstance(machine, Registers)
+        return machine.position == self._witness.length(group)
+
+    def _count_repaired(self) -> int:
+        if self._halted:
+            return 0
+        return sum(
+            group not in self._watch.hosts[store].halted() for store, group in self._watch.halted
+        )
 
     async def _stop(self, stores: Sequence[Machine]) -> None:
         """An orderly end, so that a task or file left open shows as a leak."""
@@ -270,9 +315,9 @@ class _Run:
         await self._simulation.wait_until(lambda: not any(store.running for store in stores))
 
 
-def choose_cluster(seed: int) -> Cluster:
+def choose_cluster(seed: int, *, faults_s: float = FAULTS_S) -> Cluster:
     """Half of the seeds change members, some of them often."""
-    return Cluster(change_every_s=(None, 1.5, None, 5.0)[seed % 4])
+    return Cluster(faults_s=faults_s, change_every_s=(None, 1.5, None, 5.0)[seed % 4])
 
 
 def choose_profile(seed: int) -> SwarmProfile:

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import DiskFull, StoreError
+from raftwood.base.errors import DiskFull, StoreError, StoreLocked
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, ServerLimits, Service
 from raftwood.raft.host.host import Host
@@ -70,6 +70,8 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """A new state machine for a group."""
     host: type[Host] = Host
     opened: Callable[[Host], None] = lambda _: None
+    halted: Callable[[StoreError], None] | None = None
+    """Told when the store's data is bad; None where no fault of the run explains that."""
 
 
 async def serve_store(environment: Environment, plan: StorePlan) -> None:
@@ -79,6 +81,9 @@ async def serve_store(environment: Environment, plan: StorePlan) -> None:
     except DiskFull as error:
         environment.end_process(f"no room to start: {error}")
     except StoreError as error:
+        if plan.halted is not None and type(error) is not StoreLocked:
+            plan.halted(error)
+            await asyncio.get_running_loop().create_future()
         if type(error) is not StoreError:
             raise  # damaged or locked: that must never come of a fault of this kind
         environment.end_process(f"cannot open the store: {error}")
@@ -112,6 +117,6 @@ async def _serve(environment: Environment, plan: StorePlan) -> None:
 async def _start_groups(host: Host, plan: StorePlan) -> None:
     """Start what does not run: at first all, later what was removed, so that it may be added."""
     for group in GROUPS:
-        if group not in host.groups():
+        if group not in host.groups() and group not in host.halted():
             members = plan.members if plan.store in plan.members else None
             await host.start_group(group, partial(plan.machine, group), members=members)

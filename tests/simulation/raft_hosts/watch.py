@@ -18,6 +18,8 @@ class Watch:
     def __init__(self, witness: Witness) -> None:
         self._witness = witness
         self.hosts: dict[int, Host] = {}
+        self.halted: dict[tuple[int, int], str] = {}
+        """By store and group: why a replica was halted at some time."""
         self._leaders: dict[tuple[int, int], int] = {}
         self._entries: dict[tuple[int, int, int], tuple[int, int, bytes]] = {}
         """By group, index and term: the entry before's term, and the entry's kind and payload."""
@@ -40,6 +42,8 @@ class Watch:
         if self._witness.broken is not None:
             raise self._witness.broken
         for store, host in self.hosts.items():
+            for group, problem in host.halted().items():
+                self.halted[store, group] = problem
             for replica in host._replicas.values():
                 self._check_leader(store, replica)
                 self._check_entries(store, replica)

@@ -15,7 +15,7 @@ from raftwood.app.operating import (
     remove_member,
     status_of_all,
 )
-from raftwood.app.store_server import StoreServer
+from raftwood.app.store_server import STOP_S_MAX, StoreServer
 from raftwood.app.store_service import METRICS
 from raftwood.base.errors import (
     Conflict,
@@ -28,6 +28,7 @@ from raftwood.base.seams import SetKey
 from raftwood.base.sections import SecretSettings
 from raftwood.base.settings import Secret
 from raftwood.metastore.raft_store import RaftMetaStore
+from raftwood.raft.remote.client import LEARN_S
 
 
 async def put(meta: RaftMetaStore, key: str, lease: int = 0) -> None:
@@ -85,6 +86,23 @@ def test_a_store_that_is_told_to_stop_hands_over_before_it_ends() -> None:
     run_stores(scenario)
 
 
+def test_a_store_that_cannot_stop_is_ended() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+
+        async def hang(*, hand_over_ms: int) -> None:  # noqa: ARG001
+            await asyncio.sleep(1_000)
+
+        cluster.servers[1].host.close = hang  # type: ignore[method-assign,assignment]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await cluster.stop(1)
+        assert loop.time() - began == pytest.approx(STOP_S_MAX, abs=1.0)
+
+    run_stores(scenario)
+
+
 def test_a_store_is_added_promoted_and_the_leader_removed() -> None:
     async def scenario(cluster: StoreCluster) -> None:
         cluster.start(1, 2, 3)
@@ -107,8 +125,10 @@ def test_a_store_is_added_promoted_and_the_leader_removed() -> None:
             assert status.leader not in (0, leader)
             await put(meta, "b")
             await cluster.until(lambda: not cluster.servers[leader].host.groups())
-            states = {row["store"]: row["role"] for row in await status_of_all(stores, 1)}
-            assert states[leader] == "no replica"
+            states = {row["store"]: row for row in await status_of_all(stores, METASTORE_GROUP)}
+            assert states[leader]["role"] == "no replica"
+            assert states[leader]["member"] is None
+            assert states[4]["member"] == "voter"
             with pytest.raises(InvalidInput, match="no member"):
                 await remove_member(stores, METASTORE_GROUP, leader)
 
@@ -184,5 +204,75 @@ def test_a_store_that_has_no_place_is_told_what_to_set(
     async def scenario(cluster: StoreCluster) -> None:
         with pytest.raises(InvalidConfiguration, match=message):
             await StoreServer.start(cluster.environment, settings_of(1, *flags), joins=False)
+
+    run_stores(scenario)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_store_that_was_removed_comes_back_when_it_is_started_and_added_again(
+    joins: bool,
+) -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        async with cluster.client() as client, cluster.operator() as stores:
+            meta = RaftMetaStore(client, METASTORE_GROUP)
+            await put(meta, "a")
+            gone = await cluster.wait_for_leader()
+            await remove_member(stores, METASTORE_GROUP, gone)
+            await cluster.until(lambda: not cluster.servers[gone].host.groups())
+            await put(meta, "b")
+            await cluster.stop(gone)
+            cluster.start(gone, joins=joins)
+            await cluster.ready(gone)
+            await asyncio.sleep(5.0)
+            await add_learner(stores, METASTORE_GROUP, gone, f"s{gone}:7000")
+            await promote_when_caught_up(stores, METASTORE_GROUP, gone, wait_s=10.0)
+            await put(meta, "c")
+            host = cluster.servers[gone].host
+            await cluster.until(lambda: host.status(METASTORE_GROUP).voters == (1, 2, 3))
+            rows = await status_of_all(stores, METASTORE_GROUP)
+            assert [row["member"] for row in rows] == ["voter"] * 3
+
+    run_stores(scenario)
+
+
+def test_a_store_that_the_others_refuse_says_so_and_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        await cluster.wait_for_leader()
+        await cluster.stop(3)
+        capsys.readouterr()
+        cluster.start(3, flags=("node.data_folder=/data/wiped",))
+        await asyncio.sleep(5.0)
+
+    run_stores(scenario)
+    reason = "store 3 comes with another data folder than before"
+    lines = capsys.readouterr().err.splitlines()
+    told = [line for line in lines if "refused by a store" in line and reason in line]
+    assert len(told) == 2, "once for each of the others"
+
+
+def test_a_cluster_of_one_store_grows_to_three() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, flags=("cluster.members=1=s1:7000",))
+        await cluster.ready(1)
+        async with cluster.client(1) as client, cluster.operator(1) as stores:
+            meta = RaftMetaStore(client, METASTORE_GROUP)
+            await put(meta, "a")
+            for store in (2, 3):
+                cluster.start(store, joins=True, flags=("cluster.members=",))
+                await cluster.ready(store)
+                await add_learner(stores, METASTORE_GROUP, store, f"s{store}:7000")
+                await promote_when_caught_up(stores, METASTORE_GROUP, store, wait_s=10.0)
+            # A client that has work learns of the others in time.
+            await put(meta, "b")
+            await asyncio.sleep(LEARN_S + 1)
+            cluster.machines[1].kill()
+            await put(meta, "c")
+            assert await meta.get("a") is not None
 
     run_stores(scenario)

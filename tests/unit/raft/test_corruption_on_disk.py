@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,9 @@ class RealStores:
 
     async def until(self, is_true: Callable[[], bool]) -> None:
         for _ in range(1_500):
-            if is_true():
-                return
+            with suppress(Unavailable):  # being restored
+                if is_true():
+                    return
             await asyncio.sleep(0.02)
         raise TimeoutError("not true within 30 s")
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.unit.raft.host_cluster import CLIENT, GROUP, Cluster, address, run_cluster, write
 
-from raftwood.base.errors import Unavailable
+from raftwood.base.errors import DeadlineExceeded, NotLeader, Unavailable
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.raft.remote.discovery import discover
 
@@ -69,5 +69,70 @@ def test_a_store_that_was_added_can_say_where_all_members_are() -> None:
         cluster.start(4, joins=True)
         await cluster.agree(1, 2, 3, 4)
         assert cluster.hosts[4].status(GROUP).addresses == everyone
+
+    run_cluster(scenario)
+
+
+def test_without_a_majority_the_operator_hears_that_nobody_leads() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        dead = [leader, next(store for store in (1, 2, 3) if store != leader)]
+        for store in dead:
+            cluster.machines[store].kill()
+        await asyncio.sleep(5.0)
+        async with cluster.client() as client:
+            with pytest.raises(NotLeader, match="see that a majority of its stores runs"):
+                await client.admin.leader_status(GROUP)
+            with pytest.raises(DeadlineExceeded, match="see that a majority of its stores runs"):
+                await client.propose(GROUP, b"in vain", timeout_ms=3_000)
+
+    run_cluster(scenario)
+
+
+def test_what_waits_for_an_answer_ends_when_the_client_is_closed() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client()
+        waiting = [
+            client.propose(GROUP, b"line", timeout_ms=30_000, exactly_once=exactly_once)
+            for exactly_once in (True, False)
+        ]
+        await asyncio.sleep(1)
+        late = client.propose(GROUP, b"line", timeout_ms=30_000)
+        await client.close()
+        for future in (*waiting, late):
+            with pytest.raises(Unavailable, match="closed"):
+                await asyncio.wait_for(future, 1)
+        with pytest.raises(Unavailable, match="closed"):
+            client.propose(GROUP, b"line", timeout_ms=30_000)
+
+    run_cluster(scenario)
+
+
+def test_commands_of_one_moment_have_each_its_own_time() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        async with cluster.client() as client:
+            short = client.propose(GROUP, b"line 0", timeout_ms=500)
+            long = client.propose(GROUP, b"line 1", timeout_ms=30_000)
+            with pytest.raises(DeadlineExceeded):
+                await asyncio.wait_for(short, 1)
+            cluster.start(1, 2, 3)
+            assert await long == b"1"
+
+    run_cluster(scenario)
+
+
+def test_a_command_without_a_session_finds_the_stores_that_have_the_group() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader()
+        cluster.groups = ()
+        cluster.start(4, joins=True)
+        await cluster.until(lambda: 4 in cluster.hosts)
+        async with cluster.client(1, 2, 3, 4) as client:
+            await client.admin.status(GROUP, store=1)
+            client._stores._leaders[GROUP] = 4
+            answer = client.propose(GROUP, b"line", timeout_ms=10_000, exactly_once=False)
+            assert await answer == b"1"
 
     run_cluster(scenario)

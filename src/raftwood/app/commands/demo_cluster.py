@@ -17,7 +17,7 @@ from raftwood.base.errors import InvalidInput
 
 def cluster(
     *,
-    seconds: Annotated[float, Parameter(help="How long each part lasts at the least.")] = 3.0,
+    seconds: Annotated[float, Parameter(help="How long each part lasts at the least.")] = 2.5,
     writers: Annotated[int, Parameter(help="How many clients write at a time.")] = 32,
     data: Annotated[
         str | None, Parameter(help="Folder to use and keep; else a temporary one.")
@@ -47,8 +47,16 @@ def _run(folder: str, seconds: float, writers: int, output: Format) -> int:
     def show(step: scenario.Step) -> None:
         console.print(f"{step.at_s:6.1f} s  {step.acked:>9,} acked  {step.text}")
 
-    with console.status("starting and writing …"):
-        outcome = run(scenario.run(folder, seconds=seconds, writers=writers, on_step=show))
+    with console.status("three stores start …") as status:
+        outcome = run(
+            scenario.run(
+                folder,
+                seconds=seconds,
+                writers=writers,
+                on_step=show,
+                on_progress=lambda acked: status.update(f"{acked:,} writes acked"),
+            )
+        )
     if output == "json":
         write_line(msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode())
     else:

@@ -1,6 +1,7 @@
 """`raftwood raft`: what operators ask of a running cluster, and change in it."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from raftwood.app.operating import (
 )
 from raftwood.app.output import Format, write_line, write_rows
 from raftwood.app.store_service import METRICS
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import RaftwoodError, Unavailable
 from raftwood.disk.real_environment import real_environment
 from raftwood.raft.remote.admin import RaftAdmin
 from raftwood.raft.remote.stores import Stores
@@ -34,9 +35,11 @@ _Connect = Annotated[
 ]
 _Group = Annotated[int, Parameter(help="The raft group; 1 is the metastore.")]
 _Output = Annotated[Format, Parameter(name="--format", help="How to print it.")]
+_PAUSE_S = 0.2
 _STATUS = {
     "store": "store",
     "address": "address",
+    "member": "member",
     "role": "role",
     "term": "term",
     "applied": "applied",
@@ -61,6 +64,9 @@ _MEMBERS = {
 @app.command
 def status(
     *,
+    wait_seconds: Annotated[
+        float, Parameter(help="How long to wait until stores answer and one leads.")
+    ] = 0.0,
     connect: _Connect = None,
     group: _Group = METASTORE_GROUP,
     source: Source = DEFAULTS,
@@ -68,12 +74,22 @@ def status(
 ) -> int:
     """Show each store's replica as it sees itself; the exit status is 1 if nobody leads."""
 
-    async def work(stores: Stores) -> int:
+    async def work(stores: Stores, deadline: float) -> int:
         rows = await status_of_all(stores, group)
+        while not any(row["role"] == "leader" for row in rows) and time.monotonic() < deadline:
+            await asyncio.sleep(_PAUSE_S)
+            rows = await status_of_all(stores, group)
         write_rows(rows, _STATUS, output)
         return 0 if any(row["role"] == "leader" for row in rows) else 1
 
-    return _with_stores(connect, source, work)
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            return _with_stores(connect, source, lambda stores: work(stores, deadline))
+        except Unavailable:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 @app.command
@@ -194,7 +210,7 @@ def snapshot(
             except RaftwoodError as error:
                 return {"store": target, "index": None, "error": error.message}
 
-        targets = stores.known() if store is None else [store]
+        targets = [store] if store is not None else await _members(admin, group)
         rows = await asyncio.gather(*(one(target) for target in targets))
         columns = {"store": "store", "index": "snapshot at", "error": "error"}
         write_rows(rows, columns, output)
@@ -218,6 +234,11 @@ def metrics(
         return 0
 
     return _with_stores(connect, source, work)
+
+
+async def _members(admin: RaftAdmin, group: int) -> list[int]:
+    leader = await admin.leader_status(group)
+    return sorted({*leader.voters, *leader.learners})
 
 
 def _with_stores(

@@ -1,7 +1,9 @@
 """`raftwood serve`: one store of a cluster, as a process, until it is told to stop."""
 
 import asyncio
+import os
 import signal
+import stat
 import sys
 from typing import Annotated
 
@@ -30,29 +32,44 @@ def main(
     ] = False,
     source: Source = DEFAULTS,
 ) -> None:
-    """Run one store until SIGTERM or SIGINT; then it hands over what it leads, and ends."""
+    """Run one store until SIGTERM or SIGINT; then it hands over what it leads, and ends.
+
+    A second signal ends it at once. SIGHUP makes it read its TLS files again.
+    """
     settings = source.load().settings
     with real_environment() as environment:
         set_up_logs(settings.logs, clock=environment.clock)
+        _warn_of_open_secrets(source, settings)
         run(_serve(environment, settings, joins=join))
 
 
 async def _serve(environment: Environment, settings: Settings, *, joins: bool) -> None:
     bind_context(store=settings.node.store_id)
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def ready(server: StoreServer) -> None:
+        loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
         write_line(
             f"store {server.host.id} of cluster {settings.cluster.name} serves on {server.address}"
         )
         sys.stdout.flush()
 
     def stopping(name: str) -> None:
+        if stop.is_set():
+            environment.end_process(f"{name} came a second time")
         _log.info("stopping", signal=name)
         stop.set()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping, number.name)
     await serve(environment, settings, joins=joins, stop=stop, on_ready=ready)
     _log.info("stopped")
+
+
+def _warn_of_open_secrets(source: Source, settings: Settings) -> None:
+    """Whoever reads the file can act as a store."""
+    if source.file is None or not settings.secrets.stores:
+        return
+    if stat.S_IMODE(os.stat(source.file).st_mode) & (stat.S_IRGRP | stat.S_IROTH):
+        _log.warning("others can read the secrets", file=source.file, remedy="chmod 600")

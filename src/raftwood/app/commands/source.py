@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from raftwood.app.settings import Settings
-from raftwood.base.configuration import Configuration, load_configuration
+from raftwood.base.configuration import FILE_VARIABLE, Configuration, load_configuration
 
 
 @Parameter(name="*")
@@ -23,9 +23,14 @@ class Source:
         Parameter(name="--set", negative="", help="One setting, section.key=value; repeatable."),
     ] = ()
 
+    @property
+    def file(self) -> str | None:
+        """The TOML file, if there is one."""
+        return self.config or os.environ.get(FILE_VARIABLE) or None
+
     def load(self) -> Configuration[Settings]:
         return load_configuration(
-            Settings, file=self.config, environment=os.environ, assignments=self.assignments
+            Settings, file=self.file, environment=os.environ, assignments=self.assignments
         )
 
 

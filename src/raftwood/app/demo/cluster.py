@@ -157,7 +157,12 @@ class _Demo:
 
 
 async def run(
-    folder: str, *, seconds: float, writers: int, on_step: Callable[[Step], None]
+    folder: str,
+    *,
+    seconds: float,
+    writers: int,
+    on_step: Callable[[Step], None],
+    on_progress: Callable[[int], None],
 ) -> Outcome:
     """Play the whole story; each of its parts lasts so many seconds at the least."""
     with real_environment() as environment:
@@ -169,7 +174,7 @@ async def run(
                 connected_stores(environment, settings, None) as stores,
             ):
                 meta = RaftMetaStore(client, METASTORE_GROUP, timeout_ms=_WRITE_TIMEOUT_MS)
-                load = Load(meta)
+                load = Load(meta, on_progress)
                 demo = _Demo(processes, stores, load, seconds=seconds, on_step=on_step)
                 async with load.running(writers):
                     await demo.run()

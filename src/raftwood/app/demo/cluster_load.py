@@ -7,7 +7,7 @@ that changed something: it must be the number of keys.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -20,6 +20,7 @@ PREFIX = "demo/"
 _READ_EVERY = 10
 _PAGE = 10_000
 _ACK_S_MAX = 60.0
+_REPORT_S = 0.25
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -37,8 +38,10 @@ class Verdict(msgspec.Struct, frozen=True):
 class Load:
     """Many writers on one store; `acked` counts what was promised."""
 
-    def __init__(self, store: MetaStore) -> None:
+    def __init__(self, store: MetaStore, on_progress: Callable[[int], None]) -> None:
+        """`on_progress` hears from time to time how many writes were acked so far."""
         self._store = store
+        self._on_progress = on_progress
         self._acked: list[str] = []
         self._unknown: list[str] = []
         self._began = 0
@@ -62,6 +65,7 @@ class Load:
     async def running(self, writers: int) -> AsyncIterator[None]:
         """Write during the block; at its end, what is under way is waited for."""
         tasks = [asyncio.create_task(self._write()) for _ in range(writers)]
+        tasks.append(asyncio.create_task(self._report()))
         try:
             yield
             self._is_over = True
@@ -70,6 +74,11 @@ class Load:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _report(self) -> None:
+        while not self._is_over:
+            await asyncio.sleep(_REPORT_S)
+            self._on_progress(self.acked)
 
     async def _write(self) -> None:
         while not self._is_over:

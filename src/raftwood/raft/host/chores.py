@@ -109,25 +109,38 @@ class Chores:
     async def _install(
         self, replica: Replica, snapshot: Snapshot, done: Callable[[], None]
     ) -> None:
-        while True:
-            if replica.is_halted:
+        async with replica.restoring:
+            if not await self._restored(replica, snapshot):
                 return
+        # Another one may have come meanwhile, and waits for its turn.
+        replica.is_installing = self._is_overtaken(replica, snapshot)
+        replica.proposals.overtaken(snapshot.index)
+        if not replica.is_installing:
+            replica.reads.applied(snapshot.index)
+            replica.snapshot_index = snapshot.index
+        self._learn_addresses(replica.applier.addresses)
+        done()
+
+    async def _restored(self, replica: Replica, snapshot: Snapshot) -> bool:
+        """Restore a snapshot, unless a newer one follows; false where the replica has ended."""
+        while not replica.is_halted:
+            if self._is_overtaken(replica, snapshot):
+                return True
             try:
                 with self.halting(replica):
                     await self._snapshotting.installed(replica, snapshot)
-                break
+                return True
             except (StoreDamaged, ShuttingDown):
-                return
+                return False
             except RaftwoodError as error:
                 # The disk has no room for the snapshot's files, say.
                 _log.warning("snapshot not restored", group=replica.group, reason=error.message)
                 await asyncio.sleep(INSTALL_PAUSE_S)
-        replica.is_installing = False
-        replica.proposals.overtaken(snapshot.index)
-        replica.reads.applied(snapshot.index)
-        replica.snapshot_index = snapshot.index
-        self._learn_addresses(replica.applier.addresses)
-        done()
+        return False
+
+    @staticmethod
+    def _is_overtaken(replica: Replica, snapshot: Snapshot) -> bool:
+        return snapshot.index not in replica.storage.state.snapshots
 
     def fetch(self, replica: Replica) -> None:
         """Bring entries into memory that a slow follower needs."""

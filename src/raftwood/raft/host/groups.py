@@ -142,7 +142,7 @@ class Groups:
         _log.info("replica removed", group=group)
 
     def leave(self, replica: Replica) -> None:
-        """The group has removed this store."""
+        """The group has removed this store: from now on it acknowledges nothing."""
         replica.is_serving = False
         self._chores.run(self.remove(replica.group), "removal of a replica")
 

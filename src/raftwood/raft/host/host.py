@@ -9,7 +9,6 @@ await host.close()
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
-    DeadlineExceeded,
     InvalidInput,
     RaftwoodError,
     ShuttingDown,
@@ -36,6 +34,7 @@ from raftwood.raft.host.book import StoreBook
 from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.deadlines import within
 from raftwood.raft.host.groups import Groups
+from raftwood.raft.host.handing_over import hand_over, until
 from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.incoming import Incoming
 from raftwood.raft.host.membership import (
@@ -389,7 +388,8 @@ class Host:
         replica.node.transfer_leadership(store)
         self._turns.mark(replica)
         async with within(timeout_ms, f"a transfer of group {group} to store {store}"):
-            await self._until(lambda: replica.leader == store)
+            pause_s = self.settings.tick_ms / 4000
+            await until(lambda: replica.leader == store, pause_s=pause_s)
 
     # What replicas ask for
 
@@ -428,7 +428,12 @@ class Host:
     async def close(self, *, hand_over_ms: int = 0) -> None:
         """Hand over what this store leads, within a time, then stop; the rest ends as refused."""
         if hand_over_ms and not self._is_closing:
-            await self._hand_over(hand_over_ms)
+            await hand_over(
+                self._replicas,
+                self._turns,
+                timeout_ms=hand_over_ms,
+                pause_s=self.settings.tick_ms / 4000,
+            )
         self._is_closing = True
         await self._ticking.close()
         self._turns.close()
@@ -440,34 +445,6 @@ class Host:
         for replica in list(self._replicas.values()):
             self._groups.stop(replica.group)
         await self._store.close()
-
-    async def _hand_over(self, timeout_ms: int) -> None:
-        asked: dict[int, None] = {}
-        with contextlib.suppress(DeadlineExceeded):
-            async with within(timeout_ms, "the hand-over"):
-                await self._until(lambda: self._has_handed_over(asked))
-
-    def _has_handed_over(self, asked: dict[int, None]) -> bool:
-        """Ask others to lead, again if need be: who leads anew waits for a follower's answer."""
-        is_done = True
-        for group, replica in self._replicas.items():
-            if not replica.is_leader or len(replica.configuration.voters) == 1:
-                continue
-            successor = replica.best_follower()
-            if successor or group not in asked:
-                is_done = False
-            if successor and not replica.node.raft.transferee:
-                asked[group] = None
-                replica.wake()
-                replica.node.transfer_leadership(successor)
-                self._turns.mark(replica)
-        return is_done
-
-    async def _until(self, is_true: Callable[[], bool]) -> None:
-        while True:
-            if is_true():
-                return
-            await asyncio.sleep(self.settings.tick_ms / 4000)
 
     # What the parts ask of one another
 
@@ -490,9 +467,13 @@ class Host:
         self._groups.on_damage(replica, error)
 
     def _set_addresses(self, addresses: dict[int, str]) -> None:
+        own = self._book.addresses.get(self.id)
         self._book.set_addresses(addresses)
         for store, address in addresses.items():
             self._peers.set_address(store, address)
+        self._incoming.meet(addresses)
+        if self._book.addresses.get(self.id) != own:
+            self._peers.introduce_again()
 
     def _check_open(self) -> None:
         if self._is_closing:

@@ -1,6 +1,7 @@
 """What other stores say to this one: frames of raft messages, pings, and who they are."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -36,6 +37,8 @@ _PREVOTE = MessageKind.PREVOTE
 _HEARTBEAT = MessageKind.HEARTBEAT
 _ELECTIONS = (_PREVOTE, MessageKind.VOTE, MessageKind.TIMEOUT_NOW)
 
+STRANGERS_MAX: Final = 1_000
+
 
 class Incoming:
     """Handlers for one host; nothing is taken from a store that has not introduced itself."""
@@ -58,6 +61,8 @@ class Incoming:
         self._turns = turns
         self._leave = on_removed
         self._on_damage = on_damage
+        self._strangers: dict[int, Introduction] = {}
+        """Stores that introduced themselves before this one was told of them."""
 
     def register(self, service: Service) -> None:
         service.one_way(RAFT_FRAME, self._on_frame)
@@ -155,6 +160,19 @@ class Incoming:
         if store not in self._peers and introduction.address:
             # It leads a group that this store is to join.
             self._peers.set_address(store, introduction.address)
+        if store in self._peers:
+            self._admit(store, introduction)
+        elif len(self._strangers) < STRANGERS_MAX:
+            self._strangers[store] = introduction
+
+    def meet(self, stores: Iterable[int]) -> None:
+        """The addresses of stores became known: some of them have introduced themselves already."""
+        for store in stores:
+            introduction = self._strangers.pop(store, None)
+            if introduction is not None and store in self._peers:
+                self._admit(store, introduction)
+
+    def _admit(self, store: int, introduction: Introduction) -> None:
         known = self._peers.get(store)
         if known is None:
             return

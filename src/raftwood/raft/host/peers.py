@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from raftwood.base.environment import Environment
+from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.net import Backoff, Channel, Connection
@@ -16,7 +17,7 @@ _BACKOFF = Backoff(first_ms=20, longest_ms=500)
 class Peer:
     """One other store."""
 
-    __slots__ = ("address", "channel", "epoch", "is_lost", "silent_ticks")
+    __slots__ = ("address", "channel", "epoch", "is_lost", "refusal", "silent_ticks")
 
     def __init__(self, address: str, channel: Channel) -> None:
         self.address = address
@@ -25,6 +26,8 @@ class Peer:
         """Which start of the store was heard from last; None where it was not accepted yet."""
         self.silent_ticks = 0
         self.is_lost = False
+        self.refusal = ""
+        """Why it does not let this store in, as it was told last."""
 
 
 class Peers:
@@ -81,6 +84,11 @@ class Peers:
             peer.epoch = known.epoch
         channel.start()
 
+    def introduce_again(self) -> None:
+        """What this store says of itself has changed."""
+        for peer in self._peers.values():
+            peer.channel.send(INTRODUCE, self._introduce())
+
     def send(self, store: int, frame: Sequence[Buffer]) -> None:
         """A raft frame; one that cannot be sent is lost, which raft makes good."""
         peer = self._peers.get(store)
@@ -106,6 +114,7 @@ class Peers:
         lost = []
         for store, peer in self._peers.items():
             peer.channel.send(PING, b"")
+            self._note_refusal(store, peer)
             peer.silent_ticks += 1
             if peer.silent_ticks > silent_ticks_max and not peer.is_lost:
                 peer.is_lost = True
@@ -113,6 +122,16 @@ class Peers:
         while self._closing:
             await self._closing.pop().close()
         return lost
+
+    def _note_refusal(self, store: int, peer: Peer) -> None:
+        """Tell once what trying again does not mend: another secret, cluster or data folder."""
+        error = peer.channel.last_error
+        if error is None:
+            return
+        reason = error.__cause__ if isinstance(error.__cause__, RaftwoodError) else error
+        if not reason.retriable and reason.message != peer.refusal:
+            peer.refusal = reason.message
+            _log.error("refused by a store", peer=store, reason=reason.message)
 
     async def close(self) -> None:
         for channel in [*self._closing, *(peer.channel for peer in self._peers.values())]:

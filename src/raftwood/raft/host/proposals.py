@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from raftwood.base.errors import ConnectionLost, RaftwoodError, Unavailable
-from raftwood.raft.core import Entry
+from raftwood.raft.core import Entry, EntryKind
 
 ProposalDone = Callable[[list[Any] | None, RaftwoodError | None], None]
 """Called once: with a result per command, or with the reason why there are none."""
@@ -35,7 +35,9 @@ def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> lis
     """A batch that is too large for one message, as several that end as one.
 
     Where some commands were carried out and others not, each of these has the reason as its result.
+    A session's batch has none then: it is sent again as a whole, and what was done is not repeated.
     """
+    is_session = entries[0].kind is EntryKind.CONTROL
     parts: list[list[Entry]] = [[]]
     size = 0
     for entry in entries:
@@ -55,8 +57,10 @@ def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> lis
         results[position] = found
         if len(results) < len(parts):
             return
-        if len(errors) == len(parts):
-            done(None, errors[0])
+        if len(errors) == len(parts) or (errors and is_session):
+            # One part that may have been done forbids to propose the whole again.
+            unknown = [reason for reason in errors if isinstance(reason, OutcomeUnknown)]
+            done(None, (unknown or errors)[0])
         else:
             done([each for place in range(len(parts)) for each in results[place]], None)
 
@@ -95,12 +99,13 @@ class Waiting:
 class Proposals:
     """Batches that wait to enter the log, then batches that wait to be applied."""
 
-    __slots__ = ("_host", "_in_log", "queue", "size_bytes")
+    __slots__ = ("_applied_term", "_host", "_in_log", "queue", "size_bytes")
 
     def __init__(self, host: Waiting | None = None) -> None:
         self._host = host or Waiting()
         self.queue: list[Batch] = []
         self._in_log: deque[Batch] = deque()
+        self._applied_term = 0
         self.size_bytes = 0
         """Of all that wait, either way."""
 
@@ -134,7 +139,7 @@ class Proposals:
         in_log.extend(batches)
         if not is_ordered:
             # Led before, with entries that are gone from this log. Whether another replica brings
-            # them back is not known until something was applied in their place.
+            # them back is not known until something of a later term was applied.
             self._in_log = deque(sorted(in_log, key=lambda batch: batch.first_index))
 
     def refuse(self, batches: Sequence[Batch], error: RaftwoodError) -> None:
@@ -157,6 +162,19 @@ class Proposals:
             if self._is_unfinished(batch, entries, results):
                 unfinished.append(batch)
         in_log.extendleft(reversed(unfinished))
+        if entries[-1].term > self._applied_term:
+            self._applied_term = entries[-1].term
+            self._end_older()
+
+    def _end_older(self) -> None:
+        """Terms never fall along a log: nothing of an older term is committed from here on."""
+        older = [batch for batch in self._in_log if batch.term < self._applied_term]
+        if older:
+            self._in_log = deque(
+                batch for batch in self._in_log if batch.term >= self._applied_term
+            )
+            for batch in older:
+                self._replaced(batch)
 
     def _is_unfinished(self, batch: Batch, entries: list[Entry], results: Sequence[Any]) -> bool:
         """Take a batch's part of the results; whether the batch waits for more."""
@@ -178,7 +196,7 @@ class Proposals:
 
     def _replaced(self, batch: Batch) -> None:
         error = Unavailable(_REPLACED)
-        if batch.results:
+        if batch.results and batch.entries[0].kind is not EntryKind.CONTROL:
             # The first ones made it into the log of the next leader.
             missing = len(batch.entries) - len(batch.results)
             self._end(batch, batch.results + [error] * missing, None)

@@ -3,6 +3,7 @@
 No I/O here: `Turns` asks for the work of a turn, writes, sends, and tells when it is done.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -78,6 +79,9 @@ class Replica:
         self.is_fetching = False
         self.is_saving = False
         self.is_installing = False
+        """The state machine is not to be asked: a leader's snapshot takes its state's place."""
+        self.restoring = asyncio.Lock()
+        """One snapshot after another."""
         self.snapshot_index = 0
         """The newest snapshot that was asked for; the next one comes so many entries later."""
         self.bytes_since_state = 0
@@ -259,7 +263,8 @@ class Replica:
         if ready.read_states:
             for state in ready.read_states:
                 self.reads.confirmed(state.context, state.index)
-            self.reads.applied(self.applied)
+            if not self.is_installing:
+                self.reads.applied(self.applied)
         return ready
 
     def apply(self, message: Message) -> None:

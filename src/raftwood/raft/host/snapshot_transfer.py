@@ -31,6 +31,8 @@ SENDS_MAX: Final = 4
 """At once; others wait."""
 CALL_TIMEOUT_MS: Final = 10_000
 RECEIVER_IDLE_TICKS_MAX: Final = 300
+RETRY_PAUSE_S: Final = 0.5
+"""Before raft hears of a failure, and sends again: a full disk is not tried with every tick."""
 
 _log = get_logger("raft")
 _PIECE: Final = struct.Struct("<QQQ")
@@ -101,6 +103,7 @@ class SnapshotTransfer:
             )
             if not isinstance(error, Unavailable):
                 self._on_failure(replica)
+            await asyncio.sleep(RETRY_PAUSE_S)
         finally:
             if replica.is_serving:
                 replica.node.report_snapshot(message.target, failed=failed)

@@ -159,28 +159,26 @@ class Snapshotting:
         snapshot's index; `NotFound` where there is none at or below.
         """
         storage, group = replica.storage, replica.group
-        state = storage.state
-        below = [index for index in state.snapshots if index <= up_to]
+        before = storage.state.snapshots
+        below = [index for index in before if index <= up_to]
         if not below:
             raise NotFound(f"group {group} has no snapshot at or below {up_to}: take one first")
         visible = below[-1]
-        kept = tuple(index for index in state.snapshots if index >= visible)
-        cut = visible if log_up_to is None else min(visible, log_up_to)
-        records: list[Record] = []
-        start_term = state.start_term
-        if cut >= storage.first_index():
-            start_term = storage.term(cut)
-            records = [TruncateHead(group, cut)]
         snapshot = await self._snapshot(group, visible)
-        if storage.state.snapshots != state.snapshots:
-            raise Unavailable(f"a snapshot of the leader came to group {group}: try again")
-        await self._write(
-            replica,
-            msgspec.structs.replace(storage.state, snapshots=kept, start_term=start_term),
-            *records,
+        if storage.state.snapshots != before:
+            raise Unavailable(f"other snapshots came to group {group} meanwhile: try again")
+        cut = visible if log_up_to is None else min(visible, log_up_to)
+        state = msgspec.structs.replace(
+            storage.state, snapshots=tuple(index for index in before if index >= visible)
         )
+        records: list[Record] = []
+        # Asked only now: another caller may have cut the log further meanwhile.
+        if cut >= storage.first_index():
+            state = msgspec.structs.replace(state, start_term=storage.term(cut))
+            records = [TruncateHead(group, cut)]
+        await self._write(replica, state, *records)
         storage.visible_snapshot = snapshot
-        for index in state.snapshots:
+        for index in before:
             if index < visible:
                 await self._files.remove(group, index)
         return visible
@@ -204,7 +202,8 @@ class Snapshotting:
         )
         replica.storage.visible_snapshot = snapshot
         for stored in self._files.stored():
-            if stored.group == group and stored.index not in replica.storage.state.snapshots:
+            # A later one may have been received that the log does not know of yet.
+            if stored.group == group and stored.index < snapshot.index:
                 await self._files.remove(group, stored.index)
 
     async def note(self, replica: Replica, state: GroupState) -> None:

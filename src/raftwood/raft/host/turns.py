@@ -138,7 +138,8 @@ class Turns:
                 applies.append((replica, message))
             elif message.kind is _SNAPSHOT:
                 self._chores.send_snapshot(replica, message)
-            else:
+            elif message.source == self._store:
+                # Else a follower's question to a former leader: it will ask the new one itself.
                 outbox.add(group, message, book)
 
     # Writing

@@ -81,38 +81,41 @@ class RaftAdmin:
         return await channel.ask(STATUS, group, timeout_ms)
 
     async def leader_status(self, group: int, *, timeout_ms: int = 5_000) -> GroupStatus:
-        """The leader's view; all stores are asked at once, and the first that knows one counts."""
-        error: RaftwoodError = NotLeader(f"no store says who leads group {group}: try again")
-        asked = [
-            asyncio.create_task(self.status(group, store=store, timeout_ms=timeout_ms))
-            for store in self._stores.known()
-        ]
-        waiting = asked
+        """The leader's view: all stores are asked at once, whoever says that it leads counts."""
+        asked: dict[int, asyncio.Task[GroupStatus]] = {}
         try:
-            while waiting:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                # Not in the order of a set: simulations must repeat.
-                done = [task for task in waiting if task.done()]
-                waiting = [task for task in waiting if task not in done]
-                for task in done:
-                    try:
-                        return await self._leader_by(task.result(), timeout_ms)
-                    except RaftwoodError as failed:
-                        error = failed
+            return await self._find_leader(group, asked, timeout_ms)
         finally:
-            for task in asked:
+            for task in asked.values():
                 task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
-        raise error
+            await asyncio.gather(*asked.values(), return_exceptions=True)
 
-    async def _leader_by(self, status: GroupStatus, timeout_ms: int) -> GroupStatus:
-        """The leader's view, by what another store says of it."""
-        self._stores.learn(status.addresses)
-        if status.leader == status.store:
-            return status
-        if not status.leader:
-            raise NotLeader(f"store {status.store} knows no leader of group {status.group}")
-        return await self.status(status.group, store=status.leader, timeout_ms=timeout_ms)
+    async def _find_leader(
+        self, group: int, asked: dict[int, asyncio.Task[GroupStatus]], timeout_ms: int
+    ) -> GroupStatus:
+        waiting: dict[int, asyncio.Task[GroupStatus]] = {}
+        reasons: list[str] = []
+        while True:
+            for store in self._stores.known():  # more of them, as those that answer tell of others
+                if store not in asked:
+                    question = self.status(group, store=store, timeout_ms=timeout_ms)
+                    asked[store] = waiting[store] = asyncio.create_task(question)
+            if not waiting:
+                raise NotLeader(
+                    f"group {group} has no leader: see that a majority of its stores runs "
+                    f"({'; '.join(reasons)})"
+                )
+            await asyncio.wait(waiting.values(), return_when=asyncio.FIRST_COMPLETED)
+            for store in [store for store, task in waiting.items() if task.done()]:
+                try:
+                    status = waiting.pop(store).result()
+                except RaftwoodError as error:
+                    reasons.append(error.message)
+                    continue
+                self._stores.learn(status.addresses)
+                if status.leader == store:
+                    return status
+                reasons.append(f"store {store} does not lead")
 
     async def change_members(
         self, group: int, steps: list[MemberStep], *, timeout_ms: int = ADMIN_TIMEOUT_MS

@@ -7,7 +7,7 @@ number in a session, and is sent again under the same number until it is answere
 import asyncio
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
@@ -24,8 +24,9 @@ from raftwood.base.errors import (
 from raftwood.base.logs import get_logger
 from raftwood.net import Method, Payload
 from raftwood.raft.host.control import NONCE_BYTES, decode_session
+from raftwood.raft.host.deadlines import within
 from raftwood.raft.host.sessions import WINDOW
-from raftwood.raft.remote.admin import RaftAdmin
+from raftwood.raft.remote.admin import STATUS, RaftAdmin
 from raftwood.raft.remote.protocol import (
     PROPOSE,
     READ,
@@ -40,9 +41,12 @@ from raftwood.raft.remote.stores import ClientNetwork, Stores
 
 ATTEMPT_MS = 2_000
 """After so long without an answer another store is asked."""
+LEARN_S = 10.0
+"""Between two questions for who the members are, of a client that has work."""
 BATCH_BYTES_MAX = 1 << 20
 BATCH_COMMANDS_MAX = WINDOW // 4
 WAITING_MAX = 100_000
+_Result = TypeVar("_Result")
 _log = get_logger("raft-client")
 _PAUSE_FIRST_S, _PAUSE_LONGEST_S = 0.005, 0.25
 
@@ -119,26 +123,34 @@ class AsyncRaftClient:
         self._loop = asyncio.get_running_loop()
         self._stores = Stores(environment, network, stores)
         self.admin = RaftAdmin(self._stores)
-        self._open: dict[tuple[int, bool], _Batch] = {}
+        self._open: dict[tuple[int, bool, int], _Batch] = {}
+        self._unanswered: dict[_Batch, None] = {}
         self._sessions: dict[int, _Session] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._waiting = 0
         self._is_learning = False
+        self._used: dict[int, None] = {}
+        """Groups asked for since they were last asked for their members."""
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
+        self._run(self._keep_learning())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
+        """What was sent and not answered ends with `ConnectionLost`, its outcome unknown."""
         self._is_closed = True
         for task in [*self._tasks]:
             task.cancel()
         if self._tasks:
             await asyncio.wait([*self._tasks])
         await self._stores.close()
+        for batch in [*self._unanswered]:
+            reason = ConnectionLost if batch.attempts else Unavailable
+            self._end(batch, reason("the client was closed"))
 
     def propose(
         self, group: int, command: bytes, *, timeout_ms: int, exactly_once: bool = True
@@ -152,7 +164,7 @@ class AsyncRaftClient:
             raise Unavailable("the client is closed")
         if self._waiting >= WAITING_MAX:
             raise Overloaded(f"{self._waiting} commands wait for an answer: wait for some")
-        key = (group, exactly_once)
+        key = (group, exactly_once, timeout_ms)
         batch = self._open.get(key)
         if (
             batch is None
@@ -160,7 +172,9 @@ class AsyncRaftClient:
             or len(batch.commands) >= BATCH_COMMANDS_MAX
         ):
             batch = self._open[key] = _Batch(self._loop.time() + timeout_ms / 1000)
-            self._loop.call_soon(self._send, group, exactly_once, batch)
+            self._used[group] = None
+            self._unanswered[batch] = None
+            self._loop.call_soon(self._send, key, batch)
         future: asyncio.Future[bytes] = self._loop.create_future()
         batch.commands.append(command)
         batch.futures.append(future)
@@ -168,9 +182,12 @@ class AsyncRaftClient:
         self._waiting += 1
         return future
 
-    def _send(self, group: int, exactly_once: bool, batch: _Batch) -> None:
-        if self._open.get((group, exactly_once)) is batch:
-            del self._open[group, exactly_once]
+    def _send(self, key: tuple[int, bool, int], batch: _Batch) -> None:
+        if self._open.get(key) is batch:
+            del self._open[key]
+        if self._is_closed:
+            return
+        group, exactly_once, _ = key
         if exactly_once:
             self._run(self._drive(group, batch))
             return
@@ -197,13 +214,12 @@ class AsyncRaftClient:
     # Without a session
 
     def _answered_once(self, group: int, batch: _Batch, answer: "asyncio.Future[Payload]") -> None:
-        if answer.cancelled():
-            self._end(batch, Unavailable("the client is closed"))
+        if answer.cancelled() or self._is_closed:
             return
         error = answer.exception()
         if error is None:
             self._succeed(batch, answer.result())
-        elif isinstance(error, Unavailable) and not isinstance(error, ConnectionLost):
+        elif isinstance(error, Unavailable | NotFound) and not isinstance(error, ConnectionLost):
             self._note(group, error)
             self._run(self._drive_once(group, batch))
         elif isinstance(error, RaftwoodError):
@@ -220,7 +236,7 @@ class AsyncRaftClient:
             pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
             remaining_ms = self._remaining_ms(batch.deadline)
             if remaining_ms <= 0:
-                self._end(batch, DeadlineExceeded(f"group {group} has no leader that answers"))
+                self._end(batch, DeadlineExceeded(_silence(group)))
                 return
             try:
                 answer = self._attempt(group, batch, remaining_ms)
@@ -232,7 +248,7 @@ class AsyncRaftClient:
             except ConnectionLost as error:
                 self._note(group, error)
                 self._end(batch, error)
-            except Unavailable as error:
+            except (Unavailable, NotFound) as error:
                 self._note(group, error)
                 continue
             except RaftwoodError as error:
@@ -255,7 +271,9 @@ class AsyncRaftClient:
             if session is None:
                 session = self._sessions[group] = _Session()
             batch.session = session.number or await self._register(group, session, batch.deadline)
-            batch.first_sequence = await session.take(len(batch.commands))
+            remaining_ms = max(0, self._remaining_ms(batch.deadline))
+            async with within(remaining_ms, f"the wait for others of the session in group {group}"):
+                batch.first_sequence = await session.take(len(batch.commands))
             try:
                 return await self._attempts(group, session, batch)
             except SessionExpired as error:
@@ -272,7 +290,7 @@ class AsyncRaftClient:
         while True:
             remaining_ms = self._remaining_ms(batch.deadline)
             if remaining_ms <= 0:
-                return DeadlineExceeded(f"group {group} did not answer in time")
+                return DeadlineExceeded(_silence(group))
             try:
                 timeout_ms = min(remaining_ms, ATTEMPT_MS)
                 answer = await self._attempt(group, batch, timeout_ms, session)
@@ -285,13 +303,20 @@ class AsyncRaftClient:
             pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
 
     async def _register(self, group: int, session: _Session, deadline: float) -> int:
-        """Many batches may wait for the same registration."""
-        if session.registering is None:
-            session.registering = self._loop.create_task(self._registered(group, deadline))
-        try:
-            session.number = await asyncio.shield(session.registering)
-        finally:
-            session.registering = None
+        """Many batches may wait for the same registration, each for its own time."""
+        while not session.number:
+            if session.registering is None or session.registering.done():
+                session.registering = self._run(self._registered(group, deadline))
+            registering = session.registering
+            remaining_ms = max(0, self._remaining_ms(deadline))
+            await asyncio.wait([registering], timeout=remaining_ms / 1000)
+            try:
+                if not registering.done():
+                    raise DeadlineExceeded(_silence(group))
+                session.number = registering.result()
+            except DeadlineExceeded:
+                if self._remaining_ms(deadline) <= 0:
+                    raise
         return session.number
 
     async def _registered(self, group: int, deadline: float) -> int:
@@ -311,11 +336,12 @@ class AsyncRaftClient:
 
     async def _ask(self, group: int, method: Method, request: bytes, deadline: float) -> bytes:
         """Ask until there is an answer; for what may be asked twice."""
+        self._used[group] = None
         pause_s = _PAUSE_FIRST_S
         while True:
             remaining_ms = self._remaining_ms(deadline)
             if remaining_ms <= 0:
-                raise DeadlineExceeded(f"group {group} did not answer in time")
+                raise DeadlineExceeded(_silence(group))
             try:
                 channel = self._stores.leader(group)
                 return bytes(await channel.call(method, request, min(remaining_ms, ATTEMPT_MS)))
@@ -334,6 +360,20 @@ class AsyncRaftClient:
                 self._run(self._learn(group))
         elif not isinstance(error, Overloaded):
             self._stores.try_another(group)
+
+    async def _keep_learning(self) -> None:
+        """Stores come and go: ask those that answer before they are all gone."""
+        while True:
+            await asyncio.sleep(LEARN_S)
+            group = next(iter(self._used), None)
+            if group is None:
+                continue
+            del self._used[group]
+            try:
+                status = await self._stores.leader(group).ask(STATUS, group, ATTEMPT_MS)
+                self._stores.learn(status.addresses)
+            except RaftwoodError as error:
+                _log.debug("members not learnt", group=group, reason=error.message)
 
     async def _learn(self, group: int) -> None:
         """A store leads that came later: ask for the addresses of all that are members now."""
@@ -354,20 +394,32 @@ class AsyncRaftClient:
             return
         if is_session and isinstance(results[0], SessionExpired):
             raise results[0]
-        self._waiting -= len(batch.futures)
+        self._forget_batch(batch)
         batch.succeed(results)
 
     def _end(self, batch: _Batch, error: RaftwoodError) -> None:
-        self._waiting -= len(batch.futures)
+        self._forget_batch(batch)
         batch.fail(error)
+
+    def _forget_batch(self, batch: _Batch) -> None:
+        del self._unanswered[batch]
+        self._waiting -= len(batch.futures)
 
     def _remaining_ms(self, deadline: float) -> int:
         return int((deadline - self._loop.time()) * 1000)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, _Result]) -> "asyncio.Task[_Result]":
         task = self._loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._forget)
+        return task
 
-    def _forget(self, task: "asyncio.Task[None]") -> None:
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, RaftwoodError):
+            _log.error("a request failed", error=repr(error))
+
+
+def _silence(group: int) -> str:
+    return f"group {group} did not answer in time: see that a majority of its stores runs"

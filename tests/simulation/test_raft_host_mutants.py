@@ -1,0 +1,38 @@
+"""Bugs planted in the raft host are found; the table names where each well-known one is."""
+
+import pytest
+
+from raftwood.simulation import SimulationError
+from tests.simulation.raft_hosts.cluster import run_hosts
+from tests.simulation.raft_hosts.mutants import CAUGHT_BY, MUTANTS
+from tests.simulation.raft_model.mutants import MUTANTS as MODEL_MUTANTS
+
+SEEDS_MAX = 40
+
+
+def test_every_well_known_bug_is_planted_somewhere() -> None:
+    planted = {"hosts": list(MUTANTS), "model": list(MODEL_MUTANTS)}
+    assert len(CAUGHT_BY) >= 10
+    for name, places in CAUGHT_BY.items():
+        assert places, name
+        for place, mutant in places.items():
+            assert mutant in planted[place], name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    for seed in range(SEEDS_MAX):
+        try:
+            MUTANTS[name].run(seed)
+        except (AssertionError, SimulationError):
+            return
+    pytest.fail(f"{SEEDS_MAX} seeds did not show that a host {name}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_without_the_bug_the_same_faults_do_no_harm(name: str) -> None:
+    mutant = MUTANTS[name]
+    for seed in range(2):
+        run_hosts(seed, mutant.whole, profile=mutant.profile(seed))
