@@ -320,3 +320,28 @@ def test_a_group_may_be_stopped_and_started_again_in_the_middle_of_its_repair() 
 
     for seed in range(1, 5):
         run_cluster(scenario, seed=seed)
+
+
+def test_two_damaged_stores_of_five_are_repaired_at_the_same_time() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(*cluster.members)
+        async with cluster.client() as client:
+            await write(client, 100)
+            await cluster.agree(*cluster.members)
+            await _snapshot_everywhere(cluster)
+            leader = await cluster.wait_for_leader()
+            damaged = [store for store in cluster.members if store != leader][:2]
+            await cluster.stop(*damaged)
+            for store in damaged:
+                machine = cluster.machines[store]
+                flip(machine, snapshots_of(machine)[0], share=0.6)
+            cluster.start(*damaged)
+            await write(client, 20, start=100)
+            for store in damaged:
+                await wait_repaired(cluster, store)
+        assert await cluster.agree(*cluster.members) == _numbered(120)
+        leader = await cluster.wait_for_leader()
+        assert cluster.hosts[leader].status(GROUP).voters == (1, 2, 3, 4, 5)
+
+    for seed in range(1, 4):
+        run_cluster(scenario, seed=seed, members=(1, 2, 3, 4, 5))
