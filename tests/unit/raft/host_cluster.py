@@ -95,6 +95,8 @@ class Cluster:
         self.machines: dict[int, Machine] = {}
         self.folders: dict[int, str] = {}
         """Where not the usual one: a store whose disk was wiped has an empty folder."""
+        self.names: dict[int, str] = {}
+        """Of machines, where not the usual ones."""
 
     def start(self, *stores: int, joins: bool = False) -> None:
         for store in stores:
@@ -124,7 +126,7 @@ class Cluster:
                 async with Server(
                     service, NETWORK.server_credentials(store), environment.random
                 ) as server:
-                    await server.listen(f"s{store}", 7000)
+                    await server.listen(self.names.get(store, f"s{store}"), 7000)
                     for group in self.groups:
                         members = None if joins else self.members
                         await host.start_group(group, Lines, members=members)

@@ -37,6 +37,7 @@ from raftwood.raft.remote.protocol import (
     encode_read,
     encode_register_request,
 )
+from raftwood.raft.remote.requests import Batch, Session
 from raftwood.raft.remote.stores import ClientNetwork, Stores
 
 ATTEMPT_MS = 2_000
@@ -51,79 +52,6 @@ _log = get_logger("raft-client")
 _PAUSE_FIRST_S, _PAUSE_LONGEST_S = 0.005, 0.25
 
 
-class _Batch:
-    """Commands that travel together, and who waits for them."""
-
-    __slots__ = (
-        "asked",
-        "attempts",
-        "commands",
-        "deadline",
-        "first_sequence",
-        "futures",
-        "session",
-        "size",
-    )
-
-    def __init__(self, deadline: float) -> None:
-        self.commands: list[bytes] = []
-        self.futures: list[asyncio.Future[bytes]] = []
-        self.size = 0
-        self.deadline = deadline
-        self.session = 0
-        self.first_sequence = 0
-        self.attempts = 0
-        self.asked = 0
-        """The store of the last attempt."""
-
-    def succeed(self, results: list[bytes | RaftwoodError]) -> None:
-        for future, result in zip(self.futures, results, strict=True):
-            if future.done():
-                continue
-            if isinstance(result, bytes):
-                future.set_result(result)
-            else:
-                future.set_exception(result)
-
-    def fail(self, error: RaftwoodError) -> None:
-        for future in self.futures:
-            if not future.done():
-                # One each: a traceback grows on an exception that several tasks raise.
-                future.set_exception(type(error)(error.message))
-
-
-class _Session:
-    """A client's numbers in one group."""
-
-    __slots__ = ("freed", "next_sequence", "number", "registering", "under_way")
-
-    def __init__(self) -> None:
-        self.freed = asyncio.Event()
-        self.number = 0
-        self.registering: asyncio.Task[int] | None = None
-        self.next_sequence = 1
-        self.under_way: dict[int, None] = {}
-        """First sequences of the batches that are not answered, in order."""
-
-    @property
-    def acknowledged(self) -> int:
-        return next(iter(self.under_way), self.next_sequence) - 1
-
-    async def take(self, count: int) -> int:
-        """The first of so many sequences, once the group's window has room for them."""
-        while self.next_sequence + count - 1 > self.acknowledged + WINDOW:
-            self.freed.clear()
-            await self.freed.wait()
-        first = self.next_sequence
-        self.next_sequence += count
-        self.under_way[first] = None
-        return first
-
-    def give_back(self, first: int) -> None:
-        self.under_way.pop(first, None)
-        self.freed.set()
-
-
 class AsyncRaftClient:
     """Use it as a context manager; `stores` are some of the cluster's, by number."""
 
@@ -134,9 +62,9 @@ class AsyncRaftClient:
         self._loop = asyncio.get_running_loop()
         self._stores = Stores(environment, network, stores)
         self.admin = RaftAdmin(self._stores)
-        self._open: dict[tuple[int, bool, int], _Batch] = {}
-        self._unanswered: dict[_Batch, None] = {}
-        self._sessions: dict[int, _Session] = {}
+        self._open: dict[tuple[int, bool, int], Batch] = {}
+        self._unanswered: dict[Batch, None] = {}
+        self._sessions: dict[int, Session] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._waiting = 0
         self._is_learning = False
@@ -182,9 +110,9 @@ class AsyncRaftClient:
             or batch.size + len(command) > BATCH_BYTES_MAX
             or len(batch.commands) >= BATCH_COMMANDS_MAX
         ):
-            batch = self._open[key] = _Batch(self._loop.time() + timeout_ms / 1000)
-            self._used[group] = None
+            batch = self._open[key] = Batch(self._loop.time() + timeout_ms / 1000)
             self._unanswered[batch] = None
+            self._used[group] = None
             self._loop.call_soon(self._send, key, batch)
         future: asyncio.Future[bytes] = self._loop.create_future()
         batch.commands.append(command)
@@ -193,7 +121,7 @@ class AsyncRaftClient:
         self._waiting += 1
         return future
 
-    def _send(self, key: tuple[int, bool, int], batch: _Batch) -> None:
+    def _send(self, key: tuple[int, bool, int], batch: Batch) -> None:
         if self._open.get(key) is batch:
             del self._open[key]
         if self._is_closed:
@@ -210,7 +138,7 @@ class AsyncRaftClient:
             answer.add_done_callback(partial(self._answered_once, group, batch))
 
     def _attempt(
-        self, group: int, batch: _Batch, timeout_ms: int, session: _Session | None = None
+        self, group: int, batch: Batch, timeout_ms: int, session: Session | None = None
     ) -> "asyncio.Future[Payload]":
         batch.attempts += 1
         proposal = Proposal(
@@ -226,7 +154,7 @@ class AsyncRaftClient:
 
     # Without a session
 
-    def _answered_once(self, group: int, batch: _Batch, answer: "asyncio.Future[Payload]") -> None:
+    def _answered_once(self, group: int, batch: Batch, answer: "asyncio.Future[Payload]") -> None:
         if answer.cancelled() or self._is_closed:
             return
         error = answer.exception()
@@ -241,7 +169,7 @@ class AsyncRaftClient:
         else:
             raise error
 
-    async def _drive_once(self, group: int, batch: _Batch) -> None:
+    async def _drive_once(self, group: int, batch: Batch) -> None:
         """Try again what is known not to have been done."""
         pause_s = _PAUSE_FIRST_S
         while True:
@@ -270,7 +198,7 @@ class AsyncRaftClient:
 
     # With a session
 
-    async def _drive(self, group: int, batch: _Batch) -> None:
+    async def _drive(self, group: int, batch: Batch) -> None:
         try:
             error = await self._drive_in_session(group, batch)
         except RaftwoodError as failed:
@@ -278,11 +206,11 @@ class AsyncRaftClient:
         if error is not None:
             self._end(batch, error)
 
-    async def _drive_in_session(self, group: int, batch: _Batch) -> RaftwoodError | None:
+    async def _drive_in_session(self, group: int, batch: Batch) -> RaftwoodError | None:
         while True:
             session = self._sessions.get(group)
             if session is None:
-                session = self._sessions[group] = _Session()
+                session = self._sessions[group] = Session()
             batch.session = session.number or await self._register(group, session, batch.deadline)
             remaining_ms = max(0, self._remaining_ms(batch.deadline))
             async with within(remaining_ms, f"the wait for others of the session in group {group}"):
@@ -298,7 +226,7 @@ class AsyncRaftClient:
             finally:
                 session.give_back(batch.first_sequence)
 
-    async def _attempts(self, group: int, session: _Session, batch: _Batch) -> RaftwoodError | None:
+    async def _attempts(self, group: int, session: Session, batch: Batch) -> RaftwoodError | None:
         pause_s = _PAUSE_FIRST_S
         while True:
             remaining_ms = self._remaining_ms(batch.deadline)
@@ -315,7 +243,7 @@ class AsyncRaftClient:
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
 
-    async def _register(self, group: int, session: _Session, deadline: float) -> int:
+    async def _register(self, group: int, session: Session, deadline: float) -> int:
         """Many batches may wait for the same registration, each for its own time."""
         while not session.number:
             if session.registering is None or session.registering.done():
@@ -398,7 +326,7 @@ class AsyncRaftClient:
         finally:
             self._is_learning = False
 
-    def _succeed(self, batch: _Batch, answer: Payload, *, is_session: bool = False) -> None:
+    def _succeed(self, batch: Batch, answer: Payload, *, is_session: bool = False) -> None:
         try:
             results = decode_results(answer)
             if len(results) != len(batch.futures):
@@ -411,11 +339,11 @@ class AsyncRaftClient:
         self._forget_batch(batch)
         batch.succeed(results)
 
-    def _end(self, batch: _Batch, error: RaftwoodError) -> None:
+    def _end(self, batch: Batch, error: RaftwoodError) -> None:
         self._forget_batch(batch)
         batch.fail(error)
 
-    def _forget_batch(self, batch: _Batch) -> None:
+    def _forget_batch(self, batch: Batch) -> None:
         del self._unanswered[batch]
         self._waiting -= len(batch.futures)
 
