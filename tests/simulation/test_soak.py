@@ -17,6 +17,7 @@ from tests.soak.tallies import load
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "IMAGES", 3)
     monkeypatch.setattr(kinds, "FUZZ_INPUTS", 20)
+    monkeypatch.setattr(kinds, "HOSTS_FAULTS_S", 5.0)
 
 
 @pytest.mark.usefixtures("small")
@@ -36,6 +37,7 @@ def test_tallies_add_up_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
     assert more.counts["crash images: log"] == 9
     assert more.done == {
         "toy": [(0, 1)],
+        "hosts": [(0, 1)],
         "raft": [(0, 1)],
         "images": [(0, 3)],
         "fuzz": [(0, 3)],

@@ -17,6 +17,8 @@ from tests.soak.tallies import Tallies
 LONG_RUN: dict[str, float] = {
     "toy: simulated hours": 90,
     "toy: seeds run twice, hash equal": 500,
+    "raft hosts: simulated hours": 100,
+    "raft hosts: seeds run twice, hash equal": 300,
     "raft: sans-io events": 1_000_000_000,
     "crash images: log": 100_000,
     "crash images: folder": 100_000,

@@ -9,7 +9,7 @@ import msgspec
 
 from raftwood.simulation import fuzz
 from tests.fuzz_targets import TARGETS
-from tests.simulation.raft_hosts.cluster import run_hosts
+from tests.simulation.raft_hosts.cluster import choose_cluster, run_hosts
 from tests.simulation.raft_model.world import run as run_raft
 from tests.simulation.snapshot_images import SnapshotImages
 from tests.simulation.store_images import FolderImages, LogImages
@@ -20,6 +20,7 @@ TWICE_EVERY = 10
 IMAGES = 50
 FUZZ_INPUTS = 6_000
 RAFT_EVENTS = 40_000
+HOSTS_FAULTS_S = 120.0
 
 Counts = dict[str, float]
 
@@ -63,7 +64,7 @@ def _toy(seed: int) -> Counts:
 
 def _hosts(seed: int) -> Counts:
     twice = seed % TWICE_EVERY == 0
-    report = run_hosts(seed, twice=twice)
+    report = run_hosts(seed, choose_cluster(seed, faults_s=HOSTS_FAULTS_S), twice=twice)
     outcome = report.result
     runs = 2 if twice else 1
     return {

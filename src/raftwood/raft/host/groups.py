@@ -86,11 +86,18 @@ class Groups:
 
     async def serve(self, group: int) -> None:
         """Open the replica of a group, and let it take part."""
+        if group not in self._factories:
+            raise ShuttingDown(f"group {group} was stopped on store {self._own}")
         replica = await self._open_replica(group)
         if replica.storage.state.forced_voters:
-            await self._opener.force_members(replica)
-            replica.applier.machine.close()
+            try:
+                await self._opener.force_members(replica)
+            finally:
+                replica.applier.machine.close()
             replica = await self._open_replica(group)
+        if group not in self._factories or group in self._replicas:
+            replica.applier.machine.close()
+            raise ShuttingDown(f"group {group} was stopped on store {self._own} as it was opened")
         self._learn_addresses(replica.applier.addresses)
         self._replicas[group] = replica
         replica.is_serving = True

@@ -148,7 +148,9 @@ class AsyncRaftClient:
             batch.first_sequence,
             session.acknowledged if session is not None else 0,
         )
-        return self._stores.leader(group).call(PROPOSE, encode_proposal(proposal), timeout_ms)
+        batch.asked = self._stores.guess(group)
+        channel = self._stores.channel(batch.asked)
+        return channel.call(PROPOSE, encode_proposal(proposal), timeout_ms)
 
     # Without a session
 
@@ -159,10 +161,10 @@ class AsyncRaftClient:
         if error is None:
             self._succeed(batch, answer.result())
         elif isinstance(error, Unavailable | NotFound) and not isinstance(error, ConnectionLost):
-            self._note(group, error)
+            self._note(group, error, asked=batch.asked)
             self._run(self._drive_once(group, batch))
         elif isinstance(error, RaftwoodError):
-            self._note(group, error)
+            self._note(group, error, asked=batch.asked)
             self._end(batch, error)
         else:
             raise error
@@ -180,15 +182,15 @@ class AsyncRaftClient:
             try:
                 answer = self._attempt(group, batch, remaining_ms)
             except RaftwoodError as error:
-                self._note(group, error)  # nothing was sent
+                self._note(group, error, asked=batch.asked)  # nothing was sent
                 continue
             try:
                 self._succeed(batch, await answer)
             except ConnectionLost as error:
-                self._note(group, error)
+                self._note(group, error, asked=batch.asked)
                 self._end(batch, error)
             except (Unavailable, NotFound) as error:
-                self._note(group, error)
+                self._note(group, error, asked=batch.asked)
                 continue
             except RaftwoodError as error:
                 self._end(batch, error)
@@ -234,7 +236,7 @@ class AsyncRaftClient:
                 timeout_ms = min(remaining_ms, ATTEMPT_MS)
                 answer = await self._attempt(group, batch, timeout_ms, session)
             except (Unavailable, DeadlineExceeded, NotFound) as error:
-                self._note(group, error)
+                self._note(group, error, asked=batch.asked)
             else:
                 self._succeed(batch, answer, is_session=True)
                 return None
@@ -281,24 +283,25 @@ class AsyncRaftClient:
             remaining_ms = self._remaining_ms(deadline)
             if remaining_ms <= 0:
                 raise DeadlineExceeded(_silence(group))
+            asked = self._stores.guess(group)
             try:
-                channel = self._stores.leader(group)
+                channel = self._stores.channel(asked)
                 return bytes(await channel.call(method, request, min(remaining_ms, ATTEMPT_MS)))
             except (Unavailable, DeadlineExceeded, NotFound) as error:
-                self._note(group, error)
+                self._note(group, error, asked=asked)
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
 
     # Help
 
-    def _note(self, group: int, error: RaftwoodError) -> None:
+    def _note(self, group: int, error: RaftwoodError, *, asked: int) -> None:
         if isinstance(error, NotLeader):
-            self._stores.heard_of_leader(group, error.leader)
+            self._stores.heard_of_leader(group, error.leader, asked=asked)
             if error.leader and error.leader not in self._stores.known() and not self._is_learning:
                 self._is_learning = True
                 self._run(self._learn(group))
         elif not isinstance(error, Overloaded):
-            self._stores.try_another(group)
+            self._stores.try_another(group, asked=asked)
 
     async def _keep_learning(self) -> None:
         """Stores come and go: ask those that answer before they are all gone."""

@@ -9,7 +9,16 @@ from raftwood.raft.host.sessions import WINDOW
 class Batch:
     """Commands that travel together, and who waits for them."""
 
-    __slots__ = ("attempts", "commands", "deadline", "first_sequence", "futures", "session", "size")
+    __slots__ = (
+        "asked",
+        "attempts",
+        "commands",
+        "deadline",
+        "first_sequence",
+        "futures",
+        "session",
+        "size",
+    )
 
     def __init__(self, deadline: float) -> None:
         self.commands: list[bytes] = []
@@ -19,6 +28,8 @@ class Batch:
         self.session = 0
         self.first_sequence = 0
         self.attempts = 0
+        self.asked = 0
+        """The store of the last attempt."""
 
     def succeed(self, results: list[bytes | RaftwoodError]) -> None:
         for future, result in zip(self.futures, results, strict=True):
