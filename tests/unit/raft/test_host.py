@@ -433,3 +433,17 @@ def test_a_store_is_not_added_with_an_address_that_is_none() -> None:
     for wrong in ("store-four", "s4:", ":7000", "s4:70000"):
         with pytest.raises(InvalidInput, match="is no address"):
             change_from([MemberStep(MemberAction.ADD_VOTER, 4, wrong)], {}, [1, 2, 3])
+
+
+def test_a_store_that_cannot_tick_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader()
+
+        async def fail() -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(cluster.hosts[1]._transfer, "tick", fail)
+        await cluster.until(lambda: not cluster.machines[1].running, timeout_s=2)
+
+    run_cluster(scenario)

@@ -87,9 +87,12 @@ class Turns:
         try:
             work(*arguments)
         except Exception as error:
-            # Whatever it is, a replica's state in memory may no longer be what it promised.
-            _log.exception("a turn failed")
-            self._environment.end_process(f"the raft host cannot go on: {error!r}")
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Whatever it is, a replica's state in memory may no longer be what it promised."""
+        _log.error("a turn failed", exc_info=error)
+        self._environment.end_process(f"the raft host cannot go on: {error!r}")
 
     def _turn(self) -> None:
         self.turn_count += 1
