@@ -10,8 +10,9 @@ import pytest
 from tests.unit.raft import host_cluster
 from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, Lines, run_cluster, write
 
+from raftwood.base.errors import Unavailable
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
-from raftwood.raft.host.snapshots import ExtraFileList, SnapshotMeta
+from raftwood.raft.host.snapshots import ExtraFileList, SnapshotMeta, SnapshotReader
 from raftwood.raft.state_machine import Stopped
 
 
@@ -157,3 +158,37 @@ def test_a_snapshot_arrives_although_others_are_taken_faster_than_it_is_sent(
         await cluster.until(lambda: cluster.hosts[leader].status(GROUP).first_index > len(lines))
 
     run_cluster(scenario, settings=settings)
+
+
+def test_a_snapshot_that_is_removed_while_others_look_for_it_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        indexes = []
+        async with cluster.client() as client:
+            for start in range(0, 40, 20):
+                await write(client, 20, start=start)
+                await cluster.agree(1, 2, 3)
+                indexes.append(await cluster.hosts[1].snapshot(GROUP))
+        host = cluster.hosts[1]
+        files = host._snapshot_files
+        open_as_before = files.open
+
+        async def open_late(group: int, index: int) -> SnapshotReader:
+            if index == indexes[0]:
+                await host.compact(GROUP, indexes[1])
+            return await open_as_before(group, index)
+
+        monkeypatch.setattr(files, "open", open_late)
+        replica = host._replicas[GROUP]
+        host._chores.verify_snapshots(replica)
+        host._chores.verify_snapshots(replica)
+        assert len(host._chores._tasks) == 1, "once is enough"
+        with pytest.raises(Unavailable, match="removed meanwhile"):
+            await host.compact(GROUP, indexes[0])
+        await cluster.until(lambda: not host._chores._tasks)
+        assert host.halted() == {}
+        assert host.status(GROUP).snapshots == (indexes[1],)
+
+    run_cluster(scenario)

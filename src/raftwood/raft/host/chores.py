@@ -171,7 +171,13 @@ class Chores:
         """A snapshot was not taken by its receiver: it may be this store's copy that is bad."""
 
         async def verify() -> None:
-            with contextlib.suppress(RaftwoodError), self.halting(replica):
-                await self._snapshotting.verify(replica)
+            try:
+                with contextlib.suppress(RaftwoodError), self.halting(replica):
+                    await self._snapshotting.verify(replica)
+            finally:
+                replica.is_verifying = False
 
+        if replica.is_verifying:
+            return
+        replica.is_verifying = True
         self.run(verify(), f"verification of the snapshots of group {replica.group}")

@@ -78,6 +78,7 @@ class Replica:
         self.is_halted = False
         self.is_fetching = False
         self.is_saving = False
+        self.is_verifying = False
         self.is_installing = False
         """The state machine is not to be asked: a leader's snapshot takes its state's place."""
         self.restoring = asyncio.Lock()

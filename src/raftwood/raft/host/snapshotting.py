@@ -12,6 +12,7 @@ import msgspec
 from raftwood.base.errors import (
     NotFound,
     OutOfRange,
+    RaftwoodError,
     ShuttingDown,
     StoreDamaged,
     Unavailable,
@@ -55,14 +56,14 @@ class Snapshotting:
             if stored.group == group and stored.index not in listed:
                 await self._files.remove(group, stored.index)
         if listed:
-            storage.visible_snapshot = await self._snapshot(group, listed[0])
-            await self._recover_machine(group, applier, listed[-1], stopped)
+            storage.visible_snapshot = await self._snapshot(group, storage, listed[0])
+            await self._recover_machine(group, storage, applier, listed[-1], stopped)
 
     async def _recover_machine(
-        self, group: int, applier: Applier, index: int, stopped: Stopped
+        self, group: int, storage: GroupStorage, applier: Applier, index: int, stopped: Stopped
     ) -> None:
         """Put a snapshot's state into the state machine; `StoreDamaged` where it is bad."""
-        async with await self._open(group, index) as reader:
+        async with await self._open(group, storage, index) as reader:
             meta = reader.meta
             extra = await reader.extract_extra()
             await applier.machine.recover_from_snapshot(reader.chunks(), extra, stopped)
@@ -73,29 +74,27 @@ class Snapshotting:
         applier.applied, applier.applied_term = meta.index, meta.term
         applier.addresses.update(meta.addresses)
 
-    async def _snapshot(self, group: int, index: int) -> Snapshot:
-        async with await self._open(group, index) as reader:
+    async def _snapshot(self, group: int, storage: GroupStorage, index: int) -> Snapshot:
+        async with await self._open(group, storage, index) as reader:
             meta = reader.meta
         return Snapshot(meta.index, meta.term, meta.configuration)
 
-    async def _open(self, group: int, index: int) -> SnapshotReader:
+    async def _open(self, group: int, storage: GroupStorage, index: int) -> SnapshotReader:
         """A snapshot that the state lists; one that is not there is damage."""
         try:
             return await self._files.open(group, index)
         except NotFound as error:
-            raise StoreDamaged(f"a snapshot is missing: {error.message}") from error
+            raise _missing(storage, index, error) from error
 
     async def verify(self, replica: Replica) -> None:
         """Read all snapshots of a replica; `StoreDamaged` where one is bad or missing."""
         for index in replica.storage.state.snapshots:
-            async with await self._open(replica.group, index) as reader:
+            async with await self._open(replica.group, replica.storage, index) as reader:
                 try:
                     async for _ in reader.chunks():
                         pass
                 except NotFound as error:
-                    if index not in replica.storage.state.snapshots:
-                        return  # removed meanwhile, as it should be
-                    raise StoreDamaged(f"a snapshot is missing: {error.message}") from error
+                    raise _missing(replica.storage, index, error) from error
 
     # Taking
 
@@ -164,7 +163,7 @@ class Snapshotting:
         if not below:
             raise NotFound(f"group {group} has no snapshot at or below {up_to}: take one first")
         visible = below[-1]
-        snapshot = await self._snapshot(group, visible)
+        snapshot = await self._snapshot(group, storage, visible)
         if storage.state.snapshots != before:
             raise Unavailable(f"other snapshots came to group {group} meanwhile: try again")
         cut = visible if log_up_to is None else min(visible, log_up_to)
@@ -198,7 +197,7 @@ class Snapshotting:
         """A leader's snapshot has taken the place of the log: restore it, remove older ones."""
         group = replica.group
         await self._recover_machine(
-            group, replica.applier, snapshot.index, lambda: replica.is_halted
+            group, replica.storage, replica.applier, snapshot.index, lambda: replica.is_halted
         )
         replica.storage.visible_snapshot = snapshot
         for stored in self._files.stored():
@@ -219,3 +218,10 @@ class Snapshotting:
         self._log.write((State(replica.group, state.encoded()), *records), durable.set)
         replica.storage.state = state
         await durable.wait()
+
+
+def _missing(storage: GroupStorage, index: int, error: NotFound) -> RaftwoodError:
+    """What it means that a snapshot is not there: damage, unless it was removed meanwhile."""
+    if index in storage.state.snapshots:
+        return StoreDamaged(f"a snapshot is missing: {error.message}")
+    return Unavailable(f"a snapshot was removed meanwhile, try again: {error.message}")
