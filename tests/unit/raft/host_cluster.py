@@ -11,7 +11,7 @@ from raftwood.base.errors import Unavailable
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, Service
 from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import HostNetwork
+from raftwood.raft.host.protocol import OPERATOR_ROLE, HostNetwork
 from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.service import RaftService
@@ -21,9 +21,13 @@ from raftwood.simulation import Machine, Simulation, simulate
 
 GROUP = 1
 NETWORK = HostNetwork(
-    cluster="test", secret=Secret(b"of the stores" * 3), client_secret=Secret(b"of clients" * 3)
+    cluster="test",
+    secret=Secret(b"of the stores" * 3),
+    client_secret=Secret(b"of clients" * 3),
+    operator_secret=Secret(b"of operators" * 3),
 )
 CLIENT = ClientNetwork(cluster="test", secret=Secret(b"of clients" * 3))
+OPERATOR = ClientNetwork(cluster="test", secret=Secret(b"of operators" * 3), role=OPERATOR_ROLE)
 SETTINGS = RaftHostSettings(
     message_bytes_max=4 << 10,
     in_flight_bytes_max=8 << 10,
@@ -138,7 +142,7 @@ class Cluster:
 
     def client(self, *stores: int) -> AsyncRaftClient:
         addresses = {store: address(store) for store in stores or self.members}
-        return AsyncRaftClient(self.simulation.environment, CLIENT, addresses)
+        return AsyncRaftClient(self.simulation.environment, OPERATOR, addresses)
 
     def leader(self, group: int = GROUP) -> int:
         leading = [

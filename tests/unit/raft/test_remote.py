@@ -5,8 +5,9 @@ import asyncio
 import pytest
 from tests.unit.raft.host_cluster import CLIENT, GROUP, Cluster, address, run_cluster, write
 
-from raftwood.base.errors import DeadlineExceeded, NotLeader, Unavailable
+from raftwood.base.errors import DeadlineExceeded, NotLeader, PermissionDenied, Unavailable
 from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.discovery import discover
 
 
@@ -154,5 +155,23 @@ def test_late_words_of_a_store_do_not_displace_the_leader_that_was_found_meanwhi
             assert stores.guess(GROUP) == found
             stores.heard_of_leader(GROUP, silent, asked=found)
             assert stores.guess(GROUP) == silent
+
+    run_cluster(scenario)
+
+
+def test_a_client_may_look_at_a_group_and_not_change_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        addresses = {store: address(store) for store in (1, 2, 3)}
+        async with AsyncRaftClient(cluster.simulation.environment, CLIENT, addresses) as client:
+            assert (await client.admin.status(GROUP, store=leader)).leader == leader
+            remove = MemberStep(MemberAction.REMOVE, leader)
+            with pytest.raises(PermissionDenied):
+                await client.admin.change_members(GROUP, [remove])
+            with pytest.raises(PermissionDenied):
+                await client.admin.transfer(GROUP, leader % 3 + 1)
+            with pytest.raises(PermissionDenied):
+                await client.admin.snapshot(GROUP, store=leader)
 
     run_cluster(scenario)

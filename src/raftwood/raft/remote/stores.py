@@ -29,6 +29,8 @@ class ClientNetwork(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     secret: Secret
     name: str = "client"
+    role: str = CLIENT_ROLE
+    """A client's, or an operator's, with the secret of that role."""
     tls: ClientTls | None = None
     limits: ClientLimits = ClientLimits(
         connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
@@ -69,7 +71,7 @@ class Stores:
         host, port = split_address(address)
         credentials = ClientCredentials(
             cluster_id=network.cluster,
-            identity=Identity(role=CLIENT_ROLE, node_id=network.name),
+            identity=Identity(role=network.role, node_id=network.name),
             secret=network.secret,
             server=store_identity(store),
         )
