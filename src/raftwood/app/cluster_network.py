@@ -6,7 +6,7 @@ from raftwood.app.settings import Settings
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Secret as SecretSetting
 from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
-from raftwood.raft.host.protocol import HostNetwork
+from raftwood.raft.host.protocol import OPERATOR_ROLE, HostNetwork
 from raftwood.raft.remote.stores import ClientNetwork
 
 LISTEN_DEFAULT: Final = "127.0.0.1:7001"
@@ -18,6 +18,7 @@ def store_network(settings: Settings) -> HostNetwork:
         cluster=settings.cluster.name,
         secret=_secret("stores", settings.secrets.stores),
         client_secret=_secret("clients", settings.secrets.clients),
+        operator_secret=_secret("operators", settings.secrets.operators),
         tls=_client_tls(settings),
     )
 
@@ -27,6 +28,17 @@ def client_network(settings: Settings) -> ClientNetwork:
     return ClientNetwork(
         cluster=settings.cluster.name,
         secret=_secret("clients", settings.secrets.clients),
+        tls=_client_tls(settings),
+    )
+
+
+def operator_network(settings: Settings) -> ClientNetwork:
+    """As of a client, for somebody who may change the cluster."""
+    return ClientNetwork(
+        cluster=settings.cluster.name,
+        secret=_secret("operators", settings.secrets.operators),
+        role=OPERATOR_ROLE,
+        name="operator",
         tls=_client_tls(settings),
     )
 

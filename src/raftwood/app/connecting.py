@@ -3,14 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from raftwood.app.cluster_network import client_network
+from raftwood.app.cluster_network import client_network, operator_network
 from raftwood.app.groups import METASTORE_GROUP
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.discovery import discover
-from raftwood.raft.remote.stores import Stores
+from raftwood.raft.remote.stores import ClientNetwork, Stores
 
 
 @asynccontextmanager
@@ -18,8 +18,9 @@ async def connected_client(
     environment: Environment, settings: Settings, addresses: str | None
 ) -> AsyncIterator[AsyncRaftClient]:
     """A client of the cluster's groups."""
-    found = await find_stores(environment, settings, addresses)
-    async with AsyncRaftClient(environment, client_network(settings), found) as client:
+    network = client_network(settings)
+    found = await find_stores(environment, settings, addresses, network)
+    async with AsyncRaftClient(environment, network, found) as client:
         yield client
 
 
@@ -28,8 +29,9 @@ async def connected_stores(
     environment: Environment, settings: Settings, addresses: str | None
 ) -> AsyncIterator[Stores]:
     """Connections to the cluster's stores, for operators."""
-    found = await find_stores(environment, settings, addresses)
-    stores = Stores(environment, client_network(settings), found)
+    network = operator_network(settings)
+    found = await find_stores(environment, settings, addresses, network)
+    stores = Stores(environment, network, found)
     try:
         yield stores
     finally:
@@ -37,11 +39,14 @@ async def connected_stores(
 
 
 async def find_stores(
-    environment: Environment, settings: Settings, addresses: str | None
+    environment: Environment,
+    settings: Settings,
+    addresses: str | None,
+    network: ClientNetwork,
 ) -> dict[int, str]:
     """The cluster's stores by number; `addresses` as HOST:PORT[,HOST:PORT]."""
     given = [each.strip() for each in (addresses or "").split(",") if each.strip()]
     given = given or list(settings.cluster.addresses().values())
     if not given:
         raise InvalidInput("name some stores: --connect HOST:PORT, or cluster.members in the file")
-    return await discover(environment, client_network(settings), given, group=METASTORE_GROUP)
+    return await discover(environment, network, given, group=METASTORE_GROUP)

@@ -43,7 +43,7 @@ class StoreService:
             address=self._address,
             pid=os.getpid(),
             version=__version__,
-            groups=self._host.groups(),
+            groups=sorted({*self._host.groups(), *self._host.halted()}),
         )
 
     async def _render(self, _: Call, __: None) -> bytes:

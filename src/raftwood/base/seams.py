@@ -83,14 +83,14 @@ class KeyRange(msgspec.Struct, frozen=True):
     """Where to read on, if the limit left something out."""
 
 
-class Compare(msgspec.Struct, frozen=True, array_like=True):
+class Compare(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """True while the key's version is the one named; 0 stands for an absent key."""
 
     key: str
     version: int
 
 
-class SetKey(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class SetKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
     """Set a key, under a lease if one is given."""
 
     key: str
@@ -98,7 +98,7 @@ class SetKey(msgspec.Struct, frozen=True, array_like=True, tag=1):
     lease: int = 0
 
 
-class RemoveKey(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class RemoveKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
     """Remove a key, or nothing if there is none."""
 
     key: str

@@ -64,7 +64,7 @@ class NodeSettings(Section, frozen=True):
 
 
 class SecretSettings(Section, frozen=True):
-    """What proves that somebody belongs to the cluster; `raftwood config secret` makes both."""
+    """What proves that somebody belongs to the cluster; `raftwood config secret` makes them."""
 
     scope = "cluster"
 
@@ -73,6 +73,9 @@ class SecretSettings(Section, frozen=True):
     ] = Secret()
     clients: Annotated[
         Secret, Meta(description="Known to stores and clients: proves each to the other.")
+    ] = Secret()
+    operators: Annotated[
+        Secret, Meta(description="Known to stores and operators: who has it may change members.")
     ] = Secret()
 
 

@@ -1,4 +1,8 @@
-"""Commands and results of the metastore, as bytes: what a log keeps and a raft group agrees on."""
+"""Commands and results of the metastore, as bytes: what a log keeps and a raft group agrees on.
+
+A command with fields that are not known is refused: skipping them could fail on one replica and not
+on another, for how deep they may be nested depends on the stack.
+"""
 
 import msgspec
 
@@ -13,7 +17,7 @@ TRANSACTION_BYTES_MAX = 640 << 10
 TTL_MS_MAX = 24 * 3600 * 1000
 
 
-class Transact(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class Transact(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
     """Carry out one of two branches."""
 
     compares: tuple[Compare, ...]
@@ -21,25 +25,25 @@ class Transact(msgspec.Struct, frozen=True, array_like=True, tag=1):
     otherwise: tuple[KeyOperation, ...] = ()
 
 
-class GrantLease(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class GrantLease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
     """Begin a lease."""
 
     ttl_ms: int
 
 
-class KeepAlive(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class KeepAlive(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
     """Begin a lease's time anew."""
 
     lease: int
 
 
-class RevokeLease(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class RevokeLease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
     """End a lease and remove its keys."""
 
     lease: int
 
 
-class Tick(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class Tick(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
     """Time has passed: end the leases that are due."""
 
 

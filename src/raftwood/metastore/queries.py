@@ -85,7 +85,7 @@ def answer(state: MetaState, query: bytes) -> bytes:
     said: Answer | Failed
     try:
         said = _answer(state, _queries.decode(query))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         said = failed(InvalidInput(f"not a question to the metastore: {error}"))
     except RaftwoodError as error:
         said = failed(error)

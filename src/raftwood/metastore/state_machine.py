@@ -26,13 +26,13 @@ FORMAT_VERSION = 1
 _DAMAGED = "a snapshot of the metastore cannot be read: remove this replica and add it anew"
 
 
-class Carry(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class Carry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
     """A command of `metastore.commands`, encoded."""
 
     command: bytes
 
 
-class Advance(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class Advance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
     """Time went on; without effect where it is not what it was counted from any more."""
 
     before_ms: int

@@ -19,6 +19,7 @@ import psutil
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
+from raftwood.raft.host.protocol import OPERATOR_ROLE
 from raftwood.raft.host.status import GroupStatus
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.stores import ClientNetwork
@@ -28,7 +29,7 @@ STORES = (1, 2, 3)
 LOCAL = "127.0.0.1"
 START_S_MAX = 20.0
 _ENDED_S_MAX = 10.0
-CLIENT_NETWORK = ClientNetwork(cluster=CLUSTER, secret=CLIENT_SECRET)
+CLIENT_NETWORK = ClientNetwork(cluster=CLUSTER, secret=CLIENT_SECRET, role=OPERATOR_ROLE)
 
 
 class Node:

@@ -26,7 +26,7 @@ from tests.cluster.raft.ledger import Ledger
 
 CLUSTER = "faults"
 CLIENT_SECRET = Secret(b"client" * 6)
-NETWORK = HostNetwork(cluster=CLUSTER, secret=Secret(b"stores" * 6), client_secret=CLIENT_SECRET)
+NETWORK = HostNetwork(cluster=CLUSTER, secret=Secret(b"stores" * 6), operator_secret=CLIENT_SECRET)
 
 BUSY_GROUPS = (1, 2, 3)
 QUIET_GROUP = 4

@@ -12,6 +12,8 @@ from tests.cluster.raft.scene import ANSWER_S_MAX, Scene, scene
 from tests.components import NEW_MOUNTS
 from tests.running import run
 
+pytestmark = pytest.mark.slow
+
 _DISK_KIB = 8 << 10
 _FULL_S_MAX = 30.0
 """Until the segment that was ready when the disk filled up is full as well."""
@@ -127,7 +129,7 @@ def test_a_slow_disk_at_one_follower_does_not_slow_the_groups_down(tmp_path: Pat
         async with scene(tmp_path) as at:
             await at.cluster.let_lead(1)
             began = time.monotonic()
-            await at.load.for_a_while(2.0)
+            await at.load.for_a_while(1.5)
             healthy_s = at.load.median_s(began, time.monotonic())
             await at.cluster.nodes[3].stop()
             slow = injected(f"fdatasync:delay_enter={_SLOW_US}")
@@ -135,7 +137,7 @@ def test_a_slow_disk_at_one_follower_does_not_slow_the_groups_down(tmp_path: Pat
             await at.caught_up(3)
             await at.cluster.let_lead(1)
             began = time.monotonic()
-            await at.load.for_a_while(2.0)
+            await at.load.for_a_while(1.5)
             slowed_s = at.load.median_s(began, time.monotonic())
             print(f"p50 {healthy_s * 1000:.2f} ms, {slowed_s * 1000:.2f} with a slow follower")
             assert slowed_s < healthy_s * _SLOWER_MAX

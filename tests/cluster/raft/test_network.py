@@ -3,10 +3,14 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.raft.cluster import STORES
 from tests.cluster.raft.node import BUSY_GROUPS
 from tests.cluster.raft.scene import Scene, scene
 from tests.running import run
+
+pytestmark = pytest.mark.slow
 
 _LATENCY_S = 0.02
 
@@ -50,8 +54,7 @@ async def stall_one_link(at: Scene) -> None:
     at.proxies.stall(3, 1)
     at.proxies.stall(1, 3)
     await at.answered_again("stall between the leader and one follower", began)
-    before = {group: await at.cluster.leader(group) for group in BUSY_GROUPS}
-    await at.load.for_a_while(1.5)
+    await at.load.for_a_while(1.0)
     terms = {
         group: max(each.term for each in await at.cluster.statuses(group)) for group in BUSY_GROUPS
     }
@@ -59,23 +62,21 @@ async def stall_one_link(at: Scene) -> None:
     for group in BUSY_GROUPS:
         statuses = await at.cluster.statuses(group)
         assert max(each.term for each in statuses) <= terms[group] + 1, "elections without end"
-    print(f"leaders before {before}")
     await heal(at, 1)
 
 
 async def reset_connections(at: Scene) -> None:
-    for _ in range(3):
-        for store in STORES:
-            began = time.monotonic()
-            at.proxies.reset(store)
-            await at.answered_again(f"reset of all connections to store {store}", began)
+    for store in STORES:
+        began = time.monotonic()
+        at.proxies.reset(store)
+        await at.answered_again(f"reset of all connections to store {store}", began)
 
 
 async def slow_down(at: Scene) -> None:
     began = time.monotonic()
     at.proxies.latency_s = _LATENCY_S
     await at.answered_again("latency", began)
-    await at.load.for_a_while(1.0)
+    await at.load.for_a_while(0.5)
     at.proxies.latency_s = 0.0
 
 

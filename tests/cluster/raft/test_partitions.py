@@ -10,6 +10,8 @@ from tests.cluster.raft.namespaces import Namespaces
 from tests.cluster.raft.scene import scene
 from tests.running import run
 
+pytestmark = pytest.mark.slow
+
 _ALONE_S = 1.5
 
 

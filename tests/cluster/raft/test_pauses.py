@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.net import ClientLimits
@@ -16,6 +17,8 @@ from tests.cluster.raft.load import Writer
 from tests.cluster.raft.node import BUSY_GROUPS, HAND_OVER_MS
 from tests.cluster.raft.scene import Scene, scene
 from tests.running import run
+
+pytestmark = pytest.mark.slow
 
 PAUSE_S = 5.0
 HAND_OVER_S_MAX = 1.0

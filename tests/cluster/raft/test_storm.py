@@ -10,7 +10,7 @@ from tests.cluster.raft.cluster import STORES
 from tests.cluster.raft.scene import ANSWER_S_MAX, Scene, scene
 from tests.running import run
 
-STORM_S = 6.0
+STORM_S = 5.0
 _QUIET_S_MAX = 0.4
 
 

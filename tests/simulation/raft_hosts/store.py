@@ -11,7 +11,7 @@ from raftwood.base.errors import DiskFull, StoreError, StoreLocked
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, ServerLimits, Service
 from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import HostNetwork
+from raftwood.raft.host.protocol import OPERATOR_ROLE, HostNetwork
 from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.remote.service import RaftService
 from raftwood.raft.remote.stores import ClientNetwork
@@ -24,10 +24,12 @@ GROUPS = (1, 2, 3, 4)
 NETWORK = HostNetwork(
     cluster=CLUSTER,
     secret=Secret(b"the secret that only the stores know"),
-    client_secret=Secret(b"the secret that the clients know too"),
+    operator_secret=Secret(b"the secret that the operators know too"),
 )
 CLIENT_NETWORK = ClientNetwork(
-    cluster=CLUSTER, secret=Secret(b"the secret that the clients know too")
+    cluster=CLUSTER,
+    secret=Secret(b"the secret that the operators know too"),
+    role=OPERATOR_ROLE,
 )
 SERVER_LIMITS = ServerLimits(
     handshake_timeout_ms=2_000, ping_interval_ms=4_000, ping_timeout_ms=2_000

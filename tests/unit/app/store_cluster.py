@@ -18,6 +18,7 @@ SECRETS = b"""
 [secrets]
 stores = "known to the stores alone"
 clients = "known to stores and clients"
+operators = "known to those who operate them"
 """
 
 

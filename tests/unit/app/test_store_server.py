@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
 
+from raftwood.app.cluster_network import client_network
 from raftwood.app.connecting import find_stores
 from raftwood.app.groups import METASTORE_GROUP
 from raftwood.app.operating import (
@@ -186,7 +187,8 @@ def test_who_does_not_know_the_secret_is_not_let_in() -> None:
         settings = settings_of(1)
         wrong = SecretSettings(clients=Secret("what somebody made up"))
         with pytest.raises(Unauthenticated, match="secret"):
-            await find_stores(cluster.environment, replace(settings, secrets=wrong), None)
+            network = client_network(replace(settings, secrets=wrong))
+            await find_stores(cluster.environment, settings, None, network)
 
     run_stores(scenario)
 

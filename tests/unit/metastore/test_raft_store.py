@@ -246,6 +246,40 @@ def test_what_is_no_snapshot_is_refused(data: bytes, error: type[Exception]) -> 
     run(main())
 
 
+DEEP = b"\x91" * 100_000
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x93\x01\xc4\x00" + DEEP,
+        b"\x94\x02\x00\x01" + DEEP,
+        *(
+            b"\x92\x01\xc5\xff\xff" + (command + DEEP)[: (1 << 16) - 1]
+            for command in (
+                b"\x92\x05",
+                b"\x93\x02\x05",
+                b"\x95\x01\x90\x90\x90",
+                b"\x94\x01\x91\x93\xa1k\x00",
+                b"\x94\x01\x90\x91\x95\x01\xa1k\xc4\x00\x00",
+                b"\x94\x01\x90\x91\x93\x02\xa1k",
+            )
+        ),
+    ],
+)
+def test_a_command_that_is_nested_too_deeply_is_an_error_and_ends_no_replica(
+    payload: bytes,
+) -> None:
+    (result,) = _apply(MetaStateMachine(), payload)
+    with pytest.raises(InvalidInput, match="not a command"):
+        commands.decode_result(result)
+
+
+def test_a_question_that_is_nested_too_deeply_is_answered_with_an_error() -> None:
+    with pytest.raises(InvalidInput, match="not a question"):
+        queries.decode_answer(MetaStateMachine().lookup(b"\x92\x04" + DEEP), queries.Found)
+
+
 def test_what_is_no_command_or_question_is_answered_with_an_error() -> None:
     machine = MetaStateMachine()
     for payload in (b"", b"?", b"\x93\x01\xa1\xff\x00", encode_command(commands.KeepAlive(3))[:-1]):

@@ -11,7 +11,7 @@ from raftwood.base.errors import Unavailable
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, Service
 from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import HostNetwork
+from raftwood.raft.host.protocol import OPERATOR_ROLE, HostNetwork
 from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.service import RaftService
@@ -21,9 +21,13 @@ from raftwood.simulation import Machine, Simulation, simulate
 
 GROUP = 1
 NETWORK = HostNetwork(
-    cluster="test", secret=Secret(b"of the stores" * 3), client_secret=Secret(b"of clients" * 3)
+    cluster="test",
+    secret=Secret(b"of the stores" * 3),
+    client_secret=Secret(b"of clients" * 3),
+    operator_secret=Secret(b"of operators" * 3),
 )
 CLIENT = ClientNetwork(cluster="test", secret=Secret(b"of clients" * 3))
+OPERATOR = ClientNetwork(cluster="test", secret=Secret(b"of operators" * 3), role=OPERATOR_ROLE)
 SETTINGS = RaftHostSettings(
     message_bytes_max=4 << 10,
     in_flight_bytes_max=8 << 10,
@@ -95,6 +99,8 @@ class Cluster:
         self.machines: dict[int, Machine] = {}
         self.folders: dict[int, str] = {}
         """Where not the usual one: a store whose disk was wiped has an empty folder."""
+        self.names: dict[int, str] = {}
+        """Of machines, where not the usual ones."""
 
     def start(self, *stores: int, joins: bool = False) -> None:
         for store in stores:
@@ -124,7 +130,7 @@ class Cluster:
                 async with Server(
                     service, NETWORK.server_credentials(store), environment.random
                 ) as server:
-                    await server.listen(f"s{store}", 7000)
+                    await server.listen(self.names.get(store, f"s{store}"), 7000)
                     for group in self.groups:
                         members = None if joins else self.members
                         await host.start_group(group, Lines, members=members)
@@ -136,7 +142,7 @@ class Cluster:
 
     def client(self, *stores: int) -> AsyncRaftClient:
         addresses = {store: address(store) for store in stores or self.members}
-        return AsyncRaftClient(self.simulation.environment, CLIENT, addresses)
+        return AsyncRaftClient(self.simulation.environment, OPERATOR, addresses)
 
     def leader(self, group: int = GROUP) -> int:
         leading = [

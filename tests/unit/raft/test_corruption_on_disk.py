@@ -22,7 +22,7 @@ from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.service import RaftService
 
 _SETTINGS = msgspec.structs.replace(
-    SETTINGS, tick_ms=20, snapshot_entries=60, snapshot_entries_kept=20
+    SETTINGS, tick_ms=50, snapshot_entries=60, snapshot_entries_kept=20
 )
 _LOG_SETTINGS = LogSettings(
     segment_bytes=64 << 10, flush_bytes_max=8 << 10, pending_bytes_max=64 << 10, cache_bytes_max=0
@@ -71,8 +71,11 @@ class RealStores:
         await self.hosts.pop(store).close()
 
     def lines(self, store: int) -> list[bytes]:
-        host = self.hosts[store]
-        return msgspec.msgpack.decode(host.stale_read(GROUP, b"all"), type=list[bytes])
+        try:
+            answer = self.hosts[store].stale_read(GROUP, b"all")
+        except Unavailable:
+            return []  # it is being restored
+        return msgspec.msgpack.decode(answer, type=list[bytes])
 
     async def until(self, is_true: Callable[[], bool]) -> None:
         for _ in range(1_500):

@@ -7,7 +7,13 @@ import pytest
 from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
 
 from raftwood.base.errors import NotFound, OutOfRange
+from raftwood.raft.core import Message, MessageKind
 from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.host.protocol import Introduction, store_identity
+from raftwood.raft.host.runs import RunBook
+from raftwood.raft.host.wire import encode_frames
+from raftwood.raft.remote import service
+from raftwood.raft.remote.protocol import REGISTER, encode_register_request
 
 
 def _numbered(count: int) -> list[bytes]:
@@ -322,3 +328,102 @@ def test_a_session_that_ended_is_replaced_by_a_new_one() -> None:
         assert await cluster.agree(1, 2, 3) == _numbered(10)
 
     run_cluster(scenario, settings=settings)
+
+
+def test_a_second_store_with_the_same_number_does_not_silence_the_first() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            leader = await cluster.wait_for_leader()
+            copied = next(store for store in (1, 2, 3) if store != leader)
+            impostor = cluster.simulation.add_node("impostor")
+            copy = Cluster(cluster.simulation)
+            copy.machines[copied], copy.names[copied] = impostor, "impostor"
+            copy.start(copied)
+            await asyncio.sleep(5)
+            third = next(store for store in (1, 2, 3) if store not in (leader, copied))
+            cluster.machines[third].kill()
+            await write(client, 10, start=10)
+            impostor.kill()
+            cluster.start(third)
+        assert await cluster.agree(1, 2, 3) == _numbered(20)
+
+    run_cluster(scenario)
+
+
+def test_a_learner_that_starts_anew_in_a_sleeping_group_hears_of_its_leader() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            cluster.start(4, joins=True)
+            step = MemberStep(MemberAction.ADD_LEARNER, 4, address(4))
+            await client.admin.change_members(GROUP, [step])
+            await cluster.agree(1, 2, 3, 4)
+            await cluster.until(
+                lambda: all(host.status(GROUP).is_asleep for host in cluster.hosts.values())
+            )
+            cluster.machines[4].kill()
+            cluster.start(4, joins=True)
+            await cluster.until(lambda: cluster.has_group(4))
+            assert await cluster.hosts[4].read(GROUP, b"count", timeout_ms=3_000) == b"10"
+
+    run_cluster(scenario)
+
+
+def test_a_new_session_takes_the_place_of_one_that_nobody_uses_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "SESSIONS_MAX", 20)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            for number in range(20):
+                request = encode_register_request(GROUP, number.to_bytes(16, "little"))
+                await client._ask(GROUP, REGISTER, request, cluster.simulation.now + 30)
+            await asyncio.sleep(90)
+            await write(client, 1)
+        leader = await cluster.wait_for_leader()
+        assert cluster.hosts[leader].status(GROUP).sessions == 20
+
+    run_cluster(scenario)
+
+
+def test_what_comes_on_a_connection_without_an_introduction_is_not_heard() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+        leader = await cluster.wait_for_leader()
+        host = cluster.hosts[next(store for store in (1, 2, 3) if store != leader)]
+        term = host.status(GROUP).term
+        heartbeat = Message(MessageKind.HEARTBEAT, host.id, leader, term + 1)
+        ((piece,),) = encode_frames([(GROUP, heartbeat, RunBook())])
+        frame = bytes(piece)
+        host._incoming._on_frame(store_identity(leader), frame)
+        assert host.status(GROUP).term == term
+        peer = host._peers.get(leader)
+        assert peer is not None
+        assert peer.voice is not None
+        host._incoming._on_frame(peer.voice, frame)
+        assert host.status(GROUP).term == term + 1
+
+    run_cluster(scenario)
+
+
+def test_a_stranger_with_another_folder_than_before_is_refused_when_its_address_comes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader()
+        host = cluster.hosts[1]
+        host._book.admit(4, "the folder of before")
+        introduction = Introduction("another folder", 7, "")
+        stranger = store_identity(4)
+        host._incoming._on_introduction(stranger, msgspec.msgpack.encode(introduction))
+        host._set_addresses({4: address(4)})
+        assert not host._peers.heard(stranger)
+        assert cluster.machines[1].running
+
+    run_cluster(scenario)

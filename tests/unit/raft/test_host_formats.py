@@ -12,7 +12,7 @@ from raftwood.raft.host.group_state import (
     membership_of,
 )
 from raftwood.raft.host.runs import EncodedRun, RunBook, decode_run, encode_run
-from raftwood.raft.host.wire import SENT_KINDS, decode_frame, encode_frames
+from raftwood.raft.host.wire import SENT_KINDS, TERM_MAX, decode_frame, encode_frames
 
 
 def _encode(messages: list[tuple[int, Message, RunBook]]) -> bytes:
@@ -90,6 +90,24 @@ def test_a_frame_cut_anywhere_is_refused() -> None:
     for end in range(len(frame)):
         with pytest.raises(ProtocolError):
             decode_frame(frame[:end], target=2)
+
+
+@pytest.mark.parametrize("kind", sorted(SENT_KINDS))
+def test_a_message_is_of_a_term_that_a_group_can_reach(kind: MessageKind) -> None:
+    for term in (0, TERM_MAX + 1):
+        frame = _encode([(1, Message(kind, 2, 1, term), RunBook())])
+        if term == 0 and kind in (MessageKind.READ_INDEX, MessageKind.TRANSFER_LEADER):
+            decode_frame(frame, target=2)
+            continue
+        with pytest.raises(ProtocolError, match=f"of term {term}"):
+            decode_frame(frame, target=2)
+
+
+@pytest.mark.parametrize("term", [0, 5])
+def test_entries_are_not_of_a_later_term_than_their_message(term: int) -> None:
+    append = Message(MessageKind.APPEND, 2, 1, 4, 3, 7, _entries(8, 2, term=term), 6)
+    with pytest.raises(ProtocolError, match=f"of term {term}"):
+        decode_frame(_encode([(1, append, RunBook())]), target=2)
 
 
 def test_a_state_comes_back_and_a_newer_one_is_refused() -> None:

@@ -82,6 +82,7 @@ async def _come_and_leave(cluster: Cluster, store: int) -> None:
 
 async def _add(cluster: Cluster, *stores: int) -> None:
     cluster.start(*stores, joins=True)
+    await cluster.until(lambda: _leads(cluster, 1))
     async with cluster.client(1) as client:
         for store in stores:
             for action in (MemberAction.ADD_LEARNER, MemberAction.ADD_VOTER):

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 from tests.unit.raft.host_cluster import CLIENT, GROUP, Cluster, address, run_cluster, write
 
-from raftwood.base.errors import DeadlineExceeded, NotLeader, Unavailable
+from raftwood.base.errors import DeadlineExceeded, NotLeader, PermissionDenied, Unavailable
 from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.discovery import discover
 
 
@@ -134,5 +135,43 @@ def test_a_command_without_a_session_finds_the_stores_that_have_the_group() -> N
             client._stores._leaders[GROUP] = 4
             answer = client.propose(GROUP, b"line", timeout_ms=10_000, exactly_once=False)
             assert await answer == b"1"
+
+    run_cluster(scenario)
+
+
+def test_late_words_of_a_store_do_not_displace_the_leader_that_was_found_meanwhile() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 20)
+            stores = client._stores
+            silent = stores.guess(GROUP)
+            stores.try_another(GROUP, asked=silent)
+            found = stores.guess(GROUP)
+            assert found != silent
+            # Two commands were on their way to the silent store; the second one is told later.
+            stores.try_another(GROUP, asked=silent)
+            stores.heard_of_leader(GROUP, silent, asked=silent)
+            assert stores.guess(GROUP) == found
+            stores.heard_of_leader(GROUP, silent, asked=found)
+            assert stores.guess(GROUP) == silent
+
+    run_cluster(scenario)
+
+
+def test_a_client_may_look_at_a_group_and_not_change_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        addresses = {store: address(store) for store in (1, 2, 3)}
+        async with AsyncRaftClient(cluster.simulation.environment, CLIENT, addresses) as client:
+            assert (await client.admin.status(GROUP, store=leader)).leader == leader
+            remove = MemberStep(MemberAction.REMOVE, leader)
+            with pytest.raises(PermissionDenied):
+                await client.admin.change_members(GROUP, [remove])
+            with pytest.raises(PermissionDenied):
+                await client.admin.transfer(GROUP, leader % 3 + 1)
+            with pytest.raises(PermissionDenied):
+                await client.admin.snapshot(GROUP, store=leader)
 
     run_cluster(scenario)

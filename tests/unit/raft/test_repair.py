@@ -12,7 +12,15 @@ from tests.unit.raft.damage import (
     snapshots_of,
     wait_repaired,
 )
-from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
+from tests.unit.raft.host_cluster import (
+    GROUP,
+    SETTINGS,
+    Cluster,
+    Lines,
+    address,
+    run_cluster,
+    write,
+)
 
 from raftwood.base.errors import StoreDamaged, Unavailable
 from raftwood.disk.segment_log.format import FLUSH_MAGIC
@@ -294,3 +302,46 @@ def test_a_leader_that_is_damaged_in_its_sleep_is_replaced_and_repaired() -> Non
         assert await cluster.agree(1, 2, 3) == _numbered(400)
 
     run_cluster(scenario, settings=settings)
+
+
+def test_a_group_may_be_stopped_and_started_again_in_the_middle_of_its_repair() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        store = await _damaged_follower(cluster)
+        cluster.start(store)
+        await cluster.until(lambda: store in cluster.hosts and bool(cluster.hosts[store].halted()))
+        host = cluster.hosts[store]
+        for pause_ms in (1, 5, 10, 20, 50, 100, 200, 400):
+            await asyncio.sleep(pause_ms / 1000)
+            await host.stop_group(GROUP)
+            assert GROUP not in host.halted()
+            await host.start_group(GROUP, Lines, members=cluster.members)
+        await wait_repaired(cluster, store)
+        assert await cluster.agree(1, 2, 3) == _numbered(100)
+
+    for seed in range(1, 5):
+        run_cluster(scenario, seed=seed)
+
+
+def test_two_damaged_stores_of_five_are_repaired_at_the_same_time() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(*cluster.members)
+        async with cluster.client() as client:
+            await write(client, 100)
+            await cluster.agree(*cluster.members)
+            await _snapshot_everywhere(cluster)
+            leader = await cluster.wait_for_leader()
+            damaged = [store for store in cluster.members if store != leader][:2]
+            await cluster.stop(*damaged)
+            for store in damaged:
+                machine = cluster.machines[store]
+                flip(machine, snapshots_of(machine)[0], share=0.6)
+            cluster.start(*damaged)
+            await write(client, 20, start=100)
+            for store in damaged:
+                await wait_repaired(cluster, store)
+        assert await cluster.agree(*cluster.members) == _numbered(120)
+        leader = await cluster.wait_for_leader()
+        assert cluster.hosts[leader].status(GROUP).voters == (1, 2, 3, 4, 5)
+
+    for seed in range(1, 4):
+        run_cluster(scenario, seed=seed, members=(1, 2, 3, 4, 5))

@@ -5,18 +5,21 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tests.unit.raft.host_cluster import Cluster, address, run_cluster, write
+from tests.running import run
+from tests.unit.raft.host_cluster import NETWORK, Cluster, Lines, address, run_cluster, write
 
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.errors import UnsupportedVersion
 from raftwood.base.files import Operation, perform
 from raftwood.disk import folder as folder_format
+from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import State
 from raftwood.disk.segment_log import format as log_format
 from raftwood.disk.store import Store
 from raftwood.raft.core import ConfState
 from raftwood.raft.host.group_state import STATE_VERSION, first_state
+from raftwood.raft.host.host import Host
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.raft.host.snapshots import ExtraFileList, SnapshotFiles, SnapshotMeta
 from raftwood.raft.host.snapshots import container as snapshot_format
@@ -176,3 +179,27 @@ def test_what_a_newer_version_wrote_is_refused(what: str, monkeypatch: pytest.Mo
         assert "newer" in errors[0].message or "wrote it" in errors[0].message
 
     run_cluster(scenario)
+
+
+def test_a_folder_of_version_1_on_a_real_disk_is_opened(tmp_path: Path) -> None:
+    for place, data in _old_store(1).items():
+        path = tmp_path / "store" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    members = {store: f"127.0.0.1:{store}" for store in (1, 2, 3)}
+
+    async def main() -> None:
+        with real_environment() as environment:
+            host = await Host.open(
+                environment, str(tmp_path / "store"), cluster="test", store=1, network=NETWORK
+            )
+            try:
+                await host.start_group(1, Lines, members=members)
+                # What is known to be committed is applied; the rest waits for a quorum.
+                assert host.stale_read(1, b"count") == b"55"
+                assert host.status(1).last_index == 60
+                assert host.status(1).voters == (1, 2, 3)
+            finally:
+                await host.close()
+
+    run(main())

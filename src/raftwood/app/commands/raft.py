@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from raftwood.app.commands.raft_recover import app as recover
 from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.connecting import connected_stores
 from raftwood.app.event_loop import run
@@ -26,6 +27,7 @@ from raftwood.raft.remote.admin import RaftAdmin
 from raftwood.raft.remote.stores import Stores
 
 app = App(name="raft", help_format="plaintext")
+app.command(recover)
 
 _Connect = Annotated[
     str | None,
@@ -45,6 +47,7 @@ _STATUS = {
     "first_index": "first",
     "waiting_bytes": "waiting bytes",
     "sessions": "sessions",
+    "problem": "problem",
     "pid": "pid",
     "version": "version",
 }

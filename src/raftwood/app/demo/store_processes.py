@@ -38,6 +38,7 @@ members = [{members}]
 [secrets]
 stores = "{secrets.token_urlsafe(32)}"
 clients = "{secrets.token_urlsafe(32)}"
+operators = "{secrets.token_urlsafe(32)}"
 
 [raft]
 snapshot_entries = {_SNAPSHOT_ENTRIES}

@@ -8,13 +8,23 @@ from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import Conflict, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import (
+    Conflict,
+    DiskFull,
+    Overloaded,
+    RaftwoodError,
+    StoreDamaged,
+    UnsupportedVersion,
+)
+from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import SegmentLog, State
 
 HOST_GROUP: Final = (1 << 63) - 1
 """The log's group for the host's own record."""
 GROUP_MAX: Final = (1 << 62) - 1
 BOOK_VERSION: Final = 1
+
+_log = get_logger("raft")
 
 
 class _Book(msgspec.Struct, frozen=True, array_like=True):
@@ -24,7 +34,7 @@ class _Book(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoreBook:
-    """Kept in the log; each change is durable before it counts."""
+    """Kept in the log, before whatever is written on the word of a store that it tells of."""
 
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
@@ -34,16 +44,25 @@ class StoreBook:
         self._incarnations: dict[int, str] = book.incarnations
 
     def set_addresses(self, addresses: dict[int, str]) -> None:
+        """Note addresses; for the time being only in memory where the log has no room."""
         if any(self.addresses.get(store) != address for store, address in addresses.items()):
             self.addresses |= addresses
-            self._save()
+            try:
+                self._save()
+            except (DiskFull, Overloaded) as error:
+                # The groups' own logs and snapshots tell them again at the next start.
+                _log.warning("addresses not stored", reason=error.message)
 
     def admit(self, store: int, incarnation: str) -> None:
         """Note a store's folder at the first contact; `Conflict` for another one later."""
         known = self._incarnations.get(store)
         if known is None:
             self._incarnations[store] = incarnation
-            self._save()
+            try:
+                self._save()
+            except RaftwoodError:
+                del self._incarnations[store]  # it is refused now, and comes again
+                raise
         elif known != incarnation:
             raise Conflict(
                 f"store {store} comes with another data folder than before: a store that has lost "

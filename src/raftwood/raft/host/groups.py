@@ -1,6 +1,8 @@
 """The groups of a host: started, repaired where their data is bad, stopped and removed."""
 
+import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from raftwood.base.errors import (
     AlreadyExists,
@@ -21,6 +23,8 @@ from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.raft.host.turns import Turns
 from raftwood.raft.state_machine import StateMachine
+
+REMOVAL_PAUSE_S: Final = 1.0
 
 _log = get_logger("raft")
 
@@ -82,11 +86,18 @@ class Groups:
 
     async def serve(self, group: int) -> None:
         """Open the replica of a group, and let it take part."""
+        if group not in self._factories:
+            raise ShuttingDown(f"group {group} was stopped on store {self._own}")
         replica = await self._open_replica(group)
         if replica.storage.state.forced_voters:
-            await self._opener.force_members(replica)
-            replica.applier.machine.close()
+            try:
+                await self._opener.force_members(replica)
+            finally:
+                replica.applier.machine.close()
             replica = await self._open_replica(group)
+        if group not in self._factories or group in self._replicas:
+            replica.applier.machine.close()
+            raise ShuttingDown(f"group {group} was stopped on store {self._own} as it was opened")
         self._learn_addresses(replica.applier.addresses)
         self._replicas[group] = replica
         replica.is_serving = True
@@ -130,14 +141,33 @@ class Groups:
         """Drop a replica that its group has removed, and its data; only term and vote are kept."""
         replica = self.get(group)
         self._stop(replica)
-        await self._opener.forget(group, replica.storage.state, is_removed=True)
+        await self._drop(replica)
+
+    async def _drop(self, replica: Replica) -> None:
+        group = replica.group
+        known = self._opener.state_of(group)
+        if known is None or not known.is_removed:
+            await self._opener.forget(group, replica.storage.state, is_removed=True)
         await self._snapshot_files.remove_group(group)
         _log.info("replica removed", group=group)
 
     def leave(self, replica: Replica) -> None:
         """The group has removed this store: from now on it acknowledges nothing."""
         replica.is_serving = False
-        self._chores.run(self.remove(replica.group), "removal of a replica")
+        self._chores.run(self._leave(replica), "removal of a replica")
+
+    async def _leave(self, replica: Replica) -> None:
+        group = replica.group
+        if self._replicas.get(group) is replica:
+            self._stop(replica)
+        # Until it is noted, or somebody starts the group again, which is told the same then.
+        while group not in self._factories and not self._is_closing():
+            try:
+                await self._drop(replica)
+                return
+            except RaftwoodError as error:
+                _log.warning("replica not removed yet", group=group, reason=error.message)
+                await asyncio.sleep(REMOVAL_PAUSE_S)
 
     def on_damage(self, replica: Replica, error: StoreDamaged) -> None:
         if self._replicas.get(replica.group) is replica and not self._is_closing():

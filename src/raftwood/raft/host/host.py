@@ -148,7 +148,7 @@ class Host:
             snapshot_files,
             own=self.id,
             running=self._replicas.get,
-            start=self._serve,
+            start=lambda group: self._groups.serve(group),  # noqa: PLW0108 (it is made below)
             run=self._chores.run,
         )
         self._groups = Groups(
@@ -450,9 +450,6 @@ class Host:
 
     def _replica(self, group: int) -> Replica:
         return self._groups.get(group)
-
-    async def _serve(self, group: int) -> None:
-        await self._groups.serve(group)
 
     def _leave(self, replica: Replica) -> None:
         self._groups.leave(replica)

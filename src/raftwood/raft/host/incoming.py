@@ -5,7 +5,13 @@ from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import ProtocolError, StoreDamaged
+from raftwood.base.errors import (
+    DiskFull,
+    Overloaded,
+    ProtocolError,
+    RaftwoodError,
+    StoreDamaged,
+)
 from raftwood.base.logs import get_logger
 from raftwood.net import Identity, Payload, Service
 from raftwood.raft.core import MessageKind
@@ -61,7 +67,7 @@ class Incoming:
         self._turns = turns
         self._leave = on_removed
         self._on_damage = on_damage
-        self._strangers: dict[int, Introduction] = {}
+        self._strangers: dict[int, tuple[Identity, Introduction]] = {}
         """Stores that introduced themselves before this one was told of them."""
 
     def register(self, service: Service) -> None:
@@ -73,9 +79,9 @@ class Incoming:
         service.one_way(ASK_MEMBERSHIP, self._on_question)
 
     def _on_frame(self, peer: Identity, payload: Payload) -> None:
-        store = store_of(peer)
-        if not self._peers.heard(store):
+        if not self._peers.heard(peer):
             return
+        store = store_of(peer)
         replicas = self._replicas
         mark = self._turns.mark
         for group, message, runs in decode_frame(payload, target=self._own):
@@ -112,7 +118,7 @@ class Incoming:
     def _on_question(self, peer: Identity, payload: Payload) -> None:
         """A store that finds itself in no membership asks the leader whether that is so."""
         store = store_of(peer)
-        if not self._peers.heard(store) or len(payload) != GROUP_BYTES:
+        if not self._peers.heard(peer) or len(payload) != GROUP_BYTES:
             return
         replica = self._replicas.get(int.from_bytes(payload, "little"))
         if replica is not None and replica.is_serving:
@@ -145,7 +151,7 @@ class Incoming:
         if (
             replica is not None
             and replica.is_serving
-            and self._peers.heard(store)
+            and self._peers.heard(peer)
             and not replica.has_given_up(store)
             and replica.is_removed_by(term=said.term, applied=said.applied)
         ):
@@ -161,35 +167,53 @@ class Incoming:
             # It leads a group that this store is to join.
             self._peers.set_address(store, introduction.address)
         if store in self._peers:
-            self._admit(store, introduction)
+            self._admit(peer, introduction)
         elif len(self._strangers) < STRANGERS_MAX:
-            self._strangers[store] = introduction
+            self._strangers[store] = peer, introduction
 
     def meet(self, stores: Iterable[int]) -> None:
         """The addresses of stores became known: some of them have introduced themselves already."""
         for store in stores:
-            introduction = self._strangers.pop(store, None)
-            if introduction is not None and store in self._peers:
-                self._admit(store, introduction)
+            if store in self._peers and store in self._strangers:
+                try:
+                    self._admit(*self._strangers[store])
+                except (DiskFull, Overloaded):
+                    continue  # it pings, and is asked in again then
+                except RaftwoodError as error:
+                    _log.warning("refused a store", store=store, reason=error.message)
+                del self._strangers[store]
 
-    def _admit(self, store: int, introduction: Introduction) -> None:
+    def _admit(self, peer: Identity, introduction: Introduction) -> None:
+        store = store_of(peer)
         known = self._peers.get(store)
         if known is None:
             return
-        before, known.epoch = known.epoch, None
+        # What is refused here ends the connection, and is no word of the store that is known.
         self._book.admit(store, introduction.incarnation)
-        known.epoch = introduction.epoch
-        self._peers.heard(store)
-        if before is not None and before != introduction.epoch:
-            # It has started anew, and leads nothing any more.
-            self.wake_groups_of(store)
+        before, known.epoch = known.epoch, introduction.epoch
+        known.voice = peer
+        self._peers.heard(peer)
+        if before != introduction.epoch:
+            self._on_new_start(store)
+
+    def _on_new_start(self, store: int) -> None:
+        """A store has started anew: it leads nothing any more, and does not know who does.
+
+        A voter would ask soon, but a learner or one under repair would not.
+        """
+        self.wake_groups_of(store)
+        for replica in self._replicas.values():
+            is_led_here = replica.is_asleep and replica.is_leader
+            if is_led_here and store in members_of(replica.configuration):
+                replica.wake()
 
     def _on_ping(self, peer: Identity, _: Payload) -> None:
-        self._peers.heard(store_of(peer))
+        if not self._peers.heard(peer):
+            self.meet([store_of(peer)])
 
     def _on_sleep(self, peer: Identity, payload: Payload) -> None:
         store = store_of(peer)
-        if not self._peers.heard(store):
+        if not self._peers.heard(peer):
             return
         try:
             sleep = _decode_sleep(payload)

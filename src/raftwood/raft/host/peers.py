@@ -6,8 +6,8 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
-from raftwood.net import Backoff, Channel, Connection
-from raftwood.raft.host.protocol import INTRODUCE, PING, RAFT_FRAME, HostNetwork
+from raftwood.net import Backoff, Channel, Connection, Identity
+from raftwood.raft.host.protocol import INTRODUCE, PING, RAFT_FRAME, HostNetwork, store_of
 
 _log = get_logger("raft")
 _BACKOFF = Backoff(first_ms=20, longest_ms=500)
@@ -17,13 +17,15 @@ _BACKOFF = Backoff(first_ms=20, longest_ms=500)
 class Peer:
     """One other store."""
 
-    __slots__ = ("address", "channel", "epoch", "is_lost", "refusal", "silent_ticks")
+    __slots__ = ("address", "channel", "epoch", "is_lost", "refusal", "silent_ticks", "voice")
 
     def __init__(self, address: str, channel: Channel) -> None:
         self.address = address
         self.channel = channel
         self.epoch: int | None = None
         """Which start of the store was heard from last; None where it was not accepted yet."""
+        self.voice: Identity | None = None
+        """Of the connection that it introduced itself on last, and no other one that is equal."""
         self.silent_ticks = 0
         self.is_lost = False
         self.refusal = ""
@@ -81,7 +83,7 @@ class Peers:
         channel = Channel(dial, self._environment.random, _BACKOFF, on_change=on_change)
         peer = self._peers[store] = Peer(address, channel)
         if known is not None:
-            peer.epoch = known.epoch
+            peer.epoch, peer.voice = known.epoch, known.voice
         channel.start()
 
     def introduce_again(self) -> None:
@@ -100,10 +102,14 @@ class Peers:
             # It takes less than it is sent. A loss of the connection was told when it came.
             self._on_unreachable(store)
 
-    def heard(self, store: int) -> bool:
-        """Something came from a store; answers whether it may speak."""
-        peer = self._peers.get(store)
-        if peer is None or peer.epoch is None:
+    def heard(self, identity: Identity) -> bool:
+        """Something came on a connection of a store; answers whether it may speak there.
+
+        Each connection has an identity object of its own. What comes late on an older connection,
+        or on one of another store under the same number, is not heard.
+        """
+        peer = self._peers.get(store_of(identity))
+        if peer is None or peer.voice is not identity:
             return False
         peer.silent_ticks = 0
         peer.is_lost = False

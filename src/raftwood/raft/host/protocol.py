@@ -18,6 +18,7 @@ from raftwood.net import (
 
 STORE_ROLE = "store"
 CLIENT_ROLE = "client"
+OPERATOR_ROLE = "operator"
 _STORES = (STORE_ROLE,)
 GROUP_BYTES = 8
 
@@ -54,6 +55,8 @@ class HostNetwork(msgspec.Struct, frozen=True, kw_only=True):
     """Known to the stores alone."""
     client_secret: Secret | None = None
     """Known to clients as well; without it none are let in."""
+    operator_secret: Secret | None = None
+    """Known to those who may change the groups; without it only stores may."""
     tls: ClientTls | None = None
     limits: ClientLimits = ClientLimits(
         connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
@@ -67,7 +70,12 @@ class HostNetwork(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _secret_of(self, identity: Identity) -> Secret | None:
-        return self.secret if identity.role == STORE_ROLE else self.client_secret
+        secrets = {
+            STORE_ROLE: self.secret,
+            CLIENT_ROLE: self.client_secret,
+            OPERATOR_ROLE: self.operator_secret,
+        }
+        return secrets.get(identity.role)
 
     async def dial(
         self, environment: Environment, address: str, *, own: int, peer: int

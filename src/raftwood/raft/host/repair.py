@@ -128,7 +128,7 @@ class Repairs:
         failures, is_damaged = 0, bool(reason)
         while self._under_way.get(group) is token:
             try:
-                is_done = await self._step(group, is_damaged=is_damaged)
+                is_done = await self._step(group, token, is_damaged=is_damaged)
             except (_GivenUp, ShuttingDown):
                 return
             except RaftwoodError as error:
@@ -153,25 +153,25 @@ class Repairs:
 
     # Steps; each may be done again.
 
-    async def _step(self, group: int, *, is_damaged: bool) -> bool:
+    async def _step(self, group: int, token: object, *, is_damaged: bool) -> bool:
         """Bring a repair one stage on; answers whether it is at its end."""
         state = self._opener.state_of(group)
         if state is None:
             raise _GivenUp
         match state.repair:
             case RepairStage.NONE:
-                return await self._look(group, state)
+                return await self._look(group, token, state)
             case RepairStage.LEARN if is_damaged:
-                return await self._look(group, state)  # what it has learnt is damaged again
+                return await self._look(group, token, state)  # what it has learnt is damaged again
             case RepairStage.LEAVE:
-                return await self._leave(group, state)
+                return await self._leave(group, token, state)
             case RepairStage.JOIN:
-                return await self._join(group, state)
+                return await self._join(group, token, state)
             case RepairStage.LEARN:
-                return await self._learn(group)
+                return await self._learn(group, token)
 
-    async def _look(self, group: int, state: GroupState) -> bool:
-        answer = await self._ask(group, RepairStep.LOOK)
+    async def _look(self, group: int, token: object, state: GroupState) -> bool:
+        answer = await self._ask(group, token, RepairStep.LOOK)
         if not answer.is_member:
             # An operator has removed it, and it is not for the store to come back.
             await self._drop(group, state, is_removed=True)
@@ -182,8 +182,8 @@ class Repairs:
         await self._opener.note(group, changed)
         return False
 
-    async def _leave(self, group: int, state: GroupState) -> bool:
-        answer = await self._ask(group, RepairStep.LEAVE)
+    async def _leave(self, group: int, token: object, state: GroupState) -> bool:
+        answer = await self._ask(group, token, RepairStep.LEAVE)
         if answer.is_member:
             raise Unavailable(f"group {group} has not removed store {self._own}: try again")
         await self._drop(group, state, is_removed=False)
@@ -193,10 +193,10 @@ class Repairs:
         await self._opener.forget(group, state, is_removed=is_removed)
         await self._snapshot_files.remove_group(group)
 
-    async def _join(self, group: int, state: GroupState) -> bool:
+    async def _join(self, group: int, token: object, state: GroupState) -> bool:
         # A crash may have left them.
         await self._snapshot_files.remove_group(group)
-        answer = await self._ask(group, RepairStep.JOIN)
+        answer = await self._ask(group, token, RepairStep.JOIN)
         if not answer.is_member:
             raise Unavailable(f"group {group} has not added store {self._own}: try again")
         stage = RepairStage.LEARN if state.repair_as_voter else RepairStage.NONE
@@ -207,7 +207,7 @@ class Repairs:
         self.problems.pop(group, None)
         return stage is RepairStage.NONE
 
-    async def _learn(self, group: int) -> bool:
+    async def _learn(self, group: int, token: object) -> bool:
         replica = self._running(group)
         if replica is None:
             await self._start(group)
@@ -216,11 +216,11 @@ class Repairs:
         await asyncio.sleep(_LEARN_PAUSE_S)
         if not replica.may_vote:
             return False  # the leader's messages bring it on
-        answer = await self._ask(group, RepairStep.LOOK)
+        answer = await self._ask(group, token, RepairStep.LOOK)
         if answer.is_member and not answer.is_voter:
             if answer.match + _LAG_MAX < answer.applied:
                 return False
-            answer = await self._ask(group, RepairStep.PROMOTE)
+            answer = await self._ask(group, token, RepairStep.PROMOTE)
         if replica.is_halted:
             raise _GivenUp
         state = msgspec.structs.replace(
@@ -229,7 +229,7 @@ class Repairs:
         await self._snapshotting.note(replica, state)
         return True
 
-    async def _ask(self, group: int, step: RepairStep) -> RepairAnswer:
+    async def _ask(self, group: int, token: object, step: RepairStep) -> RepairAnswer:
         """Ask whoever leads the group: the store that did last time, then all others."""
         stores = sorted(self._peers.addresses(), key=lambda store: (store != self._leader, store))
         error: RaftwoodError = NotFound(f"no other store of group {group} is known here")
@@ -245,6 +245,8 @@ class Repairs:
                 if isinstance(failed, NotLeader) or isinstance(error, NotFound):
                     error = failed
             else:
+                if self._under_way.get(group) is not token:
+                    raise _GivenUp  # the group was stopped, or damaged again, meanwhile
                 self._leader = store
                 return answer
         raise Unavailable(f"no other store leads group {group} ({error.message})")

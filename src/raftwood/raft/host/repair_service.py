@@ -82,7 +82,7 @@ class RepairService:
 
     async def _on_request(self, call: Call, request: RepairRequest) -> RepairAnswer:
         store = store_of(call.peer)
-        if not self._peers.heard(store):
+        if not self._peers.heard(call.peer):
             raise Unavailable(f"store {store} has not introduced itself: try again")
         replica = self._replica_of(request.group)
         if replica.leader == store and replica.is_asleep:

@@ -136,7 +136,7 @@ class SnapshotTransfer:
 
     async def _on_offer(self, call: Call, offer: Offer) -> bool:
         """Whether the pieces are wanted."""
-        self._check(self._replica_of(offer.group), store_of(call.peer))
+        self._check(self._replica_of(offer.group), call, offer)
         try:
             receiver = await self._files.begin_receive(
                 group=offer.group,
@@ -151,7 +151,12 @@ class SnapshotTransfer:
         self._idle_ticks[offer.group] = 0
         return True
 
-    def _check(self, replica: Replica, sender: int) -> None:
+    def _check(self, replica: Replica, call: Call, offer: Offer) -> None:
+        sender = store_of(call.peer)
+        if not self._peers.heard(call.peer):
+            raise Unavailable(f"store {sender} has not introduced itself: try again")
+        if min(offer.index, offer.term, offer.message_term) <= 0:
+            raise ProtocolError(f"store {sender} offers a snapshot of no term or no entry")
         if replica.has_given_up(sender):
             raise Conflict(f"group {replica.group} goes on without store {sender}: remove it there")
 
@@ -159,15 +164,16 @@ class SnapshotTransfer:
         if len(payload) < _PIECE.size:
             raise ProtocolError("a piece of a snapshot ends too early")
         group, index, offset = _PIECE.unpack_from(payload)
+        receiver = self._receiver(group, index)
         self._idle_ticks[group] = 0
-        await self._receiver(group, index).write(offset, payload[_PIECE.size :])
+        await receiver.write(offset, payload[_PIECE.size :])
         return b""
 
     async def _on_end(self, call: Call, offer: Offer) -> bool:
         """All pieces are here: the snapshot goes to raft, which may not need it any more."""
         group, index = offer.group, offer.index
         replica = self._replica_of(group)
-        self._check(replica, store_of(call.peer))
+        self._check(replica, call, offer)
         receiver = self._receivers.get(group)
         if receiver is not None and receiver.announced.index == index:
             await receiver.finish()

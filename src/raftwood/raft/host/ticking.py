@@ -9,6 +9,7 @@ from raftwood.raft.host.membership import members_of
 from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.protocol import ASK_MEMBERSHIP, GROUP_BYTES, SLEEP
 from raftwood.raft.host.replica import Replica
+from raftwood.raft.host.sessions import ELAPSED_MS_MAX
 from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.host.sleeping import Bedtime, may_sleep
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
@@ -39,7 +40,8 @@ class Ticking:
         self._propose = propose
         self._on_lost = on_lost
         self._ticks = 0
-        self._session_ticks = max(1, settings.session_expiry_ms // settings.tick_ms // 4)
+        every_ms = min(settings.session_expiry_ms // 4, ELAPSED_MS_MAX)
+        self._session_ticks = max(1, every_ms // settings.tick_ms)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -76,8 +78,7 @@ class Ticking:
             peer = self._peers.get(store)
             if peer is not None:
                 peer.channel.send(SLEEP, message)
-        if self._ticks % self._session_ticks == 0:
-            self._tick_sessions()
+        self._tick_sessions()
 
     def _tick_replica(self, replica: Replica) -> None:
         replica.tick()
@@ -114,7 +115,9 @@ class Ticking:
         """Sessions end by replicated time, which only the leader's clock moves on."""
         settings = self._settings
         elapsed_ms = self._session_ticks * settings.tick_ms
-        for replica in self._replicas.values():
-            if replica.is_leader and len(replica.applier.sessions):
+        for group, replica in self._replicas.items():
+            # Groups take turns, so that not all wake up at once.
+            is_due = (self._ticks + group) % self._session_ticks == 0
+            if is_due and replica.is_leader and len(replica.applier.sessions):
                 tick = encode_tick(elapsed_ms=elapsed_ms, expiry_ms=settings.session_expiry_ms)
                 self._propose(replica, tick)

@@ -7,6 +7,7 @@ a write's end delivers. Applying comes last because it may be slow, and the peer
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -149,7 +150,7 @@ class Turns:
         size = 0
         for replica, message in writes:
             if replica.backlog:
-                replica.backlog.append(message)
+                _put_behind(replica.backlog, message)
                 continue
             plan = plan_write(
                 replica.group,
@@ -256,7 +257,7 @@ class Turns:
         if not responses:
             return
         if replica.tickets:
-            replica.tickets[-1].responses += responses
+            _add_new(replica.tickets[-1].responses, responses)
         else:
             self._respond(replica, responses)
 
@@ -270,3 +271,16 @@ class Turns:
             else:
                 outbox.add(replica.group, response, replica.book)
         self.mark(replica)
+
+
+def _put_behind(backlog: deque[Message], message: Message) -> None:
+    """Let a write wait behind others; one that only says something is said along with the last."""
+    if message.entries or message.snapshot is not None or message.term:
+        backlog.append(message)
+    else:
+        _add_new(backlog[-1].responses, message.responses)
+
+
+def _add_new(waiting: list[Message], responses: list[Message]) -> None:
+    """A leader asks again and again: what waits for long must not grow with time."""
+    waiting += [response for response in responses if response not in waiting]

@@ -23,6 +23,8 @@ from raftwood.raft.host.runs import EncodedRun, RunBook, decode_run
 FRAME_VERSION: Final = 1
 MAGIC: Final = int.from_bytes(b"RWM", "little") | FRAME_VERSION << 24
 NUMBER_MAX: Final = (1 << 63) - 1
+TERM_MAX: Final = 1 << 48
+"""A group never gets there by elections; a term that is taken over is never given up again."""
 _FRAME: Final = struct.Struct("<II")
 _HEAD: Final = struct.Struct("<QBBHQQQQQQI")
 _RUN: Final = struct.Struct("<QII")
@@ -45,6 +47,8 @@ SENT_KINDS: Final = frozenset(
         MessageKind.READ_INDEX_RESPONSE,
     }
 )
+_WITHOUT_TERM: Final = (MessageKind.READ_INDEX, MessageKind.TRANSFER_LEADER)
+"""They are forwarded to the leader as if they were local there."""
 _SENT: Final = tuple(kind if kind in SENT_KINDS else None for kind in MessageKind)
 
 Received = tuple[int, Message, list[tuple[EncodedRun, list[Entry]]]]
@@ -141,6 +145,8 @@ def _decode_head(
         raise ProtocolError(f"a message of kind {number} does not come from another host")
     if max(group, source, term, log_term, index, commit, hint) > NUMBER_MAX:
         raise ProtocolError("a number of a raft message is above 63 bits")
+    if term > TERM_MAX or (term == 0 and kind not in _WITHOUT_TERM):
+        raise ProtocolError(f"{kind.name} is of term {term}")
     offset += HEAD_BYTES
     context = bytes(data[offset : offset + context_bytes])
     if len(context) != context_bytes:
@@ -153,8 +159,8 @@ def _decode_head(
     run_heads = []
     for _ in range(runs):
         run_heads.append(_RUN.unpack_from(data, offset))
-        if run_heads[-1][0] > NUMBER_MAX:
-            raise ProtocolError("a run's term is above 63 bits")
+        if not 0 < run_heads[-1][0] <= term:
+            raise ProtocolError(f"a run is of term {run_heads[-1][0]} in a message of term {term}")
         offset += _RUN.size
     message = Message(
         kind,

@@ -8,6 +8,7 @@ from raftwood.base.errors import NotLeader, RaftwoodError
 from raftwood.net import Call, Service, TypedMethod
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.membership import MemberStep
+from raftwood.raft.host.protocol import OPERATOR_ROLE
 from raftwood.raft.host.status import GroupStatus
 from raftwood.raft.remote.stores import Stores
 
@@ -28,11 +29,18 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True):
     store: int
 
 
+_OPERATORS = (OPERATOR_ROLE,)
+"""Everybody may ask; only operators change anything."""
+
 GROUPS = TypedMethod(35, "raft-groups", request=type(None), response=list[int])
 STATUS = TypedMethod(36, "raft-status", request=int, response=GroupStatus)
-CHANGE_MEMBERS = TypedMethod(37, "raft-change-members", request=MemberChange, response=GroupStatus)
-TRANSFER = TypedMethod(38, "raft-transfer", request=Transfer, response=GroupStatus)
-SNAPSHOT = TypedMethod(39, "raft-snapshot", request=int, response=int)
+CHANGE_MEMBERS = TypedMethod(
+    37, "raft-change-members", request=MemberChange, response=GroupStatus, roles=_OPERATORS
+)
+TRANSFER = TypedMethod(
+    38, "raft-transfer", request=Transfer, response=GroupStatus, roles=_OPERATORS
+)
+SNAPSHOT = TypedMethod(39, "raft-snapshot", request=int, response=int, roles=_OPERATORS)
 
 
 class RaftAdminService:

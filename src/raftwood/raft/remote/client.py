@@ -37,6 +37,7 @@ from raftwood.raft.remote.protocol import (
     encode_read,
     encode_register_request,
 )
+from raftwood.raft.remote.requests import Batch, Session
 from raftwood.raft.remote.stores import ClientNetwork, Stores
 
 ATTEMPT_MS = 2_000
@@ -51,68 +52,6 @@ _log = get_logger("raft-client")
 _PAUSE_FIRST_S, _PAUSE_LONGEST_S = 0.005, 0.25
 
 
-class _Batch:
-    """Commands that travel together, and who waits for them."""
-
-    __slots__ = ("attempts", "commands", "deadline", "first_sequence", "futures", "session", "size")
-
-    def __init__(self, deadline: float) -> None:
-        self.commands: list[bytes] = []
-        self.futures: list[asyncio.Future[bytes]] = []
-        self.size = 0
-        self.deadline = deadline
-        self.session = 0
-        self.first_sequence = 0
-        self.attempts = 0
-
-    def succeed(self, results: list[bytes | RaftwoodError]) -> None:
-        for future, result in zip(self.futures, results, strict=True):
-            if future.done():
-                continue
-            if isinstance(result, bytes):
-                future.set_result(result)
-            else:
-                future.set_exception(result)
-
-    def fail(self, error: RaftwoodError) -> None:
-        for future in self.futures:
-            if not future.done():
-                # One each: a traceback grows on an exception that several tasks raise.
-                future.set_exception(type(error)(error.message))
-
-
-class _Session:
-    """A client's numbers in one group."""
-
-    __slots__ = ("freed", "next_sequence", "number", "registering", "under_way")
-
-    def __init__(self) -> None:
-        self.freed = asyncio.Event()
-        self.number = 0
-        self.registering: asyncio.Task[int] | None = None
-        self.next_sequence = 1
-        self.under_way: dict[int, None] = {}
-        """First sequences of the batches that are not answered, in order."""
-
-    @property
-    def acknowledged(self) -> int:
-        return next(iter(self.under_way), self.next_sequence) - 1
-
-    async def take(self, count: int) -> int:
-        """The first of so many sequences, once the group's window has room for them."""
-        while self.next_sequence + count - 1 > self.acknowledged + WINDOW:
-            self.freed.clear()
-            await self.freed.wait()
-        first = self.next_sequence
-        self.next_sequence += count
-        self.under_way[first] = None
-        return first
-
-    def give_back(self, first: int) -> None:
-        self.under_way.pop(first, None)
-        self.freed.set()
-
-
 class AsyncRaftClient:
     """Use it as a context manager; `stores` are some of the cluster's, by number."""
 
@@ -123,9 +62,9 @@ class AsyncRaftClient:
         self._loop = asyncio.get_running_loop()
         self._stores = Stores(environment, network, stores)
         self.admin = RaftAdmin(self._stores)
-        self._open: dict[tuple[int, bool, int], _Batch] = {}
-        self._unanswered: dict[_Batch, None] = {}
-        self._sessions: dict[int, _Session] = {}
+        self._open: dict[tuple[int, bool, int], Batch] = {}
+        self._unanswered: dict[Batch, None] = {}
+        self._sessions: dict[int, Session] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._waiting = 0
         self._is_learning = False
@@ -171,9 +110,9 @@ class AsyncRaftClient:
             or batch.size + len(command) > BATCH_BYTES_MAX
             or len(batch.commands) >= BATCH_COMMANDS_MAX
         ):
-            batch = self._open[key] = _Batch(self._loop.time() + timeout_ms / 1000)
-            self._used[group] = None
+            batch = self._open[key] = Batch(self._loop.time() + timeout_ms / 1000)
             self._unanswered[batch] = None
+            self._used[group] = None
             self._loop.call_soon(self._send, key, batch)
         future: asyncio.Future[bytes] = self._loop.create_future()
         batch.commands.append(command)
@@ -182,7 +121,7 @@ class AsyncRaftClient:
         self._waiting += 1
         return future
 
-    def _send(self, key: tuple[int, bool, int], batch: _Batch) -> None:
+    def _send(self, key: tuple[int, bool, int], batch: Batch) -> None:
         if self._open.get(key) is batch:
             del self._open[key]
         if self._is_closed:
@@ -199,7 +138,7 @@ class AsyncRaftClient:
             answer.add_done_callback(partial(self._answered_once, group, batch))
 
     def _attempt(
-        self, group: int, batch: _Batch, timeout_ms: int, session: _Session | None = None
+        self, group: int, batch: Batch, timeout_ms: int, session: Session | None = None
     ) -> "asyncio.Future[Payload]":
         batch.attempts += 1
         proposal = Proposal(
@@ -209,26 +148,28 @@ class AsyncRaftClient:
             batch.first_sequence,
             session.acknowledged if session is not None else 0,
         )
-        return self._stores.leader(group).call(PROPOSE, encode_proposal(proposal), timeout_ms)
+        batch.asked = self._stores.guess(group)
+        channel = self._stores.channel(batch.asked)
+        return channel.call(PROPOSE, encode_proposal(proposal), timeout_ms)
 
     # Without a session
 
-    def _answered_once(self, group: int, batch: _Batch, answer: "asyncio.Future[Payload]") -> None:
+    def _answered_once(self, group: int, batch: Batch, answer: "asyncio.Future[Payload]") -> None:
         if answer.cancelled() or self._is_closed:
             return
         error = answer.exception()
         if error is None:
             self._succeed(batch, answer.result())
         elif isinstance(error, Unavailable | NotFound) and not isinstance(error, ConnectionLost):
-            self._note(group, error)
+            self._note(group, error, asked=batch.asked)
             self._run(self._drive_once(group, batch))
         elif isinstance(error, RaftwoodError):
-            self._note(group, error)
+            self._note(group, error, asked=batch.asked)
             self._end(batch, error)
         else:
             raise error
 
-    async def _drive_once(self, group: int, batch: _Batch) -> None:
+    async def _drive_once(self, group: int, batch: Batch) -> None:
         """Try again what is known not to have been done."""
         pause_s = _PAUSE_FIRST_S
         while True:
@@ -241,15 +182,15 @@ class AsyncRaftClient:
             try:
                 answer = self._attempt(group, batch, remaining_ms)
             except RaftwoodError as error:
-                self._note(group, error)  # nothing was sent
+                self._note(group, error, asked=batch.asked)  # nothing was sent
                 continue
             try:
                 self._succeed(batch, await answer)
             except ConnectionLost as error:
-                self._note(group, error)
+                self._note(group, error, asked=batch.asked)
                 self._end(batch, error)
             except (Unavailable, NotFound) as error:
-                self._note(group, error)
+                self._note(group, error, asked=batch.asked)
                 continue
             except RaftwoodError as error:
                 self._end(batch, error)
@@ -257,7 +198,7 @@ class AsyncRaftClient:
 
     # With a session
 
-    async def _drive(self, group: int, batch: _Batch) -> None:
+    async def _drive(self, group: int, batch: Batch) -> None:
         try:
             error = await self._drive_in_session(group, batch)
         except RaftwoodError as failed:
@@ -265,11 +206,11 @@ class AsyncRaftClient:
         if error is not None:
             self._end(batch, error)
 
-    async def _drive_in_session(self, group: int, batch: _Batch) -> RaftwoodError | None:
+    async def _drive_in_session(self, group: int, batch: Batch) -> RaftwoodError | None:
         while True:
             session = self._sessions.get(group)
             if session is None:
-                session = self._sessions[group] = _Session()
+                session = self._sessions[group] = Session()
             batch.session = session.number or await self._register(group, session, batch.deadline)
             remaining_ms = max(0, self._remaining_ms(batch.deadline))
             async with within(remaining_ms, f"the wait for others of the session in group {group}"):
@@ -285,7 +226,7 @@ class AsyncRaftClient:
             finally:
                 session.give_back(batch.first_sequence)
 
-    async def _attempts(self, group: int, session: _Session, batch: _Batch) -> RaftwoodError | None:
+    async def _attempts(self, group: int, session: Session, batch: Batch) -> RaftwoodError | None:
         pause_s = _PAUSE_FIRST_S
         while True:
             remaining_ms = self._remaining_ms(batch.deadline)
@@ -295,14 +236,14 @@ class AsyncRaftClient:
                 timeout_ms = min(remaining_ms, ATTEMPT_MS)
                 answer = await self._attempt(group, batch, timeout_ms, session)
             except (Unavailable, DeadlineExceeded, NotFound) as error:
-                self._note(group, error)
+                self._note(group, error, asked=batch.asked)
             else:
                 self._succeed(batch, answer, is_session=True)
                 return None
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
 
-    async def _register(self, group: int, session: _Session, deadline: float) -> int:
+    async def _register(self, group: int, session: Session, deadline: float) -> int:
         """Many batches may wait for the same registration, each for its own time."""
         while not session.number:
             if session.registering is None or session.registering.done():
@@ -342,24 +283,25 @@ class AsyncRaftClient:
             remaining_ms = self._remaining_ms(deadline)
             if remaining_ms <= 0:
                 raise DeadlineExceeded(_silence(group))
+            asked = self._stores.guess(group)
             try:
-                channel = self._stores.leader(group)
+                channel = self._stores.channel(asked)
                 return bytes(await channel.call(method, request, min(remaining_ms, ATTEMPT_MS)))
             except (Unavailable, DeadlineExceeded, NotFound) as error:
-                self._note(group, error)
+                self._note(group, error, asked=asked)
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
 
     # Help
 
-    def _note(self, group: int, error: RaftwoodError) -> None:
+    def _note(self, group: int, error: RaftwoodError, *, asked: int) -> None:
         if isinstance(error, NotLeader):
-            self._stores.heard_of_leader(group, error.leader)
+            self._stores.heard_of_leader(group, error.leader, asked=asked)
             if error.leader and error.leader not in self._stores.known() and not self._is_learning:
                 self._is_learning = True
                 self._run(self._learn(group))
         elif not isinstance(error, Overloaded):
-            self._stores.try_another(group)
+            self._stores.try_another(group, asked=asked)
 
     async def _keep_learning(self) -> None:
         """Stores come and go: ask those that answer before they are all gone."""
@@ -384,7 +326,7 @@ class AsyncRaftClient:
         finally:
             self._is_learning = False
 
-    def _succeed(self, batch: _Batch, answer: Payload, *, is_session: bool = False) -> None:
+    def _succeed(self, batch: Batch, answer: Payload, *, is_session: bool = False) -> None:
         try:
             results = decode_results(answer)
             if len(results) != len(batch.futures):
@@ -397,11 +339,11 @@ class AsyncRaftClient:
         self._forget_batch(batch)
         batch.succeed(results)
 
-    def _end(self, batch: _Batch, error: RaftwoodError) -> None:
+    def _end(self, batch: Batch, error: RaftwoodError) -> None:
         self._forget_batch(batch)
         batch.fail(error)
 
-    def _forget_batch(self, batch: _Batch) -> None:
+    def _forget_batch(self, batch: Batch) -> None:
         del self._unanswered[batch]
         self._waiting -= len(batch.futures)
 

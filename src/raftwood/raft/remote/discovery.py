@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError, Unauthenticated, Unavailable
 from raftwood.net import ClientCredentials, Identity, connect
-from raftwood.raft.host.protocol import CLIENT_ROLE, split_address, store_of
+from raftwood.raft.host.protocol import split_address, store_of
 from raftwood.raft.remote.admin import STATUS
 from raftwood.raft.remote.stores import ClientNetwork
 
@@ -52,7 +52,7 @@ async def _ask(
     host, port = split_address(address)
     credentials = ClientCredentials(
         cluster_id=network.cluster,
-        identity=Identity(role=CLIENT_ROLE, node_id=network.name),
+        identity=Identity(role=network.role, node_id=network.name),
         secret=network.secret,
     )
     try:

@@ -29,6 +29,8 @@ class ClientNetwork(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     secret: Secret
     name: str = "client"
+    role: str = CLIENT_ROLE
+    """A client's, or an operator's, with the secret of that role."""
     tls: ClientTls | None = None
     limits: ClientLimits = ClientLimits(
         connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
@@ -69,7 +71,7 @@ class Stores:
         host, port = split_address(address)
         credentials = ClientCredentials(
             cluster_id=network.cluster,
-            identity=Identity(role=CLIENT_ROLE, node_id=network.name),
+            identity=Identity(role=network.role, node_id=network.name),
             secret=network.secret,
             server=store_identity(store),
         )
@@ -101,9 +103,16 @@ class Stores:
 
     def leader(self, group: int) -> Channel:
         """The channel to whoever leads the group, as far as is known: else some store."""
+        return self._channels[self.guess(group)]
+
+    def guess(self, group: int) -> int:
+        """Who leads the group, as far as is known: else some store."""
         store = self._leaders.get(group)
         if store is None:
             store = self._leaders[group] = self._any()
+        return store
+
+    def channel(self, store: int) -> Channel:
         return self._channels[store]
 
     def _any(self) -> int:
@@ -114,19 +123,25 @@ class Stores:
         choice = connected or stores
         return choice[self._turn % len(choice)]
 
-    def heard_of_leader(self, group: int, store: int) -> None:
-        """A store said who leads; 0 where it does not know."""
-        if store in self._channels:
+    def heard_of_leader(self, group: int, store: int, *, asked: int) -> None:
+        """The store that was asked said who leads; 0 where it does not know."""
+        if store not in self._channels:
+            self.try_another(group, asked=asked)
+        elif self._leaders.get(group) == asked:
             self._leaders[group] = store
-        else:
-            self.try_another(group)
 
-    def try_another(self, group: int) -> None:
-        """The store that was taken for the leader did not answer, or does not lead."""
-        before = self._leaders.pop(group, None)
+    def try_another(self, group: int, *, asked: int) -> None:
+        """The store that was asked did not answer, or does not lead.
+
+        Only of the one that is taken for the leader this is news: many commands may have been on
+        their way to it, and the first one that was told has made another the guess.
+        """
+        if self._leaders.get(group) != asked:
+            return
+        del self._leaders[group]
         for _ in self._channels:
             store = self._any()
-            if store != before:
+            if store != asked:
                 self._leaders[group] = store
                 return
 

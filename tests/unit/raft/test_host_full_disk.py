@@ -1,0 +1,151 @@
+"""What a host does when its log takes nothing more: it waits, and goes on by itself."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+from tests.unit.raft.host_cluster import GROUP, Cluster, address, run_cluster, write
+
+from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError
+from raftwood.disk.segment_log import DropGroup, Record, Run, State
+from raftwood.raft.host.book import HOST_GROUP, StoreBook
+from raftwood.raft.host.host import Host
+from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.host.replica import Replica
+
+
+class Refusal:
+    """Makes a host's log refuse some records until it is lifted."""
+
+    def __init__(
+        self, host: Host, error: RaftwoodError, is_meant: Callable[[Record], bool]
+    ) -> None:
+        self.count = 0
+        self.is_lifted = False
+        log = host._store.log
+        write_as_before = log.write
+
+        def write(records: Sequence[Record], done: Callable[[], None] | None = None) -> None:
+            if not self.is_lifted and any(is_meant(record) for record in records):
+                self.count += 1
+                raise error
+            write_as_before(records, done)
+
+        log.write = write  # type: ignore[method-assign]
+
+
+def test_a_member_is_added_while_the_log_has_no_room_for_its_address() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            leader = await cluster.wait_for_leader()
+            follower = next(store for store in (1, 2, 3) if store != leader)
+            refusal = Refusal(
+                cluster.hosts[follower],
+                Overloaded("many bytes wait for the disk"),
+                lambda record: isinstance(record, State) and record.group == HOST_GROUP,
+            )
+            cluster.start(4, joins=True)
+            step = MemberStep(MemberAction.ADD_VOTER, 4, address(4))
+            await client.admin.change_members(GROUP, [step])
+            await write(client, 10, start=10)
+            await cluster.agree(1, 2, 3, 4)
+            assert refusal.count
+            assert cluster.hosts[follower].addresses()[4] == address(4)
+            cluster.machines[follower].kill()
+            cluster.start(follower)
+            await cluster.until(lambda: cluster.has_group(follower))
+            # Its log tells it again.
+            await cluster.until(lambda: 4 in cluster.hosts[follower].addresses())
+
+    run_cluster(scenario)
+
+
+def test_a_replica_that_was_removed_is_dropped_once_there_is_room_to_say_so() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            leader = await cluster.wait_for_leader()
+            removed = next(store for store in (1, 2, 3) if store != leader)
+            host = cluster.hosts[removed]
+            refusal = Refusal(
+                host, DiskFull("no room"), lambda record: isinstance(record, DropGroup)
+            )
+            await client.admin.change_members(GROUP, [MemberStep(MemberAction.REMOVE, removed)])
+            await cluster.until(lambda: refusal.count > 0)
+            await asyncio.sleep(5)
+            assert cluster.machines[removed].running
+            refusal.is_lifted = True
+            await cluster.until(lambda: not cluster.has_group(removed))
+
+            def is_dropped() -> bool:
+                state = host._opener.state_of(GROUP)
+                return state is not None and state.is_removed
+
+            await cluster.until(is_dropped)
+
+    run_cluster(scenario)
+
+
+def test_a_group_that_is_stopped_while_it_is_being_removed_harms_nobody() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+        host = cluster.hosts[1]
+        host._groups.leave(host._replicas[GROUP])
+        await host.stop_group(GROUP)
+        await asyncio.sleep(1)
+        assert cluster.machines[1].running
+
+    run_cluster(scenario)
+
+
+def test_a_store_is_not_heard_before_its_folder_is_noted() -> None:
+    class FullLog:
+        is_full = True
+
+        def groups(self) -> list[int]:
+            return []
+
+        def write(self, *_: object) -> None:
+            if self.is_full:
+                raise DiskFull("no room")
+
+    log = FullLog()
+    book = StoreBook(log)  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            book.admit(2, "folder")
+    log.is_full = False
+    book.admit(2, "folder")
+
+
+def test_what_waits_for_room_does_not_grow_with_time() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 10)
+            leader = await cluster.wait_for_leader()
+            full = next(store for store in (1, 2, 3) if store != leader)
+            refusal = Refusal(
+                cluster.hosts[full], DiskFull("no room"), lambda record: isinstance(record, Run)
+            )
+            await write(client, 2_000, start=10)
+            replica = cluster.hosts[full]._replicas[GROUP]
+            await asyncio.sleep(5)
+            before = _waiting(replica)
+            assert before
+            await asyncio.sleep(60)
+            assert _waiting(replica) == before
+            refusal.is_lifted = True
+            await write(client, 10, start=2_010)
+            assert len(await cluster.agree(1, 2, 3)) == 2_020
+
+    run_cluster(scenario)
+
+
+def _waiting(replica: Replica) -> int:
+    return sum(1 + len(message.responses) for message in replica.backlog)
