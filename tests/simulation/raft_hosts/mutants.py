@@ -61,7 +61,6 @@ MUTANTS = {
     "answers by place alone": Mutant(plant=planted.answers_by_place_alone, profile=pauses),
     "answers out of order": Mutant(plant=planted.answers_out_of_order, profile=power),
     "applies out of order": Mutant(plant=planted.applies_out_of_order, profile=network),
-    "cuts whole runs": Mutant(plant=planted.cuts_whole_runs, profile=pauses),
     "disk without sync": Mutant(
         cluster=Cluster(faults_s=_SHORT_S, pause_s=0.15, environment=planted.without_sync),
         profile=power,
@@ -76,7 +75,6 @@ MUTANTS = {
     "runs repeated commands again": Mutant(
         plant=planted.runs_repeated_commands_again, profile=network
     ),
-    "counts learners": Mutant(plant=planted.counts_learners, cluster=_CHANGING, profile=crashes),
     "leaves sessions out of snapshots": Mutant(
         plant=planted.leaves_sessions_out_of_snapshots, profile=network
     ),
@@ -111,10 +109,7 @@ CAUGHT_BY: dict[str, dict[str, str]] = {
     },
     "reordered apply": {"hosts": "applies out of order", "model": "reordered apply"},
     "reused session": {"hosts": "reuses sessions"},
-    "truncated below commit": {"hosts": "cuts whole runs", "model": "truncated below commit"},
-    "learner counted as voter": {
-        "hosts": "counts learners",
-        "model": "learner counted as voter",
-    },
+    "truncated below commit": {"model": "truncated below commit"},
+    "learner counted as voter": {"model": "learner counted as voter"},
 }
 """Where the bugs that every raft has to rule out are planted: by simulation, the mutant's name."""

@@ -10,14 +10,10 @@ import msgspec
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.files import Completion, Files, Operation
-from raftwood.disk.segment_log import TruncateTail
 from raftwood.raft.core import ConfState, Entry, Message
-from raftwood.raft.core.quorum import majority_committed
-from raftwood.raft.core.tracker import Tracker
 from raftwood.raft.host import snapshotting, writes
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.control import SessionCommand
-from raftwood.raft.host.group_storage import GroupStorage
 from raftwood.raft.host.reads import ReadDone, Reads
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.sessions import Plan, SessionTable
@@ -70,18 +66,6 @@ def answers_out_of_order() -> Iterator[None]:
 @contextmanager
 def forgets_votes_and_terms() -> Iterator[None]:
     with mock.patch.object(writes, "_plan_state"):
-        yield
-
-
-@contextmanager
-def cuts_whole_runs() -> Iterator[None]:
-    """Where entries replace a part of a run, the good part of it is lost as well."""
-
-    def plan_cut(planned: PlannedWrite, group: int, storage: GroupStorage, first: int) -> None:
-        planned.cut_from = storage.cache.run_start(first)
-        planned.records.append(TruncateTail(group, planned.cut_from))
-
-    with mock.patch.object(writes, "_plan_cut", plan_cut):
         yield
 
 
@@ -223,16 +207,6 @@ def loses_membership_entries() -> Iterator[None]:
         return original(applier, entry)
 
     with mock.patch.object(Applier, "_apply_change", apply_change):
-        yield
-
-
-@contextmanager
-def counts_learners() -> Iterator[None]:
-    def committed(tracker: Tracker) -> int:
-        acknowledged = {node: progress.match for node, progress in tracker.progress.items()}
-        return majority_committed(acknowledged, acknowledged)
-
-    with mock.patch.object(Tracker, "committed", committed):
         yield
 
 
