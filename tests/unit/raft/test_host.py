@@ -447,3 +447,31 @@ def test_a_store_that_cannot_tick_any_more_ends(monkeypatch: pytest.MonkeyPatch)
         await cluster.until(lambda: not cluster.machines[1].running, timeout_s=2)
 
     run_cluster(scenario)
+
+
+def test_groups_share_the_memory_for_entries_and_need_none_in_their_sleep() -> None:
+    settings = msgspec.structs.replace(
+        SETTINGS, entry_cache_bytes_max=8 << 10, host_entry_cache_bytes_max=8 << 10
+    )
+    groups = (1, 2, 3, 4)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            for group in groups:
+                await write(client, 400, group=group)
+            for host in cluster.hosts.values():
+                assert sum(host.status(group).cache_bytes for group in groups) <= 9 << 10
+            await cluster.until(
+                lambda: all(
+                    host.status(group).is_asleep
+                    for host in cluster.hosts.values()
+                    for group in groups
+                )
+            )
+            for host in cluster.hosts.values():
+                assert sum(host.status(group).cache_bytes for group in groups) <= 4 << 10
+            await write(client, 20, start=400, group=4)
+        assert await cluster.agree(1, 2, 3, group=4) == _numbered(420)
+
+    run_cluster(scenario, settings=settings, groups=groups)

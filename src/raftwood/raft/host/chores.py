@@ -16,6 +16,8 @@ from raftwood.raft.host.snapshotting import Snapshotting
 INSTALL_PAUSE_S: Final = 1.0
 HELD_BACK_MAX: Final = 10
 """The log grows to so many times its usual length for a follower that catches up."""
+FETCHES_MAX: Final = 8
+"""Groups that read from disk at once, when a store is back that was away for long."""
 FETCH_MESSAGES: Final = 8
 """How many messages' entries are read from disk at once for a slow follower."""
 
@@ -43,6 +45,7 @@ class Chores:
         self._learn_addresses = learn_addresses
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._fetching = asyncio.Semaphore(FETCHES_MAX)
 
     def run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self._loop.create_task(work, name=name)
@@ -159,13 +162,17 @@ class Chores:
     async def _fetch(self, replica: Replica, first: int) -> None:
         try:
             with self.halting(replica):
-                bytes_max = self._settings.message_bytes_max * FETCH_MESSAGES
-                await replica.storage.fetch(first, bytes_max)
+                async with self._fetching:
+                    await replica.storage.fetch(first, self._fetch_bytes(replica))
         except RaftwoodError as error:
             _log.warning("entries not read", group=replica.group, reason=error.message)
         finally:
             replica.is_fetching = False
             replica.storage.missed = None
+
+    def _fetch_bytes(self, replica: Replica) -> int:
+        one = self._settings.message_bytes_max
+        return max(one, min(one * FETCH_MESSAGES, replica.cache_bytes_max))
 
     def verify_snapshots(self, replica: Replica) -> None:
         """A snapshot was not taken by its receiver: it may be this store's copy that is bad."""

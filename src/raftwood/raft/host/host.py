@@ -83,7 +83,7 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self._replicas: dict[int, Replica] = {}
         self._is_closing = False
-        self._waiting = Waiting()
+        self._waiting = Waiting(self._replicas)
         self._snapshot_files = snapshot_files
         epoch = environment.random.getrandbits(62)
         self._book = StoreBook(store.log)

@@ -6,7 +6,7 @@ when entries of another leader took its place: then it is known that nothing of 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from functools import partial
 from typing import Any
 
@@ -88,12 +88,17 @@ def waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Any]", Prop
 
 
 class Waiting:
-    """What waits in all groups of a host."""
+    """What waits in all groups of a host, and how many groups share its memory."""
 
-    __slots__ = ("size_bytes",)
+    __slots__ = ("_running", "size_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, running: Sized = ()) -> None:
+        self._running = running
         self.size_bytes = 0
+
+    @property
+    def groups(self) -> int:
+        return max(1, len(self._running))
 
 
 class Proposals:

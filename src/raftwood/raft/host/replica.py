@@ -279,9 +279,7 @@ class Replica:
             self.proposals.applied(entries, results)
         self.node.step(message.responses[0])
         self.reads.applied(self.applier.applied)
-        self.storage.cache.shrink(
-            applied=self.applier.applied, bytes_max=self.settings.entry_cache_bytes_max
-        )
+        self.storage.cache.shrink(applied=self.applier.applied, bytes_max=self.cache_bytes_max)
 
     def best_follower(self) -> int:
         """The voter to hand over to: heard from, and with most of the log; 0 for none."""
@@ -334,6 +332,17 @@ class Replica:
     def refuse_all(self, error: RaftwoodError) -> None:
         self.proposals.refuse_all(error)
         self.reads.refuse_all(error)
+
+    @property
+    def cache_bytes_max(self) -> int:
+        """This group's share of the memory for entries that may be asked for again."""
+        share = self.settings.host_entry_cache_bytes_max // self._waiting.groups
+        return min(self.settings.entry_cache_bytes_max, share)
+
+    def sleep(self) -> None:
+        """All members have all entries: none need be kept in memory."""
+        self.is_asleep = True
+        self.storage.cache.shrink(applied=self.applier.applied, bytes_max=0)
 
     def halt(self) -> None:
         self.is_serving = False

@@ -36,6 +36,9 @@ class RaftHostSettings(Section, frozen=True):
     entry_cache_bytes_max: Annotated[
         int, Meta(ge=0, description="Applied entries kept in memory, for each group.")
     ] = 4 << 20
+    host_entry_cache_bytes_max: Annotated[
+        int, Meta(ge=0, description="Applied entries kept in memory, for all groups together.")
+    ] = 256 << 20
     reads_waiting_max: Annotated[
         int, Meta(ge=1, description="Reads of one group that wait before more are refused.")
     ] = 10_000

@@ -58,7 +58,7 @@ def fall_asleep(replica: Replica, leader: int, term: int, last_index: int) -> bo
         and not replica.proposals
     )
     if agrees:
-        replica.is_asleep = True
+        replica.sleep()
     return agrees
 
 
@@ -78,7 +78,7 @@ class Bedtime:
 
     def add(self, replica: Replica) -> None:
         raft = replica.node.raft
-        replica.is_asleep = True
+        replica.sleep()
         for store in members_of(replica.configuration):
             if store != raft.id:
                 said = (replica.group, raft.term, raft.log.last_index)
