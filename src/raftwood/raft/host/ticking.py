@@ -46,6 +46,7 @@ class Ticking:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="ticks of the raft host")
+        self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -56,19 +57,18 @@ class Ticking:
         pause_s = self._settings.tick_ms / 1000
         while True:
             await asyncio.sleep(pause_s)
-            try:
-                await self._tick_all()
-            except Exception as error:
-                # Without ticks a store neither leads nor stands, and nobody would know why.
-                self._turns.failed(error)
+            self._ticks += 1
+            for store in await self._peers.tick(self._settings.election_ticks):
+                _log.warning("store lost", store=store)
+                self._on_lost(store)
+            await self._transfer.tick()
+            self._turns.guarded(self._tick)
 
-    async def _tick_all(self) -> None:
-        self._ticks += 1
-        for store in await self._peers.tick(self._settings.election_ticks):
-            _log.warning("store lost", store=store)
-            self._on_lost(store)
-        await self._transfer.tick()
-        self._tick()
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Without ticks a store neither leads nor stands, and nobody would know why."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._turns.failed(error)
 
     def _tick(self) -> None:
         bedtime = Bedtime()

@@ -89,7 +89,7 @@ class Turns:
         except Exception as error:
             self.failed(error)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Whatever it is, a replica's state in memory may no longer be what it promised."""
         _log.error("a turn failed", exc_info=error)
         self._environment.end_process(f"the raft host cannot go on: {error!r}")
