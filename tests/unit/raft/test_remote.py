@@ -1,11 +1,18 @@
 """The client of raft groups: how it finds stores, the leader, and stores that came later."""
 
 import asyncio
+import gc
 
 import pytest
 from tests.unit.raft.host_cluster import CLIENT, GROUP, Cluster, address, run_cluster, write
 
-from raftwood.base.errors import DeadlineExceeded, NotLeader, PermissionDenied, Unavailable
+from raftwood.base.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    NotLeader,
+    PermissionDenied,
+    Unavailable,
+)
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.discovery import discover
@@ -173,5 +180,24 @@ def test_a_client_may_look_at_a_group_and_not_change_it() -> None:
                 await client.admin.transfer(GROUP, leader % 3 + 1)
             with pytest.raises(PermissionDenied):
                 await client.admin.snapshot(GROUP, store=leader)
+
+    run_cluster(scenario)
+
+
+def test_what_a_client_sent_and_did_not_hear_of_may_have_been_done_when_it_closes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        client = cluster.client()
+        await write(client, 1)
+        leader = await cluster.wait_for_leader()
+        others = [f"s{store}" for store in (1, 2, 3) if store != leader]
+        cluster.simulation.network.partition([f"s{leader}"], others)
+        sent = client.propose(GROUP, b"line", timeout_ms=30_000, exactly_once=False)
+        await asyncio.sleep(0.5)
+        await client.close()
+        with pytest.raises(ConnectionLost, match="closed"):
+            await sent
+        gc.collect()
+        cluster.simulation.network.heal()
 
     run_cluster(scenario)

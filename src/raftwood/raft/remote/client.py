@@ -155,9 +155,9 @@ class AsyncRaftClient:
     # Without a session
 
     def _answered_once(self, group: int, batch: Batch, answer: "asyncio.Future[Payload]") -> None:
+        error = None if answer.cancelled() else answer.exception()
         if answer.cancelled() or self._is_closed:
-            return
-        error = answer.exception()
+            return  # whoever closes ends the batch
         if error is None:
             self._succeed(batch, answer.result())
         elif isinstance(error, Unavailable | NotFound) and not isinstance(error, ConnectionLost):
