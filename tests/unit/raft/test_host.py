@@ -6,11 +6,13 @@ import msgspec
 import pytest
 from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
 
-from raftwood.base.errors import InvalidInput, NotFound, OutOfRange
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound, OutOfRange
+from raftwood.disk.segment_log import LogSettings
 from raftwood.raft.core import Message, MessageKind
 from raftwood.raft.host.membership import MemberAction, MemberStep, change_from
 from raftwood.raft.host.protocol import Introduction, store_identity
 from raftwood.raft.host.runs import RunBook
+from raftwood.raft.host.settings import RaftHostSettings, check_fit
 from raftwood.raft.host.wire import encode_frames
 from raftwood.raft.remote import service
 from raftwood.raft.remote.protocol import REGISTER, encode_register_request
@@ -475,3 +477,11 @@ def test_groups_share_the_memory_for_entries_and_need_none_in_their_sleep() -> N
         assert await cluster.agree(1, 2, 3, group=4) == _numbered(420)
 
     run_cluster(scenario, settings=settings, groups=groups)
+
+
+def test_limits_that_do_not_fit_the_log_or_a_frame_are_refused() -> None:
+    check_fit(RaftHostSettings(), LogSettings())
+    with pytest.raises(InvalidConfiguration, match="a write to the log"):
+        check_fit(RaftHostSettings(), LogSettings(segment_bytes=16 << 20))
+    with pytest.raises(InvalidConfiguration, match="a frame between stores"):
+        check_fit(RaftHostSettings(in_flight_bytes_max=40 << 20), LogSettings())

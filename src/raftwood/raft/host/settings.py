@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.names import FRAME_BYTES_MAX
 from raftwood.base.settings import Section
 from raftwood.disk.segment_log import LogSettings
 
@@ -61,8 +62,13 @@ class RaftHostSettings(Section, frozen=True):
 
 
 def check_fit(settings: RaftHostSettings, log: LogSettings) -> None:
-    """A message's entries are written as a whole, so that they have to fit a write."""
+    """A message's entries are written and sent as a whole: they have to fit a write and a frame."""
     largest = settings.in_flight_bytes_max + settings.message_bytes_max
+    if largest > FRAME_BYTES_MAX // 2:
+        raise InvalidConfiguration(
+            f"in_flight_bytes_max and message_bytes_max ({largest} bytes) are above what a frame "
+            f"between stores leaves room for ({FRAME_BYTES_MAX // 2} bytes): lower them"
+        )
     if largest * 5 // 4 > log.write_bytes_max:
         raise InvalidConfiguration(
             f"in_flight_bytes_max and message_bytes_max ({largest} bytes) do not fit a write to "
