@@ -132,7 +132,7 @@ class _Run:
         self._cluster = cluster
         self._history = History(lambda: simulation.now)
         self._witness = Witness()
-        self._watch = Watch(self._witness)
+        self._watch = Watch(self._witness, self._is_victim)
         self._addresses: Mapping[int, str] = {store: address_of(store) for store in cluster.stores}
         self._founders = {store: address_of(store) for store in FOUNDERS}
         self._operator: Operator | None = None

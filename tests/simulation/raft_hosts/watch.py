@@ -1,6 +1,7 @@
 """What is seen of the stores from outside: who leads in which term, and what the logs hold."""
 
 import asyncio
+from collections.abc import Callable
 from itertools import pairwise
 
 from raftwood.raft.core import Role
@@ -15,8 +16,9 @@ _LOOK_EVERY_S = 0.5
 class Watch:
     """Sees the hosts of all stores for the whole run."""
 
-    def __init__(self, witness: Witness) -> None:
+    def __init__(self, witness: Witness, is_victim: Callable[[int], bool]) -> None:
         self._witness = witness
+        self._is_victim = is_victim
         self.hosts: dict[int, Host] = {}
         self.halted: dict[tuple[int, int], str] = {}
         """By store and group: why a replica was halted at some time."""
@@ -44,6 +46,10 @@ class Watch:
         for store, host in self.hosts.items():
             for group, problem in host.halted().items():
                 self.halted[store, group] = problem
+            if host._repairs.damage_count and not self._is_victim(store):
+                raise PromiseBroken(
+                    f"store {store} found damage although its disk is good: {host.halted()}"
+                )
             for replica in host._replicas.values():
                 self._check_leader(store, replica)
                 self._check_entries(store, replica)

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
 
-from raftwood.base.errors import NotFound, OutOfRange
+from raftwood.base.errors import InvalidInput, NotFound, OutOfRange
 from raftwood.raft.core import Message, MessageKind
-from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.host.membership import MemberAction, MemberStep, change_from
 from raftwood.raft.host.protocol import Introduction, store_identity
 from raftwood.raft.host.runs import RunBook
 from raftwood.raft.host.wire import encode_frames
@@ -425,5 +425,25 @@ def test_a_stranger_with_another_folder_than_before_is_refused_when_its_address_
         host._set_addresses({4: address(4)})
         assert not host._peers.heard(stranger)
         assert cluster.machines[1].running
+
+    run_cluster(scenario)
+
+
+def test_a_store_is_not_added_with_an_address_that_is_none() -> None:
+    for wrong in ("store-four", "s4:", ":7000", "s4:70000"):
+        with pytest.raises(InvalidInput, match="is no address"):
+            change_from([MemberStep(MemberAction.ADD_VOTER, 4, wrong)], {}, [1, 2, 3])
+
+
+def test_a_store_that_cannot_tick_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader()
+
+        async def fail() -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(cluster.hosts[1]._transfer, "tick", fail)
+        await cluster.until(lambda: not cluster.machines[1].running, timeout_s=2)
 
     run_cluster(scenario)

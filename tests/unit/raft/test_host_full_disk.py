@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.unit.raft.host_cluster import GROUP, Cluster, address, run_cluster, write
 
-from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError
+from raftwood.base.errors import DeadlineExceeded, DiskFull, Overloaded, RaftwoodError
 from raftwood.disk.segment_log import DropGroup, Record, Run, State
 from raftwood.raft.host.book import HOST_GROUP, StoreBook
 from raftwood.raft.host.host import Host
@@ -22,13 +22,17 @@ class Refusal:
     ) -> None:
         self.count = 0
         self.is_lifted = False
+        self.allowed = 0
+        """So many writes more are taken."""
         log = host._store.log
         write_as_before = log.write
 
         def write(records: Sequence[Record], done: Callable[[], None] | None = None) -> None:
             if not self.is_lifted and any(is_meant(record) for record in records):
-                self.count += 1
-                raise error
+                if not self.allowed:
+                    self.count += 1
+                    raise error
+                self.allowed -= 1
             write_as_before(records, done)
 
         log.write = write  # type: ignore[method-assign]
@@ -149,3 +153,40 @@ def test_what_waits_for_room_does_not_grow_with_time() -> None:
 
 def _waiting(replica: Replica) -> int:
     return sum(1 + len(message.responses) for message in replica.backlog)
+
+
+def test_a_change_that_was_replaced_while_it_waited_for_room_is_not_stored_as_committed() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3, 4, 5)
+        async with cluster.client() as client:
+            await write(client, 10)
+        await cluster.agree(1, 2, 3, 4, 5)
+        old = await cluster.wait_for_leader()
+        full, *others = (store for store in (1, 2, 3, 4, 5) if store != old)
+        refusal = Refusal(
+            cluster.hosts[full], DiskFull("no room"), lambda record: isinstance(record, Run)
+        )
+        network = cluster.simulation.network
+        network.partition([f"s{old}", f"s{full}"], [f"s{store}" for store in others])
+        change = cluster.hosts[old].change_members(
+            GROUP, [MemberStep(MemberAction.ADD_LEARNER, 6, address(6))], timeout_ms=1_000
+        )
+        with pytest.raises(DeadlineExceeded):
+            await change
+        replica = cluster.hosts[full]._replicas[GROUP]
+        assert replica.backlog
+        await cluster.until(lambda: cluster.leader() in others)
+        network.heal()
+        async with cluster.client(*others) as client:
+            await write(client, 10, start=10)
+        commit = cluster.hosts[cluster.leader()].status(GROUP).commit
+        await cluster.until(lambda: replica.node.raft.log.committed >= commit)
+        refusal.allowed = 1
+        await cluster.until(lambda: refusal.allowed == 0)
+        await asyncio.sleep(1)
+        cluster.machines[full].power_off()
+        cluster.start(full)
+        await cluster.agree(1, 2, 3, 4, 5)
+        assert cluster.hosts[full].status(GROUP).learners == ()
+
+    run_cluster(scenario, members=(1, 2, 3, 4, 5))

@@ -1,13 +1,16 @@
 """Snapshots of a running group: received one after another, compacted by two callers at once."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import msgspec
 import pytest
 from tests.unit.raft import host_cluster
-from tests.unit.raft.host_cluster import GROUP, Cluster, Lines, run_cluster, write
+from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, Lines, run_cluster, write
 
+from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
 from raftwood.raft.host.snapshots import ExtraFileList, SnapshotMeta
 from raftwood.raft.state_machine import Stopped
 
@@ -107,3 +110,50 @@ def test_the_log_begins_where_the_later_of_two_compactions_says(seed: int) -> No
         assert storage.state.start_term == term
 
     run_cluster(scenario, seed=seed)
+
+
+def test_a_snapshot_arrives_although_others_are_taken_faster_than_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    send_piece = SnapshotTransfer._send_piece
+
+    async def send_slowly(transfer: SnapshotTransfer, *piece: Any) -> None:
+        await asyncio.sleep(0.5)
+        await send_piece(transfer, *piece)
+
+    monkeypatch.setattr(SnapshotTransfer, "_send_piece", send_slowly)
+    settings = msgspec.structs.replace(
+        SETTINGS, snapshot_entries=200, snapshot_entries_kept=10, snapshot_chunk_bytes=1 << 10
+    )
+
+    async def keep_writing(cluster: Cluster) -> None:
+        async with cluster.client() as client:
+            for start in itertools.count(600, 20):
+                await write(client, 20, start=start)
+                await asyncio.sleep(0.1)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            leader = await cluster.wait_for_leader()
+            away = next(store for store in (1, 2, 3) if store != leader)
+            cluster.machines[away].kill()
+            await write(client, 600)
+        cluster.start(away)
+        writing = asyncio.create_task(keep_writing(cluster))
+        await cluster.until(
+            lambda: away in cluster.hosts and cluster.hosts[away]._transfer.received_count > 0,
+            timeout_s=30,
+        )
+        writing.cancel()
+        await asyncio.wait([writing])
+        lines = await cluster.agree(1, 2, 3)
+        # The log was kept for it, and is cut again now.
+        async with cluster.client() as client:
+            for start in (100_000, 100_200, 100_400):
+                await asyncio.sleep(2)
+                await write(client, 200, start=start)
+        leader = await cluster.wait_for_leader()
+        await cluster.until(lambda: cluster.hosts[leader].status(GROUP).first_index > len(lines))
+
+    run_cluster(scenario, settings=settings)

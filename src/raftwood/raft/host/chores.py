@@ -14,6 +14,8 @@ from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
 from raftwood.raft.host.snapshotting import Snapshotting
 
 INSTALL_PAUSE_S: Final = 1.0
+HELD_BACK_MAX: Final = 10
+"""The log grows to so many times its usual length for a follower that catches up."""
 FETCH_MESSAGES: Final = 8
 """How many messages' entries are read from disk at once for a slow follower."""
 
@@ -72,7 +74,11 @@ class Chores:
         if replica.storage.state.voters:
             self.tell_members(replica)
         every = self._settings.snapshot_entries
-        if every and replica.applied - replica.snapshot_index >= every:
+        since = replica.applied - replica.snapshot_index
+        if not every or since < every:
+            return
+        # A follower that gets the last one, or what comes after it, would have to begin again.
+        if not replica.is_waited_for or since >= every * HELD_BACK_MAX:
             replica.snapshot_index = replica.applied
             self.run(self._save_and_compact(replica), f"snapshot of group {replica.group}")
 

@@ -14,6 +14,7 @@ from raftwood.raft.core import (
     StepKind,
     change_of,
 )
+from raftwood.raft.host.protocol import split_address
 
 
 class MemberAction(StrEnum):
@@ -64,6 +65,7 @@ def change_from(
         address = step.address or known.get(step.store, "")
         if not address:
             raise InvalidInput(f"give the address of store {step.store}: nobody knows it yet")
+        split_address(address)
         addresses[step.store] = address
     return ChangeV2(
         tuple(ChangeStep(_KINDS[step.action], step.store) for step in steps),

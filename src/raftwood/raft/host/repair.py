@@ -97,16 +97,22 @@ class Repairs:
         self._under_way: dict[int, object] = {}
         self.problems: dict[int, str] = {}
         """Groups without a replica that serves: what is wrong, and what is being done."""
+        self.damage_count = 0
+        """How often since the start a replica was found damaged, or still was."""
 
     def register_metrics(self, metrics: Metrics) -> None:
         metrics.pull_gauge(
             "raft_groups_halted", "Replicas stopped for damage.", lambda: len(self.problems)
+        )
+        metrics.pull_counter(
+            "raft_damages_total", "Replicas found damaged.", lambda: self.damage_count
         )
 
     def begin(self, group: int, reason: str, *, halted: Replica | None = None) -> None:
         """Repair a group's replica, which is halted or could not be started."""
         token = self._under_way[group] = object()
         self.problems[group] = f"being repaired: {reason}"
+        self.damage_count += 1
         _log.error("replica is damaged", group=group, reason=reason)
         self._run(self._repair(group, reason, token, halted), f"repair of group {group}")
 

@@ -84,6 +84,8 @@ class Replica:
         """One snapshot after another."""
         self.snapshot_index = 0
         """The newest snapshot that was asked for; the next one comes so many entries later."""
+        self._laggard_ticks = settings.election_ticks
+        """Since a follower was seen that lags behind and answers."""
         self.bytes_since_state = 0
         self.backlog: deque[Message] = deque()
         """Writes that the log refused; later ones wait behind them."""
@@ -219,6 +221,7 @@ class Replica:
         if self.has_appended:
             self.has_appended = False
             self._skip_heartbeat()
+        self._laggard_ticks = 0 if self._has_laggard() else self._laggard_ticks + 1
         if self.may_vote:  # else it would stand, in some old membership that it replays
             self.node.tick()
         self.reads.tick(self.settings.election_ticks)
@@ -301,6 +304,19 @@ class Replica:
         entries = await self.storage.read(first_index, bytes_max)
         found = [each for each in entries if first_index <= each.index <= self.applied]
         return found, found[-1].index + 1
+
+    @property
+    def is_waited_for(self) -> bool:
+        """For a leader: whether a snapshot now would cut off what a follower is about to get."""
+        return self._laggard_ticks < self.settings.election_ticks
+
+    def _has_laggard(self) -> bool:
+        raft = self.node.raft
+        kept_after = self.applied - self.settings.snapshot_entries_kept
+        return raft.role is Role.LEADER and any(
+            progress.recently_active and progress.match < kept_after
+            for progress in raft.tracker.progress.values()
+        )
 
     def _skip_heartbeat(self) -> None:
         """Appends since the last tick have told all that a heartbeat would tell.

@@ -56,12 +56,19 @@ class Ticking:
         pause_s = self._settings.tick_ms / 1000
         while True:
             await asyncio.sleep(pause_s)
-            self._ticks += 1
-            for store in await self._peers.tick(self._settings.election_ticks):
-                _log.warning("store lost", store=store)
-                self._on_lost(store)
-            await self._transfer.tick()
-            self._turns.guarded(self._tick)
+            try:
+                await self._tick_all()
+            except Exception as error:
+                # Without ticks a store neither leads nor stands, and nobody would know why.
+                self._turns.failed(error)
+
+    async def _tick_all(self) -> None:
+        self._ticks += 1
+        for store in await self._peers.tick(self._settings.election_ticks):
+            _log.warning("store lost", store=store)
+            self._on_lost(store)
+        await self._transfer.tick()
+        self._tick()
 
     def _tick(self) -> None:
         bedtime = Bedtime()

@@ -87,9 +87,12 @@ class Turns:
         try:
             work(*arguments)
         except Exception as error:
-            # Whatever it is, a replica's state in memory may no longer be what it promised.
-            _log.exception("a turn failed")
-            self._environment.end_process(f"the raft host cannot go on: {error!r}")
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Whatever it is, a replica's state in memory may no longer be what it promised."""
+        _log.error("a turn failed", exc_info=error)
+        self._environment.end_process(f"the raft host cannot go on: {error!r}")
 
     def _turn(self) -> None:
         self.turn_count += 1
@@ -209,7 +212,7 @@ class Turns:
                 replica.storage,
                 message,
                 replica.book,
-                committed=replica.node.raft.log.committed,
+                committed=_committed(replica, message),
                 bytes_since_state=replica.bytes_since_state,
             )
             replica.backlog.popleft()
@@ -271,6 +274,17 @@ class Turns:
             else:
                 outbox.add(replica.group, response, replica.book)
         self.mark(replica)
+
+
+def _committed(replica: Replica, message: Message) -> int:
+    """What is committed, for a write that has waited.
+
+    Its entries may have been replaced since, by others that wait behind it: these are committed
+    perhaps, and not those of the same indexes that are written now.
+    """
+    log, entries = replica.node.raft.log, message.entries
+    is_current = not entries or log.holds(entries[-1].index, term=entries[-1].term)
+    return log.committed if is_current else 0
 
 
 def _put_behind(backlog: deque[Message], message: Message) -> None:
