@@ -7,7 +7,7 @@ from tests.simulation.raft_hosts.cluster import run_hosts
 from tests.simulation.raft_hosts.mutants import CAUGHT_BY, MUTANTS
 from tests.simulation.raft_model.mutants import MUTANTS as MODEL_MUTANTS
 
-SEEDS_MAX = 40
+SEEDS_MAX = 80
 
 
 def test_every_well_known_bug_is_planted_somewhere() -> None:

@@ -30,7 +30,8 @@ def test_faults_break_no_promise(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS_TWICE)
 def test_a_seed_runs_the_same_twice(seed: int) -> None:
     cluster = choose_cluster(seed, faults_s=20.0)
-    assert run_hosts(seed, cluster, twice=True).result.is_under_load
+    outcome = run_hosts(seed, cluster, twice=True).result
+    assert sum(event.outcome == "ok" for event in outcome.events) > 50
 
 
 def test_a_short_run_breaks_no_promise_and_is_the_same_twice() -> None:

@@ -20,7 +20,7 @@ _FAR = NetworkProfile(delay_s=(0.001, 0.02), spike_probability=0.1, spike_s=(0.1
 
 
 def power(seed: int) -> SwarmProfile:
-    return SwarmProfile(seed=seed, every_s={"power_loss_of_all": 3.0}, disk=SLOW_DISK)
+    return SwarmProfile(seed=seed, every_s={"power_loss_of_all": 2.0}, disk=SLOW_DISK)
 
 
 def crashes(seed: int) -> SwarmProfile:
@@ -35,6 +35,10 @@ def network(seed: int) -> SwarmProfile:
 def pauses(seed: int) -> SwarmProfile:
     """Leaders that do not know yet that they lead no more."""
     return SwarmProfile(seed=seed, every_s={"pause": 0.8, "stall": 0.5})
+
+
+def kills_and_partitions(seed: int) -> SwarmProfile:
+    return SwarmProfile(seed=seed, every_s={"kill": 1.5, "partition": 2.5})
 
 
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +63,11 @@ _CHANGING = Cluster(faults_s=30.0, pause_s=0.15, change_every_s=0.6)
 MUTANTS = {
     "acks before sync": Mutant(plant=planted.acks_before_sync, profile=power),
     "answers by place alone": Mutant(plant=planted.answers_by_place_alone, profile=pauses),
-    "answers out of order": Mutant(plant=planted.answers_out_of_order, profile=power),
+    "answers out of order": Mutant(
+        plant=planted.answers_out_of_order,
+        cluster=Cluster(faults_s=_SHORT_S, pause_s=0.08),
+        profile=power,
+    ),
     "applies out of order": Mutant(plant=planted.applies_out_of_order, profile=network),
     "disk without sync": Mutant(
         cluster=Cluster(faults_s=_SHORT_S, pause_s=0.15, environment=planted.without_sync),
@@ -87,7 +95,9 @@ MUTANTS = {
         profile=crashes,
     ),
     "stores changes without the commit index": Mutant(
-        plant=planted.stores_changes_without_the_commit_index, cluster=_CHANGING, profile=crashes
+        plant=planted.stores_changes_without_the_commit_index,
+        cluster=Cluster(faults_s=40.0, pause_s=0.3, change_every_s=0.5),
+        profile=kills_and_partitions,
     ),
 }
 

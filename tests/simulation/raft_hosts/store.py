@@ -49,6 +49,7 @@ HOST_SETTINGS = RaftHostSettings(
     snapshot_entries=60,
     snapshot_entries_kept=20,
     snapshot_chunk_bytes=4 << 10,
+    quiesce_ticks=4,
 )
 
 _AGENT_S = 0.5
