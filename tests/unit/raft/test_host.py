@@ -485,3 +485,27 @@ def test_limits_that_do_not_fit_the_log_or_a_frame_are_refused() -> None:
         check_fit(RaftHostSettings(), LogSettings(segment_bytes=16 << 20))
     with pytest.raises(InvalidConfiguration, match="a frame between stores"):
         check_fit(RaftHostSettings(in_flight_bytes_max=40 << 20), LogSettings())
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_those_who_are_left_go_on_without_the_leader_that_let_the_others_go(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client(1, 2, 3) as client:
+            await write(client, 5)
+            cluster.start(4, 5, joins=True)
+            await cluster.until(lambda: cluster.has_group(4) and cluster.has_group(5))
+            leader = await cluster.wait_for_leader()
+            out = [store for store in (1, 2, 3) if store != leader]
+            steps = [MemberStep(MemberAction.ADD_VOTER, store, address(store)) for store in (4, 5)]
+            steps += [MemberStep(MemberAction.REMOVE, store) for store in out]
+            await client.admin.change_members(GROUP, steps)
+            await cluster.until(lambda: not any(cluster.has_group(store) for store in out))
+        # They know by themselves, also after a start, that the old members are not needed.
+        for store in (leader, 4, 5):
+            cluster.machines[store].power_off()
+        cluster.start(4, 5)
+        async with cluster.client(4, 5) as client:
+            await write(client, 5, start=5)
+
+    run_cluster(scenario, seed=seed)

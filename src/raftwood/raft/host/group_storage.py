@@ -8,6 +8,7 @@ from raftwood.base.errors import OutOfRange, ProtocolError, StoreDamaged
 from raftwood.disk.segment_log import SegmentLog
 from raftwood.disk.segment_log.records import StoredRun
 from raftwood.raft.core import (
+    IS_CHANGE,
     ConfState,
     Entry,
     EntryCompacted,
@@ -42,6 +43,8 @@ class GroupStorage:
         self.visible_snapshot: Snapshot | None = None
         """What a follower gets that needs entries from before the log's first."""
         self.cache = EntryCache(self.last_index() + 1)
+        self.change_index = 0
+        """The last membership change of the log that may not be committed yet; 0 for none."""
         self.missed: int | None = None
         """The first entry that was asked for in vain."""
         self._fetched: list[Entry] = []
@@ -121,8 +124,12 @@ class GroupStorage:
             for run in await self._log.read(self._group, index, bytes_max=bytes_max):
                 if cache is None:
                     cache = EntryCache(run.first_index)
-                cache.append(self._decoded(run), len(run.payload))
+                entries = self._decoded(run)
+                cache.append(entries, len(run.payload))
                 index = cache.next_index
+                for entry in entries:
+                    if IS_CHANGE[entry.kind]:
+                        self.change_index = entry.index
         self.cache = cache or EntryCache(last + 1)
 
     def _decoded(self, run: StoredRun) -> list[Entry]:
@@ -137,6 +144,7 @@ class GroupStorage:
     def restart_after(self, state: GroupState) -> None:
         """The log was replaced by a snapshot and goes on behind it."""
         self.state = state
+        self.change_index = 0
         self.cache = EntryCache(self.last_index() + 1)
         self._fetched = []
         self.missed = None

@@ -121,6 +121,7 @@ class Host:
             self._book,
             self._turns,
             on_removed=self._leave,
+            propose=self._control,
             on_damage=self._on_damage,
         )
         self._opener = Opener(

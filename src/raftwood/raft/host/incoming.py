@@ -16,6 +16,7 @@ from raftwood.base.logs import get_logger
 from raftwood.net import Identity, Payload, Service
 from raftwood.raft.core import MessageKind
 from raftwood.raft.host.book import StoreBook
+from raftwood.raft.host.control import encode_tick
 from raftwood.raft.host.membership import members_of
 from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.protocol import (
@@ -40,6 +41,7 @@ _decode_introduction = msgspec.msgpack.Decoder(Introduction).decode
 _decode_sleep = msgspec.msgpack.Decoder(Sleep).decode
 _decode_removed = msgspec.msgpack.Decoder(Removed).decode
 _PREVOTE = MessageKind.PREVOTE
+_NEVER_MS: Final = (1 << 63) - 1
 _HEARTBEAT = MessageKind.HEARTBEAT
 _ELECTIONS = (_PREVOTE, MessageKind.VOTE, MessageKind.TIMEOUT_NOW)
 
@@ -59,6 +61,7 @@ class Incoming:
         *,
         on_removed: Callable[[Replica], None],
         on_damage: Callable[[Replica, StoreDamaged], None],
+        propose: Callable[[Replica, bytes], None],
     ) -> None:
         self._own = own
         self._replicas = replicas
@@ -67,6 +70,7 @@ class Incoming:
         self._turns = turns
         self._leave = on_removed
         self._on_damage = on_damage
+        self._propose = propose
         self._strangers: dict[int, tuple[Identity, Introduction]] = {}
         """Stores that introduced themselves before this one was told of them."""
 
@@ -128,17 +132,29 @@ class Incoming:
         """Nobody else would ever tell it: raft sends nothing to those that are not members.
 
         It drops its data then. Its acknowledgement may have committed the very change that removed
-        it, so that a quorum of those who are left must have all of it first. And a leader that is
-        new may not have applied yet what its predecessor changed.
+        it, and those who do not know that the change is committed still need its vote. So a quorum
+        of those who are left must have all of it first, and know it: they have acknowledged an
+        entry that came later. And a leader that is new may not have applied yet what its
+        predecessor changed.
         """
         if not replica.is_leader or store in members_of(replica.configuration):
             return
-        is_held = replica.node.raft.tracker.committed() >= replica.applied
-        if replica.is_up_to_date and is_held:
+        if replica.is_up_to_date and self._is_settled(replica):
             peer = self._peers.get(store)
             if peer is not None:
                 said = Removed(replica.group, replica.term, replica.applied)
                 peer.channel.send(REMOVED, msgspec.msgpack.encode(said))
+
+    def _is_settled(self, replica: Replica) -> bool:
+        """Whether a quorum has acknowledged an entry that was appended after the first question."""
+        raft = replica.node.raft
+        asked = (raft.term, replica.configuration)
+        if replica.settling is None or replica.settling[0] != asked:
+            replica.settling = (asked, raft.log.last_index)
+        after = replica.settling[1]
+        if raft.log.last_index <= after:
+            self._propose(replica, encode_tick(elapsed_ms=0, expiry_ms=_NEVER_MS))
+        return raft.tracker.committed() > after
 
     def _on_removed(self, peer: Identity, payload: Payload) -> None:
         """This store is no member any more, says a leader that has applied more than it."""

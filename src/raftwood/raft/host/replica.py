@@ -92,6 +92,8 @@ class Replica:
         """Writes that the log refused; later ones wait behind them."""
         self.tickets: deque[Ticket] = deque()
         """Writes that are not durable yet, or whose snapshot is not restored yet."""
+        self.settling: tuple[tuple[int, ConfState], int] | None = None
+        """In which term and membership a removed store asked, and the log's last index then."""
         self.backlog_ticks = 0
         self.has_appended = False
         """Entries went out to the followers since the last tick."""

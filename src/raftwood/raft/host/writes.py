@@ -20,11 +20,12 @@ STATE_EVERY_BYTES = 1 << 20
 class PlannedWrite:
     """Records for the log, and what changes in memory once the log has taken them."""
 
-    __slots__ = ("cut_from", "records", "runs", "snapshot", "state")
+    __slots__ = ("change_index", "cut_from", "records", "runs", "snapshot", "state")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.runs: list[tuple[EncodedRun, list[Entry]]] = []
+        self.change_index = 0
         self.cut_from: int | None = None
         self.state: GroupState | None = None
         self.snapshot: Snapshot | None = None
@@ -48,6 +49,10 @@ class PlannedWrite:
         cache = storage.cache
         if self.cut_from is not None:
             cache.truncate(self.cut_from)
+            if storage.change_index >= self.cut_from:
+                storage.change_index = 0
+        if self.change_index:
+            storage.change_index = self.change_index
         size = 0
         for run, entries in self.runs:
             cache.append(entries, len(run.payload))
@@ -72,8 +77,10 @@ def plan_write(
     entries = message.entries
     if message.snapshot is None and message.term:
         _plan_state(planned, group, storage, message, bytes_since_state)
-    if _has_change(entries):
-        _plan_commit(planned, group, storage, min(committed, entries[-1].index))
+    planned.change_index = _last_change(entries)
+    last = entries[-1].index if entries else storage.last_index()
+    if planned.change_index or _settles_change(storage, committed):
+        _plan_commit(planned, group, storage, min(committed, last))
     if entries:
         first = entries[0].index
         if planned.snapshot is None and first <= storage.last_index():
@@ -102,12 +109,23 @@ def _plan_state(
         planned.records.append(State(group, planned.state.encoded()))
 
 
-def _has_change(entries: list[Entry]) -> bool:
+def _last_change(entries: list[Entry]) -> int:
+    """The index of the last membership change among entries; 0 for none."""
+    found = 0
     for entry in entries:
         kind = entry.kind
         if kind is _CHANGE_V1 or kind is _CHANGE_V2:
-            return True
-    return False
+            found = entry.index
+    return found
+
+
+def _settles_change(storage: GroupStorage, committed: int) -> bool:
+    """Whether a change that the log has is now known to be committed, and that is not stored yet.
+
+    It is stored before anything later is acknowledged: from that the leader knows who needs the
+    old members no more, not even after a start.
+    """
+    return storage.state.commit < storage.change_index <= committed
 
 
 def _plan_commit(planned: PlannedWrite, group: int, storage: GroupStorage, commit: int) -> None:
