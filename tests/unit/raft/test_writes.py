@@ -10,9 +10,12 @@ from raftwood.raft.host.runs import RunBook
 from raftwood.raft.host.writes import PlannedWrite, plan_write
 
 
-def plan(*entries: Entry, committed: int) -> PlannedWrite:
+def plan(*entries: Entry, committed: int, change_index: int = 0) -> PlannedWrite:
     storage: Any = SimpleNamespace(
-        state=first_state(), last_index=lambda: entries[0].index - 1, cache=None
+        state=first_state(),
+        last_index=lambda: entries[0].index - 1,
+        cache=None,
+        change_index=change_index,
     )
     message = Message(MessageKind.STORAGE_APPEND, entries=list(entries))
     return plan_write(1, storage, message, RunBook(), committed=committed, bytes_since_state=0)
@@ -41,3 +44,12 @@ def test_the_commit_index_that_is_stored_lies_within_what_is_written() -> None:
     planned = plan(entry(8, EntryKind.CHANGE_V1), committed=20)
     assert planned.state is not None
     assert planned.state.commit == 8
+
+
+def test_that_a_change_is_committed_is_stored_with_the_entries_that_come_after() -> None:
+    assert plan(entry(8), committed=6, change_index=7).state is None
+    planned = plan(entry(8), committed=7, change_index=7)
+    state, run = planned.records
+    assert isinstance(state, State)
+    assert isinstance(run, Run)
+    assert decode_state(1, state.data).commit == 7
