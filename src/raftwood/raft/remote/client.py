@@ -44,7 +44,7 @@ ATTEMPT_MS = 2_000
 """After so long without an answer another store is asked."""
 LEARN_S = 10.0
 """Between two questions for who the members are, of a client that has work."""
-BATCH_BYTES_MAX = 1 << 20
+BATCH_BYTES_MAX = 1 << 18
 BATCH_COMMANDS_MAX = WINDOW // 4
 WAITING_MAX = 100_000
 _Result = TypeVar("_Result")
