@@ -163,8 +163,9 @@ class Connection(OutstandingRequests):
             whole, size = gathered(payload)
         if size > self._frame_bytes_max:
             raise self._too_large(size)
-        self._send(_ONE_WAY, method.number, 0, 0, whole)
         # At once: who sends one-way gathers what there is to say into one message.
+        self._flush_is_due = True
+        self._send(_ONE_WAY, method.number, 0, 0, whole)
         self._flush()
         return True
 

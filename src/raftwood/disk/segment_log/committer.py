@@ -152,6 +152,10 @@ class Committer:
         """The flush in memory that holds a position."""
         return self._open if position >= self._open.start else self.cache.find(position)
 
+    def hold(self) -> None:
+        """The caller pumps soon: nothing needs to be scheduled for what is taken until then."""
+        self._pump_scheduled = True
+
     def pump(self) -> None:
         """Send flushes to the disk as far as there is a place in flight."""
         self._pump_scheduled = False

@@ -5,7 +5,8 @@ Start here, then `committer` (how records get to disk), `recovery` (how they com
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -189,9 +190,14 @@ class SegmentLog:
         self.write(records, durable.set)
         await durable.wait()
 
-    def flush(self) -> None:
-        """Send to the disk what was written, in this turn of the loop and not in the next."""
-        self._committer.pump()
+    @contextmanager
+    def flushing(self) -> Iterator[None]:
+        """What is written in the block goes to the disk at its end, not in the loop's next turn."""
+        self._committer.hold()
+        try:
+            yield
+        finally:
+            self._committer.pump()
 
     async def sync(self) -> None:
         """Wait until everything written so far is durable."""

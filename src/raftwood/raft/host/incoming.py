@@ -83,9 +83,11 @@ class Incoming:
         service.one_way(ASK_MEMBERSHIP, self._on_question)
 
     def _on_frame(self, peer: Identity, payload: Payload) -> None:
-        if not self._peers.heard(peer):
-            return
-        store = store_of(peer)
+        if self._peers.heard(peer):
+            # A frame is a turn's work of its sender.
+            self._turns.at_once(self._take_frame, store_of(peer), payload)
+
+    def _take_frame(self, store: int, payload: Payload) -> None:
         replicas = self._replicas
         mark = self._turns.mark
         for group, message, runs in decode_frame(payload, target=self._own):
@@ -105,9 +107,6 @@ class Incoming:
                 continue
             replica.receive(message, runs)
             mark(replica)
-        # A frame is a turn's work of its sender. Another turn of the loop before it is dealt with
-        # would only add to every append's latency.
-        self._turns.run_now()
 
     def _on_lost_log(self, replica: Replica, commit: int) -> None:
         self._on_damage(

@@ -69,17 +69,24 @@ class Turns:
             self._is_scheduled = True
             self._loop.call_soon(self._run)
 
-    def run_now(self) -> None:
-        """The turn at once, where what came in is known to be all that there is for now."""
-        if self._dirty:
+    def at_once(self, work: Callable[..., None], *arguments: object) -> None:
+        """Take in what came, which is known to be all that there is for now, and do its turn.
+
+        A turn of the loop in between would only add to every append's latency.
+        """
+        was_scheduled, self._is_scheduled = self._is_scheduled, True
+        try:
+            work(*arguments)
+        finally:
+            self._is_scheduled = was_scheduled
             self._run()
 
     def close(self) -> None:
         self._is_closed = True
 
     def _run(self) -> None:
-        self._is_scheduled = False
         if self._dirty and not self._is_closed:
+            self._is_scheduled = False
             self.guarded(self._turn)
 
     def guarded(self, work: Callable[..., None], *arguments: object) -> None:
@@ -149,6 +156,10 @@ class Turns:
     # Writing
 
     def _write(self, writes: list[tuple[Replica, Message]]) -> None:
+        with self._log.flushing():
+            self._plan_and_submit(writes)
+
+    def _plan_and_submit(self, writes: list[tuple[Replica, Message]]) -> None:
         planned: list[_Planned] = []
         size = 0
         for replica, message in writes:
@@ -174,7 +185,6 @@ class Turns:
             size += plan_bytes
         if planned:
             self._submit(planned)
-        self._log.flush()
 
     def _submit(self, planned: list[_Planned]) -> bool:
         records: Sequence[Record] = planned[0][1].records
@@ -230,8 +240,7 @@ class Turns:
         self._in_flight -= 1
         if self._is_closed:
             return
-        self.guarded(self._complete, tickets)
-        self.run_now()
+        self.at_once(self.guarded, self._complete, tickets)
 
     def _complete(self, tickets: list[tuple[Replica, Ticket]]) -> None:
         for replica, ticket in tickets:
