@@ -20,7 +20,7 @@ class RaftwoodSystem:
     def prepare(self) -> str:
         return (
             f"Raftwood {raftwood.__version__}, fsync on, authenticated, heartbeat 100 ms, election "
-            "1 s, CheckQuorum and pre-vote, idle groups sleep after 5 s, no snapshots, in-memory "
+            "1 s, CheckQuorum and pre-vote, idle groups sleep after 0.2 s, no snapshots, in-memory "
             "state machine, no sessions; a client process, one connection to each node"
         )
 
