@@ -28,7 +28,7 @@ from tests.cluster.raft.node import CLIENT_SECRET, CLUSTER, GROUPS
 STORES = (1, 2, 3)
 LOCAL = "127.0.0.1"
 START_S_MAX = 20.0
-_ENDED_S_MAX = 10.0
+_ENDED_S_MAX = 60.0
 CLIENT_NETWORK = ClientNetwork(cluster=CLUSTER, secret=CLIENT_SECRET, role=OPERATOR_ROLE)
 
 
