@@ -1,4 +1,4 @@
-"""`CommandStore`: what all stores that apply commands to a `MetaState` have in common."""
+"""What stores have in common: all of them how they write, those with a state of their own more."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -20,39 +20,12 @@ from raftwood.metastore.commands import Command, Done
 from raftwood.metastore.rules import MetaState
 
 
-class CommandStore:
-    """A `MetaStore` but for how commands are agreed on; a subclass gives that.
-
-    It keeps `_state`, and calls `_tell_change` whenever that has changed.
-    """
-
-    def __init__(self) -> None:
-        self._state = MetaState()
-        self._changed = asyncio.Event()
+class CommandWriter:
+    """The writing half of a `MetaStore`; a subclass says how commands are agreed on."""
 
     async def _execute(self, command: Command) -> bytes:
         """Agree on a command, apply it, and give its result."""
         raise NotImplementedError
-
-    async def _fresh(self) -> MetaState:
-        """The state, with all that was answered to anybody before the call."""
-        raise NotImplementedError
-
-    def _check_open(self) -> None:
-        """`ShuttingDown` where the store is closed, or what else ended it."""
-        raise NotImplementedError
-
-    def _tell_change(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def get(self, key: str) -> Versioned | None:
-        return (await self._fresh()).get(key)
-
-    async def range(
-        self, *, prefix: str = "", start: str = "", end: str | None = None, limit: int = 1000
-    ) -> KeyRange:
-        return (await self._fresh()).range(prefix=prefix, start=start, end=end, limit=limit)
 
     async def compare_and_set(
         self, key: str, value: bytes | None, *, version: int, lease: int = 0
@@ -82,6 +55,37 @@ class CommandStore:
 
     async def revoke_lease(self, lease: int) -> None:
         commands.decode_result(await self._execute(commands.RevokeLease(lease)))
+
+
+class CommandStore(CommandWriter):
+    """A `MetaStore` that applies the commands itself, to a `MetaState`.
+
+    A subclass keeps `_state`, and calls `_tell_change` whenever that has changed.
+    """
+
+    def __init__(self) -> None:
+        self._state = MetaState()
+        self._changed = asyncio.Event()
+
+    async def _fresh(self) -> MetaState:
+        """The state, with all that was answered to anybody before the call."""
+        raise NotImplementedError
+
+    def _check_open(self) -> None:
+        """`ShuttingDown` where the store is closed, or what else ended it."""
+        raise NotImplementedError
+
+    def _tell_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def get(self, key: str) -> Versioned | None:
+        return (await self._fresh()).get(key)
+
+    async def range(
+        self, *, prefix: str = "", start: str = "", end: str | None = None, limit: int = 1000
+    ) -> KeyRange:
+        return (await self._fresh()).range(prefix=prefix, start=start, end=end, limit=limit)
 
     async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
         await self._fresh()

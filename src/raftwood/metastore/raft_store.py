@@ -5,24 +5,20 @@ at the server for a change may take its place one day.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
 from raftwood.base.errors import InvalidInput, RaftwoodError, ShuttingDown
 from raftwood.base.seams import (
     Change,
-    Compare,
     Entry,
-    KeyOperation,
     KeyRange,
     MetaStatus,
-    Outcome,
-    RemoveKey,
-    SetKey,
     Versioned,
 )
 from raftwood.metastore import commands, queries
-from raftwood.metastore.commands import TTL_MS_MAX, Command, Done
+from raftwood.metastore.command_store import CommandWriter
+from raftwood.metastore.commands import TTL_MS_MAX, Command
 from raftwood.metastore.queries import AnswerType, Query
 from raftwood.metastore.state_machine import STEP_MS_MAX, encode_command
 
@@ -47,7 +43,7 @@ class GroupClient(Protocol):
         ...
 
 
-class RaftMetaStore:
+class RaftMetaStore(CommandWriter):
     """A `MetaStore`; the client stays its owner's."""
 
     def __init__(self, client: GroupClient, group: int, *, timeout_ms: int = TIMEOUT_MS) -> None:
@@ -93,38 +89,11 @@ class RaftMetaStore:
                 return KeyRange(tuple(entries), version, part.next_start)
             start = part.next_start
 
-    async def compare_and_set(
-        self, key: str, value: bytes | None, *, version: int, lease: int = 0
-    ) -> int | None:
-        if value is None and not version:
-            raise InvalidInput(f"key {key!r} cannot be removed while it is absent: name a version")
-        operation = RemoveKey(key) if value is None else SetKey(key, value, lease)
-        outcome = await self.transact((Compare(key, version),), (operation,))
-        return outcome.version if outcome.held else None
-
-    async def transact(
-        self,
-        compares: Sequence[Compare],
-        then: Sequence[KeyOperation],
-        otherwise: Sequence[KeyOperation] = (),
-    ) -> Outcome:
-        command = commands.Transact(tuple(compares), tuple(then), tuple(otherwise))
-        return commands.outcome(await self._execute(command))
-
     async def grant_lease(self, *, ttl_ms: int) -> int:
         if not 1 <= ttl_ms <= _TTL_MS_MAX:
             raise InvalidInput(f"a lease of {ttl_ms} ms: give 1 to {_TTL_MS_MAX}")
         # The group's time may take a step right after this that began long before.
-        command = commands.GrantLease(ttl_ms + STEP_MS_MAX)
-        result = commands.decode_result(await self._execute(command))
-        assert isinstance(result, Done)
-        return result.lease
-
-    async def keep_alive(self, lease: int) -> None:
-        commands.decode_result(await self._execute(commands.KeepAlive(lease)))
-
-    async def revoke_lease(self, lease: int) -> None:
-        commands.decode_result(await self._execute(commands.RevokeLease(lease)))
+        return await super().grant_lease(ttl_ms=ttl_ms + STEP_MS_MAX)
 
     async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
         pause_ms, failures = PAUSE_MS_MIN, 0
