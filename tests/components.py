@@ -30,6 +30,12 @@ def tmpfs() -> None:
         raise Missing("mount namespaces are not allowed here")
 
 
+def memory_disk() -> None:
+    """A file system in memory that is mounted already."""
+    if not os.path.isdir("/dev/shm"):
+        raise Missing("there is no /dev/shm here")
+
+
 def zookeeper() -> None:
     """A ZooKeeper server, which runs on Java and is installed by Maven."""
     reason = _why_no_zookeeper()
@@ -67,6 +73,7 @@ NEW_MOUNTS = (
 )
 
 COMPONENTS: dict[str, Callable[[], None]] = {
+    "memory_disk": memory_disk,
     "namespaces": namespaces,
     "strace": strace,
     "tmpfs": tmpfs,

@@ -100,7 +100,7 @@ def test_a_cluster_leaves_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.M
         pass
 
 
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="not available: a file system in memory")
+@pytest.mark.needs("memory_disk")
 def test_a_disk_in_memory_is_refused() -> None:
     with pytest.raises(ClusterFailed, match="a sync is free"):
         check_disk(Path("/dev/shm"))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.service import RaftService
 from raftwood.raft.remote.stores import ClientNetwork
-from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
+from raftwood.raft.state_machine import Command, ExtraFiles, StateMachine, Stopped
 from raftwood.simulation import Machine, Simulation, simulate
 
 GROUP = 1
@@ -89,12 +90,14 @@ class Cluster:
         log_settings: LogSettings = LOG_SETTINGS,
         members: Sequence[int] = (1, 2, 3),
         groups: Sequence[int] = (GROUP,),
+        machine: Callable[[Environment], StateMachine] = lambda _: Lines(),
     ) -> None:
         self.simulation = simulation
         self.settings = settings
         self.log_settings = log_settings
         self.members = {store: address(store) for store in members}
         self.groups = groups
+        self.machine = machine
         self.hosts: dict[int, Host] = {}
         self.machines: dict[int, Machine] = {}
         self.folders: dict[int, str] = {}
@@ -133,7 +136,8 @@ class Cluster:
                     await server.listen(self.names.get(store, f"s{store}"), 7000)
                     for group in self.groups:
                         members = None if joins else self.members
-                        await host.start_group(group, Lines, members=members)
+                        factory = partial(self.machine, environment)
+                        await host.start_group(group, factory, members=members)
                     await asyncio.get_running_loop().create_future()
             finally:
                 await host.close(hand_over_ms=2_000)
