@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -29,12 +30,44 @@ from raftwood.raft.remote.stores import Stores
 app = App(name="raft", help_format="plaintext")
 app.command(recover)
 
-_Connect = Annotated[
-    str | None,
-    Parameter(help="Some stores, HOST:PORT[,HOST:PORT]; else cluster.members of the settings."),
-]
-_Group = Annotated[int, Parameter(help="The raft group; 1 is the metastore.")]
-_Output = Annotated[Format, Parameter(name="--format", help="How to print it.")]
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Cluster:
+    """The options by which a command reaches a cluster."""
+
+    connect: Annotated[
+        str | None,
+        Parameter(help="Some stores, HOST:PORT[,HOST:PORT]; else cluster.members of the settings."),
+    ] = None
+    source: Source = DEFAULTS
+
+    def run(self, work: Callable[[Stores], Coroutine[Any, Any, int]]) -> int:
+        """Do something with the cluster's stores; answers the exit status."""
+        settings = self.source.load().settings
+
+        async def main() -> int:
+            async with connected_stores(environment, settings, self.connect) as stores:
+                return await work(stores)
+
+        with real_environment() as environment:
+            return run(main())
+
+
+CLUSTER = Cluster()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Target:
+    """Which group of which cluster, and how to print what came of it."""
+
+    cluster: Cluster = CLUSTER
+    group: Annotated[int, Parameter(help="The raft group; 1 is the metastore.")] = METASTORE_GROUP
+    output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text"
+
+
+TARGET = Target()
 _PAUSE_S = 0.2
 _STATUS = {
     "store": "store",
@@ -67,25 +100,22 @@ def status(
     wait_seconds: Annotated[
         float, Parameter(help="How long to wait until stores answer and one leads.")
     ] = 0.0,
-    connect: _Connect = None,
-    group: _Group = METASTORE_GROUP,
-    source: Source = DEFAULTS,
-    output: _Output = "text",
+    target: Target = TARGET,
 ) -> int:
     """Show each store's replica as it sees itself; the exit status is 1 if nobody leads."""
 
     async def work(stores: Stores, deadline: float) -> int:
-        rows = await status_of_all(stores, group)
+        rows = await status_of_all(stores, target.group)
         while not any(row["role"] == "leader" for row in rows) and time.monotonic() < deadline:
             await asyncio.sleep(_PAUSE_S)
-            rows = await status_of_all(stores, group)
-        write_rows(rows, _STATUS, output)
+            rows = await status_of_all(stores, target.group)
+        write_rows(rows, _STATUS, target.output)
         return 0 if any(row["role"] == "leader" for row in rows) else 1
 
     deadline = time.monotonic() + wait_seconds
     while True:
         try:
-            return _with_stores(connect, source, lambda stores: work(stores, deadline))
+            return target.cluster.run(lambda stores: work(stores, deadline))
         except Unavailable:
             if time.monotonic() >= deadline:
                 raise
@@ -95,18 +125,17 @@ def status(
 @app.command
 def members(
     *,
-    connect: _Connect = None,
-    group: _Group = METASTORE_GROUP,
-    source: Source = DEFAULTS,
-    output: _Output = "text",
+    target: Target = TARGET,
 ) -> int:
     """List a group's members and how far each is, as the leader knows it."""
 
     async def work(stores: Stores) -> int:
-        write_rows(members_of(await RaftAdmin(stores).leader_status(group)), _MEMBERS, output)
+        write_rows(
+            members_of(await RaftAdmin(stores).leader_status(target.group)), _MEMBERS, target.output
+        )
         return 0
 
-    return _with_stores(connect, source, work)
+    return target.cluster.run(work)
 
 
 @app.command
@@ -114,18 +143,19 @@ def add(
     store: int,
     address: Annotated[str, Parameter(help="Where the new store serves, HOST:PORT.")],
     *,
-    connect: _Connect = None,
-    group: _Group = METASTORE_GROUP,
-    source: Source = DEFAULTS,
-    output: _Output = "text",
+    target: Target = TARGET,
 ) -> int:
     """Add a store that was started with --join, as a learner: it gets all data, without a vote."""
 
     async def work(stores: Stores) -> int:
-        write_rows(members_of(await add_learner(stores, group, store, address)), _MEMBERS, output)
+        write_rows(
+            members_of(await add_learner(stores, target.group, store, address)),
+            _MEMBERS,
+            target.output,
+        )
         return 0
 
-    return _with_stores(connect, source, work)
+    return target.cluster.run(work)
 
 
 @app.command
@@ -133,19 +163,16 @@ def promote(
     store: int,
     *,
     wait_seconds: Annotated[float, Parameter(help="How long to wait until it caught up.")] = 60.0,
-    connect: _Connect = None,
-    group: _Group = METASTORE_GROUP,
-    source: Source = DEFAULTS,
-    output: _Output = "text",
+    target: Target = TARGET,
 ) -> int:
     """Give a learner a vote, once it has nearly all that the leader has."""
 
     async def work(stores: Stores) -> int:
-        changed = await promote_when_caught_up(stores, group, store, wait_s=wait_seconds)
-        write_rows(members_of(changed), _MEMBERS, output)
+        changed = await promote_when_caught_up(stores, target.group, store, wait_s=wait_seconds)
+        write_rows(members_of(changed), _MEMBERS, target.output)
         return 0
 
-    return _with_stores(connect, source, work)
+    return target.cluster.run(work)
 
 
 @app.command
@@ -155,76 +182,66 @@ def remove(
     force: Annotated[
         bool, Parameter(negative="", help="Also where too few of the others answer.")
     ] = False,
-    connect: _Connect = None,
-    group: _Group = METASTORE_GROUP,
-    source: Source = DEFAULTS,
-    output: _Output = "text",
+    target: Target = TARGET,
 ) -> int:
     """Remove a store from a group; it drops its replica, or does when it comes back."""
 
     async def work(stores: Stores) -> int:
-        changed = await remove_member(stores, group, store, is_forced=force)
-        write_rows(members_of(changed), _MEMBERS, output)
+        changed = await remove_member(stores, target.group, store, is_forced=force)
+        write_rows(members_of(changed), _MEMBERS, target.output)
         return 0
 
-    return _with_stores(connect, source, work)
+    return target.cluster.run(work)
 
 
 @app.command
 def transfer(
     store: int,
     *,
-    connect: _Connect = None,
-    group: _Group = METASTORE_GROUP,
-    source: Source = DEFAULTS,
-    output: _Output = "text",
+    target: Target = TARGET,
 ) -> int:
     """Let another voter lead."""
 
     async def work(stores: Stores) -> int:
         admin = RaftAdmin(stores)
-        await admin.transfer(group, store)
-        write_rows(members_of(await admin.leader_status(group)), _MEMBERS, output)
+        await admin.transfer(target.group, store)
+        write_rows(members_of(await admin.leader_status(target.group)), _MEMBERS, target.output)
         return 0
 
-    return _with_stores(connect, source, work)
+    return target.cluster.run(work)
 
 
 @app.command
 def snapshot(
     *,
     store: Annotated[int | None, Parameter(help="Only at this store; else at all.")] = None,
-    connect: _Connect = None,
-    group: _Group = METASTORE_GROUP,
-    source: Source = DEFAULTS,
-    output: _Output = "text",
+    target: Target = TARGET,
 ) -> int:
     """Take a snapshot and cut the log before it; the exit status is 1 if a store did not."""
 
     async def work(stores: Stores) -> int:
         admin = RaftAdmin(stores)
 
-        async def one(target: int) -> dict[str, Any]:
+        async def one(member: int) -> dict[str, Any]:
             try:
-                return {"store": target, "index": await admin.snapshot(group, store=target)}
+                return {"store": member, "index": await admin.snapshot(target.group, store=member)}
             except RaftwoodError as error:
-                return {"store": target, "index": None, "error": error.message}
+                return {"store": member, "index": None, "error": error.message}
 
-        targets = [store] if store is not None else await _members(admin, group)
-        rows = await asyncio.gather(*(one(target) for target in targets))
+        targets = [store] if store is not None else await _members(admin, target.group)
+        rows = await asyncio.gather(*(one(each) for each in targets))
         columns = {"store": "store", "index": "snapshot at", "error": "error"}
-        write_rows(rows, columns, output)
+        write_rows(rows, columns, target.output)
         return 1 if any(row["index"] is None for row in rows) else 0
 
-    return _with_stores(connect, source, work)
+    return target.cluster.run(work)
 
 
 @app.command
 def metrics(
     store: int,
     *,
-    connect: _Connect = None,
-    source: Source = DEFAULTS,
+    cluster: Cluster = CLUSTER,
 ) -> int:
     """Print one store's metrics in Prometheus' text format."""
 
@@ -233,22 +250,9 @@ def metrics(
         write_line((await channel.ask(METRICS, None, 5_000)).decode().rstrip())
         return 0
 
-    return _with_stores(connect, source, work)
+    return cluster.run(work)
 
 
 async def _members(admin: RaftAdmin, group: int) -> list[int]:
     leader = await admin.leader_status(group)
     return sorted({*leader.voters, *leader.learners})
-
-
-def _with_stores(
-    connect: str | None, source: Source, work: Callable[[Stores], Coroutine[Any, Any, int]]
-) -> int:
-    settings = source.load().settings
-
-    async def main() -> int:
-        async with connected_stores(environment, settings, connect) as stores:
-            return await work(stores)
-
-    with real_environment() as environment:
-        return run(main())
