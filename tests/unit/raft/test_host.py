@@ -509,3 +509,21 @@ def test_those_who_are_left_go_on_without_the_leader_that_let_the_others_go(seed
             await write(client, 5, start=5)
 
     run_cluster(scenario, seed=seed)
+
+
+def test_a_sleeping_group_whose_leader_was_stopped_wakes_when_a_client_asks() -> None:
+    settings = msgspec.structs.replace(SETTINGS, quiesce_ticks=5)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 5)
+            leader = await cluster.wait_for_leader()
+            await cluster.until(
+                lambda: all(host.status(GROUP).is_asleep for host in cluster.hosts.values())
+            )
+            await cluster.hosts[leader].stop_group(GROUP)
+            answer = client.propose(GROUP, b"line 5", timeout_ms=15_000)
+            assert await answer == b"6"
+
+    run_cluster(scenario, settings=settings)

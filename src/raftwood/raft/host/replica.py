@@ -180,6 +180,8 @@ class Replica:
     def propose(self, *batches: Batch) -> None:
         """Take batches into the queue; raises what refuses them, with nothing changed."""
         if not self.is_leader:
+            # Whoever asks here may not have found the leader: a group that sleeps finds out.
+            self.wake()
             raise self.not_leader()
         if self.backlog:
             raise DiskFull(f"the store's disk has no room for group {self.group}: try again later")
