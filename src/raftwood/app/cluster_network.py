@@ -6,8 +6,9 @@ from raftwood.app.settings import Settings
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Secret as SecretSetting
 from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
-from raftwood.raft.host.protocol import OPERATOR_ROLE, HostNetwork
-from raftwood.raft.remote.stores import ClientNetwork
+from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net.stores import ClientNetwork
+from raftwood.raft.host.protocol import HostNetwork
 
 LISTEN_DEFAULT: Final = "127.0.0.1:7001"
 

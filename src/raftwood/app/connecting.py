@@ -8,9 +8,9 @@ from raftwood.app.groups import METASTORE_GROUP
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
+from raftwood.net.stores import ClientNetwork, Stores
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.discovery import discover
-from raftwood.raft.remote.stores import ClientNetwork, Stores
 
 
 @asynccontextmanager

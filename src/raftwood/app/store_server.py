@@ -17,8 +17,8 @@ from raftwood.base.logs import get_logger
 from raftwood.metastore.lease_ticker import LeaseTicker
 from raftwood.metastore.state_machine import MetaStateMachine
 from raftwood.net import ClientTls, Server, ServerTls, Service
+from raftwood.net.store_names import split_address
 from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import split_address
 from raftwood.raft.remote.service import RaftService
 
 LEASE_TICK_S = 0.05

@@ -10,8 +10,8 @@ from raftwood.app.settings import Settings
 from raftwood.app.store_server import StoreServer, serve
 from raftwood.base.configuration import compose
 from raftwood.base.environment import Environment
+from raftwood.net.stores import Stores
 from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.raft.remote.stores import Stores
 from raftwood.simulation import Machine, Simulation, simulate
 
 SECRETS = b"""

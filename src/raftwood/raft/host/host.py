@@ -240,6 +240,18 @@ class Host:
     def groups(self) -> list[int]:
         return sorted(self._replicas)
 
+    def stored_groups(self) -> list[int]:
+        """All groups that this store has data of, running or not."""
+        return self._opener.stored_groups()
+
+    def applied(self, group: int) -> int:
+        """The index that the group's state machine here has come to."""
+        return self._replica(group).applied
+
+    def machine(self, group: int) -> StateMachine:
+        """The state machine itself, for what is of this replica alone."""
+        return self._replica(group).applier.machine
+
     def halted(self) -> dict[int, str]:
         """Groups whose replicas here are damaged and not repaired yet, and why."""
         return dict(self._repairs.problems)
@@ -362,6 +374,14 @@ class Host:
         replica = self._replica(group)
         with self._chores.halting(replica):
             return await self._snapshotting.compact(replica, up_to, log_up_to=log_up_to)
+
+    async def drop_snapshot(self, group: int, index: int) -> None:
+        """Remove a snapshot that is neither the visible one, the first, nor the newest."""
+        await self._snapshotting.drop(self._replica(group), index)
+
+    def stored_bytes(self, group: int) -> tuple[int, int]:
+        """What the group takes of the disk: its entries, and its snapshots."""
+        return self._store.log.size_of(group), self._snapshotting.size_of(group)
 
     # Membership
 

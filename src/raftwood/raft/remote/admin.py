@@ -6,11 +6,11 @@ import msgspec
 
 from raftwood.base.errors import NotLeader, RaftwoodError
 from raftwood.net import Call, Service, TypedMethod
+from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net.stores import Stores
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.membership import MemberStep
-from raftwood.raft.host.protocol import OPERATOR_ROLE
 from raftwood.raft.host.status import GroupStatus
-from raftwood.raft.remote.stores import Stores
 
 ADMIN_TIMEOUT_MS = 30_000
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError, Unauthenticated, Unavailable
 from raftwood.net import ClientCredentials, Identity, connect
-from raftwood.raft.host.protocol import split_address, store_of
+from raftwood.net.store_names import split_address, store_of
+from raftwood.net.stores import ClientNetwork
 from raftwood.raft.remote.admin import STATUS
-from raftwood.raft.remote.stores import ClientNetwork
 
 ADDRESSES_MAX = 64
 _Found = tuple[dict[int, str], dict[int, str]]
