@@ -91,10 +91,11 @@ class LogState:
         """Up to here the log need not be kept."""
         return self.first_lsn - 1
 
-    def info(self) -> LogInfo:
+    def info(self, *, next_lsn: int) -> LogInfo:
+        """Figures; which entry comes next only the raft group knows."""
         return LogInfo(
             first_lsn=self.first_lsn,
-            next_lsn=self.applied + 1,
+            next_lsn=next_lsn,
             truncated_lsn=self.truncated,
             required_lsn=self.required,
             holder=self.holder,
