@@ -267,8 +267,8 @@ def _check_store(heartbeat: reports.StoreHeartbeat) -> None:
         raise TooLarge(f"store {heartbeat.store} has more than {SHARDS_MAX} replicas: remove some")
     for report in heartbeat.replicas:
         _check_text(report.problem)
-        members = len(report.voters) + len(report.learners) + len(report.voters_outgoing)
-        if members > 3 * REPLICAS_MAX or len(report.lagging) > 3 * REPLICAS_MAX:
+        members = len(report.voters) + len(report.learners)
+        if members > 2 * REPLICAS_MAX or len(report.lagging) > 2 * REPLICAS_MAX:
             raise TooLarge(f"shard {report.shard} has more than {REPLICAS_MAX} members")
         if not (0 <= report.epoch <= _NUMBER_MAX and 0 <= report.term <= _NUMBER_MAX):
             raise InvalidInput(f"shard {report.shard} is reported at an impossible epoch or term")

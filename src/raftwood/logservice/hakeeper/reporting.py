@@ -92,7 +92,7 @@ def note_failure(state: State, failure: FailedOrder) -> None:
 
 
 def is_member(shard: ShardState, store: int) -> bool:
-    return store in shard.voters or store in shard.learners or store in shard.voters_outgoing
+    return store in shard.voters or store in shard.learners
 
 
 def _begun(shard: ShardState, store: int) -> None:
@@ -117,12 +117,8 @@ def _take_configuration(shard: ShardState, report: ReplicaReport, store: int) ->
         return  # An empty replica, which waits for its leader.
     if store in report.voters:
         _begun(shard, store)
-    told = (
-        tuple(sorted(report.voters)),
-        tuple(sorted(report.learners)),
-        tuple(sorted(report.voters_outgoing)),
-    )
-    known = (shard.voters, shard.learners, shard.voters_outgoing)
+    told = (tuple(sorted(report.voters)), tuple(sorted(report.learners)))
+    known = (shard.voters, shard.learners)
     if report.epoch < shard.epoch:
         return
     if report.epoch == shard.epoch and shard.voters:
@@ -134,7 +130,8 @@ def _take_configuration(shard: ShardState, report: ReplicaReport, store: int) ->
             )
         return
     shard.epoch = report.epoch
-    shard.voters, shard.learners, shard.voters_outgoing = told
+    shard.voters, shard.learners = told
+    shard.is_joint = report.is_joint
     shard.conflict = ""
     shard.lost = [each for each in shard.lost if is_member(shard, each)]
     shard.awaited = [each for each in shard.awaited if each in shard.voters]

@@ -42,6 +42,8 @@ def expire(state: State) -> None:
     """Drop the orders whose time is over; what is still needed is planned anew."""
     for order in [each for each in state.orders.values() if each.expires_tick <= state.tick]:
         del state.orders[order.id]
+        if order.to_store and order.to_store not in state.stores:
+            continue  # A founder that is still to come: it is told again.
         target = order.to_service or f"store {order.to_store}"
         note_failure(
             state, FailedOrder(state.tick, order.kind, target, order.shard, "not acknowledged")
@@ -107,7 +109,7 @@ def _fits(state: State, order: Order) -> bool:
             shard.awaited = list(shard.founders)
         return order.members == shard.founders and order.to_store in shard.awaited
     if order.kind in MEMBERSHIP:
-        if order.epoch != shard.epoch or shard.voters_outgoing:
+        if order.epoch != shard.epoch or shard.is_joint:
             return False
         # One change at a time: the next is decided by what came of this one.
         if any(each.shard == order.shard and each.kind in MEMBERSHIP for each in _orders(state)):
@@ -137,4 +139,4 @@ def _prepare_tn(state: State, order: Order) -> Order | None:
         shard.owner = order.to_service
         shard.holder = state.next_id
         state.next_id += 1
-    return msgspec.structs.replace(order, shard=shard.log_shard, holder=shard.holder)
+    return msgspec.structs.replace(order, shard=shard.log_shard, epoch=0, holder=shard.holder)

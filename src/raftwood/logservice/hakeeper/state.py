@@ -66,7 +66,7 @@ class ShardState(msgspec.Struct, array_like=True):
     epoch: int = 0
     voters: tuple[int, ...] = ()
     learners: tuple[int, ...] = ()
-    voters_outgoing: tuple[int, ...] = ()
+    is_joint: bool = False
     lost: list[int] = []
     """Members whose store came back without its data: what they voted for is forgotten."""
     leader: int = 0

@@ -30,7 +30,7 @@ def _restart(planning: Planning, number: int, shard: ShardState) -> None:
             and store not in shard.lost
             and store not in shard.awaited
             and not planning.is_placed(number, store)
-            and not planning.under_way(number, OrderKind.KILL_ZOMBIE)
+            and not _is_being_killed(planning, number, store)
         ):
             planning.order(OrderKind.START_REPLICA, to_store=store, shard=number)
 
@@ -59,9 +59,10 @@ class _Change:
     def plan(self) -> None:
         shard = self._shard
         missing = shard.replicas - len(shard.voters)
-        if self._remove_learner(
-            needed=shard.learners_wanted + (missing > 0 or bool(self._leaving))
-        ):
+        needed = shard.learners_wanted + (missing > 0 or bool(self._leaving))
+        if self._remove_learner(needed=needed):
+            return
+        if self._leader in self._leaving and self._hand_over():
             return
         if missing < 0:
             self._remove_surplus_voter()
@@ -84,7 +85,10 @@ class _Change:
             unfit = [
                 max(
                     (store for store in shard.learners if store != kept or needed == 0),
-                    key=planning.load,
+                    key=lambda store: (
+                        not planning.is_caught_up(self._number, store),
+                        planning.load(store),
+                    ),
                 )
             ]
         for store in unfit[:1]:
@@ -124,11 +128,14 @@ class _Change:
 
     def _promote(self, store: int, remaining: list[int], *, removed: int) -> None:
         if removed == self._leader:
-            self._hand_over()
-        elif self._planning.has_quorum(self._number, [*remaining, store]):
+            # Nobody else could lead yet: a lone voter leaves after the new one leads.
+            removed, remaining = 0, list(self._shard.voters)
+            if len(remaining) > 1:
+                return
+        if self._planning.has_quorum(self._number, [*remaining, store]):
             self._to_leader(OrderKind.ADD_VOTER, store=store, removed=removed)
 
-    def _hand_over(self) -> None:
+    def _hand_over(self) -> bool:
         """The leader leaves: another voter that stays leads first."""
         planning = self._planning
         ready = [
@@ -138,6 +145,7 @@ class _Change:
         ]
         if ready:
             self._to_leader(OrderKind.TRANSFER_LEADER, store=min(ready, key=planning.load))
+        return bool(ready)
 
     def _add_learner(self, *, removed: int) -> bool:
         """Begin a new replica; the first of a move was ordered with it, so it is not named here."""
@@ -177,9 +185,13 @@ def is_free(planning: Planning, number: int, store: int) -> bool:
         store not in shard.voters
         and store not in shard.learners
         and (report is None or not report.voters)
-        and not any(
-            order.to_store == store for order in planning.under_way(number, OrderKind.KILL_ZOMBIE)
-        )
+        and not _is_being_killed(planning, number, store)
+    )
+
+
+def _is_being_killed(planning: Planning, number: int, store: int) -> bool:
+    return any(
+        order.to_store == store for order in planning.under_way(number, OrderKind.KILL_ZOMBIE)
     )
 
 

@@ -97,7 +97,7 @@ class Planning:
     def is_changing(self, shard: int) -> bool:
         """Whether a change of members is under way, or the leader is moving."""
         return bool(
-            self.state.shards[shard].voters_outgoing
+            self.state.shards[shard].is_joint
             or self.under_way(shard, *MEMBERSHIP, OrderKind.TRANSFER_LEADER)
         )
 

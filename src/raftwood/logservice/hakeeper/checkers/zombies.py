@@ -36,7 +36,7 @@ def is_zombie(planning: Planning, report: ReplicaReport, store: int) -> bool:
         return report.shard in state.removed_shards
     if is_member(shard, store) or planning.is_placed(report.shard, store):
         return False
-    if not planning.leader(report.shard):
+    if shard.is_joint or not planning.leader(report.shard):
         return False  # The newest configuration may be one that only its leader knows.
     knows_it = (
         report.epoch == shard.epoch
