@@ -25,6 +25,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     """Why the replica does not serve; it is being repaired by its store."""
     retained_bytes: int = 0
     """Of the log that cannot be freed yet."""
+    is_joint: bool = False
+    """Whether a joint change is under way; `voters` are those after it."""
 
 
 class FinishedOrder(msgspec.Struct, frozen=True, array_like=True):

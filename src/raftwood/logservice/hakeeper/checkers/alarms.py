@@ -1,0 +1,82 @@
+"""Alarms: what people should look at, found in the state; nothing is done for them by itself."""
+
+from enum import StrEnum
+
+import msgspec
+
+from raftwood.logservice.hakeeper.checkers.planning import Planning, majority
+from raftwood.logservice.hakeeper.settings import HaKeeperSettings
+from raftwood.logservice.hakeeper.state import Phase, State
+
+
+class AlarmKind(StrEnum):
+    """What is wrong."""
+
+    BOOTSTRAP_FAILED = "bootstrap-failed"
+    LEADERLESS = "leaderless"
+    LOST_QUORUM = "lost-quorum"
+    EPOCH_CONFLICT = "epoch-conflict"
+    TOO_FEW_STORES = "too-few-stores"
+    STORE_DOWN = "store-down"
+    REPLICA_PROBLEM = "replica-problem"
+    UNKNOWN_REPLICA = "unknown-replica"
+    STORE = "store"
+    """A store's own word."""
+
+
+class Alarm(msgspec.Struct, frozen=True, array_like=True):
+    """One alarm; shard or store are 0 where it is not about one."""
+
+    kind: AlarmKind
+    text: str
+    shard: int = -1
+    store: int = 0
+
+
+def find_alarms(state: State, settings: HaKeeperSettings) -> list[Alarm]:
+    planning = Planning(state, settings)
+    found: list[Alarm] = []
+    if state.phase is Phase.BOOTSTRAP_FAILED:
+        found.append(Alarm(AlarmKind.BOOTSTRAP_FAILED, state.reason))
+    for number in state.shards:
+        found += _of_shard(planning, number)
+    for number in sorted(state.stores):
+        found += _of_store(planning, number)
+    return found
+
+
+def _of_shard(planning: Planning, number: int) -> list[Alarm]:
+    state, shard = planning.state, planning.state.shards[number]
+    found: list[Alarm] = []
+    if shard.conflict:
+        found.append(Alarm(AlarmKind.EPOCH_CONFLICT, shard.conflict, number))
+    alive = [store for store in shard.voters if planning.is_serving(number, store)]
+    silent = state.tick - max(shard.leader_tick, shard.created_tick)
+    if silent >= planning.settings.leaderless_ticks:
+        if shard.voters and len(alive) < majority(shard.voters):
+            text = f"shard {number} has {len(alive)} of its voters {list(shard.voters)}: its quorum"
+            found.append(Alarm(AlarmKind.LOST_QUORUM, f"{text} is lost until more return", number))
+        elif shard.voters:
+            text = f"shard {number} has had no leader for {silent} ticks"
+            found.append(Alarm(AlarmKind.LEADERLESS, text, number))
+    wanted = shard.replicas + shard.learners_wanted
+    places = len(planning.places())
+    if places < wanted:
+        text = f"shard {number} wants {wanted} replicas, and {places} stores can have one"
+        found.append(Alarm(AlarmKind.TOO_FEW_STORES, text, number))
+    return found
+
+
+def _of_store(planning: Planning, number: int) -> list[Alarm]:
+    state, store = planning.state, planning.state.stores[number]
+    found = [Alarm(AlarmKind.STORE, text, store=number) for text in store.alarms]
+    if number not in planning.live:
+        text = f"store {number} has been silent for {state.tick - store.heard_tick} ticks"
+        return [Alarm(AlarmKind.STORE_DOWN, text, store=number)]
+    for report in store.replicas.values():
+        if report.problem:
+            found.append(Alarm(AlarmKind.REPLICA_PROBLEM, report.problem, report.shard, number))
+        if report.shard not in state.shards and report.shard not in state.removed_shards:
+            text = f"store {number} has a replica of shard {report.shard}, which nobody knows"
+            found.append(Alarm(AlarmKind.UNKNOWN_REPLICA, text, report.shard, number))
+    return found

@@ -1,0 +1,295 @@
+"""What is proposed to HAKeeper's raft group, and what comes of it, as bytes.
+
+Fields that are not known are refused: skipping them could fail on one replica and not on another.
+"""
+
+import msgspec
+
+from raftwood.base.errors import InternalError, InvalidInput, RaftwoodError, TooLarge, error_class
+from raftwood.base.names import checked_name
+from raftwood.logservice.hakeeper import reports
+from raftwood.logservice.hakeeper.orders import Order, Orders
+
+STORES_MAX = 1000
+SHARDS_MAX = 10_000
+SERVICES_MAX = 10_000
+ORDERS_MAX = 10_000
+REPLICAS_MAX = 64
+"""Members of one shard."""
+TEXT_MAX = 1024
+ALARMS_MAX = 100
+IDS_MAX = 1_000_000
+TICKS_MAX = 10_000_000
+_NUMBER_MAX = (1 << 63) - 1
+
+
+class Tick(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+    """Time went on by one; the times are in ticks."""
+
+    bootstrap_ticks: int
+    service_removed_ticks: int
+
+
+class HearStore(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
+    """A store's heartbeat; the result is its `Ordered`."""
+
+    heartbeat: reports.StoreHeartbeat
+
+
+class HearService(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
+    """A service's heartbeat; the result is its `Ordered`."""
+
+    heartbeat: reports.ServiceHeartbeat
+
+
+class Schedule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
+    """What the leader of a term planned; one of an older term than seen before is ignored."""
+
+    term: int
+    orders: tuple[Order, ...]
+
+
+class SetInitialCluster(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5
+):
+    """What the cluster is to be; only the first proposer's counts."""
+
+    log_shards: int
+    tn_shards: int
+    log_replicas: int
+    hakeeper_replicas: int
+    members: dict[int, str]
+    """The first stores and their addresses; all of them begin HAKeeper's own shard."""
+
+
+class AllocateIds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
+    """Numbers that nobody else ever gets."""
+
+    count: int
+
+
+class AddShard(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7):
+    """A new log shard; the same name and nonce again answer the same shard."""
+
+    name: str
+    replicas: int
+    learners: int
+    nonce: str
+
+
+class RemoveShard(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=8):
+    """Remove a log shard and all its data."""
+
+    shard: int
+
+
+class DrainStore(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=9):
+    """Let others take a living store's replicas over, or let it have some again."""
+
+    store: int
+    is_draining: bool
+
+
+class ForgetStore(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=10):
+    """Speak no more of a store; it may not be a member of any shard."""
+
+    store: int
+
+
+class RemoveService(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=11
+):
+    """Give a service's work to others at once."""
+
+    service: str
+
+
+class AddTnShard(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=12):
+    """A new TN shard, which writes a log shard; the same nonce again answers the same."""
+
+    log_shard: int
+    nonce: str
+
+
+class RemoveTnShard(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=13
+):
+    """Remove a TN shard; its log shard stays."""
+
+    tn_shard: int
+
+
+Command = (
+    Tick
+    | HearStore
+    | HearService
+    | Schedule
+    | SetInitialCluster
+    | AllocateIds
+    | AddShard
+    | RemoveShard
+    | DrainStore
+    | ForgetStore
+    | RemoveService
+    | AddTnShard
+    | RemoveTnShard
+)
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Carried out; `id` is the new or first number where one was asked for."""
+
+    id: int = 0
+
+
+class Ordered(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The answer to a heartbeat."""
+
+    orders: Orders
+
+
+class Scheduled(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """How many orders of a batch were taken; the others did not fit what is known by now."""
+
+    taken: int
+    is_outdated: bool = False
+    """The batch was of an older term, and ignored."""
+
+
+class InitialCluster(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Whether this proposal counted, or an earlier one did."""
+
+    is_first: bool
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """The command changed nothing; code and text of an error in `base.errors`."""
+
+    code: str
+    message: str
+
+
+Success = Done | Ordered | Scheduled | InitialCluster
+Result = Success | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_results: msgspec.msgpack.Decoder[Result] = msgspec.msgpack.Decoder(Result)
+
+
+def encode_command(command: Command) -> bytes:
+    return _encoder.encode(command)
+
+
+def decode_command(data: bytes) -> Command:
+    try:
+        return _commands.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"not a command of HAKeeper: {error}") from None
+
+
+def encode_result(result: Result) -> bytes:
+    return _encoder.encode(result)
+
+
+def decode_result(data: bytes) -> Success:
+    """The result, or the error that it tells of, raised."""
+    result = _results.decode(data)
+    if isinstance(result, Failed):
+        raise error_class(result.code)(result.message)
+    return result
+
+
+def decode_orders(data: bytes) -> Orders:
+    """The answer to a heartbeat."""
+    result = decode_result(data)
+    if not isinstance(result, Ordered):
+        raise InternalError(f"HAKeeper answered a heartbeat with {result!r:.80}")
+    return result.orders
+
+
+def decode_id(data: bytes) -> int:
+    """The number that was asked for."""
+    result = decode_result(data)
+    if not isinstance(result, Done):
+        raise InternalError(f"HAKeeper answered {result!r:.80} where a number was asked for")
+    return result.id
+
+
+def failed(error: RaftwoodError) -> Failed:
+    return Failed(error.code, error.message)
+
+
+def check_command(command: Command) -> None:
+    """Whether a command keeps to the limits, asked before it is carried out."""
+    match command:
+        case HearStore(heartbeat):
+            _check_store(heartbeat)
+        case HearService(heartbeat):
+            _check_service(heartbeat)
+        case SetInitialCluster():
+            _check_initial(command)
+        case AddShard(name, replicas, learners, nonce):
+            checked_name("shard", name)
+            _check_text(nonce)
+            _check_range("replicas", replicas, least=1, most=REPLICAS_MAX)
+            _check_range("learners", learners, least=0, most=REPLICAS_MAX)
+        case AddTnShard(_, nonce):
+            _check_text(nonce)
+        case AllocateIds(count):
+            _check_range("count", count, least=1, most=IDS_MAX)
+        case Schedule(term, orders):
+            _check_range("term", term, least=0, most=_NUMBER_MAX)
+            if len(orders) > ORDERS_MAX:
+                raise TooLarge(f"a batch has {ORDERS_MAX} orders at the most: split it")
+        case _:
+            pass
+
+
+def _check_range(what: str, number: int, *, least: int, most: int) -> None:
+    if not least <= number <= most:
+        raise InvalidInput(f"{what} is {number}: give {least} to {most}")
+
+
+def _check_text(*texts: str) -> None:
+    for text in texts:
+        if len(text) > TEXT_MAX:
+            raise TooLarge(f"{text[:40]!r}… is longer than {TEXT_MAX} characters: shorten it")
+
+
+def _check_store(heartbeat: reports.StoreHeartbeat) -> None:
+    _check_range("store", heartbeat.store, least=1, most=(1 << 32) - 1)
+    _check_text(heartbeat.address, heartbeat.failure_domain, heartbeat.incarnation)
+    _check_text(heartbeat.version, *heartbeat.alarms, *(each.error for each in heartbeat.finished))
+    if len(heartbeat.alarms) > ALARMS_MAX or len(heartbeat.finished) > ORDERS_MAX:
+        raise TooLarge(f"the heartbeat of store {heartbeat.store} says too much: shorten it")
+    if len(heartbeat.replicas) > SHARDS_MAX:
+        raise TooLarge(f"store {heartbeat.store} has more than {SHARDS_MAX} replicas: remove some")
+    for report in heartbeat.replicas:
+        _check_text(report.problem)
+        members = len(report.voters) + len(report.learners)
+        if members > 2 * REPLICAS_MAX or len(report.lagging) > 2 * REPLICAS_MAX:
+            raise TooLarge(f"shard {report.shard} has more than {REPLICAS_MAX} members")
+        if not (0 <= report.epoch <= _NUMBER_MAX and 0 <= report.term <= _NUMBER_MAX):
+            raise InvalidInput(f"shard {report.shard} is reported at an impossible epoch or term")
+
+
+def _check_service(heartbeat: reports.ServiceHeartbeat) -> None:
+    checked_name("service", heartbeat.service)
+    _check_text(heartbeat.address, *heartbeat.labels, *heartbeat.labels.values())
+    _check_text(*(each.error for each in heartbeat.finished))
+    if len(heartbeat.labels) > ALARMS_MAX or len(heartbeat.finished) > ORDERS_MAX:
+        raise TooLarge(f"the heartbeat of service {heartbeat.service} says too much: shorten it")
+    if len(heartbeat.replicas) > SHARDS_MAX:
+        raise TooLarge(f"service {heartbeat.service} has more than {SHARDS_MAX} TN shards")
+
+
+def _check_initial(command: SetInitialCluster) -> None:
+    _check_range("log_shards", command.log_shards, least=0, most=SHARDS_MAX - 1)
+    _check_range("tn_shards", command.tn_shards, least=0, most=command.log_shards)
+    most = min(len(command.members), REPLICAS_MAX)
+    if not most or not all(0 < store < 1 << 32 for store in command.members):
+        raise InvalidInput("name the first stores: each by a number above 0, with its address")
+    _check_text(*command.members.values())
+    _check_range("log_replicas", command.log_replicas, least=1, most=most)
+    _check_range("hakeeper_replicas", command.hakeeper_replicas, least=1, most=most)

@@ -1,0 +1,162 @@
+"""What heartbeats change in HAKeeper's state: the newest configuration and leader of each shard.
+
+A configuration of a higher epoch wins. Of an equal epoch there can be only one: a report that says
+otherwise is not believed, and an alarm is raised, for two halves of a shard may both be at work.
+"""
+
+from raftwood.base.errors import Overloaded
+from raftwood.logservice.hakeeper.commands import SERVICES_MAX, STORES_MAX
+from raftwood.logservice.hakeeper.orders import OrderKind
+from raftwood.logservice.hakeeper.reports import (
+    FinishedOrder,
+    ReplicaReport,
+    ServiceHeartbeat,
+    StoreHeartbeat,
+)
+from raftwood.logservice.hakeeper.state import (
+    FailedOrder,
+    ServiceState,
+    ShardState,
+    State,
+    StoreState,
+)
+
+FAILURES_KEPT = 100
+
+
+def hear_store(state: State, heartbeat: StoreHeartbeat) -> None:
+    """Take a store's word in; the orders that it finished are under way no more."""
+    number = heartbeat.store
+    before = state.stores.get(number)
+    if before is None and len(state.stores) >= STORES_MAX:
+        raise Overloaded(f"HAKeeper knows {STORES_MAX} stores: forget some first")
+    if before is not None and before.incarnation != heartbeat.incarnation:
+        _lose(state, number)
+    store = StoreState(
+        heartbeat.address,
+        heartbeat.failure_domain,
+        heartbeat.incarnation,
+        heartbeat.version,
+        state.tick,
+        {report.shard: report for report in heartbeat.replicas},
+        heartbeat.alarms,
+        heartbeat.disk_bytes,
+        heartbeat.disk_free_bytes,
+        before is not None and before.is_draining,
+    )
+    state.stores[number] = store
+    for report in store.replicas.values():
+        shard = state.shards.get(report.shard)
+        if shard is not None:
+            _take_configuration(shard, report, number)
+            _take_leader(state, shard, report, number)
+    finish(state, heartbeat.finished, to_store=number)
+    _note_strangers(state, number, {} if before is None else before.strange_since)
+
+
+def hear_service(state: State, heartbeat: ServiceHeartbeat) -> None:
+    """Take a service's word in."""
+    if heartbeat.service not in state.services and len(state.services) >= SERVICES_MAX:
+        raise Overloaded(f"HAKeeper knows {SERVICES_MAX} services: remove some first")
+    state.services[heartbeat.service] = ServiceState(
+        heartbeat.kind, heartbeat.address, state.tick, heartbeat.labels, heartbeat.replicas
+    )
+    finish(state, heartbeat.finished, to_service=heartbeat.service)
+
+
+def finish(
+    state: State,
+    finished: tuple[FinishedOrder, ...],
+    *,
+    to_store: int = 0,
+    to_service: str = "",
+) -> None:
+    """Drop orders that their target has answered, and remember what failed."""
+    for each in finished:
+        order = state.orders.get(each.order)
+        if order is None or (order.to_store, order.to_service) != (to_store, to_service):
+            continue
+        del state.orders[each.order]
+        if each.error:
+            target = to_service or f"store {to_store}"
+            note_failure(
+                state, FailedOrder(state.tick, order.kind, target, order.shard, each.error)
+            )
+        elif order.kind is OrderKind.BOOTSTRAP_SHARD and order.shard in state.shards:
+            _begun(state.shards[order.shard], to_store)
+
+
+def note_failure(state: State, failure: FailedOrder) -> None:
+    state.failures.append(failure)
+    del state.failures[:-FAILURES_KEPT]
+
+
+def is_member(shard: ShardState, store: int) -> bool:
+    return store in shard.voters or store in shard.learners
+
+
+def _begun(shard: ShardState, store: int) -> None:
+    if store in shard.awaited:
+        shard.awaited.remove(store)
+
+
+def _lose(state: State, store: int) -> None:
+    """A store came back empty: what it promised is forgotten, so it may not vote as it was."""
+    for shard in state.shards.values():
+        _begun(shard, store)
+        if is_member(shard, store) and store not in shard.lost:
+            shard.lost.append(store)
+    for order in list(state.orders.values()):
+        # It is not caught up any more, and an empty replica has to be started anew.
+        if order.to_store == store or (order.store == store and order.kind is OrderKind.ADD_VOTER):
+            del state.orders[order.id]
+
+
+def _take_configuration(shard: ShardState, report: ReplicaReport, store: int) -> None:
+    if not report.voters:
+        return  # An empty replica, which waits for its leader.
+    if store in report.voters:
+        _begun(shard, store)
+    told = (tuple(sorted(report.voters)), tuple(sorted(report.learners)))
+    known = (shard.voters, shard.learners)
+    if report.epoch < shard.epoch:
+        return
+    if report.epoch == shard.epoch and shard.voters:
+        if told != known:
+            shard.conflict = (
+                f"store {store} reports voters {list(report.voters)} and learners "
+                f"{list(report.learners)} at epoch {report.epoch}, known are {list(shard.voters)} "
+                f"and {list(shard.learners)}"
+            )
+        return
+    shard.epoch = report.epoch
+    shard.voters, shard.learners = told
+    shard.is_joint = report.is_joint
+    shard.conflict = ""
+    shard.lost = [each for each in shard.lost if is_member(shard, each)]
+    shard.awaited = [each for each in shard.awaited if each in shard.voters]
+
+
+def _take_leader(state: State, shard: ShardState, report: ReplicaReport, store: int) -> None:
+    if report.leader == store and report.term >= shard.term:
+        shard.leader, shard.term = store, report.term
+        shard.leader_tick = state.tick
+        shard.lagging = report.lagging
+    elif report.leader and report.term > shard.term:
+        shard.leader, shard.term, shard.lagging = report.leader, report.term, {}
+    elif shard.leader == store and report.term >= shard.term:
+        shard.leader, shard.term, shard.lagging = 0, report.term, {}
+
+
+def _note_strangers(state: State, number: int, before: dict[int, int]) -> None:
+    store = state.stores[number]
+    awaited = {
+        order.shard
+        for order in state.orders.values()
+        if number in (order.store, order.to_store)
+        and order.kind in (OrderKind.START_REPLICA, OrderKind.ADD_LEARNER, OrderKind.ADD_VOTER)
+    }
+    for shard in store.replicas:
+        known = state.shards.get(shard)
+        if shard not in awaited and (known is None or not is_member(known, number)):
+            store.strange_since[shard] = before.get(shard, state.tick)

@@ -1,0 +1,142 @@
+"""The queue of orders: which of a planned batch are taken, and how long they stay.
+
+A plan is made from a state that may have changed before the plan arrives, by a leader that may not
+be one any more. What would do harm then is refused here, where all replicas decide alike.
+"""
+
+import msgspec
+
+from raftwood.logservice.hakeeper.commands import ORDERS_MAX, TICKS_MAX, Schedule, Scheduled
+from raftwood.logservice.hakeeper.orders import Order, OrderKind, Orders
+from raftwood.logservice.hakeeper.reporting import note_failure
+from raftwood.logservice.hakeeper.state import FailedOrder, Move, Phase, State
+
+MEMBERSHIP = (OrderKind.ADD_LEARNER, OrderKind.ADD_VOTER, OrderKind.REMOVE_MEMBER)
+ANSWER_ORDERS_MAX = 1000
+
+
+def schedule(state: State, batch: Schedule) -> Scheduled:
+    """Take a batch of orders into the queue."""
+    if batch.term < state.term:
+        return Scheduled(0, is_outdated=True)
+    state.term = batch.term
+    taken = sum(_take(state, order) for order in batch.orders)
+    if state.phase is Phase.BOOTSTRAPPING and all(
+        shard.founders for shard in state.shards.values() if shard.is_initial
+    ):
+        state.phase = Phase.BOOTSTRAP_COMMANDS_RECEIVED
+    return Scheduled(taken)
+
+
+def orders_for(state: State, *, to_store: int = 0, to_service: str = "") -> Orders:
+    """What a heartbeat's answer brings: oldest first, and not too many at once."""
+    found = [
+        order
+        for order in state.orders.values()
+        if order.to_store == to_store and order.to_service == to_service
+    ]
+    return Orders(state.term, state.tick, tuple(found[:ANSWER_ORDERS_MAX]))
+
+
+def expire(state: State) -> None:
+    """Drop the orders whose time is over; what is still needed is planned anew."""
+    for order in [each for each in state.orders.values() if each.expires_tick <= state.tick]:
+        del state.orders[order.id]
+        if order.to_store and order.to_store not in state.stores:
+            continue  # A founder that is still to come: it is told again.
+        target = order.to_service or f"store {order.to_store}"
+        note_failure(
+            state, FailedOrder(state.tick, order.kind, target, order.shard, "not acknowledged")
+        )
+
+
+def settle_moves(state: State) -> None:
+    """A move has ended when its source is gone, or when nothing is left of its target."""
+    for number, shard in state.shards.items():
+        move = shard.move
+        if move is None:
+            continue
+        is_under_way = (
+            move.target in shard.voters
+            or move.target in shard.learners
+            or any(
+                order.shard == number and order.store == move.target
+                for order in state.orders.values()
+            )
+        )
+        if move.source not in shard.voters or not is_under_way:
+            shard.move = None
+
+
+def _take(state: State, order: Order) -> bool:
+    if len(state.orders) >= ORDERS_MAX or (order.to_store > 0) == bool(order.to_service):
+        return False
+    if any(_is_same(order, other) for other in state.orders.values()):
+        return False
+    if order.to_service:
+        prepared = _prepare_tn(state, order)
+    else:
+        prepared = order if _fits(state, order) else None
+    if prepared is None:
+        return False
+    expires = min(max(order.expires_tick, state.tick + 1), state.tick + TICKS_MAX)
+    queued = msgspec.structs.replace(prepared, id=state.next_order, expires_tick=expires)
+    state.orders[queued.id] = queued
+    state.next_order += 1
+    return True
+
+
+def _is_same(order: Order, other: Order) -> bool:
+    if (order.kind, order.to_store, order.to_service) != (
+        other.kind,
+        other.to_store,
+        other.to_service,
+    ):
+        return False
+    return (order.shard, order.store, order.tn_shard) == (other.shard, other.store, other.tn_shard)
+
+
+def _fits(state: State, order: Order) -> bool:
+    shard = state.shards.get(order.shard)
+    if order.kind is OrderKind.KILL_ZOMBIE and shard is None:
+        return order.shard in state.removed_shards
+    if shard is None:
+        return False
+    if order.kind is OrderKind.BOOTSTRAP_SHARD:
+        if not shard.founders and order.members:
+            shard.founders = dict(sorted(order.members.items()))
+            shard.voters = tuple(shard.founders)
+            shard.awaited = list(shard.founders)
+        return order.members == shard.founders and order.to_store in shard.awaited
+    if order.kind in MEMBERSHIP:
+        if order.epoch != shard.epoch or shard.is_joint:
+            return False
+        # One change at a time: the next is decided by what came of this one.
+        if any(each.shard == order.shard and each.kind in MEMBERSHIP for each in _orders(state)):
+            return False
+        if order.kind is OrderKind.ADD_LEARNER and order.removed:
+            shard.move = Move(order.removed, order.store)
+    return True
+
+
+def _orders(state: State) -> list[Order]:
+    return list(state.orders.values())
+
+
+def _prepare_tn(state: State, order: Order) -> Order | None:
+    """A new owner gets a lease id above all before it; the same owner keeps its own."""
+    if order.to_service not in state.services:
+        return None
+    if order.kind is not OrderKind.ADD_TN_SHARD:
+        return order
+    shard = state.tn_shards.get(order.tn_shard)
+    if shard is None:
+        return None
+    if shard.owner != order.to_service:
+        for other in _orders(state):
+            if other.tn_shard == order.tn_shard and other.kind is OrderKind.ADD_TN_SHARD:
+                del state.orders[other.id]
+        shard.owner = order.to_service
+        shard.holder = state.next_id
+        state.next_id += 1
+    return msgspec.structs.replace(order, shard=shard.log_shard, epoch=0, holder=shard.holder)

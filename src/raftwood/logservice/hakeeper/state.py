@@ -1,0 +1,159 @@
+"""HAKeeper's state: stores, shards, services, orders under way; all that a snapshot holds."""
+
+from enum import StrEnum
+
+import msgspec
+
+from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+from raftwood.logservice.hakeeper.orders import Order, OrderKind
+from raftwood.logservice.hakeeper.reports import ReplicaReport, ServiceKind, TnReplicaReport
+
+FORMAT_VERSION = 1
+_MAGIC = b"RWHK"
+_DAMAGED = "a snapshot of HAKeeper cannot be read: remove this replica and add it anew"
+
+
+class Phase(StrEnum):
+    """How far the cluster is."""
+
+    CREATED = "created"
+    """Nobody has said yet what the cluster is to be."""
+    BOOTSTRAPPING = "bootstrapping"
+    BOOTSTRAP_COMMANDS_RECEIVED = "bootstrap-commands-received"
+    """It is decided where each of the first shards begins."""
+    RUNNING = "running"
+    BOOTSTRAP_FAILED = "bootstrap-failed"
+    """Some shard did not begin in time; the cluster runs as soon as all do after all."""
+
+
+class StoreState(msgspec.Struct, array_like=True):
+    """A store that has reported, and what it said last."""
+
+    address: str
+    failure_domain: str
+    incarnation: str
+    version: str
+    heard_tick: int
+    replicas: dict[int, ReplicaReport] = {}
+    alarms: tuple[str, ...] = ()
+    disk_bytes: int = 0
+    disk_free_bytes: int = 0
+    is_draining: bool = False
+    strange_since: dict[int, int] = {}
+    """Shards that it has a replica of without being a member, and since which tick."""
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """A voter that moves for the sake of balance."""
+
+    source: int
+    target: int
+
+
+class ShardState(msgspec.Struct, array_like=True):
+    """A shard: what is wanted, and the newest that is known of it."""
+
+    name: str
+    replicas: int
+    learners_wanted: int
+    created_tick: int
+    nonce: str = ""
+    is_initial: bool = False
+    founders: dict[int, str] = {}
+    """Its first voters; once set, never changed: two beginnings would be two shards."""
+    awaited: list[int] = []
+    """Founders that have not begun yet, and may."""
+    epoch: int = 0
+    voters: tuple[int, ...] = ()
+    learners: tuple[int, ...] = ()
+    is_joint: bool = False
+    lost: list[int] = []
+    """Members whose store came back without its data: what they voted for is forgotten."""
+    leader: int = 0
+    term: int = 0
+    leader_tick: int = 0
+    """When a leader last reported itself."""
+    lagging: dict[int, int] = {}
+    move: Move | None = None
+    conflict: str = ""
+    """Reports that contradict the configuration at the same epoch."""
+
+
+class ServiceState(msgspec.Struct, array_like=True):
+    """A service that has reported, and what it said last."""
+
+    kind: ServiceKind
+    address: str
+    heard_tick: int
+    labels: dict[str, str] = {}
+    replicas: tuple[TnReplicaReport, ...] = ()
+
+
+class TnShardState(msgspec.Struct, array_like=True):
+    """A TN shard: the log shard it writes, and who owns it under which lease."""
+
+    log_shard: int
+    nonce: str = ""
+    owner: str = ""
+    holder: int = 0
+
+
+class FailedOrder(msgspec.Struct, frozen=True, array_like=True):
+    """An order that was not carried out."""
+
+    tick: int
+    kind: OrderKind
+    target: str
+    shard: int
+    error: str
+
+
+class State(msgspec.Struct, array_like=True):
+    """All of it; equal commands lead to equal states."""
+
+    phase: Phase = Phase.CREATED
+    reason: str = ""
+    """Why the bootstrap failed."""
+    tick: int = 1
+    """Above 0, so that 0 means never."""
+    term: int = 0
+    """Of the newest batch of orders."""
+    initial_tick: int = 0
+    members: dict[int, str] = {}
+    """The stores named at the beginning."""
+    next_id: int = 1
+    next_order: int = 1
+    stores: dict[int, StoreState] = {}
+    shards: dict[int, ShardState] = {}
+    removed_shards: list[int] = []
+    services: dict[str, ServiceState] = {}
+    tn_shards: dict[int, TnShardState] = {}
+    orders: dict[int, Order] = {}
+    failures: list[FailedOrder] = []
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[State] = msgspec.msgpack.Decoder(State)
+
+
+def encode_state(state: State) -> bytes:
+    return _MAGIC + bytes([FORMAT_VERSION]) + _encoder.encode(state)
+
+
+def decode_state(data: bytes) -> State:
+    """`UnsupportedVersion` where a newer program made it, `StoreDamaged` where none did."""
+    head = len(_MAGIC) + 1
+    if len(data) < head or not data.startswith(_MAGIC):
+        raise StoreDamaged(_DAMAGED)
+    if data[head - 1] > FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"a snapshot of HAKeeper is of version {data[head - 1]}, this program reads up to "
+            f"{FORMAT_VERSION}: use a newer program"
+        )
+    try:
+        state = _decoder.decode(data[head:])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise StoreDamaged(_DAMAGED) from error
+    if any(each.log_shard not in state.shards for each in state.tn_shards.values()):
+        raise StoreDamaged(_DAMAGED)
+    return state

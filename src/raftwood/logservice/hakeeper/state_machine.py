@@ -1,0 +1,68 @@
+"""`HaKeeperStateMachine`: HAKeeper as a raft group replicates it, over `rules`.
+
+The group's leader proposes a `Tick` each tick, and after it what `plan` finds, as a `Schedule` of
+its term.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+from raftwood.logservice.hakeeper import checkers, queries, rules
+from raftwood.logservice.hakeeper.commands import Schedule, Tick, encode_command
+from raftwood.logservice.hakeeper.orders import Order
+from raftwood.logservice.hakeeper.settings import HaKeeperSettings
+from raftwood.logservice.hakeeper.state import State, decode_state, encode_state
+from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
+
+CHUNK_BYTES = 256 << 10
+
+
+class HaKeeperStateMachine:
+    """Commands and questions are bytes, and so are results and answers."""
+
+    def __init__(self, settings: HaKeeperSettings | None = None) -> None:
+        self.settings = settings or HaKeeperSettings()
+        self.state = State()
+
+    def update(self, commands: Sequence[Command]) -> list[bytes]:
+        return [rules.apply(self.state, command.payload) for command in commands]
+
+    def lookup(self, query: bytes) -> bytes:
+        return queries.answer(self.state, self.settings, query)
+
+    def tick_command(self) -> bytes:
+        """What the leader proposes each tick."""
+        return encode_command(
+            Tick(self.settings.bootstrap_ticks, self.settings.service_removed_ticks)
+        )
+
+    def plan(self) -> list[Order]:
+        """What the leader orders after a tick, from the state as it is here."""
+        return checkers.plan(self.state, self.settings)
+
+    def schedule_command(self, term: int) -> bytes | None:
+        """The plan as a command of the leader's term; none where there is nothing to order."""
+        orders = self.plan()
+        return encode_command(Schedule(term, tuple(orders))) if orders else None
+
+    def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
+        data = encode_state(self.state)
+        for offset in range(0, len(data), CHUNK_BYTES):
+            if stopped():
+                return
+            yield data[offset : offset + CHUNK_BYTES]
+
+    async def recover_from_snapshot(
+        self,
+        chunks: AsyncIterator[bytes],
+        files: Mapping[str, str],  # noqa: ARG002
+        stopped: Stopped,
+    ) -> None:
+        data = bytearray()
+        async for chunk in chunks:
+            if stopped():
+                return
+            data += chunk
+        self.state = decode_state(bytes(data))
+
+    def close(self) -> None:
+        """Nothing is held."""
