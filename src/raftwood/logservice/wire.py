@@ -101,7 +101,12 @@ READ = Method(81, "log-read")
 UPDATE = TypedMethod(82, "log-update", request=UpdateRequest, response=int, roles=WRITERS)
 INFO = TypedMethod(83, "log-info", request=ShardRequest, response=ShardInfo)
 CONNECT = TypedMethod(84, "log-connect", request=ShardRequest, response=ShardInfo)
-LOCATE = TypedMethod(85, "log-locate", request=int | str, response=Location)  # type: ignore[arg-type]
+LOCATE: TypedMethod[int | str, Location] = TypedMethod(
+    85,
+    "log-locate",
+    request=int | str,  # type: ignore[arg-type]
+    response=Location,
+)
 STORE_HEARTBEAT = TypedMethod(
     86, "store-heartbeat", request=StoreHeartbeat, response=Orders, roles=(STORE_ROLE,)
 )

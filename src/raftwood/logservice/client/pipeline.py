@@ -1,4 +1,4 @@
-"""Appends under way: many at once, each written exactly once, in the order in which they were asked.
+"""Appends under way: many at once, each written exactly once, in the order of the calls.
 
 Every record has the next sequence of this client's producer, and the shard takes sequences in
 order only. So after a failure all that was not answered is sent again, in order: what was written
@@ -16,6 +16,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     ConnectionLost,
     DeadlineExceeded,
+    DiskFull,
     NotFound,
     Overloaded,
     RaftwoodError,
@@ -80,6 +81,7 @@ class Pipeline:
         self._recovery: asyncio.Task[None] | None = None
         self._is_scheduled = False
         self._is_closed = False
+        self._reason: RaftwoodError | None = None
         self.retries = 0
         self._begin_producer()
 
@@ -179,6 +181,8 @@ class Pipeline:
         results: Sequence[int | RaftwoodError],
         asked: int,
         attempt: int,
+        *,
+        is_alone: bool = False,
     ) -> None:
         problem: RaftwoodError | None = None
         for append, result in zip(batch, results, strict=True):
@@ -193,7 +197,7 @@ class Pipeline:
             append.sequence = 0  # settled
         self._drop_settled()
         if problem is not None:
-            self._failed(problem, asked, attempt)
+            self._failed(problem, asked, attempt, is_alone=is_alone)
         elif self._queue:
             self._schedule()
 
@@ -204,26 +208,32 @@ class Pipeline:
 
     # After a failure
 
-    def _failed(self, error: RaftwoodError, asked: int, attempt: int) -> None:
+    def _failed(
+        self, error: RaftwoodError, asked: int, attempt: int, *, is_alone: bool = False
+    ) -> None:
         """Begin to send again what was not answered; of an older attempt it is no news."""
         if attempt != self._attempt or self._is_closed:
             return
         self._attempt += 1
         self._in_flight = 0
         self.retries += 1
-        if isinstance(error, SequenceForgotten) or self._is_forgotten(error):
+        self._reason = error
+        # Alone: with others under way, the shard may just have seen them in another order.
+        if is_alone and self._is_forgotten(error):
             self._give_up(SequenceForgotten(f"{error.message}; {_FORGOTTEN}"))
             return
-        if not isinstance(error, Unavailable | DeadlineExceeded | NotFound | SequenceGap):
+        if not isinstance(error, _PASSING):
             self._give_up(error)
             return
-        if not isinstance(error, SequenceGap):
+        if not isinstance(error, SequenceGap | SequenceForgotten):
             self._link.note(error, asked=asked)
         if self._recovery is None:
             self._recovery = self._loop.create_task(self._recover())
 
     def _is_forgotten(self, error: RaftwoodError) -> bool:
-        """Whether the shard waits for a sequence that it has answered already."""
+        """Whether the shard knows this producer no more, or not what became of its records."""
+        if isinstance(error, SequenceForgotten):
+            return True
         return (
             isinstance(error, SequenceGap)
             and bool(self._sent)
@@ -240,7 +250,7 @@ class Pipeline:
                 if not self._sent:
                     break
                 if self._sent[0].deadline <= self._loop.time():
-                    self._give_up(self._link.silence())
+                    self._give_up(self._why())
                     break
                 if await self._resend():
                     break
@@ -262,10 +272,15 @@ class Pipeline:
             answer = await self._link.call(APPEND, request, store=asked, timeout_ms=ATTEMPT_MS)
             results = decode_lsns(answer, len(batch))
         except RaftwoodError as error:
-            self._failed(error, asked, attempt)
+            self._failed(error, asked, attempt, is_alone=True)
             return False
-        self._settle(batch, results, asked, attempt)
+        self._settle(batch, results, asked, attempt, is_alone=True)
         return attempt == self._attempt
+
+    def _why(self) -> RaftwoodError:
+        """Why time ran out: a store that says what it lacks tells more than silence."""
+        reason = self._reason
+        return reason if isinstance(reason, DiskFull | Overloaded) else self._link.silence()
 
     def _give_up(self, error: RaftwoodError) -> None:
         """All that waits ends, and the client goes on as a producer that nobody knows yet."""
@@ -289,6 +304,7 @@ class Pipeline:
         self._give_up(ConnectionLost("the client was closed: the record may have been written"))
 
 
+_PASSING = (Unavailable, DeadlineExceeded, NotFound, SequenceGap, SequenceForgotten)
 _FORGOTTEN = "whether the records that were under way are written has to be read"
 
 
