@@ -14,9 +14,6 @@ class LogServiceSettings(Section, frozen=True):
         str,
         Meta(max_length=128, description="Machine, rack or zone; replicas of a shard are spread."),
     ] = ""
-    heartbeat_ms: Annotated[
-        int, Meta(ge=10, le=60_000, description="A store's heartbeats to HAKeeper come so often.")
-    ] = 1_000
     record_bytes_max: Annotated[
         int, Meta(ge=1 << 10, le=8 << 20, description="The largest record that is taken.")
     ] = 4 << 20

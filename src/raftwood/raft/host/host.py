@@ -244,6 +244,15 @@ class Host:
         """All groups that this store has data of, running or not."""
         return self._opener.stored_groups()
 
+    def has_had(self, group: int) -> bool:
+        """Whether this store has or had a replica of the group, and may have voted in it."""
+        return self._opener.state_of(group) is not None
+
+    @property
+    def incarnation(self) -> str:
+        """Of the data folder: a store that comes back empty has another one."""
+        return self._store.identity.incarnation
+
     def applied(self, group: int) -> int:
         """The index that the group's state machine here has come to."""
         return self._replica(group).applied
