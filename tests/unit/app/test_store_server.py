@@ -25,6 +25,7 @@ from raftwood.base.errors import (
     InvalidInput,
     Unauthenticated,
 )
+from raftwood.base.metrics import Metrics
 from raftwood.base.seams import SetKey
 from raftwood.base.sections import SecretSettings
 from raftwood.base.settings import Secret
@@ -180,6 +181,20 @@ def test_a_store_tells_its_metrics() -> None:
     run_stores(scenario)
 
 
+def test_a_store_tells_whether_its_metastore_is_of_use() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1)
+        await cluster.ready(1)
+        assert cluster.servers[1].metastore_problem() == "no leader is known"
+        cluster.start(2, 3)
+        await cluster.ready(1, 2, 3)
+        await cluster.until(lambda: not cluster.servers[1].metastore_problem())
+        await cluster.servers[1].host.stop_group(METASTORE_GROUP)
+        assert cluster.servers[1].metastore_problem() == "no replica of it is here"
+
+    run_stores(scenario)
+
+
 def test_who_does_not_know_the_secret_is_not_let_in() -> None:
     async def scenario(cluster: StoreCluster) -> None:
         cluster.start(1, 2, 3)
@@ -205,7 +220,9 @@ def test_a_store_that_has_no_place_is_told_what_to_set(
 ) -> None:
     async def scenario(cluster: StoreCluster) -> None:
         with pytest.raises(InvalidConfiguration, match=message):
-            await StoreServer.start(cluster.environment, settings_of(1, *flags), joins=False)
+            await StoreServer.start(
+                cluster.environment, settings_of(1, *flags), joins=False, metrics=Metrics()
+            )
 
     run_stores(scenario)
 
