@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -216,6 +217,19 @@ def test_a_port_that_is_taken_is_told_with_the_remedy(run_on: RunOn) -> None:
     run_on(main())
 
 
+def test_an_address_of_version_6_is_told_as_it_is_given() -> None:
+    async def main() -> None:
+        async with served(HttpSettings(listen="[::1]:0")) as server:
+            assert re.fullmatch(r"\[::1\]:[1-9]\d*", server.address)
+
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("not available: IPv6")
+    run(main())
+
+
 def test_signals_stay_whose_they_were() -> None:
     async def main() -> None:
         before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -235,6 +249,8 @@ def test_a_slow_client_does_not_hold_the_stop(run_on: RunOn) -> None:
             _, silent = await connect(server)
             _, half = await connect(server)
             half.write(b"GET /livez HTTP/1.1\r\nHost:")
+            _, no_end = await connect(server)
+            no_end.write(b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx")
             _, never_reads = await connect(server)
             header = f"Host: x\r\nAuthorization: Bearer {TOKEN}"
             never_reads.write(f"GET /metrics HTTP/1.1\r\n{header}\r\n\r\n".encode())
@@ -243,7 +259,7 @@ def test_a_slow_client_does_not_hold_the_stop(run_on: RunOn) -> None:
             began = loop.time()
             await server.close()
             assert loop.time() - began < STOP_S_MAX + 1.0
-            for writer in (silent, half, never_reads):
+            for writer in (silent, half, no_end, never_reads):
                 await end(writer)
 
     run_on(main())

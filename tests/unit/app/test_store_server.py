@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
 
 from raftwood.app.cluster_network import client_network
+from raftwood.app.commands.serve import Readiness
 from raftwood.app.connecting import find_stores
 from raftwood.app.groups import METASTORE_GROUP
 from raftwood.app.operating import (
@@ -191,6 +192,26 @@ def test_a_store_tells_whether_its_metastore_is_of_use() -> None:
         await cluster.until(lambda: not cluster.servers[1].metastore_problem())
         await cluster.servers[1].host.stop_group(METASTORE_GROUP)
         assert cluster.servers[1].metastore_problem() == "no replica of it is here"
+
+    run_stores(scenario)
+
+
+def test_a_store_is_ready_from_when_it_is_open_until_it_is_to_stop() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        stop = asyncio.Event()
+        readiness = Readiness(stop)
+
+        def problems() -> dict[str, str]:
+            told = {name: check() for name, check in readiness.checks().items()}
+            return {name: reason for name, reason in told.items() if reason}
+
+        assert problems() == {"store": "it is being opened"}
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        readiness.server = cluster.servers[1]
+        await cluster.until(lambda: not problems())
+        stop.set()
+        assert problems() == {"store": "it is stopping"}
 
     run_stores(scenario)
 

@@ -52,7 +52,7 @@ async def _serve(environment: Environment, settings: Settings, *, joins: bool) -
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     metrics = Metrics(store=str(settings.node.store_id))
-    readiness = _Readiness(stop)
+    readiness = Readiness(stop)
 
     def ready(server: StoreServer) -> None:
         readiness.server = server
@@ -75,7 +75,7 @@ async def _serve(environment: Environment, settings: Settings, *, joins: bool) -
     _log.info("stopped")
 
 
-class _Readiness:
+class Readiness:
     """What `/readyz` asks: whether the store serves, and whether its metastore does."""
 
     def __init__(self, stop: asyncio.Event) -> None:
@@ -91,13 +91,15 @@ class _Readiness:
         return "" if self.server is not None else "it is being opened"
 
     def _metastore(self) -> str:
-        # Until then the store's own line says it all.
-        return self.server.metastore_problem() if self.server is not None else ""
+        # Before it is open and while it stops, the store's own line says it all.
+        if self.server is None or self._stop.is_set():
+            return ""
+        return self.server.metastore_problem()
 
 
 @asynccontextmanager
 async def _served_over_http(
-    settings: Settings, metrics: Metrics, readiness: _Readiness
+    settings: Settings, metrics: Metrics, readiness: Readiness
 ) -> AsyncIterator[None]:
     """From before the store is opened, which may take long, until it is closed."""
     if not settings.http.listen:
