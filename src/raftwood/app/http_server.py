@@ -61,6 +61,7 @@ class HttpServer:
         _take_over_logs()
         config = Config(
             _Pages(metrics, token, checks).router(),
+            http="h11",
             ws="none",
             lifespan="off",
             interface="asgi3",

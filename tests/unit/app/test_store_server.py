@@ -182,7 +182,7 @@ def test_a_store_tells_its_metrics() -> None:
     run_stores(scenario)
 
 
-def test_a_store_tells_whether_its_metastore_is_of_use() -> None:
+def test_a_store_tells_whether_its_metastore_is_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: StoreCluster) -> None:
         cluster.start(1)
         await cluster.ready(1)
@@ -190,6 +190,9 @@ def test_a_store_tells_whether_its_metastore_is_of_use() -> None:
         cluster.start(2, 3)
         await cluster.ready(1, 2, 3)
         await cluster.until(lambda: not cluster.servers[1].metastore_problem())
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster.servers[1].host, "halted", lambda: {METASTORE_GROUP: "bad"})
+            assert "being repaired" in cluster.servers[1].metastore_problem()
         await cluster.servers[1].host.stop_group(METASTORE_GROUP)
         assert cluster.servers[1].metastore_problem() == "no replica of it is here"
 
