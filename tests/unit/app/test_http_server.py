@@ -266,6 +266,24 @@ def test_a_slow_client_does_not_hold_the_stop(run_on: RunOn) -> None:
 
 
 @both_loops
+def test_idle_clients_do_not_delay_the_stop(run_on: RunOn) -> None:
+    async def main() -> None:
+        async with served() as server:
+            _, silent = await connect(server)
+            reader, kept = await connect(server)
+            kept.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readuntil(b"ok\n")
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await server.close()
+            assert loop.time() - began < STOP_S_MAX / 2
+            for writer in (silent, kept):
+                await end(writer)
+
+    run_on(main())
+
+
+@both_loops
 @pytest.mark.parametrize(
     "request_start",
     [
@@ -336,6 +354,24 @@ def test_a_connection_is_kept_for_the_next_request_and_not_for_ever(run_on: RunO
             began = loop.time()
             assert await reader.read() == b""
             assert loop.time() - began < 1.0
+            await end(writer)
+
+    run_on(main())
+
+
+@both_loops
+def test_each_request_on_a_connection_has_a_time_of_its_own(run_on: RunOn) -> None:
+    async def main() -> None:
+        settings = HttpSettings(listen="127.0.0.1:0", request_ms=600)
+        async with served(settings) as server:
+            reader, writer = await connect(server)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readuntil(b"ok\n")
+            await asyncio.sleep(0.4)
+            writer.write(b"GET /livez HTTP/1.1\r\n")
+            await asyncio.sleep(0.3)
+            writer.write(b"Host: x\r\n\r\n")
+            assert b"200 OK" in await reader.readuntil(b"ok\n")
             await end(writer)
 
     run_on(main())
