@@ -4,6 +4,7 @@ import msgspec
 
 from raftwood.base.sections import (
     ClusterSettings,
+    HttpSettings,
     LoggingSettings,
     NodeSettings,
     SecretSettings,
@@ -20,6 +21,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     secrets: SecretSettings
     node: NodeSettings
     tls: TlsSettings
+    http: HttpSettings
     logs: LoggingSettings
     log: LogSettings
     raft: RaftHostSettings

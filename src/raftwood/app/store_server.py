@@ -14,6 +14,7 @@ from raftwood.app.store_service import StoreService
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration, NotFound, Unavailable
 from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
 from raftwood.metastore.lease_ticker import LeaseTicker
 from raftwood.metastore.state_machine import MetaStateMachine
 from raftwood.net import ClientTls, Server, ServerTls, Service
@@ -50,9 +51,12 @@ class StoreServer:
 
     @classmethod
     async def start(
-        cls, environment: Environment, settings: Settings, *, joins: bool
+        cls, environment: Environment, settings: Settings, *, joins: bool, metrics: Metrics
     ) -> "StoreServer":
-        """Open the store, listen, and start its groups; `joins` where others add it later."""
+        """Open the store, listen, and start its groups; `joins` where others add it later.
+
+        From then on `metrics` tell of it.
+        """
         members = _first_members(settings, joins=joins)
         network = store_network(settings)
         tls = server_tls(settings)
@@ -70,7 +74,7 @@ class StoreServer:
         service = Service()
         host.register(service)
         RaftService(host).register(service)
-        StoreService(host, address).register(service)
+        StoreService(host, address, metrics).register(service)
         server = Server(service, network.server_credentials(host.id), environment.random)
         certificates = [each for each in (tls, network.tls) if each is not None]
         started = cls(environment, host, server, address=address, certificates=certificates)
@@ -111,6 +115,15 @@ class StoreServer:
             except (NotFound, Unavailable) as error:
                 _log.debug("the metastore's time stands still", reason=error.message)
 
+    def metastore_problem(self) -> str:
+        """Why the metastore is of no use here; empty where it is replayed and has a leader."""
+        if METASTORE_GROUP in self.host.halted():
+            return "its replica is damaged, and being repaired"
+        try:
+            return "" if self.host.leader(METASTORE_GROUP) else "no leader is known"
+        except NotFound:
+            return "no replica of it is here"
+
     def reload_certificates(self) -> None:
         """Read the TLS files again, for new connections; what was stays where they are bad."""
         try:
@@ -132,11 +145,12 @@ async def serve(
     settings: Settings,
     *,
     joins: bool,
+    metrics: Metrics,
     stop: asyncio.Event,
     on_ready: Callable[[StoreServer], None],
 ) -> None:
     """Run a store until it is told to stop, or cancelled."""
-    server = await StoreServer.start(environment, settings, joins=joins)
+    server = await StoreServer.start(environment, settings, joins=joins, metrics=metrics)
     try:
         async with asyncio.TaskGroup() as tasks:
             ticking = tasks.create_task(server.tick_leases(), name="the metastore's time")

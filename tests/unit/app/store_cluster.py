@@ -10,6 +10,7 @@ from raftwood.app.settings import Settings
 from raftwood.app.store_server import StoreServer, serve
 from raftwood.base.configuration import compose
 from raftwood.base.environment import Environment
+from raftwood.base.metrics import Metrics
 from raftwood.net.stores import Stores
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.simulation import Machine, Simulation, simulate
@@ -61,7 +62,10 @@ class StoreCluster:
         async def program(environment: Environment) -> None:
             stop = self._stops[store] = asyncio.Event()
             settings = settings_of(store, *flags)
-            await serve(environment, settings, joins=joins, stop=stop, on_ready=ready)
+            metrics = Metrics(store=str(store))
+            await serve(
+                environment, settings, joins=joins, metrics=metrics, stop=stop, on_ready=ready
+            )
 
         return program
 
