@@ -11,6 +11,8 @@ from raftwood.base.sections import (
     TlsSettings,
 )
 from raftwood.disk.segment_log.settings import LogSettings
+from raftwood.logservice.hakeeper.settings import HaKeeperSettings
+from raftwood.logservice.settings import LogServiceSettings
 from raftwood.raft.host.settings import RaftHostSettings
 
 
@@ -25,3 +27,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     logs: LoggingSettings
     log: LogSettings
     raft: RaftHostSettings
+    logservice: LogServiceSettings
+    hakeeper: HaKeeperSettings

@@ -74,6 +74,9 @@ class SecretSettings(Section, frozen=True):
     clients: Annotated[
         Secret, Meta(description="Known to stores and clients: proves each to the other.")
     ] = Secret()
+    readers: Annotated[
+        Secret, Meta(description="Known to stores and to clients that may only read; optional.")
+    ] = Secret()
     operators: Annotated[
         Secret, Meta(description="Known to stores and operators: who has it may change members.")
     ] = Secret()

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from raftwood.app.connecting import connected_client, connected_stores
+from raftwood.app.metastore_tenant import MetastoreTenant
 from raftwood.app.settings import Settings
 from raftwood.app.store_server import StoreServer, serve
 from raftwood.base.configuration import compose
@@ -64,7 +65,13 @@ class StoreCluster:
             settings = settings_of(store, *flags)
             metrics = Metrics(store=str(store))
             await serve(
-                environment, settings, joins=joins, metrics=metrics, stop=stop, on_ready=ready
+                environment,
+                settings,
+                MetastoreTenant,
+                joins=joins,
+                metrics=metrics,
+                stop=stop,
+                on_ready=ready,
             )
 
         return program

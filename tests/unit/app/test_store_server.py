@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
 
 from raftwood.app.cluster_network import client_network
-from raftwood.app.commands.serve import Readiness
 from raftwood.app.connecting import find_stores
 from raftwood.app.groups import METASTORE_GROUP
+from raftwood.app.metastore_tenant import MetastoreTenant
 from raftwood.app.operating import (
     add_learner,
     members_of,
@@ -17,6 +17,7 @@ from raftwood.app.operating import (
     remove_member,
     status_of_all,
 )
+from raftwood.app.store_running import Readiness
 from raftwood.app.store_server import STOP_S_MAX, StoreServer
 from raftwood.app.store_service import METRICS
 from raftwood.base.errors import (
@@ -182,19 +183,23 @@ def test_a_store_tells_its_metrics() -> None:
     run_stores(scenario)
 
 
+def metastore_problem(cluster: StoreCluster) -> str:
+    return cluster.servers[1].tenant.problems()["metastore"]
+
+
 def test_a_store_tells_whether_its_metastore_is_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: StoreCluster) -> None:
         cluster.start(1)
         await cluster.ready(1)
-        assert cluster.servers[1].metastore_problem() == "no leader is known"
+        assert metastore_problem(cluster) == "no leader is known"
         cluster.start(2, 3)
         await cluster.ready(1, 2, 3)
-        await cluster.until(lambda: not cluster.servers[1].metastore_problem())
+        await cluster.until(lambda: not metastore_problem(cluster))
         with monkeypatch.context() as patch:
             patch.setattr(cluster.servers[1].host, "halted", lambda: {METASTORE_GROUP: "bad"})
-            assert "being repaired" in cluster.servers[1].metastore_problem()
+            assert "being repaired" in metastore_problem(cluster)
         await cluster.servers[1].host.stop_group(METASTORE_GROUP)
-        assert cluster.servers[1].metastore_problem() == "no replica of it is here"
+        assert metastore_problem(cluster) == "no replica of it is here"
 
     run_stores(scenario)
 
@@ -245,7 +250,11 @@ def test_a_store_that_has_no_place_is_told_what_to_set(
     async def scenario(cluster: StoreCluster) -> None:
         with pytest.raises(InvalidConfiguration, match=message):
             await StoreServer.start(
-                cluster.environment, settings_of(1, *flags), joins=False, metrics=Metrics()
+                cluster.environment,
+                settings_of(1, *flags),
+                MetastoreTenant,
+                joins=False,
+                metrics=Metrics(),
             )
 
     run_stores(scenario)

@@ -1,4 +1,4 @@
-"""Log stores in a simulation: the same server code as in a process, on simulated disks and wires."""
+"""Log stores in a simulation: the server code of a process, on simulated disks and wires."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
 
 from raftwood.logservice.errors import LsnPastEnd, LsnTruncated
 from raftwood.logservice.hakeeper.state import Phase
+from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
 
 
 def test_three_stores_set_themselves_up_and_keep_records() -> None:
@@ -26,8 +26,12 @@ def test_three_stores_set_themselves_up_and_keep_records() -> None:
                 await client.read(next_lsn + 1)
             assert past.value.next == next_lsn
         operator = cluster.operator()
-        while (await operator.describe()).phase is not Phase.RUNNING:
+        for _ in range(20):
             await asyncio.sleep(0.5)
+            view = await operator.describe()
+            if view.phase is Phase.RUNNING:
+                break
+        assert view.phase is Phase.RUNNING
         await operator.close()
 
     run_log_cluster(scenario)

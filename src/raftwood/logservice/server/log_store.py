@@ -136,6 +136,15 @@ class LogStore:
         await self.keeper.close()
         await self._forwarder.close()
 
+    def problems(self) -> Mapping[str, str]:
+        """What keeps the store from being of use, by part; nothing where all is well."""
+        silent = "" if self.heartbeats.is_heard else "it does not answer this store yet"
+        damaged = ", ".join(str(shard) for shard in self.host.halted())
+        return {
+            "HAKeeper": silent,
+            "shards": f"damaged, and being repaired: {damaged}" if damaged else "",
+        }
+
     def alarms(self) -> list[str]:
         """What is wrong with this store, in words; each begins with the alarm's name."""
         return [*self.disk.alarms(), *self.truncation.alarms()]

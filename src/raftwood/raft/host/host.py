@@ -60,13 +60,14 @@ from raftwood.raft.host.snapshotting import Snapshotting
 from raftwood.raft.host.status import GroupStatus, LogEntry, halted_status, status_of
 from raftwood.raft.host.ticking import Ticking
 from raftwood.raft.host.turns import Turns
+from raftwood.raft.host.views import HostViews
 from raftwood.raft.state_machine import StateMachine
 
 _log = get_logger("raft")
 _NORMAL = EntryKind.NORMAL
 
 
-class Host:
+class Host(HostViews):
     """Use `open`, and `close` when done."""
 
     def __init__(
@@ -240,27 +241,6 @@ class Host:
     def groups(self) -> list[int]:
         return sorted(self._replicas)
 
-    def stored_groups(self) -> list[int]:
-        """All groups that this store has data of, running or not."""
-        return self._opener.stored_groups()
-
-    def has_had(self, group: int) -> bool:
-        """Whether this store has or had a replica of the group, and may have voted in it."""
-        return self._opener.state_of(group) is not None
-
-    @property
-    def incarnation(self) -> str:
-        """Of the data folder: a store that comes back empty has another one."""
-        return self._store.identity.incarnation
-
-    def applied(self, group: int) -> int:
-        """The index that the group's state machine here has come to."""
-        return self._replica(group).applied
-
-    def machine(self, group: int) -> StateMachine:
-        """The state machine itself, for what is of this replica alone."""
-        return self._replica(group).applier.machine
-
     def halted(self) -> dict[int, str]:
         """Groups whose replicas here are damaged and not repaired yet, and why."""
         return dict(self._repairs.problems)
@@ -387,10 +367,6 @@ class Host:
     async def drop_snapshot(self, group: int, index: int) -> None:
         """Remove a snapshot that is neither the visible one, the first, nor the newest."""
         await self._snapshotting.drop(self._replica(group), index)
-
-    def stored_bytes(self, group: int) -> tuple[int, int]:
-        """What the group takes of the disk: its entries, and its snapshots."""
-        return self._store.log.size_of(group), self._snapshotting.size_of(group)
 
     # Membership
 
