@@ -12,7 +12,12 @@ from raftwood.logservice.hakeeper.commands import (
     encode_command,
 )
 from raftwood.logservice.hakeeper.orders import Orders
-from raftwood.logservice.hakeeper.queries import (
+from raftwood.logservice.hakeeper.reports import (
+    HAKEEPER_SHARD,
+    ServiceHeartbeat,
+    StoreHeartbeat,
+)
+from raftwood.logservice.hakeeper.views import (
     AnswerType,
     ClusterView,
     DescribeCluster,
@@ -21,11 +26,6 @@ from raftwood.logservice.hakeeper.queries import (
     ShardView,
     decode_answer,
     encode_query,
-)
-from raftwood.logservice.hakeeper.reports import (
-    HAKEEPER_SHARD,
-    ServiceHeartbeat,
-    StoreHeartbeat,
 )
 from raftwood.logservice.wire import (
     ALLOCATE_IDS,

@@ -4,7 +4,7 @@ Nothing is remembered between two plans but what the state holds: what was lost,
 overtaken is seen and planned anew. Start reading at `planning`, then `membership`.
 """
 
-from raftwood.logservice.hakeeper.checkers.alarms import Alarm, AlarmKind, find_alarms
+from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.checkers.balance import plan_balance
 from raftwood.logservice.hakeeper.checkers.bootstrap import plan_bootstrap
 from raftwood.logservice.hakeeper.checkers.membership import plan_members
@@ -15,7 +15,7 @@ from raftwood.logservice.hakeeper.orders import Order
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import Phase, State
 
-__all__ = ["Alarm", "AlarmKind", "find_alarms", "plan"]
+__all__ = ["find_alarms", "plan"]
 
 
 def plan(state: State, settings: HaKeeperSettings) -> list[Order]:
