@@ -91,7 +91,7 @@ class LogClient:
         self.close()
 
     def close(self) -> None:
-        """Calls of other threads end, those of appends with their outcome unknown; twice is fine."""
+        """Calls of other threads end, and whether their records are written is unknown."""
         self._thread.stop(self._client.close)
 
     @property
@@ -118,6 +118,12 @@ class LogClient:
         """Append records in order, many at once; their LSNs."""
         # Taken here, as the iterable may be one that only this thread may use.
         return self._thread.call(self._client.append_many(list(records)))
+
+    def append_once(self, record: LogRecord | Buffer, *, producer: str, sequence: int) -> int:
+        """The same (producer, sequence) again, by whichever client, writes nothing twice."""
+        return self._thread.call(
+            self._client.append_once(record, producer=producer, sequence=sequence)
+        )
 
     def read(
         self,
