@@ -45,6 +45,9 @@ def hear_store(state: State, heartbeat: StoreHeartbeat) -> None:
         before is not None and before.is_draining,
     )
     state.stores[number] = store
+    for each, known in state.shards.items():
+        if each not in store.replicas:
+            known.conflicts.pop(number, None)
     for report in store.replicas.values():
         shard = state.shards.get(report.shard)
         if shard is not None:
@@ -120,19 +123,23 @@ def _take_configuration(shard: ShardState, report: ReplicaReport, store: int) ->
     told = (tuple(sorted(report.voters)), tuple(sorted(report.learners)))
     known = (shard.voters, shard.learners)
     if report.epoch < shard.epoch:
+        shard.conflicts.pop(store, None)
         return
     if report.epoch == shard.epoch and shard.voters:
         if told != known:
-            shard.conflict = (
+            shard.conflicts[store] = (
                 f"store {store} reports voters {list(report.voters)} and learners "
                 f"{list(report.learners)} at epoch {report.epoch}, known are {list(shard.voters)} "
                 f"and {list(shard.learners)}"
             )
+        else:
+            shard.conflicts.pop(store, None)
+            shard.is_joint = shard.is_joint and report.is_joint
         return
     shard.epoch = report.epoch
     shard.voters, shard.learners = told
     shard.is_joint = report.is_joint
-    shard.conflict = ""
+    shard.conflicts = {}
     shard.lost = [each for each in shard.lost if is_member(shard, each)]
     shard.awaited = [each for each in shard.awaited if each in shard.voters]
 

@@ -75,8 +75,8 @@ class ShardState(msgspec.Struct, array_like=True):
     """When a leader last reported itself."""
     lagging: dict[int, int] = {}
     move: Move | None = None
-    conflict: str = ""
-    """Reports that contradict the configuration at the same epoch."""
+    conflicts: dict[int, str] = {}
+    """Stores that contradict the configuration at the same epoch, and what they say."""
 
 
 class ServiceState(msgspec.Struct, array_like=True):

@@ -17,7 +17,7 @@ def plan_members(planning: Planning) -> None:
         _restart(planning, number, shard)
         if planning.is_changing(number) or not planning.leader(number):
             continue
-        if planning.has_quorum(number, shard.voters) and not shard.conflict:
+        if planning.has_quorum(number, shard.voters) and not shard.conflicts:
             _Change(planning, number, shard).plan()
 
 
