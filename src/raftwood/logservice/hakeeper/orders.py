@@ -2,8 +2,8 @@
 
 An order is given with each answer until it is acknowledged or its time is over, so it is carried
 out at least once: doing it twice does no harm. A store carries out only what its newest answer
-brings: what it has not begun when it sends the next heartbeat is dropped. A change of members names the epoch that it was
-decided at, and is refused at any other.
+brings: what it has not begun when it sends the next heartbeat is dropped. A change of members names
+the epoch that it was decided at, and is refused at any other.
 """
 
 from enum import StrEnum

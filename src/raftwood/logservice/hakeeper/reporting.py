@@ -65,6 +65,20 @@ def hear_service(state: State, heartbeat: ServiceHeartbeat) -> None:
         heartbeat.kind, heartbeat.address, state.tick, heartbeat.labels, heartbeat.replicas
     )
     finish(state, heartbeat.finished, to_service=heartbeat.service)
+    if not owns_of_others(state, heartbeat.service):
+        # It has begun anew, whether or not its acknowledgement arrived.
+        for order in list(state.orders.values()):
+            if order.to_service == heartbeat.service and order.kind is OrderKind.SHUTDOWN_SERVICE:
+                del state.orders[order.id]
+
+
+def owns_of_others(state: State, service: str) -> bool:
+    """Whether a service reports a TN shard that was given to another."""
+    for report in state.services[service].replicas:
+        shard = state.tn_shards.get(report.tn_shard)
+        if shard is not None and shard.owner and shard.owner != service:
+            return True
+    return False
 
 
 def finish(

@@ -17,7 +17,7 @@ ANSWER_ORDERS_MAX = 1000
 
 def schedule(state: State, batch: Schedule) -> Scheduled:
     """Take a batch of orders into the queue."""
-    if batch.term < state.term:
+    if batch.term < state.term or batch.tick != state.tick:
         return Scheduled(0, is_outdated=True)
     state.term = batch.term
     taken = sum(_take(state, order) for order in batch.orders)
@@ -93,13 +93,15 @@ def _is_same(order: Order, other: Order) -> bool:
         other.to_service,
     ):
         return False
-    return (order.shard, order.store, order.tn_shard) == (other.shard, other.store, other.tn_shard)
+    if order.tn_shard or other.tn_shard:
+        return order.tn_shard == other.tn_shard
+    return (order.shard, order.store) == (other.shard, other.store)
 
 
 def _fits(state: State, order: Order) -> bool:
     shard = state.shards.get(order.shard)
-    if order.kind is OrderKind.KILL_ZOMBIE and shard is None:
-        return order.shard in state.removed_shards
+    if order.kind is OrderKind.KILL_ZOMBIE:
+        return _is_stranger(state, order)
     if shard is None:
         return False
     if order.kind is OrderKind.BOOTSTRAP_SHARD:
@@ -111,12 +113,23 @@ def _fits(state: State, order: Order) -> bool:
     if order.kind in MEMBERSHIP:
         if order.epoch != shard.epoch or shard.is_joint:
             return False
+        if order.kind is OrderKind.ADD_VOTER and order.store in shard.lost:
+            return False
         # One change at a time: the next is decided by what came of this one.
         if any(each.shard == order.shard and each.kind in MEMBERSHIP for each in _orders(state)):
             return False
         if order.kind is OrderKind.ADD_LEARNER and order.removed:
             shard.move = Move(order.removed, order.store)
     return True
+
+
+def _is_stranger(state: State, order: Order) -> bool:
+    shard, store = state.shards.get(order.shard), state.stores.get(order.to_store)
+    if store is None or order.shard not in store.replicas:
+        return False
+    if shard is None:
+        return order.shard in state.removed_shards
+    return order.shard in store.strange_since and order.epoch == shard.epoch
 
 
 def _orders(state: State) -> list[Order]:
