@@ -40,7 +40,7 @@ def _check_remains(world: World) -> None:
     for number, group in world.groups.items():
         for store, replica in group.replicas.items():
             is_member = number in world.state.shards and group.now.has(store)
-            if not is_member and not replica.is_empty:
+            if not is_member and not replica.is_empty and replica.is_running:
                 raise Violation(f"store {store} still has a zombie of shard {number}")
 
 

@@ -154,5 +154,6 @@ class Group:
         self.history.append(after)
         self.replicas[self.leader].epoch = after.epoch
         self.commit = self.last
-        self.promised = {each for each in self.promised if after.has(each)} | set(after.voters)
+        voting = {store for store in after.voters if store in self.replicas}
+        self.promised = {each for each in self.promised if after.has(each)} | voting
         return True

@@ -172,7 +172,7 @@ class World:
     def _fault(self) -> None:
         store = self.random.choice(list(self.stores.values()))
         if not store.is_up:
-            if self.random.random() < self.profile.restart:
+            if self.random.random() < 5 * self.profile.restart:
                 self._restart(store)
             return
         profile = self.profile
@@ -207,6 +207,9 @@ class World:
             return False
         if self.state.stores[store.number].incarnation != str(store.incarnation):
             return False
+        for number, shard in self.state.shards.items():
+            if store.number in shard.founders and number not in self.groups:
+                return False
         for group in self.groups.values():
             now = group.now
             for voters in (now.voters, now.outgoing):
@@ -240,6 +243,11 @@ class World:
 
     def _fork(self, store: int, group: Group, replica: Replica) -> None:
         """A replica says something else at the same epoch, until its store restarts."""
+        known = [
+            each for number, each in self.state.shards.items() if self.groups.get(number) is group
+        ]
+        if not known or known[0].epoch != group.now.epoch:
+            return  # Of two at an epoch that is new to HAKeeper, it believes the first.
         if group.leader != store and not replica.is_empty:
             others = [each for each in (*group.now.voters, store) if self.random.random() < 0.5]
             voters = tuple(sorted({store, *others, 1}))
@@ -312,9 +320,7 @@ def run(
     while made.events < events:
         made.event()
     made.settle()
-    return Report(
-        made.events, made.state.tick, made.ordered, zlib.crc32(encode_state(made.state))
-    )
+    return Report(made.events, made.state.tick, made.ordered, zlib.crc32(encode_state(made.state)))
 
 
 __all__: Sequence[str] = ["Report", "World", "run"]

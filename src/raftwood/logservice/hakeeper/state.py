@@ -40,7 +40,9 @@ class StoreState(msgspec.Struct, array_like=True):
     disk_free_bytes: int = 0
     is_draining: bool = False
     strange_since: dict[int, int] = {}
-    """Shards that it has a replica of without being a member, and since which tick."""
+    """Shards that it has a replica of without being a member, or about to be, and since when."""
+    condemned: list[int] = []
+    """Shards whose replica it was told to remove; it gets no other before it has done so."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):

@@ -190,9 +190,7 @@ def is_free(planning: Planning, number: int, store: int) -> bool:
 
 
 def _is_being_killed(planning: Planning, number: int, store: int) -> bool:
-    return any(
-        order.to_store == store for order in planning.under_way(number, OrderKind.KILL_ZOMBIE)
-    )
+    return number in planning.state.stores[store].condemned
 
 
 def place(planning: Planning, number: int, store: int, *, removed: int = 0) -> None:
