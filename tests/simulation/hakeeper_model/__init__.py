@@ -1,4 +1,4 @@
-"""A cluster of stores under HAKeeper without I/O: seeded faults, and checkers of what it promises."""
+"""A cluster under HAKeeper without I/O: seeded faults, and checkers of what is promised."""
 
 from tests.simulation.hakeeper_model.world import Report, run
 

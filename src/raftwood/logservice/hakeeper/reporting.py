@@ -56,6 +56,7 @@ def hear_store(state: State, heartbeat: StoreHeartbeat) -> None:
             _take_configuration(shard, report, number)
             _take_leader(state, shard, report, number)
     finish(state, heartbeat.finished, to_store=number)
+    _drop_what_is_done(state, number)
     if before is not None:
         _keep_remarks(state, number, before)
     _note_strangers(state, number)
@@ -181,6 +182,23 @@ def _take_leader(state: State, shard: ShardState, report: ReplicaReport, store: 
         shard.leader, shard.term, shard.lagging = report.leader, report.term, {}
     elif shard.leader == store and report.term >= shard.term:
         shard.leader, shard.term, shard.lagging = 0, report.term, {}
+
+
+def _drop_what_is_done(state: State, number: int) -> None:
+    """Orders that the report shows as done; carried out once more, they could do harm later."""
+    replicas = state.stores[number].replicas
+    for order in [each for each in state.orders.values() if each.to_store == number]:
+        shard = state.shards.get(order.shard)
+        if (
+            (order.kind is OrderKind.KILL_ZOMBIE and order.shard not in replicas)
+            or (order.kind is OrderKind.START_REPLICA and order.shard in replicas)
+            or (
+                order.kind is OrderKind.BOOTSTRAP_SHARD
+                and shard is not None
+                and number not in shard.awaited
+            )
+        ):
+            drop_order(state, order)
 
 
 def _keep_remarks(state: State, number: int, before: StoreState) -> None:
