@@ -8,11 +8,11 @@ from raftwood.app.event_loop import run
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
 from raftwood.net import Call, Secret, Server, Service, TypedMethod
+from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.protocol import HostNetwork
 from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.remote.service import RaftService
-from raftwood.raft.remote.stores import ClientNetwork
 from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
 
 STORES_SECRET = Secret(b"known to the benchmark's stores alone")

@@ -8,7 +8,7 @@ from benchmarks.raft_cluster.raftwood_node import CLIENT_NETWORK, LEADERS
 from benchmarks.raft_cluster.system import NODES, Layout, Load
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.real_environment import real_environment
-from raftwood.raft.remote.stores import Stores
+from raftwood.net.stores import Stores
 
 ASK_TIMEOUT_MS = 2_000
 

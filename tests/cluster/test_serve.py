@@ -1,8 +1,10 @@
 """Real stores from the command line: run, used, changed and stopped as an operator does it."""
 
 import asyncio
+import http.client
 import json
 import signal
+import socket
 import time
 import tomllib
 from collections.abc import Iterator
@@ -98,6 +100,49 @@ def test_a_secret_shows_neither_in_a_log_nor_in_a_command_line(
     for store, process in stores.processes.items():
         shown = stores.log(store) + Path(f"/proc/{process.pid}/cmdline").read_text()
         assert not any(secret in shown for secret in secrets.values())
+
+
+def test_a_store_tells_its_health_and_metrics_over_http(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with Stores(tmp_path, first=1, more=0, extra=f'[http]\nlisten = "{address}"') as stores:
+            folder = ("--set", f"node.data_folder={tmp_path / 'store-1'}")
+            stores.run("serve", *folder, status=1, expect=f"cannot listen on {address}")
+            taken.close()
+            stores.start(1)
+            stores.leader()
+            token = tomllib.loads((tmp_path / "cluster.toml").read_text())["secrets"]["metrics"]
+            assert ask(address, "/livez") == (200, "ok\n")
+            assert ask(address, "/readyz") == (200, "ok\n")
+            assert ask(address, "/metrics", token="guessed")[0] == 401
+            status, text = ask(address, "/metrics", token=token)
+            assert status == 200
+            assert 'raftwood_raft_groups{store="1"} 1.0' in text
+            assert stores.stop(1) == 0
+            assert "uvicorn" not in stores.log(1)
+            assert token not in stores.log(1)
+
+
+def ask(address: str, path: str, *, token: str = "") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_store_that_waits_for_the_others_is_alive_and_not_ready(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    with Stores(tmp_path, more=0, extra=f'[http]\nlisten = "{address}"') as stores:
+        stores.start(1)
+        assert ask(address, "/livez") == (200, "ok\n")
+        assert ask(address, "/readyz") == (503, "metastore: no leader is known\n")
+        assert ask(address, "/metrics", token="")[0] == 401
 
 
 @pytest.mark.slow

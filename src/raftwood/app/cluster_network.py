@@ -6,8 +6,9 @@ from raftwood.app.settings import Settings
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Secret as SecretSetting
 from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
-from raftwood.raft.host.protocol import OPERATOR_ROLE, HostNetwork
-from raftwood.raft.remote.stores import ClientNetwork
+from raftwood.net.store_names import OPERATOR_ROLE, READER_ROLE, STORE_ROLE
+from raftwood.net.stores import ClientNetwork
+from raftwood.raft.host.protocol import HostNetwork
 
 LISTEN_DEFAULT: Final = "127.0.0.1:7001"
 
@@ -18,7 +19,30 @@ def store_network(settings: Settings) -> HostNetwork:
         cluster=settings.cluster.name,
         secret=_secret("stores", settings.secrets.stores),
         client_secret=_secret("clients", settings.secrets.clients),
+        reader_secret=_optional(settings.secrets.readers),
         operator_secret=_secret("operators", settings.secrets.operators),
+        tls=_client_tls(settings),
+    )
+
+
+def store_as_client(settings: Settings) -> ClientNetwork:
+    """How this store asks others as a client does."""
+    return ClientNetwork(
+        cluster=settings.cluster.name,
+        secret=_secret("stores", settings.secrets.stores),
+        role=STORE_ROLE,
+        name=str(settings.node.store_id),
+        tls=_client_tls(settings),
+    )
+
+
+def reader_network(settings: Settings) -> ClientNetwork:
+    """As of a client, for somebody who may change nothing."""
+    return ClientNetwork(
+        cluster=settings.cluster.name,
+        secret=_secret("readers", settings.secrets.readers),
+        role=READER_ROLE,
+        name="reader",
         tls=_client_tls(settings),
     )
 
@@ -60,6 +84,10 @@ def listen_address(settings: Settings) -> str:
 def _client_tls(settings: Settings) -> ClientTls | None:
     authorities = settings.tls.authorities
     return ClientTls(TlsFiles(authorities=authorities)) if authorities else None
+
+
+def _optional(setting: SecretSetting) -> Secret | None:
+    return Secret(setting.reveal().encode()) if setting else None
 
 
 def _secret(name: str, setting: SecretSetting) -> Secret:

@@ -24,6 +24,10 @@ EXIT_BROKEN_PIPE: Final = 141
 
 _COMMANDS: Final = {
     "serve": ("raftwood.app.commands.serve:app", "Run one store of a cluster."),
+    "logservice": (
+        "raftwood.app.commands.logservice:app",
+        "Run one store of the log service.",
+    ),
     "raft": ("raftwood.app.commands.raft:app", "Look at and change a running cluster."),
     "config": ("raftwood.app.commands.config:app", "Show and check the configuration."),
     "store": ("raftwood.app.commands.store:app", "Check and dump a data folder."),

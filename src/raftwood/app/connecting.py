@@ -2,15 +2,17 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from raftwood.app.cluster_network import client_network, operator_network
 from raftwood.app.groups import METASTORE_GROUP
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
+from raftwood.net.discovery import discover
+from raftwood.net.stores import ClientNetwork, Stores
+from raftwood.raft.remote.admin import ask_members
 from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.raft.remote.discovery import discover
-from raftwood.raft.remote.stores import ClientNetwork, Stores
 
 
 @asynccontextmanager
@@ -49,4 +51,4 @@ async def find_stores(
     given = given or list(settings.cluster.addresses().values())
     if not given:
         raise InvalidInput("name some stores: --connect HOST:PORT, or cluster.members in the file")
-    return await discover(environment, network, given, group=METASTORE_GROUP)
+    return await discover(environment, network, given, partial(ask_members, METASTORE_GROUP))

@@ -8,10 +8,10 @@ import msgspec
 
 from raftwood.app.store_service import DESCRIBE
 from raftwood.base.errors import Conflict, DeadlineExceeded, InvalidInput, RaftwoodError
+from raftwood.net.stores import Stores
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.raft.host.status import GroupStatus
 from raftwood.raft.remote.admin import RaftAdmin
-from raftwood.raft.remote.stores import Stores
 
 ANSWER_MS = 1_500
 BEHIND_MAX = 100

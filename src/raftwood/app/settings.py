@@ -4,12 +4,15 @@ import msgspec
 
 from raftwood.base.sections import (
     ClusterSettings,
+    HttpSettings,
     LoggingSettings,
     NodeSettings,
     SecretSettings,
     TlsSettings,
 )
 from raftwood.disk.segment_log.settings import LogSettings
+from raftwood.logservice.hakeeper.settings import HaKeeperSettings
+from raftwood.logservice.settings import LogServiceSettings
 from raftwood.raft.host.settings import RaftHostSettings
 
 
@@ -20,6 +23,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     secrets: SecretSettings
     node: NodeSettings
     tls: TlsSettings
+    http: HttpSettings
     logs: LoggingSettings
     log: LogSettings
     raft: RaftHostSettings
+    logservice: LogServiceSettings
+    hakeeper: HaKeeperSettings

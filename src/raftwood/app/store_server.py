@@ -1,4 +1,4 @@
-"""One store as a server: its raft host, the groups it has by configuration, and what it serves.
+"""One store as a server: its raft host, the tenant that runs on it, and what it serves.
 
 Takes all it needs from the environment and the settings, so that it runs in simulation as well;
 signals and log lines are the command's.
@@ -8,20 +8,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from raftwood.app.cluster_network import listen_address, server_tls, store_network
-from raftwood.app.groups import METASTORE_GROUP
 from raftwood.app.settings import Settings
 from raftwood.app.store_service import StoreService
+from raftwood.app.tenant import MakeTenant, Tenant
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidConfiguration, NotFound, Unavailable
+from raftwood.base.errors import InvalidConfiguration, Unavailable
 from raftwood.base.logs import get_logger
-from raftwood.metastore.lease_ticker import LeaseTicker
-from raftwood.metastore.state_machine import MetaStateMachine
+from raftwood.base.metrics import Metrics
 from raftwood.net import ClientTls, Server, ServerTls, Service
+from raftwood.net.store_names import split_address
 from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import split_address
-from raftwood.raft.remote.service import RaftService
 
-LEASE_TICK_S = 0.05
 HAND_OVER_MS = 3_000
 DRAIN_MS = 1_000
 STOP_S_MAX = 15.0
@@ -30,30 +27,38 @@ _log = get_logger("store")
 
 
 class StoreServer:
-    """Use `start`, and `close` when done; `tick_leases` runs in between."""
+    """Use `start`, and `close` when done."""
 
     def __init__(
         self,
-        environment: Environment,
         host: Host,
         server: Server,
+        tenant: Tenant,
         *,
         address: str,
         certificates: Sequence[ServerTls | ClientTls],
     ) -> None:
-        self._environment = environment
         self.host = host
+        self.tenant = tenant
         self._server = server
         self.address = address
         self._certificates = certificates
-        self._ticker = LeaseTicker(MetaStateMachine())
 
     @classmethod
     async def start(
-        cls, environment: Environment, settings: Settings, *, joins: bool
+        cls,
+        environment: Environment,
+        settings: Settings,
+        make_tenant: MakeTenant,
+        *,
+        joins: bool,
+        metrics: Metrics,
     ) -> "StoreServer":
-        """Open the store, listen, and start its groups; `joins` where others add it later."""
-        members = _first_members(settings, joins=joins)
+        """Open the store, listen, and start what runs on it; `joins` where others add it later.
+
+        From then on `metrics` tell of it.
+        """
+        _check_members(settings, joins=joins)
         network = store_network(settings)
         tls = server_tls(settings)
         address = listen_address(settings)
@@ -69,15 +74,17 @@ class StoreServer:
         )
         service = Service()
         host.register(service)
-        RaftService(host).register(service)
-        StoreService(host, address).register(service)
+        tenant = make_tenant(environment, host, settings, metrics)
+        tenant.register(service)
+        StoreService(host, address, metrics).register(service)
         server = Server(service, network.server_credentials(host.id), environment.random)
         certificates = [each for each in (tls, network.tls) if each is not None]
-        started = cls(environment, host, server, address=address, certificates=certificates)
+        started = cls(host, server, tenant, address=address, certificates=certificates)
         try:
             await started._listen(name, port, tls)
-            await host.start_group(METASTORE_GROUP, started._metastore, members=members)
+            await tenant.start(joins=joins)
         except BaseException:
+            await tenant.close()
             await server.close(drain_timeout_ms=0)
             await host.close()
             raise
@@ -92,25 +99,6 @@ class StoreServer:
                 "an address of this machine that is free"
             ) from error
 
-    def _metastore(self) -> MetaStateMachine:
-        machine = MetaStateMachine()
-        self._ticker = LeaseTicker(machine)
-        return machine
-
-    async def tick_leases(self) -> None:
-        """Let the metastore's time go on for as long as this store leads it."""
-        clock = self._environment.clock
-        while True:
-            await asyncio.sleep(LEASE_TICK_S)
-            try:
-                if not self.host.is_leading(METASTORE_GROUP):
-                    continue
-                command = self._ticker.due(clock.monotonic_ns() // 1_000_000)
-                if command is not None:
-                    self.host.propose_batch(METASTORE_GROUP, [command], lambda _, __: None)
-            except (NotFound, Unavailable) as error:
-                _log.debug("the metastore's time stands still", reason=error.message)
-
     def reload_certificates(self) -> None:
         """Read the TLS files again, for new connections; what was stays where they are bad."""
         try:
@@ -123,6 +111,7 @@ class StoreServer:
 
     async def close(self) -> None:
         """Hand over what it leads, answer what is under way, then stop; each within its time."""
+        await self.tenant.close()
         await self.host.close(hand_over_ms=HAND_OVER_MS)
         await self._server.close(drain_timeout_ms=DRAIN_MS)
 
@@ -130,19 +119,20 @@ class StoreServer:
 async def serve(
     environment: Environment,
     settings: Settings,
+    make_tenant: MakeTenant,
     *,
     joins: bool,
+    metrics: Metrics,
     stop: asyncio.Event,
     on_ready: Callable[[StoreServer], None],
 ) -> None:
     """Run a store until it is told to stop, or cancelled."""
-    server = await StoreServer.start(environment, settings, joins=joins)
+    server = await StoreServer.start(
+        environment, settings, make_tenant, joins=joins, metrics=metrics
+    )
     try:
-        async with asyncio.TaskGroup() as tasks:
-            ticking = tasks.create_task(server.tick_leases(), name="the metastore's time")
-            on_ready(server)
-            await stop.wait()
-            ticking.cancel()
+        on_ready(server)
+        await stop.wait()
     finally:
         # A disk that hangs must not keep the process: what was acked is safe without its end.
         overdue = asyncio.get_running_loop().call_later(
@@ -152,9 +142,9 @@ async def serve(
         overdue.cancel()
 
 
-def _first_members(settings: Settings, *, joins: bool) -> dict[int, str] | None:
+def _check_members(settings: Settings, *, joins: bool) -> None:
     if joins:
-        return None
+        return
     own, members = settings.node.store_id, settings.cluster.addresses()
     if not members:
         raise InvalidConfiguration(
@@ -167,4 +157,3 @@ def _first_members(settings: Settings, *, joins: bool) -> dict[int, str] | None:
             f"store {own} is not among cluster.members: correct node.store_id, or give --join, "
             "each time it is started, where others add this store"
         )
-    return members

@@ -27,11 +27,11 @@ METRICS = TypedMethod(65, "store-metrics", request=type(None), response=bytes)
 class StoreService:
     """Serves one store's description and metrics."""
 
-    def __init__(self, host: Host, address: str) -> None:
+    def __init__(self, host: Host, address: str, metrics: Metrics) -> None:
         self._host = host
         self._address = address
-        self._metrics = Metrics(store=str(host.id))
-        host.register_metrics(self._metrics)
+        self._metrics = metrics
+        host.register_metrics(metrics)
 
     def register(self, service: Service) -> None:
         service.typed(DESCRIBE, self._describe)

@@ -99,6 +99,12 @@ class ListDirectory(msgspec.Struct, frozen=True):
     path: str
 
 
+class Space(msgspec.Struct, frozen=True):
+    """Answers the bytes of the disk that holds a directory, and how many are free."""
+
+    path: str
+
+
 class SyncDirectory(msgspec.Struct, frozen=True):
     """Make creations, renames and removals in a directory durable."""
 
@@ -127,10 +133,11 @@ Operation: TypeAlias = (
     | Unlink
     | MakeDirectory
     | ListDirectory
+    | Space
     | SyncDirectory
     | Lock
 )
-READING = (Read, Size, ListDirectory)
+READING = (Read, Size, ListDirectory, Space)
 
 
 class Completion(msgspec.Struct, frozen=True):

@@ -74,9 +74,47 @@ class SecretSettings(Section, frozen=True):
     clients: Annotated[
         Secret, Meta(description="Known to stores and clients: proves each to the other.")
     ] = Secret()
+    readers: Annotated[
+        Secret, Meta(description="Known to stores and to clients that may only read; optional.")
+    ] = Secret()
     operators: Annotated[
         Secret, Meta(description="Known to stores and operators: who has it may change members.")
     ] = Secret()
+    metrics: Annotated[
+        Secret, Meta(description="Known to who scrapes metrics over HTTP: the token to send.")
+    ] = Secret()
+
+
+class HttpSettings(Section, frozen=True):
+    """What a node tells over HTTP: health, and metrics."""
+
+    listen: Annotated[
+        str,
+        Meta(
+            pattern=r"\A([^=\s]+:[0-9]{1,5})?\Z",
+            description="Address to serve health and metrics on, such as 127.0.0.1:7080; without "
+            "it they are not served.",
+        ),
+    ] = ""
+    keep_alive_ms: Annotated[
+        int,
+        Meta(ge=0, le=600_000, description="How long a connection without a request is kept."),
+    ] = 5_000
+    request_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=600_000,
+            description="How long a client may take to send a request and to read the answer.",
+        ),
+    ] = 10_000
+    connections_max: Annotated[
+        int, Meta(ge=1, le=10_000, description="Connections at a time; more are refused.")
+    ] = 64
+
+    def __post_init__(self) -> None:
+        if self.listen and int(self.listen.rpartition(":")[2]) >= 1 << 16:
+            raise ValueError("listen has a port above 65535; give one below, or 0 for any")
 
 
 class TlsSettings(Section, frozen=True):

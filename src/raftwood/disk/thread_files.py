@@ -103,6 +103,9 @@ class ThreadFiles:
                     return sorted(os.listdir(path))
                 except FileNotFoundError:
                     return None
+            case seam.Space(path):
+                found = os.statvfs(path)
+                return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
         raise TypeError(f"{operation!r} is not a file operation")
 
     def _opened(self, path: str) -> int:

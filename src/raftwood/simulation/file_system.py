@@ -16,6 +16,8 @@ from raftwood.base import files
 from raftwood.simulation.content import Content
 from raftwood.simulation.survival import DataChange, Fate, survivors
 
+_UNLIMITED_BYTES = 1 << 40
+
 
 class Inode:
     """A file, whatever its name."""
@@ -192,6 +194,10 @@ class FileSystem:
             if each != path and posixpath.dirname(each) == path and posixpath.basename(each)
         )
 
+    def _space(self, _session: Session, _operation: files.Space) -> tuple[int, int]:
+        capacity = _UNLIMITED_BYTES if self.capacity_bytes is None else self.capacity_bytes
+        return capacity, max(0, capacity - self.used_bytes())
+
     def _sync_directory(self, _session: Session, operation: files.SyncDirectory) -> None:
         path = normal_path(operation.path)
         if path not in self.directories:
@@ -342,6 +348,7 @@ _APPLY: dict[type, Callable[[FileSystem, Session, Any], Any]] = {
     files.Unlink: FileSystem._unlink,
     files.MakeDirectory: FileSystem._make_directory,
     files.ListDirectory: FileSystem._list,
+    files.Space: FileSystem._space,
     files.SyncDirectory: FileSystem._sync_directory,
     files.Lock: FileSystem._lock,
 }

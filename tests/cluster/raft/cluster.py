@@ -19,10 +19,10 @@ import psutil
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
-from raftwood.raft.host.protocol import OPERATOR_ROLE
+from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.status import GroupStatus
 from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.raft.remote.stores import ClientNetwork
 from tests.cluster.raft.node import CLIENT_SECRET, CLUSTER, GROUPS
 
 STORES = (1, 2, 3)

@@ -18,8 +18,9 @@ from raftwood.base.sections import LoggingSettings
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, Service
+from raftwood.net.store_names import split_address
 from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import HostNetwork, split_address
+from raftwood.raft.host.protocol import HostNetwork
 from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.remote.service import RaftService
 from tests.cluster.raft.ledger import Ledger

@@ -13,7 +13,7 @@ import msgspec
 
 from raftwood.net.frames import HEADER_BYTES
 from raftwood.net.handshake import Hello
-from raftwood.raft.host.protocol import split_address
+from raftwood.net.store_names import split_address
 
 _LENGTH_AT = slice(16, 20)
 _PIECE_BYTES = 64 << 10

@@ -6,12 +6,14 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from raftwood.app.connecting import connected_client, connected_stores
+from raftwood.app.metastore_tenant import MetastoreTenant
 from raftwood.app.settings import Settings
 from raftwood.app.store_server import StoreServer, serve
 from raftwood.base.configuration import compose
 from raftwood.base.environment import Environment
+from raftwood.base.metrics import Metrics
+from raftwood.net.stores import Stores
 from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.raft.remote.stores import Stores
 from raftwood.simulation import Machine, Simulation, simulate
 
 SECRETS = b"""
@@ -61,7 +63,16 @@ class StoreCluster:
         async def program(environment: Environment) -> None:
             stop = self._stops[store] = asyncio.Event()
             settings = settings_of(store, *flags)
-            await serve(environment, settings, joins=joins, stop=stop, on_ready=ready)
+            metrics = Metrics(store=str(store))
+            await serve(
+                environment,
+                settings,
+                MetastoreTenant,
+                joins=joins,
+                metrics=metrics,
+                stop=stop,
+                on_ready=ready,
+            )
 
         return program
 

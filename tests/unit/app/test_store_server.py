@@ -9,6 +9,7 @@ from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
 from raftwood.app.cluster_network import client_network
 from raftwood.app.connecting import find_stores
 from raftwood.app.groups import METASTORE_GROUP
+from raftwood.app.metastore_tenant import MetastoreTenant
 from raftwood.app.operating import (
     add_learner,
     members_of,
@@ -16,6 +17,7 @@ from raftwood.app.operating import (
     remove_member,
     status_of_all,
 )
+from raftwood.app.store_running import Readiness
 from raftwood.app.store_server import STOP_S_MAX, StoreServer
 from raftwood.app.store_service import METRICS
 from raftwood.base.errors import (
@@ -25,6 +27,7 @@ from raftwood.base.errors import (
     InvalidInput,
     Unauthenticated,
 )
+from raftwood.base.metrics import Metrics
 from raftwood.base.seams import SetKey
 from raftwood.base.sections import SecretSettings
 from raftwood.base.settings import Secret
@@ -180,6 +183,47 @@ def test_a_store_tells_its_metrics() -> None:
     run_stores(scenario)
 
 
+def metastore_problem(cluster: StoreCluster) -> str:
+    return cluster.servers[1].tenant.problems()["metastore"]
+
+
+def test_a_store_tells_whether_its_metastore_is_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1)
+        await cluster.ready(1)
+        assert metastore_problem(cluster) == "no leader is known"
+        cluster.start(2, 3)
+        await cluster.ready(1, 2, 3)
+        await cluster.until(lambda: not metastore_problem(cluster))
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster.servers[1].host, "halted", lambda: {METASTORE_GROUP: "bad"})
+            assert "being repaired" in metastore_problem(cluster)
+        await cluster.servers[1].host.stop_group(METASTORE_GROUP)
+        assert metastore_problem(cluster) == "no replica of it is here"
+
+    run_stores(scenario)
+
+
+def test_a_store_is_ready_from_when_it_is_open_until_it_is_to_stop() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        stop = asyncio.Event()
+        readiness = Readiness(stop)
+
+        def problems() -> dict[str, str]:
+            told = {name: check() for name, check in readiness.checks().items()}
+            return {name: reason for name, reason in told.items() if reason}
+
+        assert problems() == {"store": "it is being opened"}
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        readiness.server = cluster.servers[1]
+        await cluster.until(lambda: not problems())
+        stop.set()
+        assert problems() == {"store": "it is stopping"}
+
+    run_stores(scenario)
+
+
 def test_who_does_not_know_the_secret_is_not_let_in() -> None:
     async def scenario(cluster: StoreCluster) -> None:
         cluster.start(1, 2, 3)
@@ -205,7 +249,13 @@ def test_a_store_that_has_no_place_is_told_what_to_set(
 ) -> None:
     async def scenario(cluster: StoreCluster) -> None:
         with pytest.raises(InvalidConfiguration, match=message):
-            await StoreServer.start(cluster.environment, settings_of(1, *flags), joins=False)
+            await StoreServer.start(
+                cluster.environment,
+                settings_of(1, *flags),
+                MetastoreTenant,
+                joins=False,
+                metrics=Metrics(),
+            )
 
     run_stores(scenario)
 

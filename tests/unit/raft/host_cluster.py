@@ -11,12 +11,13 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, Service
+from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import OPERATOR_ROLE, HostNetwork
+from raftwood.raft.host.protocol import HostNetwork
 from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.raft.remote.service import RaftService
-from raftwood.raft.remote.stores import ClientNetwork
 from raftwood.raft.state_machine import Command, ExtraFiles, StateMachine, Stopped
 from raftwood.simulation import Machine, Simulation, simulate
 

@@ -8,9 +8,10 @@ from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound, OutOfRange
 from raftwood.disk.segment_log import LogSettings
+from raftwood.net.store_names import store_identity
 from raftwood.raft.core import Message, MessageKind
 from raftwood.raft.host.membership import MemberAction, MemberStep, change_from
-from raftwood.raft.host.protocol import Introduction, store_identity
+from raftwood.raft.host.protocol import Introduction
 from raftwood.raft.host.runs import RunBook
 from raftwood.raft.host.settings import RaftHostSettings, check_fit
 from raftwood.raft.host.wire import encode_frames

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from functools import partial
 
 import pytest
 from tests.unit.raft.host_cluster import CLIENT, GROUP, Cluster, address, run_cluster, write
@@ -13,9 +14,10 @@ from raftwood.base.errors import (
     PermissionDenied,
     Unavailable,
 )
+from raftwood.net.discovery import discover
 from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.remote.admin import ask_members
 from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.raft.remote.discovery import discover
 
 
 def test_a_client_learns_of_a_leader_that_was_added_after_it_was_made() -> None:
@@ -55,9 +57,12 @@ def test_stores_are_found_by_their_addresses_and_tell_of_the_others() -> None:
         await cluster.wait_for_leader()
         everyone = {store: address(store) for store in (1, 2, 3)}
         environment = cluster.simulation.environment
-        assert await discover(environment, CLIENT, [address(2)], group=GROUP) == everyone
+        assert (
+            await discover(environment, CLIENT, [address(2)], partial(ask_members, GROUP))
+            == everyone
+        )
         with pytest.raises(Unavailable, match="no store answers"):
-            await discover(environment, CLIENT, ["s1:9999"], group=GROUP)
+            await discover(environment, CLIENT, ["s1:9999"], partial(ask_members, GROUP))
 
     run_cluster(scenario)
 

@@ -69,3 +69,4 @@ def secret() -> None:
     write_line(f'stores = "{secrets.token_urlsafe(32)}"')
     write_line(f'clients = "{secrets.token_urlsafe(32)}"')
     write_line(f'operators = "{secrets.token_urlsafe(32)}"')
+    write_line(f'metrics = "{secrets.token_urlsafe(32)}"')

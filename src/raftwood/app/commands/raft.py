@@ -24,8 +24,8 @@ from raftwood.app.output import Format, write_line, write_rows
 from raftwood.app.store_service import METRICS
 from raftwood.base.errors import RaftwoodError, Unavailable
 from raftwood.disk.real_environment import real_environment
+from raftwood.net.stores import Stores
 from raftwood.raft.remote.admin import RaftAdmin
-from raftwood.raft.remote.stores import Stores
 
 app = App(name="raft", help_format="plaintext")
 app.command(recover)

@@ -1,26 +1,14 @@
-"""`raftwood serve`: one store of a cluster, as a process, until it is told to stop."""
+"""`raftwood serve`: one store of a cluster with a metastore, until it is told to stop."""
 
-import asyncio
-import os
-import signal
-import stat
-import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from raftwood.app.commands.source import DEFAULTS, Source
-from raftwood.app.event_loop import run
-from raftwood.app.output import write_line
-from raftwood.app.settings import Settings
-from raftwood.app.store_server import StoreServer, serve
-from raftwood.base.environment import Environment
-from raftwood.base.logs import bind_context, get_logger, set_up_logs
-from raftwood.disk.real_environment import real_environment
+from raftwood.app.metastore_tenant import MetastoreTenant
+from raftwood.app.store_running import run_store
 
 app = App(name="serve", help_format="plaintext")
-
-_log = get_logger("store")
 
 
 @app.default
@@ -36,40 +24,4 @@ def main(
 
     A second signal ends it at once. SIGHUP makes it read its TLS files again.
     """
-    settings = source.load().settings
-    with real_environment() as environment:
-        set_up_logs(settings.logs, clock=environment.clock)
-        _warn_of_open_secrets(source, settings)
-        run(_serve(environment, settings, joins=join))
-
-
-async def _serve(environment: Environment, settings: Settings, *, joins: bool) -> None:
-    bind_context(store=settings.node.store_id)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def ready(server: StoreServer) -> None:
-        loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
-        write_line(
-            f"store {server.host.id} of cluster {settings.cluster.name} serves on {server.address}"
-        )
-        sys.stdout.flush()
-
-    def stopping(name: str) -> None:
-        if stop.is_set():
-            environment.end_process(f"{name} came a second time")
-        _log.info("stopping", signal=name)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping, number.name)
-    await serve(environment, settings, joins=joins, stop=stop, on_ready=ready)
-    _log.info("stopped")
-
-
-def _warn_of_open_secrets(source: Source, settings: Settings) -> None:
-    """Whoever reads the file can act as a store."""
-    if source.file is None or not settings.secrets.stores:
-        return
-    if stat.S_IMODE(os.stat(source.file).st_mode) & (stat.S_IRGRP | stat.S_IROTH):
-        _log.warning("others can read the secrets", file=source.file, remedy="chmod 600")
+    run_store(source, source.load().settings, MetastoreTenant, joins=join)

@@ -25,8 +25,8 @@ from raftwood.app.operating import (
 from raftwood.app.store_service import DESCRIBE
 from raftwood.disk.real_environment import real_environment
 from raftwood.metastore.raft_store import RaftMetaStore
+from raftwood.net.stores import Stores
 from raftwood.raft.remote.admin import RaftAdmin
-from raftwood.raft.remote.stores import Stores
 
 FIRST, LATER = (1, 2, 3), 4
 _WAIT_S = 60.0

@@ -77,6 +77,11 @@ class GroupIndex:
         self._payload_bytes.append(payload_bytes)
         self.next_index = first_index + count
 
+    @property
+    def payload_bytes(self) -> int:
+        """Of all runs."""
+        return sum(self._payload_bytes[self._dead :])
+
     def row_of(self, index: int) -> int:
         """The row of the run that holds an index; `OutOfRange` where none does."""
         if not self.head <= index < self.next_index:

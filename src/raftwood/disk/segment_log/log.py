@@ -241,6 +241,10 @@ class SegmentLog:
         """The term of one entry; `OutOfRange` where it is not in the log."""
         return self._group(group).term_of(index)
 
+    def size_of(self, group: int) -> int:
+        """The bytes of a group's runs."""
+        return self._group(group).payload_bytes
+
     def state(self, group: int) -> bytes | None:
         """The group's latest state, if it has one."""
         return self._group(group).state

@@ -16,6 +16,18 @@ class HaKeeperSettings(Section, frozen=True):
 
     scope = "cluster"
 
+    log_shards: Annotated[
+        int, Meta(ge=0, le=9_999, description="Log shards that a new cluster begins with.")
+    ] = 1
+    tn_shards: Annotated[
+        int, Meta(ge=0, le=9_999, description="TN shards that a new cluster begins with.")
+    ] = 0
+    log_replicas: Annotated[
+        int, Meta(ge=1, le=64, description="Replicas of each log shard of a new cluster.")
+    ] = 3
+    hakeeper_replicas: Annotated[
+        int, Meta(ge=1, le=64, description="Replicas of HAKeeper itself.")
+    ] = 3
     tick_ms: Annotated[
         int, Meta(ge=10, le=10_000, description="One tick: plans are made so often.")
     ] = 500

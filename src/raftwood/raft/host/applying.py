@@ -23,6 +23,7 @@ class Applier:
         "applied",
         "applied_term",
         "configuration",
+        "configuration_index",
         "machine",
         "node",
         "on_change",
@@ -34,6 +35,8 @@ class Applier:
     ) -> None:
         self.machine = machine
         self.configuration = configuration
+        self.configuration_index = 0
+        """Of the entry that made the configuration what it is."""
         self.on_change = on_change
         self.addresses: dict[int, str] = {}
         """Of members, as far as snapshots and changes have told them."""
@@ -86,5 +89,6 @@ class Applier:
         if self.node is None:
             raise InvariantViolated("a membership change without a node to tell")
         self.configuration = self.node.apply_change(entry)
+        self.configuration_index = entry.index
         self.on_change(self, entry)
         return self.configuration

@@ -60,13 +60,14 @@ from raftwood.raft.host.snapshotting import Snapshotting
 from raftwood.raft.host.status import GroupStatus, LogEntry, halted_status, status_of
 from raftwood.raft.host.ticking import Ticking
 from raftwood.raft.host.turns import Turns
+from raftwood.raft.host.views import HostViews
 from raftwood.raft.state_machine import StateMachine
 
 _log = get_logger("raft")
 _NORMAL = EntryKind.NORMAL
 
 
-class Host:
+class Host(HostViews):
     """Use `open`, and `close` when done."""
 
     def __init__(
@@ -362,6 +363,10 @@ class Host:
         replica = self._replica(group)
         with self._chores.halting(replica):
             return await self._snapshotting.compact(replica, up_to, log_up_to=log_up_to)
+
+    async def drop_snapshot(self, group: int, index: int) -> None:
+        """Remove a snapshot that is neither the visible one, the first, nor the newest."""
+        await self._snapshotting.drop(self._replica(group), index)
 
     # Membership
 

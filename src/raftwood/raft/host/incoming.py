@@ -14,6 +14,7 @@ from raftwood.base.errors import (
 )
 from raftwood.base.logs import get_logger
 from raftwood.net import Identity, Payload, Service
+from raftwood.net.store_names import store_of
 from raftwood.raft.core import MessageKind
 from raftwood.raft.host.book import StoreBook
 from raftwood.raft.host.control import encode_tick
@@ -29,7 +30,6 @@ from raftwood.raft.host.protocol import (
     SLEEP,
     Introduction,
     Removed,
-    store_of,
 )
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.sleeping import Sleep, fall_asleep, wake_without_leader

@@ -6,6 +6,7 @@ from enum import StrEnum
 import msgspec
 
 from raftwood.base.errors import Conflict, InvalidInput
+from raftwood.net.store_names import split_address
 from raftwood.raft.core import (
     ChangeStep,
     ChangeV2,
@@ -14,7 +15,6 @@ from raftwood.raft.core import (
     StepKind,
     change_of,
 )
-from raftwood.raft.host.protocol import split_address
 
 
 class MemberAction(StrEnum):

@@ -23,6 +23,7 @@ from raftwood.raft.core import (
     change_entry,
 )
 from raftwood.raft.host.applying import Applier, OnChange
+from raftwood.raft.host.book import GROUP_MAX
 from raftwood.raft.host.group_state import (
     GroupState,
     RepairStage,
@@ -71,6 +72,16 @@ class Opener:
         if group not in self._log.groups():
             return None
         return decode_state(group, self._log.state(group) or b"")
+
+    def stored_groups(self) -> list[int]:
+        """Groups that the store has data of, and was not removed from."""
+        found = []
+        for group in sorted(self._log.groups()):
+            if group <= GROUP_MAX:
+                state = self.state_of(group)
+                if state is not None and not state.is_removed:
+                    found.append(group)
+        return found
 
     async def prepare(self, group: int, members: tuple[int, ...]) -> None:
         """Note a group that is new on this store; one that is known is left as it is."""

@@ -7,7 +7,8 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.net import Backoff, Channel, Connection, Identity
-from raftwood.raft.host.protocol import INTRODUCE, PING, RAFT_FRAME, HostNetwork, store_of
+from raftwood.net.store_names import store_of
+from raftwood.raft.host.protocol import INTRODUCE, PING, RAFT_FRAME, HostNetwork
 
 _log = get_logger("raft")
 _BACKOFF = Backoff(first_ms=20, longest_ms=500)

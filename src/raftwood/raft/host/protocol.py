@@ -3,7 +3,6 @@
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
 from raftwood.net import (
     ClientCredentials,
     ClientLimits,
@@ -15,10 +14,15 @@ from raftwood.net import (
     ServerCredentials,
     connect,
 )
+from raftwood.net.store_names import (
+    CLIENT_ROLE,
+    OPERATOR_ROLE,
+    READER_ROLE,
+    STORE_ROLE,
+    split_address,
+    store_identity,
+)
 
-STORE_ROLE = "store"
-CLIENT_ROLE = "client"
-OPERATOR_ROLE = "operator"
 _STORES = (STORE_ROLE,)
 GROUP_BYTES = 8
 
@@ -55,6 +59,8 @@ class HostNetwork(msgspec.Struct, frozen=True, kw_only=True):
     """Known to the stores alone."""
     client_secret: Secret | None = None
     """Known to clients as well; without it none are let in."""
+    reader_secret: Secret | None = None
+    """Known to clients that may change nothing."""
     operator_secret: Secret | None = None
     """Known to those who may change the groups; without it only stores may."""
     tls: ClientTls | None = None
@@ -73,6 +79,7 @@ class HostNetwork(msgspec.Struct, frozen=True, kw_only=True):
         secrets = {
             STORE_ROLE: self.secret,
             CLIENT_ROLE: self.client_secret,
+            READER_ROLE: self.reader_secret,
             OPERATOR_ROLE: self.operator_secret,
         }
         return secrets.get(identity.role)
@@ -90,20 +97,3 @@ class HostNetwork(msgspec.Struct, frozen=True, kw_only=True):
         return await connect(
             host, port, credentials, environment.random, limits=self.limits, tls=self.tls
         )
-
-
-def store_identity(store: int) -> Identity:
-    return Identity(role=STORE_ROLE, node_id=str(store))
-
-
-def store_of(peer: Identity) -> int:
-    """The number of the store that speaks; the handshake has proved the identity."""
-    return int(peer.node_id)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of an address such as 127.0.0.1:7001."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise InvalidInput(f"{address!r} is no address: give host:port, such as 127.0.0.1:7001")
-    return host.strip("[]"), int(port)

@@ -21,12 +21,12 @@ from raftwood.disk.explaining import explained
 from raftwood.disk.folder import DataFolder
 from raftwood.disk.segment_log import LogSettings, Run, SegmentLog, State
 from raftwood.disk.store import Store
+from raftwood.net.store_names import split_address
 from raftwood.raft.core import Entry, EntryKind, change_of
 from raftwood.raft.host.book import StoreBook
 from raftwood.raft.host.group_state import GroupState, RepairStage
 from raftwood.raft.host.group_storage import GroupStorage
 from raftwood.raft.host.membership import members_of
-from raftwood.raft.host.protocol import split_address
 from raftwood.raft.host.runs import encode_run
 from raftwood.raft.host.snapshots import SnapshotFiles
 

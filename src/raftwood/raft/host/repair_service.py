@@ -12,10 +12,10 @@ import msgspec
 
 from raftwood.base.errors import Conflict, Unavailable
 from raftwood.net import Call, Service, TypedMethod
+from raftwood.net.store_names import STORE_ROLE, store_of
 from raftwood.raft.core import ConfState
 from raftwood.raft.host.membership import MemberAction, MemberStep, members_of
 from raftwood.raft.host.peers import Peers
-from raftwood.raft.host.protocol import STORE_ROLE, store_of
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.sleeping import wake_without_leader
 

@@ -32,6 +32,7 @@ from raftwood.raft.core import (
     UnknownPeer,
 )
 from raftwood.raft.core.errors import LocalMessageRefused
+from raftwood.raft.core.messages import limit_entries
 from raftwood.raft.core.progress import REPLICATE
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.chatter import is_chatter, wakes
@@ -296,7 +297,7 @@ class Replica:
         return best
 
     async def committed(self, first_index: int, bytes_max: int) -> tuple[list[Entry], int]:
-        """Applied entries from an index on, from disk, and the index after them."""
+        """Applied entries from an index on, one at least, and the index after them."""
         head = self.storage.first_index()
         if not head <= first_index <= self.applied + 1:
             raise OutOfRange(
@@ -304,6 +305,10 @@ class Replica:
             )
         if first_index > self.applied:
             return [], first_index
+        if first_index >= self.storage.cache.first_index:
+            cached = self.storage.cache.slice(first_index, self.applied + 1)
+            found = limit_entries(cached, bytes_max)
+            return found, found[-1].index + 1
         entries = await self.storage.read(first_index, bytes_max)
         found = [each for each in entries if first_index <= each.index <= self.applied]
         return found, found[-1].index + 1

@@ -21,9 +21,9 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.net import Call, Channel, Method, Payload, Service, TypedMethod
+from raftwood.net.store_names import STORE_ROLE, store_of
 from raftwood.raft.core import Message, MessageKind, Snapshot
 from raftwood.raft.host.peers import Peers
-from raftwood.raft.host.protocol import STORE_ROLE, store_of
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.snapshots import Receiver, SnapshotFiles
 

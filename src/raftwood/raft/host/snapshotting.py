@@ -10,6 +10,7 @@ import asyncio
 import msgspec
 
 from raftwood.base.errors import (
+    InvalidInput,
     NotFound,
     OutOfRange,
     RaftwoodError,
@@ -71,6 +72,7 @@ class Snapshotting:
             raise ShuttingDown(f"group {group} is being stopped")
         applier.sessions = SessionTable.decoded(meta.host_data)
         applier.configuration = meta.configuration
+        applier.configuration_index = meta.configuration_index
         applier.applied, applier.applied_term = meta.index, meta.term
         applier.addresses.update(meta.addresses)
 
@@ -115,6 +117,7 @@ class Snapshotting:
             applier.configuration,
             self._addresses_of(replica),
             applier.sessions.encoded(),
+            applier.configuration_index,
         )
         replica.is_saving = True
         try:
@@ -181,6 +184,24 @@ class Snapshotting:
             if index < visible:
                 await self._files.remove(group, index)
         return visible
+
+    async def drop(self, replica: Replica, index: int) -> None:
+        """Remove a snapshot that is neither the visible one nor the newest."""
+        storage, group = replica.storage, replica.group
+        snapshots = storage.state.snapshots
+        if index not in snapshots[1:-1]:
+            raise InvalidInput(
+                f"snapshot {index} of group {group} is needed, or is none: {snapshots}"
+            )
+        state = msgspec.structs.replace(
+            storage.state, snapshots=tuple(each for each in snapshots if each != index)
+        )
+        await self._write(replica, state)
+        await self._files.remove(group, index)
+
+    def size_of(self, group: int) -> int:
+        """The bytes of a group's snapshots."""
+        return sum(stored.size for stored in self._files.stored() if stored.group == group)
 
     async def tell_members(self, replica: Replica) -> None:
         """Let a snapshot take the place of a log that does not tell the group's members.

@@ -21,6 +21,8 @@ class GroupStatus(msgspec.Struct, frozen=True):
     snapshots: tuple[int, ...]
     voters: tuple[int, ...]
     learners: tuple[int, ...]
+    epoch: int
+    """The index of the last membership change that was applied."""
     is_joint: bool
     is_asleep: bool
     waiting_bytes: int
@@ -64,6 +66,7 @@ def status_of(replica: Replica, store: int, addresses: dict[int, str]) -> GroupS
         snapshots=storage.state.snapshots,
         voters=configuration.voters,
         learners=configuration.learners,
+        epoch=replica.applier.configuration_index,
         is_joint=bool(configuration.voters_outgoing),
         is_asleep=replica.is_asleep,
         waiting_bytes=replica.proposals.size_bytes,
@@ -89,6 +92,7 @@ def halted_status(group: int, store: int, problem: str) -> GroupStatus:
         snapshots=(),
         voters=(),
         learners=(),
+        epoch=0,
         is_joint=False,
         is_asleep=False,
         waiting_bytes=0,

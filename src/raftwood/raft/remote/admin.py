@@ -5,12 +5,12 @@ import asyncio
 import msgspec
 
 from raftwood.base.errors import NotLeader, RaftwoodError
-from raftwood.net import Call, Service, TypedMethod
+from raftwood.net import Call, Connection, Service, TypedMethod
+from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net.stores import Stores
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.membership import MemberStep
-from raftwood.raft.host.protocol import OPERATOR_ROLE
 from raftwood.raft.host.status import GroupStatus
-from raftwood.raft.remote.stores import Stores
 
 ADMIN_TIMEOUT_MS = 30_000
 
@@ -75,6 +75,11 @@ class RaftAdminService:
     async def _snapshot(self, _: Call, group: int) -> int:
         index = await self._host.snapshot(group)
         return await self._host.compact(group, index)
+
+
+async def ask_members(group: int, connection: Connection, timeout_ms: int) -> dict[int, str]:
+    """Ask a store for the addresses of a group's members."""
+    return (await connection.ask(STATUS, group, timeout_ms)).addresses
 
 
 class RaftAdmin:

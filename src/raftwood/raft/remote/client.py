@@ -23,6 +23,7 @@ from raftwood.base.errors import (
 )
 from raftwood.base.logs import get_logger
 from raftwood.net import Method, Payload
+from raftwood.net.stores import ClientNetwork, Stores
 from raftwood.raft.host.control import NONCE_BYTES, decode_session
 from raftwood.raft.host.deadlines import within
 from raftwood.raft.host.sessions import WINDOW
@@ -38,7 +39,6 @@ from raftwood.raft.remote.protocol import (
     encode_register_request,
 )
 from raftwood.raft.remote.requests import Batch, Session
-from raftwood.raft.remote.stores import ClientNetwork, Stores
 
 ATTEMPT_MS = 2_000
 """After so long without an answer another store is asked."""

@@ -57,6 +57,8 @@ class SnapshotMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     """Where the members are, by node."""
     host_data: bytes = b""
     """What the host itself replicates with the state, such as its clients' sessions."""
+    configuration_index: Count = 0
+    """Of the entry that made the configuration what it is; 0 where an older program wrote it."""
 
 
 _encode_meta = msgspec.msgpack.Encoder().encode

@@ -5,16 +5,18 @@ either way, as the secret is the same for all of them; with TLS the host's name 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError, Unauthenticated, Unavailable
-from raftwood.net import ClientCredentials, Identity, connect
-from raftwood.raft.host.protocol import split_address, store_of
-from raftwood.raft.remote.admin import STATUS
-from raftwood.raft.remote.stores import ClientNetwork
+from raftwood.net import ClientCredentials, Connection, Identity, connect
+from raftwood.net.store_names import split_address, store_of
+from raftwood.net.stores import ClientNetwork
 
 ADDRESSES_MAX = 64
+AskMembers: TypeAlias = Callable[[Connection, int], Awaitable[dict[int, str]]]
+"""Asks a store, within some milliseconds, for the addresses of others."""
 _Found = tuple[dict[int, str], dict[int, str]]
 
 
@@ -22,18 +24,18 @@ async def discover(
     environment: Environment,
     network: ClientNetwork,
     addresses: Sequence[str],
+    ask_members: AskMembers,
     *,
-    group: int,
     timeout_ms: int = 5_000,
 ) -> dict[int, str]:
-    """The stores that answer, and those that they know as members of a group, by number.
+    """The stores that answer, and those that they tell of, by number.
 
     An address that was given counts more than one that a store tells.
     """
     if not 0 < len(addresses) <= ADDRESSES_MAX:
         raise InvalidInput(f"give 1 to {ADDRESSES_MAX} addresses of stores, not {len(addresses)}")
     answers = await asyncio.gather(
-        *(_ask(environment, network, address, group, timeout_ms) for address in addresses)
+        *(_ask(environment, network, address, ask_members, timeout_ms) for address in addresses)
     )
     found = [answer for answer in answers if not isinstance(answer, RaftwoodError)]
     if not found:
@@ -47,7 +49,11 @@ async def discover(
 
 
 async def _ask(
-    environment: Environment, network: ClientNetwork, address: str, group: int, timeout_ms: int
+    environment: Environment,
+    network: ClientNetwork,
+    address: str,
+    ask_members: AskMembers,
+    timeout_ms: int,
 ) -> _Found | RaftwoodError:
     host, port = split_address(address)
     credentials = ClientCredentials(
@@ -62,11 +68,9 @@ async def _ask(
         async with connection:
             own = {store_of(connection.server): address}
             try:
-                status = await connection.ask(STATUS, group, timeout_ms)
+                return own, await ask_members(connection, timeout_ms)
             except NotFound:
-                # It has no part in the group, or not yet.
-                return own, {}
-            return own, status.addresses
+                return own, {}  # it knows of none, or not yet
     except RaftwoodError as error:
         return error
 
@@ -76,4 +80,4 @@ def _reason(errors: Sequence[RaftwoodError]) -> RaftwoodError:
         if isinstance(error, Unauthenticated):
             return error
     reasons = "; ".join(error.message for error in errors)
-    return Unavailable(f"no store answers: {reasons}. Is one started with `raftwood serve`?")
+    return Unavailable(f"no store answers: {reasons}. Is one started?")

@@ -18,7 +18,7 @@ from raftwood.net import (
     Secret,
     connect,
 )
-from raftwood.raft.host.protocol import CLIENT_ROLE, split_address, store_identity
+from raftwood.net.store_names import CLIENT_ROLE, split_address, store_identity
 
 _BACKOFF = Backoff(first_ms=20, longest_ms=500)
 

@@ -1,0 +1,30 @@
+"""The log service on a store."""
+
+import msgspec
+
+from raftwood import __version__
+from raftwood.app.cluster_network import listen_address, store_as_client
+from raftwood.app.settings import Settings
+from raftwood.base.environment import Environment
+from raftwood.base.metrics import Metrics
+from raftwood.logservice.server.log_store import LogStore, LogStorePlace, host_settings
+from raftwood.raft.host.host import Host
+
+
+def log_tenant(
+    environment: Environment, host: Host, settings: Settings, metrics: Metrics
+) -> LogStore:
+    """A `Tenant`."""
+    place = LogStorePlace(
+        address=listen_address(settings),
+        folder=settings.node.data_folder,
+        version=__version__,
+        first_members=settings.cluster.addresses(),
+        network=store_as_client(settings),
+    )
+    return LogStore(environment, host, place, settings.logservice, settings.hakeeper, metrics)
+
+
+def log_settings(settings: Settings) -> Settings:
+    """As given, but for what the log service needs of its host."""
+    return msgspec.structs.replace(settings, raft=host_settings(settings.raft))

@@ -1,0 +1,277 @@
+"""`AsyncLogClient`: one shard of the log service.
+
+async with await AsyncLogClient.connect(environment, network, addresses, shard=7) as client:
+    lsn = await client.append(b"a record")
+    records, next_lsn = await client.read(lsn, bytes_max=1 << 20)
+    async for record in client.tail(lsn): ...
+    await client.truncate(lsn)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final, Self
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput
+from raftwood.base.files import Buffer
+from raftwood.logservice.client.pipeline import Pipeline
+from raftwood.logservice.client.shard_link import ShardLink, ask_store_addresses
+from raftwood.logservice.errors import ReadOnlyClient
+from raftwood.logservice.records import Record, UpdateKind
+from raftwood.logservice.wire import (
+    CONNECT,
+    INFO,
+    LOCATE,
+    READ,
+    UPDATE,
+    ReadRequest,
+    ShardInfo,
+    ShardRequest,
+    UpdateRequest,
+    decode_records,
+    encode_read_request,
+)
+from raftwood.net.discovery import discover
+from raftwood.net.stores import ClientNetwork, Stores
+
+TIMEOUT_MS: Final = 10_000
+TAIL_WAIT_MS: Final = 10_000
+READ_BYTES: Final = 1 << 20
+
+
+class LogClientConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client was made with."""
+
+    shard: int
+    is_read_only: bool = False
+    timeout_ms: int = TIMEOUT_MS
+    """For one call, with all attempts that it takes."""
+    record_bytes_max: int = 0
+    """As the shard says."""
+
+
+class LogRecord:
+    """A record to be filled and appended, again and again."""
+
+    __slots__ = ("payload",)
+
+    def __init__(self, size: int) -> None:
+        self.payload = bytearray(size)
+
+
+class AsyncLogClient:
+    """Use `connect`, and `close` when done."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        stores: Stores,
+        config: LogClientConfig,
+        *,
+        owns_stores: bool,
+    ) -> None:
+        self.config = config
+        self._stores = stores
+        self._owns_stores = owns_stores
+        self._link = ShardLink(stores, config.shard)
+        self._pipeline = Pipeline(
+            environment, self._link, record_bytes_max=config.record_bytes_max, holder=0
+        )
+
+    @classmethod
+    async def connect(
+        cls,
+        environment: Environment,
+        network: ClientNetwork,
+        addresses: Sequence[str],
+        *,
+        shard: int | str,
+        is_read_only: bool = False,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Self:
+        """A client of a shard, by number or name, whose leader has answered."""
+        found = await discover(environment, network, addresses, ask_store_addresses)
+        stores = Stores(environment, network, found)
+        try:
+            return await cls.attach(
+                environment,
+                stores,
+                shard=shard,
+                is_read_only=is_read_only,
+                timeout_ms=timeout_ms,
+                owns_stores=True,
+            )
+        except BaseException:
+            await stores.close()
+            raise
+
+    @classmethod
+    async def attach(
+        cls,
+        environment: Environment,
+        stores: Stores,
+        *,
+        shard: int | str,
+        is_read_only: bool = False,
+        timeout_ms: int = TIMEOUT_MS,
+        owns_stores: bool = False,
+    ) -> Self:
+        """As `connect`, over connections that others use as well."""
+        number = shard if isinstance(shard, int) else await _number_of(stores, shard, timeout_ms)
+        link = ShardLink(stores, number)
+        try:
+            info = await link.ask(CONNECT, ShardRequest(number), timeout_ms=timeout_ms)
+            link.learn(info.addresses)
+        finally:
+            await link.close()
+        config = LogClientConfig(
+            shard=number,
+            is_read_only=is_read_only,
+            timeout_ms=timeout_ms,
+            record_bytes_max=info.record_bytes_max,
+        )
+        return cls(environment, stores, config, owns_stores=owns_stores)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """What was sent and not answered ends with `ConnectionLost`, its outcome unknown."""
+        await self._pipeline.close()
+        await self._link.close()
+        if self._owns_stores:
+            await self._stores.close()
+
+    # Records
+
+    @staticmethod
+    def get_log_record(size: int) -> LogRecord:
+        """A record with room for so many bytes; it may be reused as soon as `append` returns."""
+        if size < 0:
+            raise InvalidInput(f"a record of {size} bytes: give 0 or more")
+        return LogRecord(size)
+
+    async def append(self, record: LogRecord | Buffer) -> int:
+        """Durable on a majority when it returns; the record's LSN."""
+        return await self.append_soon(record)
+
+    def append_soon(self, record: LogRecord | Buffer) -> "asyncio.Future[int]":
+        """As `append`, without waiting: the LSN comes later, records stay in order."""
+        self._check_writer("append")
+        payload = record.payload if isinstance(record, LogRecord) else record
+        return self._pipeline.append(payload, self.config.timeout_ms)
+
+    async def append_many(self, records: Iterable[LogRecord | Buffer]) -> list[int]:
+        """Append records in order, many at once; their LSNs.
+
+        Where some fail, the first error is raised once all are settled; the others may be written.
+        """
+        futures = [self.append_soon(record) for record in records]
+        if not futures:
+            return []
+        await asyncio.wait(futures)
+        for future in futures:
+            error = future.exception()
+            if error is not None:
+                raise error
+        return [future.result() for future in futures]
+
+    async def read(
+        self,
+        first_lsn: int,
+        *,
+        bytes_max: int = READ_BYTES,
+        wait_ms: int = 0,
+        has_internal: bool = False,
+    ) -> tuple[list[Record], int]:
+        """Records from an LSN on, and where to read next: the same LSN where all was read.
+
+        `LsnTruncated` and `LsnPastEnd` carry what can be read.
+        """
+        request = ReadRequest(
+            self.config.shard, first_lsn, bytes_max, wait_ms, has_internal=has_internal
+        )
+        answer = await self._link.ask_raw(
+            READ,
+            encode_read_request(request),
+            timeout_ms=self.config.timeout_ms + wait_ms,
+            wait_ms=wait_ms,
+        )
+        return decode_records(answer)
+
+    async def tail(self, first_lsn: int, *, bytes_max: int = READ_BYTES) -> AsyncIterator[Record]:
+        """Records from an LSN on, for ever: at the end it waits for more."""
+        while True:
+            records, first_lsn = await self.read(
+                first_lsn, bytes_max=bytes_max, wait_ms=TAIL_WAIT_MS
+            )
+            for record in records:
+                yield record
+
+    # The shard's state
+
+    async def truncate(self, lsn: int) -> None:
+        """Let go of all records up to and with an LSN; one that is gone already changes nothing."""
+        self._check_writer("truncate")
+        await self._update(UpdateKind.TRUNCATE, lsn)
+
+    async def get_truncated_lsn(self) -> int:
+        return (await self.info()).log.truncated_lsn
+
+    async def get_latest_lsn(self) -> int:
+        """Of the last record, or of whatever was asked of the shard after it."""
+        return (await self.info()).latest_lsn
+
+    async def get_required_lsn(self) -> int:
+        """What is kept from here on, truncated or not; 0 for nothing."""
+        return (await self.info()).log.required_lsn
+
+    async def set_required_lsn(self, lsn: int) -> None:
+        """Keep all from an LSN on, whatever is truncated; 0 to let go."""
+        self._check_writer("require an LSN")
+        await self._update(UpdateKind.REQUIRED, lsn)
+
+    async def get_tso_timestamp(self, count: int = 1) -> int:
+        """The first of so many timestamps that nobody else gets."""
+        self._check_writer("take timestamps")
+        return await self._update(UpdateKind.TSO, count)
+
+    async def update_leaseholder_id(self, holder: int) -> None:
+        """Take the shard's lease: appends of other holders are refused from now on.
+
+        `LeaseTooOld` where the id is not above the holder's. What this client appends from now on
+        is appended under the id.
+        """
+        self._check_writer("take the lease")
+        await self._update(UpdateKind.LEASEHOLDER, holder)
+        self._pipeline.holder = holder
+
+    async def info(self) -> ShardInfo:
+        """The shard's figures, with all that was acknowledged before the call."""
+        request = ShardRequest(self.config.shard)
+        return await self._link.ask(INFO, request, timeout_ms=self.config.timeout_ms)
+
+    async def _update(self, kind: UpdateKind, number: int) -> int:
+        request = UpdateRequest(self.config.shard, kind, number)
+        return await self._link.ask(UPDATE, request, timeout_ms=self.config.timeout_ms)
+
+    def _check_writer(self, what: str) -> None:
+        if self.config.is_read_only:
+            raise ReadOnlyClient(
+                f"this client of shard {self.config.shard} only reads: it cannot {what}"
+            )
+
+
+async def _number_of(stores: Stores, name: str, timeout_ms: int) -> int:
+    link = ShardLink(stores, 0)
+    try:
+        location = await link.ask(LOCATE, name, timeout_ms=timeout_ms)
+        link.learn(location.addresses)
+        return location.shard
+    finally:
+        await link.close()

@@ -1,0 +1,320 @@
+"""Appends under way: many at once, each written exactly once, in the order of the calls.
+
+Every record has the next sequence of this client's producer, and the shard takes sequences in
+order only. So after a failure all that was not answered is sent again, in order: what was written
+is answered with its LSN, and nothing comes twice or out of order. Where a record's time is over,
+its fate is unknown, and the fate of all behind it with it: they all end so, and the client goes on
+as another producer.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    DiskFull,
+    NotFound,
+    Overloaded,
+    RaftwoodError,
+    Unavailable,
+)
+from raftwood.base.files import Buffer
+from raftwood.base.logs import get_logger
+from raftwood.logservice.client.shard_link import (
+    ATTEMPT_MS,
+    PAUSE_FIRST_S,
+    PAUSE_LONGEST_S,
+    ShardLink,
+)
+from raftwood.logservice.errors import RecordTooLarge, SequenceForgotten, SequenceGap
+from raftwood.logservice.producers import WINDOW
+from raftwood.logservice.records import encode_user_entry
+from raftwood.logservice.wire import APPEND, decode_lsns, encode_append
+from raftwood.net import Payload
+
+BATCH_RECORDS_MAX: Final = WINDOW // 4
+BATCH_BYTES_MAX: Final = 1 << 20
+WAITING_MAX: Final = 100_000
+WAITING_BYTES_MAX: Final = 256 << 20
+
+_log = get_logger("log-client")
+
+
+class _Append:
+    __slots__ = ("deadline", "entry", "future", "sequence")
+
+    def __init__(
+        self, sequence: int, entry: bytes, future: "asyncio.Future[int]", deadline: float
+    ) -> None:
+        self.sequence = sequence
+        self.entry = entry
+        self.future = future
+        self.deadline = deadline
+
+
+class Pipeline:
+    """One client's appends to one shard."""
+
+    def __init__(
+        self, environment: Environment, link: ShardLink, *, record_bytes_max: int, holder: int
+    ) -> None:
+        self._environment = environment
+        self._link = link
+        self._loop = asyncio.get_running_loop()
+        self.record_bytes_max = record_bytes_max
+        self.holder = holder
+        self._producer = b""
+        self._next_sequence = 1
+        self._queue: deque[_Append] = deque()
+        """Not sent yet."""
+        self._sent: deque[_Append] = deque()
+        """Sent and not answered, in order of their sequences."""
+        self._waiting_bytes = 0
+        self._in_flight = 0
+        """Requests under way in this attempt."""
+        self._attempt = 0
+        """Counts up with each failure: answers to earlier attempts only bring good news."""
+        self._recovery: asyncio.Task[None] | None = None
+        self._is_scheduled = False
+        self._is_closed = False
+        self._reason: RaftwoodError | None = None
+        self.retries = 0
+        self._begin_producer()
+
+    def _begin_producer(self) -> None:
+        self._producer = self._environment.random.randbytes(16)
+        self._next_sequence = 1
+
+    # In
+
+    def append(self, payload: Buffer, timeout_ms: int) -> "asyncio.Future[int]":
+        """The record's LSN; the payload may be reused as soon as this returns."""
+        size = len(payload)
+        if self._is_closed:
+            raise Unavailable("the client is closed")
+        if size > self.record_bytes_max:
+            raise RecordTooLarge(
+                f"a record of {size} bytes is above the limit of {self.record_bytes_max}: split it"
+            )
+        waiting = len(self._queue) + len(self._sent)
+        if waiting >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX:
+            raise Overloaded(f"{waiting} appends wait for an answer: wait for some")
+        entry = encode_user_entry(
+            payload, holder=self.holder, producer=self._producer, sequence=self._next_sequence
+        )
+        future: asyncio.Future[int] = self._loop.create_future()
+        deadline = self._loop.time() + timeout_ms / 1000
+        self._queue.append(_Append(self._next_sequence, entry, future, deadline))
+        self._next_sequence += 1
+        self._waiting_bytes += len(entry)
+        self._schedule()
+        return future
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled and self._recovery is None:
+            self._is_scheduled = True
+            self._loop.call_soon(self._send_all)
+
+    # Out
+
+    def _send_all(self) -> None:
+        self._is_scheduled = False
+        while self._queue and self._recovery is None and not self._is_closed:
+            room = WINDOW - len(self._sent)
+            batch = _take(self._queue, min(room, BATCH_RECORDS_MAX))
+            if not batch:
+                return  # the next answer makes room
+            self._sent.extend(batch)
+            self._send(batch)
+
+    def _send(self, batch: Sequence[_Append]) -> None:
+        link, attempt = self._link, self._attempt
+        asked = link.guess()
+        request = encode_append(link.shard, [each.entry for each in batch])
+        left_ms = int((batch[0].deadline - self._loop.time()) * 1000)
+        try:
+            answer = link.call(
+                APPEND, request, store=asked, timeout_ms=max(1, min(left_ms, ATTEMPT_MS))
+            )
+        except RaftwoodError as error:
+            self._failed(error, asked, attempt)
+            return
+        self._in_flight += 1
+
+        def answered(done: "asyncio.Future[Payload]") -> None:
+            self._answered(batch, done, asked, attempt)
+
+        answer.add_done_callback(answered)
+
+    def _answered(
+        self,
+        batch: Sequence[_Append],
+        answer: "asyncio.Future[Payload]",
+        asked: int,
+        attempt: int,
+    ) -> None:
+        if attempt == self._attempt:
+            self._in_flight -= 1
+        if answer.cancelled():
+            self._failed(ConnectionLost("the request was given up"), asked, attempt)
+            return
+        error = answer.exception()
+        if error is None:
+            try:
+                results = decode_lsns(answer.result(), len(batch))
+            except RaftwoodError as broken:
+                self._failed(broken, asked, attempt)
+                return
+            self._settle(batch, results, asked, attempt)
+        elif isinstance(error, RaftwoodError):
+            self._failed(error, asked, attempt)
+        else:
+            raise error
+
+    def _settle(
+        self,
+        batch: Sequence[_Append],
+        results: Sequence[int | RaftwoodError],
+        asked: int,
+        attempt: int,
+        *,
+        is_alone: bool = False,
+    ) -> None:
+        problem: RaftwoodError | None = None
+        for append, result in zip(batch, results, strict=True):
+            if isinstance(result, int):
+                if not append.future.done():
+                    append.future.set_result(result)
+            elif isinstance(result, SequenceGap | SequenceForgotten | Unavailable):
+                problem = problem or result
+                continue
+            elif not append.future.done():
+                append.future.set_exception(result)
+            append.sequence = 0  # settled
+        self._drop_settled()
+        if problem is not None:
+            self._failed(problem, asked, attempt, is_alone=is_alone)
+        elif self._queue:
+            self._schedule()
+
+    def _drop_settled(self) -> None:
+        sent = self._sent
+        while sent and not sent[0].sequence:
+            self._waiting_bytes -= len(sent.popleft().entry)
+
+    # After a failure
+
+    def _failed(
+        self, error: RaftwoodError, asked: int, attempt: int, *, is_alone: bool = False
+    ) -> None:
+        """Begin to send again what was not answered; of an older attempt it is no news."""
+        if attempt != self._attempt or self._is_closed:
+            return
+        self._attempt += 1
+        self._in_flight = 0
+        self.retries += 1
+        self._reason = error
+        # Alone: with others under way, the shard may just have seen them in another order.
+        if is_alone and self._is_forgotten(error):
+            self._give_up(SequenceForgotten(f"{error.message}; {_FORGOTTEN}"))
+            return
+        if not isinstance(error, _PASSING):
+            self._give_up(error)
+            return
+        if not isinstance(error, SequenceGap | SequenceForgotten):
+            self._link.note(error, asked=asked)
+        if self._recovery is None:
+            self._recovery = self._loop.create_task(self._recover())
+
+    def _is_forgotten(self, error: RaftwoodError) -> bool:
+        """Whether the shard knows this producer no more, or not what became of its records."""
+        if isinstance(error, SequenceForgotten):
+            return True
+        return (
+            isinstance(error, SequenceGap)
+            and bool(self._sent)
+            and 0 < error.due < self._sent[0].sequence
+        )
+
+    async def _recover(self) -> None:
+        """Send the first records alone until they are answered, then go on as usual."""
+        pause_s = PAUSE_FIRST_S
+        try:
+            while self._sent:
+                await asyncio.sleep(pause_s)
+                pause_s = min(PAUSE_LONGEST_S, pause_s * 2)
+                if not self._sent:
+                    break
+                if self._sent[0].deadline <= self._loop.time():
+                    self._give_up(self._why())
+                    break
+                if await self._resend():
+                    break
+        finally:
+            self._recovery = None
+        # What is left was sent before: it goes out again, before anything new.
+        self._queue.extendleft(reversed(self._sent))
+        self._sent.clear()
+        if self._queue and not self._is_closed:
+            self._schedule()
+
+    async def _resend(self) -> bool:
+        """One attempt with the first records; whether they were answered."""
+        waiting = deque(self._sent)
+        batch = _take(waiting, BATCH_RECORDS_MAX)
+        asked, attempt = self._link.guess(), self._attempt
+        request = encode_append(self._link.shard, [each.entry for each in batch])
+        try:
+            answer = await self._link.call(APPEND, request, store=asked, timeout_ms=ATTEMPT_MS)
+            results = decode_lsns(answer, len(batch))
+        except RaftwoodError as error:
+            self._failed(error, asked, attempt, is_alone=True)
+            return False
+        self._settle(batch, results, asked, attempt, is_alone=True)
+        return attempt == self._attempt
+
+    def _why(self) -> RaftwoodError:
+        """Why time ran out: a store that says what it lacks tells more than silence."""
+        reason = self._reason
+        return reason if isinstance(reason, DiskFull | Overloaded) else self._link.silence()
+
+    def _give_up(self, error: RaftwoodError) -> None:
+        """All that waits ends, and the client goes on as a producer that nobody knows yet."""
+        appends = [*self._sent, *self._queue]
+        self._sent.clear()
+        self._queue.clear()
+        self._waiting_bytes = 0
+        self._begin_producer()
+        _log.debug("appends given up", shard=self._link.shard, reason=error.message)
+        for append in appends:
+            if append.sequence and not append.future.done():
+                # One each: a traceback grows on an exception that several tasks raise.
+                append.future.set_exception(type(error)(error.message))
+
+    async def close(self) -> None:
+        """What was sent and not answered ends with `ConnectionLost`, its outcome unknown."""
+        self._is_closed = True
+        if self._recovery is not None:
+            self._recovery.cancel()
+            await asyncio.gather(self._recovery, return_exceptions=True)
+        self._give_up(ConnectionLost("the client was closed: the record may have been written"))
+
+
+_PASSING = (Unavailable, DeadlineExceeded, NotFound, SequenceGap, SequenceForgotten)
+_FORGOTTEN = "whether the records that were under way are written has to be read"
+
+
+def _take(queue: deque[_Append], records_max: int) -> list[_Append]:
+    """The first records, one at least if any may be taken, as many as fit one request."""
+    taken: list[_Append] = []
+    size = 0
+    while queue and len(taken) < records_max:
+        size += len(queue[0].entry)
+        if taken and size > BATCH_BYTES_MAX:
+            break
+        taken.append(queue.popleft())
+    return taken

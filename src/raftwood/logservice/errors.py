@@ -1,0 +1,120 @@
+"""The log service's errors, a class for each; they travel by their codes.
+
+RaftwoodError
+├── InvalidInput
+│   ├── OutOfRange
+│   │   └── LsnOutOfRange        carries what can be read: first ≤ LSN < next
+│   │       ├── LsnTruncated
+│   │       └── LsnPastEnd
+│   └── TooLarge
+│       └── RecordTooLarge
+├── PermissionDenied
+│   └── ReadOnlyClient
+├── NotFound
+│   └── ShardNotFound
+├── Conflict
+│   ├── NotLeaseholder           names the holder
+│   ├── LeaseTooOld              names the holder
+│   ├── SequenceGap              names the sequence that is due
+│   └── SequenceForgotten
+└── Unavailable
+    └── BootstrapFailed
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from raftwood.base.errors import (
+    Conflict,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    TooLarge,
+    Unavailable,
+)
+
+
+class LsnOutOfRange(OutOfRange):
+    """An LSN that cannot be read; `first` ≤ LSN < `next` can."""
+
+    code = "lsn_out_of_range"
+    wire_fields: ClassVar[Mapping[str, type[Any]]] = {"first": int, "next": int}
+
+    def __init__(self, message: str, first: int = 0, next: int = 0) -> None:  # noqa: A002
+        super().__init__(message)
+        self.first = first
+        self.next = next
+
+
+class LsnTruncated(LsnOutOfRange):
+    """The records there were truncated."""
+
+    code = "lsn_truncated"
+
+
+class LsnPastEnd(LsnOutOfRange):
+    """Nothing was written there yet."""
+
+    code = "lsn_past_end"
+
+
+class RecordTooLarge(TooLarge):
+    """A record is above the limit of its shard."""
+
+    code = "record_too_large"
+
+
+class ReadOnlyClient(PermissionDenied):
+    """A client that was made for reading tried to change something."""
+
+    code = "read_only_client"
+
+
+class ShardNotFound(NotFound):
+    """There is no such shard."""
+
+    code = "shard_not_found"
+
+
+class _NamesHolder(Conflict):
+    code = "names_holder"
+    wire_fields: ClassVar[Mapping[str, type[Any]]] = {"holder": int}
+
+    def __init__(self, message: str, holder: int = 0) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class NotLeaseholder(_NamesHolder):
+    """Another holds the shard's lease: nothing was written."""
+
+    code = "not_leaseholder"
+
+
+class LeaseTooOld(_NamesHolder):
+    """A lease is taken with a larger id than the holder's only."""
+
+    code = "lease_too_old"
+
+
+class SequenceGap(Conflict):
+    """A producer's record came before the one that is due: nothing was written."""
+
+    code = "sequence_gap"
+    wire_fields: ClassVar[Mapping[str, type[Any]]] = {"due": int}
+
+    def __init__(self, message: str, due: int = 0) -> None:
+        super().__init__(message)
+        self.due = due
+
+
+class SequenceForgotten(Conflict):
+    """So old a sequence of its producer that nobody knows any more where it was written."""
+
+    code = "sequence_forgotten"
+
+
+class BootstrapFailed(Unavailable):
+    """The cluster could not be set up; the message says why."""
+
+    code = "bootstrap_failed"

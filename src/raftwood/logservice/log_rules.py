@@ -1,0 +1,275 @@
+"""`LogState`: what a log shard's entries lead to. No I/O, no clock.
+
+Only metadata is kept: the records stay in the raft log. Which entries are records that a reader may
+see is decided here, once, when they are applied: an entry that was refused, for the lease or as a
+repetition, stands in the log as well, and is a hole for every reader.
+"""
+
+from bisect import bisect_right
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput, RaftwoodError
+from raftwood.logservice.errors import (
+    LeaseTooOld,
+    LsnPastEnd,
+    LsnTruncated,
+    NotLeaseholder,
+    SequenceForgotten,
+    SequenceGap,
+)
+from raftwood.logservice.producers import REFUSED, WINDOW, Producer, Producers
+from raftwood.logservice.records import (
+    HEAD,
+    HEAD_BYTES,
+    NO_PRODUCER,
+    ORDERED,
+    VERSION,
+    RecordKind,
+    UpdateKind,
+    number_of,
+)
+
+TSO_COUNT_MAX: Final = 1 << 32
+LEASES_KEPT: Final = 1000
+_USER: Final = int(UpdateKind.USER)
+_unpack: Final = HEAD.unpack_from
+
+
+class LeaseChange(msgspec.Struct, frozen=True, array_like=True):
+    """From an LSN on, another holds the lease."""
+
+    lsn: int
+    holder: int
+
+
+class Hole(msgspec.Struct, array_like=True, gc=False):
+    """Entries that were refused, `first` to `last`."""
+
+    first: int
+    last: int
+    kind: RecordKind
+
+
+class LogInfo(msgspec.Struct, frozen=True):
+    """A shard's figures."""
+
+    first_lsn: int
+    """The first that can be read."""
+    next_lsn: int
+    truncated_lsn: int
+    required_lsn: int
+    holder: int
+    tso: int
+    producers: int
+    holes: int
+    lease_history: tuple[LeaseChange, ...] = ()
+
+
+class LogState:
+    """All of it is in the snapshot."""
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.holder = 0
+        self.truncated = 0
+        self.required = 0
+        self.tso = 1
+        self.leases: list[LeaseChange] = []
+        self.holes: list[Hole] = []
+        self.producers = Producers()
+
+    @property
+    def first_lsn(self) -> int:
+        """The first LSN that can be read."""
+        first = self.truncated + 1
+        return min(first, self.required) if self.required else first
+
+    @property
+    def freeable_lsn(self) -> int:
+        """Up to here the log need not be kept."""
+        return self.first_lsn - 1
+
+    def info(self, *, next_lsn: int) -> LogInfo:
+        """Figures; which entry comes next only the raft group knows."""
+        return LogInfo(
+            first_lsn=self.first_lsn,
+            next_lsn=next_lsn,
+            truncated_lsn=self.truncated,
+            required_lsn=self.required,
+            holder=self.holder,
+            tso=self.tso,
+            producers=len(self.producers),
+            holes=sum(hole.last - hole.first + 1 for hole in self.holes),
+            lease_history=tuple(self.leases),
+        )
+
+    def apply(self, index: int, payload: bytes) -> int | RaftwoodError:
+        """What an entry comes to: for a record its LSN, for others the number that was asked."""
+        if len(payload) < HEAD_BYTES or payload[0] != VERSION:
+            return InvalidInput("this is no entry of a log shard that this program knows")
+        _, flags, name, sequence, kind, holder = _unpack(payload)
+        if kind == _USER:
+            return self._append(index, name, sequence, holder, is_ordered=bool(flags & ORDERED))
+        if len(payload) != HEAD_BYTES + 8:
+            return InvalidInput(f"update {kind} has {len(payload)} bytes, not {HEAD_BYTES + 8}")
+        number = number_of(payload)
+        if kind == UpdateKind.LEASEHOLDER:
+            return self._take_lease(index, number)
+        if kind == UpdateKind.TRUNCATE:
+            return self._truncate(index, number)
+        if kind == UpdateKind.TSO:
+            return self._take_timestamps(number)
+        if kind == UpdateKind.REQUIRED:
+            return self._require(index, number)
+        return InvalidInput(f"update {kind} is none that this program knows")
+
+    # Records
+
+    def _append(
+        self, index: int, name: bytes, sequence: int, holder: int, *, is_ordered: bool
+    ) -> int | RaftwoodError:
+        producer = None
+        is_known = name != NO_PRODUCER
+        if is_known:
+            producer = self.producers.get(name)
+            if producer is None:
+                producer = self.producers.add(name, index)
+            producer.used = index
+            if sequence != producer.top + 1:
+                answer = self._repeated(index, producer, sequence, is_ordered=is_ordered)
+                if answer is not None:
+                    return answer
+        lsn = index
+        refusal: RaftwoodError | None = None
+        if holder != self.holder and self.holder:
+            refusal = self._not_holder(holder)
+            self._refuse(index, RecordKind.LEASE_REJECTED)
+            lsn = REFUSED
+        if producer is not None:
+            if sequence > producer.top:
+                producer.add_next(sequence, lsn)
+            else:
+                producer.add_late(sequence, lsn)
+        return refusal or index
+
+    def _not_holder(self, holder: int) -> NotLeaseholder:
+        return NotLeaseholder(
+            f"leaseholder {self.holder} has the log, not {holder}: nothing was written; take the "
+            "lease with a larger id if the holder is gone",
+            self.holder,
+        )
+
+    def _repeated(
+        self, index: int, producer: Producer, sequence: int, *, is_ordered: bool
+    ) -> int | RaftwoodError | None:
+        """The answer to a sequence that is not the next one; None where it is to be written."""
+        top = producer.top
+        answer: int | RaftwoodError
+        if sequence > top:
+            if not is_ordered:
+                return None
+            answer = SequenceGap(f"sequence {top + 1} is due, not {sequence}", top + 1)
+        elif sequence <= top - WINDOW:
+            answer = SequenceForgotten(
+                f"sequence {sequence} is more than {WINDOW} behind {top}: whether and where it was "
+                "written is not known any more"
+            )
+        else:
+            found = producer.find(sequence)
+            if found is None:
+                if not is_ordered:
+                    return None
+                answer = SequenceForgotten(f"sequence {sequence} is below the first one")
+            else:
+                answer = self._not_holder(0) if found == REFUSED else found
+        self._refuse(index, RecordKind.INTERNAL)
+        return answer
+
+    def _refuse(self, index: int, kind: RecordKind) -> None:
+        holes = self.holes
+        if holes and holes[-1].last + 1 == index and holes[-1].kind is kind:
+            holes[-1].last = index
+        else:
+            holes.append(Hole(index, index, kind))
+
+    def hole_at(self, lsn: int) -> RecordKind | None:
+        """What a user's entry is in place of a record; None for a record."""
+        holes = self.holes
+        position = bisect_right(holes, lsn, key=_first) - 1
+        if position >= 0 and lsn <= holes[position].last:
+            return holes[position].kind
+        return None
+
+    def has_holes(self, first: int, last: int) -> bool:
+        """Whether any entry of a range was refused."""
+        holes = self.holes
+        position = bisect_right(holes, last, key=_first) - 1
+        return position >= 0 and holes[position].last >= first
+
+    # The rest
+
+    def _take_lease(self, index: int, holder: int) -> int | RaftwoodError:
+        if holder == self.holder:
+            return holder
+        if holder < self.holder:
+            return LeaseTooOld(
+                f"leaseholder {self.holder} has the log: only a larger id takes it over, "
+                f"{holder} is not",
+                self.holder,
+            )
+        self.holder = holder
+        self.leases.append(LeaseChange(index, holder))
+        del self.leases[:-LEASES_KEPT]
+        return holder
+
+    def _truncate(self, index: int, lsn: int) -> int | RaftwoodError:
+        if lsn >= index:
+            return LsnPastEnd(
+                f"LSN {lsn} cannot be truncated: {self.first_lsn} to {index - 1} are written",
+                self.first_lsn,
+                index,
+            )
+        if lsn > self.truncated:
+            self.truncated = lsn
+            self._forget_freed()
+        return self.truncated
+
+    def _require(self, index: int, lsn: int) -> int | RaftwoodError:
+        first = self.first_lsn
+        if lsn and not first <= lsn <= index:
+            error = LsnTruncated if lsn < first else LsnPastEnd
+            message = f"LSN {lsn} cannot be required: {first} to {index - 1} can be read"
+            return error(message, first, index)
+        self.required = lsn
+        self._forget_freed()
+        return lsn
+
+    def _take_timestamps(self, count: int) -> int | RaftwoodError:
+        if not 0 < count <= TSO_COUNT_MAX:
+            return InvalidInput(f"ask for 1 to {TSO_COUNT_MAX} timestamps, not {count}")
+        first = self.tso
+        self.tso += count
+        return first
+
+    def _forget_freed(self) -> None:
+        """Drop what is known of entries that nobody reads any more."""
+        first = self.first_lsn
+        position = bisect_right(self.holes, first - 1, key=_last)
+        del self.holes[:position]
+        kept = bisect_right(self.leases, first, key=_lsn) - 1
+        if kept > 0:
+            del self.leases[:kept]
+
+
+def _first(hole: Hole) -> int:
+    return hole.first
+
+
+def _last(hole: Hole) -> int:
+    return hole.last
+
+
+def _lsn(change: LeaseChange) -> int:
+    return change.lsn

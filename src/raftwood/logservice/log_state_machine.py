@@ -1,0 +1,145 @@
+"""`LogStateMachine`: a log shard as a raft group replicates it, over `LogState`.
+
+Questions and results are plain values: whoever asks is the same process's server. `wait_past` lets
+readers at the end of the log sleep until something is applied.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+from raftwood.logservice.log_rules import Hole, LeaseChange, LogState
+from raftwood.logservice.producers import Producer, Producers
+from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
+
+FORMAT_VERSION: Final = 1
+CHUNK_BYTES: Final = 256 << 10
+_MAGIC: Final = b"RWLS"
+_DAMAGED: Final = "a snapshot of a log shard cannot be read: remove this replica and add it anew"
+
+Question = Callable[[LogState], Any]
+"""What `lookup` takes: it reads the state and changes nothing."""
+
+
+class _Stored(msgspec.Struct, array_like=True):
+    applied: int
+    holder: int
+    truncated: int
+    required: int
+    tso: int
+    leases: list[LeaseChange]
+    holes: list[Hole]
+    producers: list[tuple[bytes, Producer]]
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_Stored).decode
+
+
+class LogStateMachine:
+    """One replica's; nothing of the records is in it."""
+
+    def __init__(self) -> None:
+        self.state = LogState()
+        self._waiting: list[asyncio.Future[None]] = []
+        self.is_closed = False
+
+    def update(self, commands: Sequence[Command]) -> list[Any]:
+        state = self.state
+        apply = state.apply
+        results = [apply(command.index, command.payload) for command in commands]
+        state.applied = commands[-1].index
+        if self._waiting:
+            self._wake()
+        return results
+
+    def lookup(self, query: Question) -> Any:
+        return query(self.state)
+
+    async def wait_past(self, lsn: int, timeout_ms: int) -> None:
+        """Until an entry above an LSN is applied here, or for as long; both end alike."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while self.state.applied <= lsn and not self.is_closed:
+                    waiter = asyncio.get_running_loop().create_future()
+                    self._waiting.append(waiter)
+                    try:
+                        await waiter
+                    finally:
+                        if waiter in self._waiting:
+                            self._waiting.remove(waiter)
+        except TimeoutError:
+            return
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
+        data = _MAGIC + bytes([FORMAT_VERSION]) + _encode(_stored(self.state))
+        for offset in range(0, len(data), CHUNK_BYTES):
+            if stopped():
+                return
+            yield data[offset : offset + CHUNK_BYTES]
+
+    async def recover_from_snapshot(
+        self,
+        chunks: AsyncIterator[bytes],
+        files: Mapping[str, str],  # noqa: ARG002
+        stopped: Stopped,
+    ) -> None:
+        data = bytearray()
+        async for chunk in chunks:
+            if stopped():
+                return
+            data += chunk
+        self.state = restored(bytes(data))
+        self._wake()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._wake()
+
+
+def _stored(state: LogState) -> _Stored:
+    return _Stored(
+        state.applied,
+        state.holder,
+        state.truncated,
+        state.required,
+        state.tso,
+        state.leases,
+        state.holes,
+        list(state.producers.items()),
+    )
+
+
+def restored(data: bytes) -> LogState:
+    """The state of a snapshot; `UnsupportedVersion` or `StoreDamaged` where it is none."""
+    head = len(_MAGIC) + 1
+    if len(data) < head or not data.startswith(_MAGIC):
+        raise StoreDamaged(_DAMAGED)
+    if data[head - 1] != FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"a snapshot of a log shard is of version {data[head - 1]}, this program reads "
+            f"{FORMAT_VERSION}: use a newer program"
+        )
+    try:
+        stored = _decode(data[head:])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreDamaged(_DAMAGED) from error
+    state = LogState()
+    state.applied = stored.applied
+    state.holder = stored.holder
+    state.truncated = stored.truncated
+    state.required = stored.required
+    state.tso = stored.tso
+    state.leases = stored.leases
+    state.holes = stored.holes
+    state.producers = Producers(dict(stored.producers))
+    return state

@@ -1,0 +1,109 @@
+"""Who has written what: the last sequences of each producer, so that a retry writes nothing twice.
+
+A producer numbers its records. Of its last `WINDOW` sequences it is known where each was written.
+An ordered producer's sequences begin with 1 and come without a gap; another's may come in any order
+within the window. What is kept depends on the entries alone, not on how they were cut into batches.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+# Constants and no settings: replicas that disagree on one of them would part.
+WINDOW: Final = 1024
+"""How many records a producer may have under way."""
+PRODUCERS_MAX: Final = 16_384
+REFUSED: Final = 0
+"""In place of an LSN: the record came, and was refused for the lease."""
+
+
+class Run(msgspec.Struct, array_like=True, gc=False):
+    """Consecutive sequences at consecutive LSNs, or all refused."""
+
+    first: int
+    last: int
+    lsn: int
+
+    def lsn_of(self, sequence: int) -> int:
+        return self.lsn + sequence - self.first if self.lsn else REFUSED
+
+
+class Producer(msgspec.Struct, array_like=True):
+    """One producer's last sequences."""
+
+    top: int
+    """The highest sequence that came."""
+    used: int
+    """The index of its last entry."""
+    kept: int
+    """As `used`, when it was last looked at for being forgotten."""
+    runs: list[Run] = []
+    """In order of their sequences."""
+
+    def find(self, sequence: int) -> int | None:
+        """Where a sequence was written, or `REFUSED`; None where it has not come yet."""
+        position = bisect_right(self.runs, sequence, key=_first) - 1
+        if position < 0:
+            return None
+        run = self.runs[position]
+        return run.lsn_of(sequence) if sequence <= run.last else None
+
+    def add_next(self, sequence: int, lsn: int) -> None:
+        """Note a sequence above all others."""
+        self.top = sequence
+        runs = self.runs
+        if runs:
+            run = runs[-1]
+            if run.last + 1 == sequence and (run.lsn_of(sequence) == lsn):
+                run.last = sequence
+                return
+        runs.append(Run(sequence, sequence, lsn))
+        forgotten = sequence - WINDOW
+        if runs[0].last <= forgotten:
+            del runs[: bisect_right(runs, forgotten, key=_last)]
+
+    def add_late(self, sequence: int, lsn: int) -> None:
+        """Note a sequence below the highest one."""
+        position = bisect_right(self.runs, sequence, key=_first)
+        self.runs.insert(position, Run(sequence, sequence, lsn))
+
+
+def _first(run: Run) -> int:
+    return run.first
+
+
+def _last(run: Run) -> int:
+    return run.last
+
+
+class Producers:
+    """All producers of a shard, the one unused for longest forgotten when there are too many."""
+
+    def __init__(self, known: dict[bytes, Producer] | None = None) -> None:
+        self._known = known or {}
+        self.get = self._known.get
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def items(self) -> Iterator[tuple[bytes, Producer]]:
+        return iter(self._known.items())
+
+    def add(self, name: bytes, index: int) -> Producer:
+        if len(self._known) >= PRODUCERS_MAX:
+            self._forget_one()
+        producer = self._known[name] = Producer(0, index, index)
+        return producer
+
+    def _forget_one(self) -> None:
+        """The first that was not used since it was last looked at."""
+        known = self._known
+        while True:
+            name, producer = next(iter(known.items()))
+            del known[name]
+            if producer.used == producer.kept:
+                return
+            producer.kept = producer.used
+            known[name] = producer

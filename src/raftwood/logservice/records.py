@@ -1,0 +1,93 @@
+"""Records, and the entries that carry them: the same bytes on the wire, in the log and read back.
+
+    entry    version (1), flags (1), producer (16), sequence (8), then the record's data
+    data     update kind (4), leaseholder id (8), payload
+
+Big-endian. A record's LSN is its entry's index in the raft log, so LSNs have holes: elections,
+changes of members, leases and truncations stand in the log as well.
+"""
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput
+
+VERSION: Final = 1
+ORDERED: Final = 1
+"""A flag: the sequence must be the next one of its producer."""
+NO_PRODUCER: Final = bytes(16)
+
+HEAD: Final = struct.Struct(">BB16sQIQ")
+HEAD_BYTES: Final = HEAD.size
+DATA_OFFSET: Final = 26
+KIND_OFFSET: Final = 29
+"""Where the last byte of the update kind is, which tells all kinds there are."""
+_NUMBER: Final = struct.Struct(">Q")
+RECORD_BYTES_MAX: Final = (8 << 20) - HEAD_BYTES
+"""What the raft host takes as one entry at its default settings."""
+
+
+class UpdateKind(IntEnum):
+    """What an entry asks of a log shard's state machine."""
+
+    LEASEHOLDER = 0
+    TRUNCATE = 1
+    USER = 2
+    TSO = 3
+    REQUIRED = 4
+
+
+class RecordKind(IntEnum):
+    """What a reader gets."""
+
+    USER = 0
+    INTERNAL = 1
+    LEASE_UPDATE = 2
+    LEASE_REJECTED = 3
+
+
+class Record(msgspec.Struct, gc=False):
+    """One record of a log."""
+
+    lsn: int
+    kind: RecordKind
+    data: bytes
+
+    @property
+    def holder(self) -> int:
+        """The leaseholder id that it was written under."""
+        holder: int = _NUMBER.unpack_from(self.data, 4)[0]
+        return holder
+
+    @property
+    def payload(self) -> memoryview:
+        return memoryview(self.data)[12:]
+
+
+def encode_user_entry(
+    payload: bytes | bytearray | memoryview,
+    *,
+    holder: int,
+    producer: bytes = NO_PRODUCER,
+    sequence: int = 0,
+    is_ordered: bool = True,
+) -> bytes:
+    head = HEAD.pack(VERSION, ORDERED if is_ordered else 0, producer, sequence, 2, holder)
+    return b"".join((head, payload))
+
+
+def encode_update(kind: UpdateKind, number: int) -> bytes:
+    """An entry that changes no more than the shard's state; a new holder is the number itself."""
+    if not 0 <= number < 1 << 63:
+        raise InvalidInput(f"{number} is no number from 0 to {(1 << 63) - 1}")
+    holder = number if kind is UpdateKind.LEASEHOLDER else 0
+    return HEAD.pack(VERSION, 0, NO_PRODUCER, 0, kind, holder) + _NUMBER.pack(number)
+
+
+def number_of(payload: bytes) -> int:
+    """The number of an entry that `encode_update` made."""
+    number: int = _NUMBER.unpack_from(payload, HEAD_BYTES)[0]
+    return number

@@ -1,0 +1,59 @@
+"""How full the disk is: an alarm before it matters, and no more appends when it does."""
+
+import asyncio
+from typing import Final
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import DiskFull
+from raftwood.base.files import Space, perform
+from raftwood.base.logs import get_logger
+from raftwood.logservice.settings import LogServiceSettings
+
+LOOK_S: Final = 1.0
+
+_log = get_logger("disk")
+
+
+class DiskWatch:
+    """Looks once a second."""
+
+    def __init__(self, environment: Environment, folder: str, settings: LogServiceSettings) -> None:
+        self._environment = environment
+        self._folder = folder
+        self._settings = settings
+        self.disk_bytes = 0
+        self.free_bytes = 0
+        self.refused = 0
+        self._is_looked_at = False
+
+    async def run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        try:
+            ((total, free),) = await perform(self._environment.files, Space(self._folder))
+        except OSError as error:
+            _log.warning("free space not known", reason=str(error))
+            return
+        self.disk_bytes, self.free_bytes = total, free
+        self._is_looked_at = True
+
+    def check_room(self) -> None:
+        """Raises where so little is free that appends have to wait."""
+        least = self._settings.disk_refuse_bytes
+        if self._is_looked_at and self.free_bytes < least:
+            self.refused += 1
+            raise DiskFull(
+                f"{self.free_bytes} bytes are free on the disk of {self._folder}, and appends are "
+                f"taken above {least} only: truncate logs, or free space; it goes on by itself"
+            )
+
+    def alarms(self) -> list[str]:
+        least = self._settings.disk_alarm_bytes
+        if self._is_looked_at and self.free_bytes < least:
+            return [
+                f"disk-short: {self.free_bytes} of {self.disk_bytes} bytes are free, below {least}"
+            ]
+        return []

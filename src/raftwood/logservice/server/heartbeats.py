@@ -1,0 +1,101 @@
+"""A store's heartbeats to HAKeeper: what it has, and what came of its orders."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.logs import get_logger
+from raftwood.logservice.client.keeper_client import KeeperClient
+from raftwood.logservice.hakeeper.reports import ReplicaReport, StoreHeartbeat
+from raftwood.logservice.server.disk_watch import DiskWatch
+from raftwood.logservice.server.order_executor import OrderExecutor
+from raftwood.logservice.server.truncation import ShardStorage
+from raftwood.raft.host.host import Host
+from raftwood.raft.host.status import GroupStatus
+
+_log = get_logger("heartbeats")
+
+
+class Heartbeats:
+    """One per store."""
+
+    def __init__(
+        self,
+        host: Host,
+        keeper: KeeperClient,
+        executor: OrderExecutor,
+        disk: DiskWatch,
+        *,
+        address: str,
+        failure_domain: str,
+        version: str,
+        period_ms: int,
+        alarms: Callable[[], Sequence[str]],
+        storage_of: Callable[[int], ShardStorage | None],
+    ) -> None:
+        self._host = host
+        self._keeper = keeper
+        self._executor = executor
+        self._disk = disk
+        self._address = address
+        self._failure_domain = failure_domain
+        self._version = version
+        self._period_ms = period_ms
+        self._alarms = alarms
+        self._storage_of = storage_of
+        self.is_heard = False
+        """Whether HAKeeper answered the last one."""
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            await self.beat()
+            await asyncio.sleep(max(0.0, self._period_ms / 1000 - (loop.time() - began)))
+
+    async def beat(self) -> None:
+        heartbeat = self._heartbeat()
+        try:
+            orders = await self._keeper.store_heartbeat(heartbeat, timeout_ms=self._period_ms * 3)
+        except RaftwoodError as error:
+            if self.is_heard:
+                _log.warning("HAKeeper does not answer", reason=error.message)
+            self.is_heard = False
+            return
+        self.is_heard = True
+        self._executor.take(orders, heartbeat.finished)
+
+    def _heartbeat(self) -> StoreHeartbeat:
+        host = self._host
+        shards = sorted({*host.groups(), *host.halted()})
+        return StoreHeartbeat(
+            store=host.id,
+            address=self._address,
+            failure_domain=self._failure_domain,
+            incarnation=host.incarnation,
+            version=self._version,
+            replicas=tuple(self._report(host.status(shard)) for shard in shards),
+            finished=self._executor.finished(),
+            alarms=tuple(self._alarms()),
+            disk_bytes=self._disk.disk_bytes,
+            disk_free_bytes=self._disk.free_bytes,
+        )
+
+    def _report(self, status: GroupStatus) -> ReplicaReport:
+        storage = self._storage_of(status.group)
+        return ReplicaReport(
+            shard=status.group,
+            epoch=status.epoch,
+            voters=status.voters,
+            learners=status.learners,
+            leader=status.leader,
+            term=status.term,
+            applied=status.applied,
+            lagging={
+                store: max(0, status.last_index - match)
+                for store, match in status.matches.items()
+                if store != status.store
+            },
+            problem=status.problem,
+            retained_bytes=storage.retained_bytes if storage else 0,
+        )

@@ -1,0 +1,162 @@
+"""`LogStore`: a store of the log service on a raft host; what runs on it begins and ends here."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import NotFound
+from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
+from raftwood.logservice.client.keeper_client import KeeperClient
+from raftwood.logservice.errors import ShardNotFound
+from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
+from raftwood.logservice.hakeeper.settings import HaKeeperSettings
+from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
+from raftwood.logservice.log_state_machine import LogStateMachine
+from raftwood.logservice.server.disk_watch import DiskWatch
+from raftwood.logservice.server.forwarding import Forwarder
+from raftwood.logservice.server.heartbeats import Heartbeats
+from raftwood.logservice.server.keeper_driver import KeeperDriver
+from raftwood.logservice.server.keeper_service import KeeperService
+from raftwood.logservice.server.order_executor import OrderExecutor
+from raftwood.logservice.server.shard_metrics import ShardMetrics
+from raftwood.logservice.server.shard_service import ShardService
+from raftwood.logservice.server.truncation import TruncationWorker
+from raftwood.logservice.settings import LogServiceSettings
+from raftwood.logservice.wire import Location
+from raftwood.net import Service
+from raftwood.net.stores import ClientNetwork
+from raftwood.raft.host.host import Host
+from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.raft.state_machine import StateMachine
+
+_log = get_logger("log-store")
+
+
+class LogStorePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a store is, and whom it knows."""
+
+    address: str
+    folder: str
+    version: str
+    first_members: Mapping[int, str]
+    """The stores that begin HAKeeper, and their addresses; also whom a later store asks first."""
+    network: ClientNetwork
+    """How this store proves itself to others when it asks as a client does."""
+
+
+def host_settings(settings: RaftHostSettings) -> RaftHostSettings:
+    """The raft host takes no snapshots by itself here: the truncation worker does."""
+    return msgspec.structs.replace(settings, snapshot_entries=0)
+
+
+class LogStore:
+    """Use `start`, and `close` when done, before the host is closed."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        host: Host,
+        place: LogStorePlace,
+        settings: LogServiceSettings,
+        keeper_settings: HaKeeperSettings,
+        metrics: Metrics,
+    ) -> None:
+        self.host = host
+        self._place = place
+        self._keeper_settings = keeper_settings
+        self._forwarder = Forwarder(environment, host, place.network, place.address)
+        self._forwarder.look_up = self._look_up
+        self._forwarder.stores.learn(place.first_members)
+        self.keeper = KeeperClient(self._forwarder.stores)
+        self.disk = DiskWatch(environment, place.folder, settings)
+        self.truncation = TruncationWorker(environment, host, settings)
+        self._shard_metrics = ShardMetrics(metrics)
+        self._shards = ShardService(
+            host, self._forwarder, settings, self._shard_metrics, self.disk.check_room
+        )
+        self._keeper_service = KeeperService(host, self.keeper)
+        self._executor = OrderExecutor(host, self._factory_of)
+        self.heartbeats = Heartbeats(
+            host,
+            self.keeper,
+            self._executor,
+            self.disk,
+            address=place.address,
+            failure_domain=settings.failure_domain,
+            version=place.version,
+            period_ms=keeper_settings.heartbeat_ms,
+            alarms=self.alarms,
+            storage_of=self.truncation.shards.get,
+        )
+        self._driver = KeeperDriver(host, keeper_settings, place.first_members)
+        self._environment = environment
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def register(self, service: Service) -> None:
+        self._shards.register(service)
+        self._keeper_service.register(service)
+
+    async def start(self, *, joins: bool) -> None:
+        """Start what the store holds, and HAKeeper where it is one of the first; then all else."""
+        for shard in self.host.stored_groups():
+            await self.host.start_group(shard, self._factory_of(shard))
+        is_first = self.host.id in self._place.first_members and not joins
+        is_new = not self.host.has_had(HAKEEPER_SHARD)
+        if is_first and is_new:
+            await self.host.start_group(
+                HAKEEPER_SHARD,
+                self._factory_of(HAKEEPER_SHARD),
+                members=self._place.first_members,
+            )
+        await self.disk.look()
+        self._run(self.disk.run(), "disk watch")
+        self._run(self.truncation.run(), "truncation worker")
+        self._run(self._driver.run(), "HAKeeper's ticks")
+        self._run(self.heartbeats.run(), "heartbeats")
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._environment.end_process(f"{task.get_name()} failed: {task.exception()!r}")
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._executor.close()
+        await self._shards.close()
+        await self.keeper.close()
+        await self._forwarder.close()
+
+    def problems(self) -> Mapping[str, str]:
+        """What keeps the store from being of use, by part; nothing where all is well."""
+        silent = "" if self.heartbeats.is_heard else "it does not answer this store yet"
+        damaged = ", ".join(str(shard) for shard in self.host.halted())
+        return {
+            "HAKeeper": silent,
+            "shards": f"damaged, and being repaired: {damaged}" if damaged else "",
+        }
+
+    def alarms(self) -> list[str]:
+        """What is wrong with this store, in words; each begins with the alarm's name."""
+        return [*self.disk.alarms(), *self.truncation.alarms()]
+
+    def _factory_of(self, shard: int) -> Callable[[], StateMachine]:
+        if shard == HAKEEPER_SHARD:
+            return lambda: HaKeeperStateMachine(self._keeper_settings)
+        return LogStateMachine
+
+    async def _look_up(self, shard: int | str) -> Location:
+        try:
+            found = await self.keeper.find_shard(shard)
+        except NotFound as error:
+            raise ShardNotFound(error.message) from error
+        return Location(found.shard, found.leader, found.addresses)

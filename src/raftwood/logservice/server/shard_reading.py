@@ -1,0 +1,108 @@
+"""Reading a shard: entries of the raft log as the records that a reader may see."""
+
+from collections.abc import Sequence
+
+from raftwood.logservice.errors import LsnPastEnd, LsnTruncated
+from raftwood.logservice.log_rules import LogState
+from raftwood.logservice.log_state_machine import LogStateMachine
+from raftwood.logservice.records import (
+    DATA_OFFSET,
+    HEAD_BYTES,
+    KIND_OFFSET,
+    RecordKind,
+    UpdateKind,
+)
+from raftwood.logservice.wire import ReadRequest, encode_records
+from raftwood.raft.core import EntryKind
+from raftwood.raft.host.host import Host
+from raftwood.raft.host.status import LogEntry
+
+_NORMAL = EntryKind.NORMAL
+_USER = int(UpdateKind.USER)
+_LEASEHOLDER = int(UpdateKind.LEASEHOLDER)
+
+
+async def read_shard(host: Host, request: ReadRequest, *, bytes_max: int, timeout_ms: int) -> bytes:
+    """Records with all that was acknowledged before the call, as `wire.decode_records` takes them.
+
+    Where there is nothing after the LSN, waits for as long as the request says.
+    """
+    shard, first = request.shard, request.first_lsn
+    state: LogState = await host.read(shard, _whole, timeout_ms=timeout_ms)
+    _check_range(host, state, shard, first)
+    if first > host.applied(shard) and request.wait_ms:
+        machine = host.machine(shard)
+        assert isinstance(machine, LogStateMachine)
+        await machine.wait_past(first - 1, min(request.wait_ms, timeout_ms))
+        state = machine.state
+    entries, next_lsn = await host.read_log(shard, first, bytes_max=bytes_max)
+    # A truncation meanwhile has forgotten which of the entries were refused.
+    state = host.stale_read(shard, _whole)
+    _check_range(host, state, shard, first)
+    size = 0
+    for position, entry in enumerate(entries):
+        size += len(entry.payload)
+        if size > bytes_max and position:
+            next_lsn = entry.index
+            entries = entries[:position]
+            break
+    return _encoded(state, entries, next_lsn, has_internal=request.has_internal)
+
+
+def _whole(state: LogState) -> LogState:
+    return state
+
+
+def _check_range(host: Host, state: LogState, shard: int, lsn: int) -> None:
+    first, end = state.first_lsn, host.applied(shard) + 1
+    if lsn < first:
+        raise LsnTruncated(
+            f"LSN {lsn} of shard {shard} is truncated: {first} to {end - 1} can be read", first, end
+        )
+    if lsn > end:
+        raise LsnPastEnd(
+            f"LSN {lsn} of shard {shard} is not written yet: {first} to {end - 1} can be read",
+            first,
+            end,
+        )
+
+
+def _encoded(
+    state: LogState, entries: Sequence[LogEntry], next_lsn: int, *, has_internal: bool
+) -> bytes:
+    has_holes = bool(entries) and state.has_holes(entries[0].index, entries[-1].index)
+    if has_internal or has_holes:
+        kinds = [kind_of(state, entry) for entry in entries]
+        if not has_internal:
+            chosen = [
+                entry for entry, kind in zip(entries, kinds, strict=True) if kind is RecordKind.USER
+            ]
+            kinds = [RecordKind.USER] * len(chosen)
+        else:
+            chosen = list(entries)
+    else:
+        chosen = [entry for entry in entries if is_user_entry(entry)]
+        kinds = [RecordKind.USER] * len(chosen)
+    return encode_records(
+        next_lsn,
+        [entry.index for entry in chosen],
+        bytes(kinds),
+        [memoryview(entry.payload)[DATA_OFFSET:] for entry in chosen],
+    )
+
+
+def is_user_entry(entry: LogEntry) -> bool:
+    payload = entry.payload
+    return entry.kind is _NORMAL and len(payload) >= HEAD_BYTES and payload[KIND_OFFSET] == _USER
+
+
+def kind_of(state: LogState, entry: LogEntry) -> RecordKind:
+    """What an entry is to a reader."""
+    if is_user_entry(entry):
+        hole = state.hole_at(entry.index)
+        return RecordKind.USER if hole is None else hole
+    payload = entry.payload
+    is_update = entry.kind is _NORMAL and len(payload) >= HEAD_BYTES
+    if is_update and payload[KIND_OFFSET] == _LEASEHOLDER:
+        return RecordKind.LEASE_UPDATE
+    return RecordKind.INTERNAL

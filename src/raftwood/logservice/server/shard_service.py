@@ -1,0 +1,244 @@
+"""The store's side of what clients ask of log shards."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput, NotFound, NotLeader, RaftwoodError, Unavailable
+from raftwood.logservice.errors import RecordTooLarge
+from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
+from raftwood.logservice.log_rules import LogState
+from raftwood.logservice.records import HEAD_BYTES, UpdateKind, encode_update
+from raftwood.logservice.server.forwarding import Forwarder
+from raftwood.logservice.server.shard_metrics import ShardMetrics
+from raftwood.logservice.server.shard_reading import read_shard
+from raftwood.logservice.settings import LogServiceSettings
+from raftwood.logservice.wire import (
+    APPEND,
+    CONNECT,
+    FORWARD,
+    INFO,
+    LOCATE,
+    READ,
+    RECORDS_MAX,
+    UPDATE,
+    Location,
+    ReadRequest,
+    ShardInfo,
+    ShardRequest,
+    UpdateRequest,
+    decode_append,
+    decode_read_request,
+    encode_append,
+    encode_lsns,
+    encode_read_request,
+)
+from raftwood.net import Call, Payload, Service
+from raftwood.raft.host.host import Host
+
+TIMEOUT_MS_MAX: Final = 60_000
+WAIT_MS_MAX: Final = 30_000
+FORWARDS_MAX: Final = 1_000
+"""Requests on their way to other stores at once."""
+
+
+class ShardService:
+    """Serves the shards of one host; `check_room` raises where the disk is too full to append."""
+
+    def __init__(
+        self,
+        host: Host,
+        forwarder: Forwarder,
+        settings: LogServiceSettings,
+        metrics: ShardMetrics,
+        check_room: Callable[[], None],
+    ) -> None:
+        self._host = host
+        self._forwarder = forwarder
+        self._settings = settings
+        self._metrics = metrics
+        self._check_room = check_room
+        self._loop = asyncio.get_running_loop()
+        self._entry_bytes_max = settings.record_bytes_max + HEAD_BYTES
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def register(self, service: Service) -> None:
+        service.fast(APPEND, self._append)
+        service.task(READ, self._read)
+        service.typed(UPDATE, self._update)
+        service.typed(INFO, self._info)
+        service.typed(CONNECT, self._connect)
+        service.typed(LOCATE, self._locate)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    # Appending
+
+    def _append(self, call: Call, payload: Payload) -> None:
+        shard, flags, entries = decode_append(payload)
+        self._check_append(shard, entries)
+        began = self._loop.time()
+        size = len(payload)
+
+        def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
+            if results is not None:
+                self._metrics.appended(shard, len(results), size, self._loop.time() - began)
+                call.reply(encode_lsns(results))
+            else:
+                call.fail(error or Unavailable("the append was dropped"))
+
+        try:
+            self._host.propose_batch(shard, entries, done)
+        except (NotLeader, NotFound) as error:
+            is_forwarded = bool(flags & FORWARD)
+            self._run(call, self._append_elsewhere(call, shard, entries, error, is_forwarded))
+
+    def _check_append(self, shard: int, entries: list[bytes]) -> None:
+        if not 0 < len(entries) <= RECORDS_MAX:
+            raise InvalidInput(f"an append has 1 to {RECORDS_MAX} records, not {len(entries)}")
+        if shard == HAKEEPER_SHARD:
+            raise InvalidInput("shard 0 is HAKeeper, and no log: append to another")
+        largest = max(map(len, entries))
+        if largest > self._entry_bytes_max:
+            raise RecordTooLarge(
+                f"a record of {largest - HEAD_BYTES} bytes is above the limit of "
+                f"{self._settings.record_bytes_max}: split it, or raise "
+                "logservice.record_bytes_max on all stores"
+            )
+        self._check_room()
+
+    async def _append_elsewhere(
+        self, call: Call, shard: int, entries: list[bytes], error: RaftwoodError, forward: bool
+    ) -> bytes:
+        if not forward:
+            raise await self._refusal(shard, error)
+        request = encode_append(shard, entries)
+        return await self._forwarder.ask_leader(shard, APPEND, request, _remaining_ms(call))
+
+    async def _refusal(self, shard: int, error: RaftwoodError) -> RaftwoodError:
+        return error if isinstance(error, NotLeader) else await self._forwarder.refusal(shard)
+
+    def _run(self, call: Call, work: Coroutine[Any, Any, bytes]) -> None:
+        if len(self._tasks) >= FORWARDS_MAX:
+            work.close()
+            raise Unavailable("too many requests wait for other stores: ask the leader itself")
+
+        async def answer() -> None:
+            try:
+                call.reply(await work)
+            except RaftwoodError as error:
+                call.fail(error)
+
+        task = self._loop.create_task(answer())
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    # Reading
+
+    async def _read(self, call: Call, payload: Payload) -> bytes:
+        try:
+            request = decode_read_request(payload)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise InvalidInput(f"the request to read cannot be read: {error}") from error
+        if request.shard == HAKEEPER_SHARD or request.bytes_max <= 0:
+            raise InvalidInput("read from a log shard, not from 0, and 1 byte at least")
+        began = self._loop.time()
+        try:
+            answer = await read_shard(
+                self._host,
+                msgspec.structs.replace(request, wait_ms=min(request.wait_ms, WAIT_MS_MAX)),
+                bytes_max=min(request.bytes_max, self._settings.read_bytes_max),
+                timeout_ms=_remaining_ms(call),
+            )
+        except (NotLeader, NotFound) as error:
+            if not request.forward:
+                raise await self._refusal(request.shard, error) from error
+            return await self._read_elsewhere(call, request)
+        self._metrics.read(request.shard, len(answer), self._loop.time() - began)
+        return answer
+
+    async def _read_elsewhere(self, call: Call, request: ReadRequest) -> bytes:
+        asked = encode_read_request(msgspec.structs.replace(request, forward=False))
+        return await self._forwarder.ask_leader(request.shard, READ, asked, _remaining_ms(call))
+
+    # The rest
+
+    async def _update(self, call: Call, request: UpdateRequest) -> int:
+        if request.shard == HAKEEPER_SHARD:
+            raise InvalidInput("shard 0 is HAKeeper, and no log")
+        try:
+            kind = UpdateKind(request.kind)
+        except ValueError:
+            raise InvalidInput(f"update {request.kind} is none that this program knows") from None
+        if kind is UpdateKind.USER:
+            raise InvalidInput("a record is appended, and is no update")
+        timeout_ms = _remaining_ms(call)
+        try:
+            result = await self._host.propose(
+                request.shard, encode_update(kind, request.number), timeout_ms=timeout_ms
+            )
+        except (NotLeader, NotFound) as error:
+            if not request.forward:
+                raise await self._refusal(request.shard, error) from error
+            asked = UPDATE.encode(msgspec.structs.replace(request, forward=False))
+            answer = await self._forwarder.ask_leader(request.shard, UPDATE, asked, timeout_ms)
+            return UPDATE.decode_response(answer)
+        return int(result)
+
+    async def _info(self, call: Call, request: ShardRequest) -> ShardInfo:
+        timeout_ms = _remaining_ms(call)
+        shard = request.shard
+        if shard == HAKEEPER_SHARD:
+            raise InvalidInput("shard 0 is HAKeeper, and no log: `raftwood cluster status` tells")
+        try:
+            if not self._host.is_leading(shard):
+                raise NotLeader(
+                    f"store {self._host.id} does not lead shard {shard}", self._host.leader(shard)
+                )
+            return await self._described(shard, timeout_ms)
+        except (NotLeader, NotFound) as error:
+            if not request.forward:
+                raise await self._refusal(shard, error) from error
+            asked = INFO.encode(ShardRequest(shard))
+            return INFO.decode_response(
+                await self._forwarder.ask_leader(shard, INFO, asked, timeout_ms)
+            )
+
+    async def _connect(self, call: Call, request: ShardRequest) -> ShardInfo:
+        """The shard answers: its state machine was read, with all that was acknowledged."""
+        return await self._info(call, request)
+
+    async def _described(self, shard: int, timeout_ms: int) -> ShardInfo:
+        def ask(state: LogState) -> ShardInfo:
+            status = self._host.status(shard)
+            return ShardInfo(
+                shard=shard,
+                leader=status.leader,
+                term=status.term,
+                epoch=status.epoch,
+                voters=status.voters,
+                learners=status.learners,
+                log=state.info(next_lsn=status.applied + 1),
+                latest_lsn=state.applied,
+                log_bytes=self._host.stored_bytes(shard)[0],
+                snapshots=status.snapshots,
+                record_bytes_max=self._settings.record_bytes_max,
+                addresses=status.addresses,
+            )
+
+        info: ShardInfo = await self._host.read(shard, ask, timeout_ms=timeout_ms)
+        return info
+
+    async def _locate(self, _: Call, shard: int | str) -> Location:
+        return await self._forwarder.locate(shard)
+
+
+def _remaining_ms(call: Call) -> int:
+    remaining = call.remaining_ms()
+    return TIMEOUT_MS_MAX if remaining is None else min(TIMEOUT_MS_MAX, max(1, remaining))

@@ -1,0 +1,126 @@
+"""The truncation worker of a store: frees what the users of its shards have truncated.
+
+Also watches what cannot be freed: how much each shard keeps, and since when something that was
+truncated is still there.
+"""
+
+import asyncio
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import NotFound, RaftwoodError
+from raftwood.base.logs import get_logger
+from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
+from raftwood.logservice.log_state_machine import LogStateMachine
+from raftwood.logservice.settings import LogServiceSettings
+from raftwood.logservice.truncation_rules import next_step
+from raftwood.raft.host.host import Host
+
+_log = get_logger("truncation")
+
+
+class ShardStorage(msgspec.Struct):
+    """What a shard takes of the disk, as the worker saw it last."""
+
+    retained_bytes: int = 0
+    snapshot_bytes: int = 0
+    snapshots: int = 0
+    truncated_lsn: int = 0
+    freed_lsn: int = 0
+    """The log is cut up to here."""
+    progress_ms: int = 0
+    """When the log was last cut, or there was last nothing to free."""
+    truncated_ms: int = 0
+    """When the truncated LSN last rose, as far as this process knows."""
+
+
+class TruncationWorker:
+    """One per store; `run` ends with its task."""
+
+    def __init__(self, environment: Environment, host: Host, settings: LogServiceSettings) -> None:
+        self._environment = environment
+        self._host = host
+        self._settings = settings
+        self.shards: dict[int, ShardStorage] = {}
+
+    def _now_ms(self) -> int:
+        return self._environment.clock.monotonic_ns() // 1_000_000
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.truncation_ms / 1000)
+            await self.work()
+
+    async def work(self) -> None:
+        """Look at every shard once."""
+        running = self._host.groups()
+        for shard in [shard for shard in self.shards if shard not in running]:
+            del self.shards[shard]
+        for shard in running:
+            try:
+                await self._work(shard)
+            except NotFound:
+                continue  # it was stopped meanwhile
+            except RaftwoodError as error:
+                _log.warning("nothing freed", shard=shard, reason=error.message)
+
+    async def _work(self, shard: int) -> None:
+        host, settings = self._host, self._settings
+        step = next_step(
+            host.status(shard).snapshots,
+            applied=host.applied(shard),
+            freeable=self._freeable(shard),
+            entries_between=settings.snapshot_entries,
+            kept_max=settings.snapshots_kept,
+        )
+        if step.takes_snapshot:
+            await host.snapshot(shard)
+        if step.visible is not None and step.visible >= host.status(shard).first_index:
+            await host.compact(shard, step.visible)
+            _log.info("log cut", shard=shard, lsn=step.visible)
+        for index in step.dropped:
+            await host.drop_snapshot(shard, index)
+        self._observe(shard)
+
+    def _freeable(self, shard: int) -> int:
+        """Up to where the log need not be kept: HAKeeper's not at all before a snapshot."""
+        if shard == HAKEEPER_SHARD:
+            return self._host.applied(shard)
+        machine = self._host.machine(shard)
+        assert isinstance(machine, LogStateMachine)
+        return machine.state.freeable_lsn
+
+    def _observe(self, shard: int) -> None:
+        status, now = self._host.status(shard), self._now_ms()
+        known = self.shards.get(shard)
+        if known is None:
+            known = self.shards[shard] = ShardStorage(progress_ms=now, truncated_ms=now)
+        known.retained_bytes, known.snapshot_bytes = self._host.stored_bytes(shard)
+        known.snapshots = len(status.snapshots)
+        freed, freeable = status.first_index - 1, self._freeable(shard)
+        if freed > known.freed_lsn or freeable - freed < self._settings.snapshot_entries:
+            known.progress_ms = now
+        if freeable > known.truncated_lsn:
+            known.truncated_ms = now
+        known.freed_lsn, known.truncated_lsn = freed, freeable
+
+    def alarms(self) -> list[str]:
+        """What cannot be freed and should be, in words."""
+        settings, now = self._settings, self._now_ms()
+        found = []
+        for shard, storage in self.shards.items():
+            stalled_ms = now - storage.progress_ms
+            if settings.stall_alarm_ms and stalled_ms >= settings.stall_alarm_ms:
+                found.append(
+                    f"truncation-stalled: shard {shard} was truncated up to "
+                    f"{storage.truncated_lsn} and is freed up to {storage.freed_lsn}, "
+                    f"{storage.retained_bytes} bytes, for {stalled_ms // 1000} s"
+                )
+            limit = settings.retained_alarm_bytes
+            if limit and storage.retained_bytes > limit:
+                found.append(
+                    f"log-retained: shard {shard} keeps {storage.retained_bytes} bytes: truncate "
+                    "it, or let go of its required LSN"
+                )
+        return found

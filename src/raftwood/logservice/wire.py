@@ -1,0 +1,219 @@
+"""What clients and log stores say to one another.
+
+    append   shard (8), flags (1), count (4), lengths (4 each), entries as in `records`
+    answer   0, then an LSN (8) for each; or 1, then for each an error bit and length (4), and the
+             LSN or the error
+    records  next LSN (8), count (4), LSNs (8 each), kinds (1 each), lengths (4 each), data
+
+Big-endian. Everything else is MessagePack. A request to a store that does not lead the shard is
+answered with `NotLeader`, which names the leader, or forwarded where the client asks for that.
+"""
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+import msgspec
+
+from raftwood.base.errors import InternalError, ProtocolError, RaftwoodError
+from raftwood.logservice.hakeeper.orders import Orders
+from raftwood.logservice.hakeeper.reports import ServiceHeartbeat, StoreHeartbeat
+from raftwood.logservice.log_rules import LogInfo
+from raftwood.logservice.records import Record, RecordKind
+from raftwood.net import Method, Payload, TypedMethod
+from raftwood.net.store_names import CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE
+from raftwood.net.wire_errors import decode_error, encode_error
+
+WRITERS: Final = (CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE)
+_KEEPERS: Final = (OPERATOR_ROLE, STORE_ROLE)
+FORWARD: Final = 1
+"""A flag: let a store that does not lead ask the leader."""
+RECORDS_MAX: Final = 16_384
+"""In one append."""
+
+_APPEND: Final = struct.Struct(">QBI")
+_READ: Final = struct.Struct(">QI")
+_ERROR_BIT: Final = 1 << 31
+_LENGTH_MASK: Final = _ERROR_BIT - 1
+_KINDS: Final = tuple(RecordKind)
+
+
+class ReadRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Records from an LSN on."""
+
+    shard: int
+    first_lsn: int
+    bytes_max: int
+    wait_ms: int = 0
+    """How long to wait at the end of the log for something to come."""
+    has_internal: bool = False
+    """Also what is no record of a user."""
+    forward: bool = False
+
+
+class UpdateRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A change of a shard's state: an `UpdateKind` and its number."""
+
+    shard: int
+    kind: int
+    number: int
+    forward: bool = False
+
+
+class ShardRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A question about a shard."""
+
+    shard: int
+    forward: bool = False
+
+
+class ShardInfo(msgspec.Struct, frozen=True):
+    """A shard as its leader sees it."""
+
+    shard: int
+    leader: int
+    term: int
+    epoch: int
+    voters: tuple[int, ...]
+    learners: tuple[int, ...]
+    log: LogInfo
+    latest_lsn: int
+    """Of the last entry that is more than the raft groups' own."""
+    log_bytes: int
+    snapshots: tuple[int, ...]
+    record_bytes_max: int
+    addresses: dict[int, str]
+
+
+class Location(msgspec.Struct, frozen=True, array_like=True):
+    """Where a shard is."""
+
+    shard: int
+    leader: int
+    """0 where none is known at the moment."""
+    addresses: dict[int, str]
+    """Of its members."""
+
+
+APPEND = Method(80, "log-append", roles=WRITERS)
+READ = Method(81, "log-read")
+UPDATE = TypedMethod(82, "log-update", request=UpdateRequest, response=int, roles=WRITERS)
+INFO = TypedMethod(83, "log-info", request=ShardRequest, response=ShardInfo)
+CONNECT = TypedMethod(84, "log-connect", request=ShardRequest, response=ShardInfo)
+LOCATE: TypedMethod[int | str, Location] = TypedMethod(
+    85,
+    "log-locate",
+    request=int | str,  # type: ignore[arg-type]
+    response=Location,
+)
+STORE_HEARTBEAT = TypedMethod(
+    86, "store-heartbeat", request=StoreHeartbeat, response=Orders, roles=(STORE_ROLE,)
+)
+SERVICE_HEARTBEAT = TypedMethod(87, "service-heartbeat", request=ServiceHeartbeat, response=Orders)
+KEEPER_COMMAND = Method(88, "keeper-command", roles=_KEEPERS)
+KEEPER_QUERY = Method(89, "keeper-query")
+ALLOCATE_IDS = TypedMethod(90, "allocate-ids", request=int, response=int, roles=WRITERS)
+
+decode_read_request = msgspec.msgpack.Decoder(ReadRequest).decode
+encode_read_request = msgspec.msgpack.Encoder().encode
+
+
+def encode_append(shard: int, entries: Sequence[bytes], *, forward: bool = False) -> bytes:
+    count = len(entries)
+    head = _APPEND.pack(shard, FORWARD if forward else 0, count)
+    return b"".join([head, struct.pack(f">{count}I", *map(len, entries)), *entries])
+
+
+def decode_append(payload: Payload) -> tuple[int, int, list[bytes]]:
+    """Shard, flags and entries."""
+    try:
+        shard, flags, count = _APPEND.unpack_from(payload)
+        start = _APPEND.size + 4 * count
+        if start > len(payload):
+            raise ProtocolError(f"{count} records do not fit {len(payload)} bytes")
+        lengths = struct.unpack_from(f">{count}I", payload, _APPEND.size)
+    except struct.error as error:
+        raise ProtocolError("an append ends too early") from error
+    ends = list(accumulate(lengths, initial=start))
+    if ends[-1] != len(payload):
+        raise ProtocolError(f"the records add up to {ends[-1]}, not to {len(payload)} bytes")
+    pairs = pairwise(ends)
+    return shard, flags, [bytes(payload[begin:end]) for begin, end in pairs]
+
+
+def encode_lsns(results: Sequence[Any]) -> bytes:
+    """An LSN for each record, or the error that it met."""
+    try:
+        return struct.pack(f">B{len(results)}Q", 0, *results)
+    except struct.error:
+        pass  # an error is among them
+    words: list[int] = []
+    parts: list[bytes] = []
+    for result in results:
+        is_lsn = isinstance(result, int)
+        part = result.to_bytes(8, "big") if is_lsn else encode_error(_as_error(result))
+        words.append(len(part) if is_lsn else len(part) | _ERROR_BIT)
+        parts.append(part)
+    return b"".join([struct.pack(f">BI{len(words)}I", 1, len(words), *words), *parts])
+
+
+def _as_error(result: Any) -> RaftwoodError:
+    if isinstance(result, RaftwoodError):
+        return result
+    return InternalError(f"a log shard answered {type(result).__name__}, not an LSN")
+
+
+def decode_lsns(payload: Payload, count: int) -> Sequence[int | RaftwoodError]:
+    """The answer to an append of so many records."""
+    try:
+        if payload[0] == 0:
+            return struct.unpack(f">B{count}Q", payload)[1:]
+        (found,) = struct.unpack_from(">I", payload, 1)
+        words = struct.unpack_from(f">{found}I", payload, 5)
+    except (struct.error, IndexError) as error:
+        raise ProtocolError("the answer to an append cannot be read") from error
+    ends = list(accumulate((word & _LENGTH_MASK for word in words), initial=5 + 4 * found))
+    if found != count or ends[-1] != len(payload):
+        raise ProtocolError("the answer to an append is of another number of records")
+    results: list[int | RaftwoodError] = []
+    for word, begin, end in zip(words, ends, ends[1:], strict=False):
+        part = payload[begin:end]
+        results.append(decode_error(part) if word & _ERROR_BIT else int.from_bytes(part, "big"))
+    return results
+
+
+def encode_records(
+    next_lsn: int, lsns: Sequence[int], kinds: bytes, data: Sequence[bytes | memoryview]
+) -> bytes:
+    count = len(lsns)
+    return b"".join(
+        [
+            _READ.pack(next_lsn, count),
+            struct.pack(f">{count}Q", *lsns),
+            kinds,
+            struct.pack(f">{count}I", *map(len, data)),
+            *data,
+        ]
+    )
+
+
+def decode_records(payload: Payload) -> tuple[list[Record], int]:
+    """Records, and where to read next."""
+    try:
+        next_lsn, count = _READ.unpack_from(payload)
+        start = _READ.size + 13 * count
+        if start > len(payload):
+            raise ProtocolError(f"{count} records do not fit {len(payload)} bytes")
+        lsns = struct.unpack_from(f">{count}Q", payload, _READ.size)
+        kinds = bytes(payload[_READ.size + 8 * count : _READ.size + 9 * count])
+        lengths = struct.unpack_from(f">{count}I", payload, _READ.size + 9 * count)
+    except struct.error as error:
+        raise ProtocolError("records end too early") from error
+    ends = list(accumulate(lengths, initial=start))
+    if ends[-1] != len(payload) or (kinds and max(kinds) >= len(_KINDS)):
+        raise ProtocolError("records do not fit their table")
+    return [
+        Record(lsn, _KINDS[kind], bytes(payload[begin:end]))
+        for lsn, kind, begin, end in zip(lsns, kinds, ends, ends[1:], strict=False)
+    ], next_lsn

@@ -1,0 +1,151 @@
+"""Every dashboard is whole, and asks for nothing but metrics that there are."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from raftwood.base.metrics import PREFIX, Metrics
+from raftwood.raft.host.host_metrics import register_metrics
+from raftwood.raft.host.repair import Repairs
+
+DASHBOARDS = sorted((Path(__file__).parents[2] / "dashboards").glob("*.json"))
+HISTOGRAMS = {"logservice_append_seconds", "logservice_read_seconds"}
+LOGSERVICE = HISTOGRAMS | {
+    "logservice_appends_total",
+    "logservice_append_bytes_total",
+    "logservice_reads_total",
+    "logservice_read_records_total",
+    "logservice_read_bytes_total",
+    "logservice_leader_changes_total",
+    "logservice_leading",
+    "logservice_truncated_lsn",
+    "logservice_truncation_age_seconds",
+    "logservice_retained_bytes",
+    "logservice_snapshot_bytes",
+    "logservice_snapshots",
+    "logservice_alarms",
+    "logservice_disk_free_bytes",
+    "hakeeper_state",
+    "hakeeper_stores",
+    "hakeeper_shards",
+    "hakeeper_services",
+    "hakeeper_orders",
+}
+
+_NO_NAMES = re.compile(
+    r'\{[^}]*\}|\[[^\]]*\]|"[^"]*"|\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)'
+)
+_NAME = re.compile(r"\b[a-zA-Z_:][\w:]*\b(?!\s*\()")
+_WORDS = {"and", "or", "unless", "bool", "inf"}
+
+on_every_dashboard = pytest.mark.parametrize(
+    "file", [pytest.param(file, id=file.stem) for file in DASHBOARDS]
+)
+
+
+def raft_metrics() -> set[str]:
+    metrics = Mock(spec=Metrics)
+    register_metrics(metrics, {}, Mock(), Mock(), Mock(), Mock())
+    Repairs.register_metrics(Mock(), metrics)
+    return {call.args[0] for call in metrics.mock_calls}
+
+
+def series_of(names: set[str]) -> set[str]:
+    """As Prometheus has them: a histogram is three."""
+    suffixed = {f"{name}_{suffix}" for name in HISTOGRAMS for suffix in ("bucket", "sum", "count")}
+    return {PREFIX + name for name in (names - HISTOGRAMS) | suffixed}
+
+
+def names_in(expression: str) -> set[str]:
+    return set(_NAME.findall(_NO_NAMES.sub(" ", expression))) - _WORDS
+
+
+def board_of(file: Path) -> dict[str, Any]:
+    board: dict[str, Any] = json.loads(file.read_text())
+    return board
+
+
+def panels_of(board: dict[str, Any]) -> list[dict[str, Any]]:
+    """With those that a closed row holds."""
+    return [each for panel in board["panels"] for each in (panel, *panel.get("panels", ()))]
+
+
+def expressions_of(board: dict[str, Any]) -> list[str]:
+    panels = [target["expr"] for panel in panels_of(board) for target in panel.get("targets", ())]
+    # label_values(metric{...}, label): the last word is no metric.
+    variables = [
+        variable["definition"].removeprefix("label_values(").rpartition(",")[0]
+        for variable in board["templating"]["list"]
+        if variable["type"] == "query"
+    ]
+    return panels + variables
+
+
+def test_there_is_a_dashboard() -> None:
+    assert DASHBOARDS
+
+
+@on_every_dashboard
+def test_every_expression_names_metrics_that_there_are(file: Path) -> None:
+    known = series_of(LOGSERVICE | raft_metrics())
+    for expression in expressions_of(board_of(file)):
+        names = names_in(expression)
+        assert names, expression
+        assert names <= known, f"{expression} names {sorted(names - known)}"
+
+
+def test_every_metric_of_the_logservice_and_of_raft_is_shown() -> None:
+    shown = {
+        re.sub(r"_(bucket|sum|count)$", "", name)
+        for file in DASHBOARDS
+        for expression in expressions_of(board_of(file))
+        for name in names_in(expression)
+    }
+    assert {PREFIX + name for name in LOGSERVICE | raft_metrics()} - shown == set()
+
+
+@on_every_dashboard
+def test_panels_have_ids_of_their_own_and_do_not_overlap(file: Path) -> None:
+    board = board_of(file)
+    ids = [panel["id"] for panel in panels_of(board)]
+    assert len(set(ids)) == len(ids)
+    taken = [
+        (position["x"] + right, position["y"] + down)
+        for panel in board["panels"]
+        for position in [panel["gridPos"]]
+        for right in range(position["w"])
+        for down in range(position["h"])
+    ]
+    assert len(set(taken)) == len(taken)
+    assert max(x for x, _ in taken) < 24
+
+
+@on_every_dashboard
+def test_the_source_of_the_data_is_chosen_by_a_variable(file: Path) -> None:
+    board = board_of(file)
+    assert board["uid"]
+    assert board["schemaVersion"] >= 41
+    assert "datasource" in {each["name"] for each in board["templating"]["list"]}
+    asked = [
+        part["datasource"]
+        for panel in panels_of(board)
+        for part in (panel, *panel.get("targets", ()))
+        if panel["type"] != "row"
+    ]
+    assert all(source == {"type": "prometheus", "uid": "${datasource}"} for source in asked)
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ('sum by (le) (rate(a_bucket{b="c"}[5m]))', {"a_bucket"}),
+        ("histogram_quantile(0.99, sum(a) by (b)) / on (c) d > bool 1", {"a", "d"}),
+        ('max(a{b="up"}) == 1 or vector(0)', {"a"}),
+    ],
+)
+def test_names_are_found_in_an_expression(expression: str, names: set[str]) -> None:
+    assert names_in(expression) == names
