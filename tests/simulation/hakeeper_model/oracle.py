@@ -51,15 +51,8 @@ class Oracle:
         if changes and max(changes.values()) > 1:
             raise Violation(f"two changes of members at once: {changes}")
         same = Counter(
-            (
-                o.kind,
-                o.to_store,
-                o.to_service,
-                o.shard if not o.tn_shard else 0,
-                o.store,
-                o.tn_shard,
-            )
-            for o in orders
+            (each.kind, each.to_store, each.to_service, each.shard, each.store, each.tn_shard)
+            for each in orders
         )
         if same and max(same.values()) > 1:
             raise Violation(f"ordered twice: {same.most_common(1)}")

@@ -229,12 +229,12 @@ class World:
 
     def _pick_replica(self, store: Store, fault: Callable[[int, Group, Replica], None]) -> None:
         held = [
-            (number, group)
+            group
             for number, group in self.groups.items()
             if store.number in group.replicas and number
         ]
         if held:
-            number, group = self.random.choice(held)
+            group = self.random.choice(held)
             fault(store.number, group, group.replicas[store.number])
 
     def _stop(self, store: int, group: Group, replica: Replica) -> None:
@@ -243,10 +243,8 @@ class World:
 
     def _fork(self, store: int, group: Group, replica: Replica) -> None:
         """A replica says something else at the same epoch, until its store restarts."""
-        known = [
-            each for number, each in self.state.shards.items() if self.groups.get(number) is group
-        ]
-        if not known or known[0].epoch != group.now.epoch:
+        known = {id(self.groups.get(number)): each for number, each in self.state.shards.items()}
+        if id(group) not in known or known[id(group)].epoch != group.now.epoch:
             return  # Of two at an epoch that is new to HAKeeper, it believes the first.
         if group.leader != store and not replica.is_empty:
             others = [each for each in (*group.now.voters, store) if self.random.random() < 0.5]

@@ -124,6 +124,8 @@ def _fits(state: State, order: Order) -> bool:
         return order.members == shard.founders and order.to_store in shard.awaited
     if order.kind in PLACING and _is_condemned(state, order):
         return False
+    if order.kind is OrderKind.START_REPLICA and shard.is_joint:
+        return False  # It may still be a member of the configuration that is left.
     if order.kind in MEMBERSHIP:
         if order.epoch != shard.epoch or shard.is_joint:
             return False
