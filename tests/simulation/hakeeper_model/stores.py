@@ -119,7 +119,8 @@ class Store:
         if self.number in group.promised:
             raise Violation(f"founder {self.number} of {order.shard} begins without its data")
         group.replicas[self.number] = Replica(is_empty=False)
-        group.promised.add(self.number)
+        if self.number in group.now.voters:
+            group.promised.add(self.number)
         return ""
 
     def _kill(self, world: World, group: Group, order: Order) -> str:
