@@ -42,7 +42,7 @@ class HaKeeperStateMachine:
     def schedule_command(self, term: int) -> bytes | None:
         """The plan as a command of the leader's term; none where there is nothing to order."""
         orders = self.plan()
-        return encode_command(Schedule(term, tuple(orders))) if orders else None
+        return encode_command(Schedule(term, self.state.tick, tuple(orders))) if orders else None
 
     def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
         data = encode_state(self.state)

@@ -25,7 +25,7 @@ class AlarmKind(StrEnum):
 
 
 class Alarm(msgspec.Struct, frozen=True, array_like=True):
-    """One alarm; shard or store are 0 where it is not about one."""
+    """One alarm; the shard is -1 and the store 0 where it is not about one."""
 
     kind: AlarmKind
     text: str
@@ -48,8 +48,8 @@ def find_alarms(state: State, settings: HaKeeperSettings) -> list[Alarm]:
 def _of_shard(planning: Planning, number: int) -> list[Alarm]:
     state, shard = planning.state, planning.state.shards[number]
     found: list[Alarm] = []
-    if shard.conflict:
-        found.append(Alarm(AlarmKind.EPOCH_CONFLICT, shard.conflict, number))
+    for store, text in shard.conflicts.items():
+        found.append(Alarm(AlarmKind.EPOCH_CONFLICT, text, number, store))
     alive = [store for store in shard.voters if planning.is_serving(number, store)]
     silent = state.tick - max(shard.leader_tick, shard.created_tick)
     if silent >= planning.settings.leaderless_ticks:
