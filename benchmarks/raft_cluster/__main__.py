@@ -12,8 +12,8 @@ import pathlib
 import msgspec
 import rich.console
 
+from benchmarks.peers.programs import CACHE
 from benchmarks.raft_cluster.compare import QUICK, SYSTEMS, Pace, compare
-from benchmarks.raft_cluster.peers import CACHE
 from benchmarks.raft_cluster.report import statements, tables
 
 

@@ -9,18 +9,13 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from benchmarks.raft_cluster.cluster import ClusterFailed, check_disk
-from benchmarks.raft_cluster.dragonboat_system import DragonboatSystem
-from benchmarks.raft_cluster.etcd_system import EtcdSystem
-from benchmarks.raft_cluster.measure import (
-    Figures,
-    Idle,
-    measure_failover,
-    measure_idle,
-    measure_load,
-)
-from benchmarks.raft_cluster.peers import CACHE
-from benchmarks.raft_cluster.system import Load, NotAvailable, System
+from benchmarks.harness.cluster import ClusterFailed, check_disk
+from benchmarks.harness.measure import Figures, measure_failover, measure_load
+from benchmarks.harness.system import Load, NotAvailable, System
+from benchmarks.peers.dragonboat_system import DragonboatSystem
+from benchmarks.peers.etcd_system import EtcdSystem
+from benchmarks.peers.programs import CACHE
+from benchmarks.raft_cluster.idle import Idle, measure_idle
 
 SYSTEMS = ("raftwood", "etcd", "dragonboat")
 OURS = "benchmarks.raft_cluster.raftwood_system"

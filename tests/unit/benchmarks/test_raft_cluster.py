@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from benchmarks.raft_cluster import cluster
-from benchmarks.raft_cluster.cluster import Cluster, ClusterFailed, check_disk
+from benchmarks.harness import cluster
+from benchmarks.harness.cluster import Cluster, ClusterFailed, check_disk
+from benchmarks.harness.measure import Figures, measure_failover, measure_load
+from benchmarks.harness.system import NODES, Layout, Load
 from benchmarks.raft_cluster.compare import CASES, MANY, MOST, Results
-from benchmarks.raft_cluster.measure import Figures, Idle, measure_failover, measure_load
+from benchmarks.raft_cluster.idle import Idle
 from benchmarks.raft_cluster.report import statements, tables, verdicts
-from benchmarks.raft_cluster.system import NODES, Layout, Load
 
 LOAD = Load(in_flight=4, payload_bytes=1000, warm_s=0.0, seconds=0.0)
 WARM = {"event": "warm"}

@@ -13,7 +13,7 @@ from typing import IO, Self
 
 import psutil
 
-from benchmarks.raft_cluster.system import NODES, Layout, System
+from benchmarks.harness.system import NODES, Layout, System
 
 IN_MEMORY = {"tmpfs", "ramfs"}
 LEADERS_TIMEOUT_S = 60.0

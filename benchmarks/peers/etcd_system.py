@@ -4,8 +4,8 @@ import http.client
 import json
 from typing import Any
 
-from benchmarks.raft_cluster import peers
-from benchmarks.raft_cluster.system import NODES, Layout, Load
+from benchmarks.harness.system import NODES, Layout, Load
+from benchmarks.peers import programs
 
 QUOTA_BYTES = 8 << 30
 """Above the default of 2 GB, which a few runs with 64 kB values would reach; no effect on speed."""
@@ -20,9 +20,9 @@ class EtcdSystem:
         self._program = self._load_program = ""
 
     def prepare(self) -> str:
-        self._program, package = peers.etcd()
-        self._load_program = peers.go_program("etcd_load")
-        client = peers.go_module_version("go.etcd.io/etcd/client/v3")
+        self._program, package = programs.etcd()
+        self._load_program = programs.go_program("etcd_load")
+        client = programs.go_module_version("go.etcd.io/etcd/client/v3")
         return (
             f"etcd-server {package} of Debian, fsync on, heartbeat 100 ms and election 1 s (its "
             f"defaults); puts through client/v3 {client}, one connection to the leader"
