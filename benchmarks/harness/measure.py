@@ -47,16 +47,21 @@ def measure_load(system: System, folder: pathlib.Path, groups: int, load: Load) 
 def _measure_once(system: System, folder: pathlib.Path, groups: int, load: Load) -> Figures:
     with Cluster(system, folder=folder, groups=groups) as cluster:
         cluster.settle()
-        leader = cluster.leader()
-        with _running(cluster, load, leader) as lines:
-            _expect(next(lines), "warm")
-            before = cluster.cpu_s()
-            result = _expect(next(lines), "result")
-            spent = [b - a for a, b in zip(before, cluster.cpu_s(), strict=True)]
-        # The leaders of many groups are spread, and one that moves changes little.
-        if groups == 1 and cluster.leader() != leader:
-            raise ClusterFailed(f"{system.name}: the leader has changed under load")
-        return _figures(result, spent, leader, load)
+        return measure_on(cluster, load)
+
+
+def measure_on(cluster: Cluster, load: Load) -> Figures:
+    """A load on a cluster that runs and may have had others before."""
+    leader = cluster.leader()
+    with _running(cluster, load, leader) as lines:
+        _expect(next(lines), "warm")
+        before = cluster.cpu_s()
+        result = _expect(next(lines), "result")
+        spent = [b - a for a, b in zip(before, cluster.cpu_s(), strict=True)]
+    # The leaders of many groups are spread, and one that moves changes little.
+    if cluster.layout.groups == 1 and cluster.leader() != leader:
+        raise ClusterFailed(f"{cluster.system.name}: the leader has changed under load")
+    return _figures(result, spent, leader, load)
 
 
 def measure_failover(system: System, folder: pathlib.Path, load: Load) -> float:

@@ -21,7 +21,8 @@ PROBE_PAUSE_S = 0.005
 PROBES_MOST_S = 40.0
 POLL_S = 0.1
 CHUNK = 500
-SETTINGS = {"acks": "all", "enable.idempotence": True, "log_level": 0}
+PARTITIONER = -1
+SETTINGS = {"acks": "all", "enable.idempotence": True, "socket.nagle.disable": True, "log_level": 0}
 AT_ONCE = {"linger.ms": 0}
 BATCHED = {"linger.ms": 5, "batch.size": 1_000_000, "delivery.report.only.error": True}
 
@@ -57,9 +58,10 @@ class Batches:
     """As many records as the bound allows are with the producer; counts those that were acked."""
 
     def __init__(self, producer: Producer, payload: bytes, given: argparse.Namespace) -> None:
-        self._producer, self._shards, self._bound = producer, given.shards, given.in_flight
-        self._chunk = [{"value": payload, "on_delivery": _failed} for _ in range(CHUNK)]
-        self._chunks = self._sent = 0
+        self._producer, self._bound, self._sent = producer, given.in_flight, 0
+        # Its own partitioner fills a batch of one partition before the next one's.
+        self._partition = 0 if given.shards == 1 else PARTITIONER
+        self._chunk: list[dict[str, Any]] = [{"value": payload}] * CHUNK
         self._waiting: collections.deque[tuple[int, float]] = collections.deque()
         self.latencies: list[float] = []
 
@@ -71,9 +73,9 @@ class Batches:
         until = time.perf_counter() + seconds
         while (now := time.perf_counter()) < until:
             if len(self._producer) + CHUNK <= self._bound:
-                partition = self._chunks % self._shards
-                self._sent += self._producer.produce_batch(TOPIC, self._chunk, partition=partition)
-                self._chunks += 1
+                self._sent += self._producer.produce_batch(
+                    TOPIC, self._chunk, partition=self._partition, on_delivery=_failed
+                )
                 self._waiting.append((self._sent, now))
                 self._producer.poll(0)
             else:

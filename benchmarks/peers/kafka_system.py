@@ -46,6 +46,9 @@ class KafkaSystem:
     """One topic whose partitions are the groups; the log is synced after each batch, or never."""
 
     groups_max = 1 << 10
+    has_batches = True
+    warm_up_s = 30.0
+    """Before that Java has not compiled what is busy, and throughput is a third."""
 
     def __init__(self, *, is_synced: bool) -> None:
         self.name = "kafka-fsync" if is_synced else "kafka"
