@@ -22,6 +22,7 @@ import rich.status
 import rich.table
 
 from benchmarks import group_commit, rpc_echo
+from benchmarks.harness.report import statements
 from benchmarks.raft_cluster import compare as raft
 from benchmarks.raft_cluster import report as raft_report
 
@@ -59,7 +60,7 @@ def _raft(quick: bool, progress: Callable[[str], None]) -> Outcome:
         for verdict in raft_report.verdicts(results)
         if not verdict.is_reached
     ]
-    return Outcome(results, raft_report.tables(results), below, raft_report.statements(results))
+    return Outcome(results, raft_report.tables(results), below, statements(results))
 
 
 Part = Callable[[bool, Callable[[str], None]], Outcome]

@@ -13,7 +13,7 @@ keeps its appends in flight, kills the process with SIGKILL when warm, then star
 5 ms at one node after the other; the first acked of those counts.
 """
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -99,3 +99,6 @@ class System(Protocol):
 
     def load_command(self, layout: Layout, load: Load, leader: int) -> list[str]:
         """The command of a load; `leader` is the node that leads the first group."""
+
+
+SomeSystem = TypeVar("SomeSystem", bound=System)

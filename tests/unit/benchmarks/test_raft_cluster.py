@@ -10,10 +10,11 @@ import pytest
 from benchmarks.harness import cluster
 from benchmarks.harness.cluster import Cluster, ClusterFailed, check_disk
 from benchmarks.harness.measure import Figures, measure_failover, measure_load
+from benchmarks.harness.report import statements
 from benchmarks.harness.system import NODES, Layout, Load
 from benchmarks.raft_cluster.compare import CASES, MANY, MOST, Results
 from benchmarks.raft_cluster.idle import Idle
-from benchmarks.raft_cluster.report import statements, tables, verdicts
+from benchmarks.raft_cluster.report import tables, verdicts
 
 LOAD = Load(in_flight=4, payload_bytes=1000, warm_s=0.0, seconds=0.0)
 WARM = {"event": "warm"}
