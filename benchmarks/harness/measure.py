@@ -67,6 +67,7 @@ def measure_on(cluster: Cluster, load: Load) -> Figures:
 def measure_failover(system: System, folder: pathlib.Path, load: Load) -> float:
     """Milliseconds from the leader's death under load to the first acked write sent after it."""
     with Cluster(system, folder=folder) as cluster:
+        cluster.settle()
         leader = cluster.leader()
         killing = msgspec.structs.replace(load, kill=cluster.process_id(leader))
         with _running(cluster, killing, leader) as lines:

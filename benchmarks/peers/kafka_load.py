@@ -20,6 +20,7 @@ TOPIC = "benchmark"
 PROBE_PAUSE_S = 0.005
 PROBES_MOST_S = 40.0
 POLL_S = 0.1
+CONNECT_MOST_S = 20.0
 CHUNK = 500
 PARTITIONER = -1
 SETTINGS = {"acks": "all", "enable.idempotence": True, "socket.nagle.disable": True, "log_level": 0}
@@ -141,7 +142,13 @@ def measure_failover(given: argparse.Namespace, payload: bytes) -> None:
 
 
 def _producer(given: argparse.Namespace, settings: dict[str, Any]) -> Producer:
-    return Producer({"bootstrap.servers": given.addresses, **SETTINGS, **settings})
+    """Connected, and with the producer's id that makes it idempotent: that takes half a second."""
+    made = Producer({"bootstrap.servers": given.addresses, **SETTINGS, **settings})
+    for partition in range(given.shards):
+        made.produce(TOPIC, b"", partition=partition)
+    if made.flush(CONNECT_MOST_S):
+        raise SystemExit(f"no broker took a record within {CONNECT_MOST_S:.0f} s")
+    return made
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import sys
 
 import confluent_kafka
 import msgspec
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests import maven
@@ -107,7 +108,7 @@ class KafkaSystem:
             topic = known.topics.get(kafka_load.TOPIC)
             if topic is None and len(known.brokers) == NODES:
                 self._create_topic(admin, layout)
-        except confluent_kafka.KafkaException as problem:
+        except KafkaException as problem:
             raise ConnectionError(str(problem)) from problem
         if topic is None:
             return [None]
@@ -136,7 +137,10 @@ class KafkaSystem:
             config=self._topic_settings,
         )
         for created in admin.create_topics([topic]).values():
-            created.result(ASK_TIMEOUT_S)
+            problem = created.exception(ASK_TIMEOUT_S)
+            # The broker that was asked may not have heard yet of a topic that is there.
+            if problem is not None and not _is_there_already(problem):
+                raise problem
 
 
 def _active_controller(layout: Layout) -> int:
@@ -148,6 +152,11 @@ def _active_controller(layout: Layout) -> int:
     if not elected:
         raise ConnectionError("no controller is active yet")
     return max(elected)[1]
+
+
+def _is_there_already(problem: BaseException) -> bool:
+    code = KafkaError.TOPIC_ALREADY_EXISTS
+    return isinstance(problem, KafkaException) and problem.args[0].code() == code
 
 
 def _addresses(layout: Layout) -> str:
