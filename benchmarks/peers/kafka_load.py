@@ -29,14 +29,14 @@ BATCHED = {"linger.ms": 5, "batch.size": 1_000_000, "delivery.report.only.error"
 
 
 class Appends:
-    """One record in flight per append, on the partition that is its own."""
+    """Each has one record in flight, and goes from one partition to the next."""
 
     def __init__(self, producer: Producer, payload: bytes, shards: int) -> None:
         self._producer, self._payload, self._shards = producer, payload, shards
         self.is_open = True
         self.latencies: list[float] = []
 
-    def start(self, number: int) -> None:
+    def start(self, partition: int) -> None:
         began = time.perf_counter()
 
         def acked(error: KafkaError | None, _: Message) -> None:
@@ -44,9 +44,8 @@ class Appends:
             if error is not None and self.is_open:
                 raise SystemExit(f"an append failed: {error}")
             if self.is_open:
-                self.start(number)
+                self.start((partition + 1) % self._shards)
 
-        partition = number % self._shards
         self._producer.produce(TOPIC, self._payload, partition=partition, on_delivery=acked)
 
     def run(self, seconds: float) -> None:
@@ -93,7 +92,7 @@ def _failed(error: KafkaError | None, _: Message) -> None:
 def measure_appends(given: argparse.Namespace, payload: bytes) -> None:
     appends = Appends(_producer(given, AT_ONCE), payload, given.shards)
     for number in range(given.in_flight):
-        appends.start(number)
+        appends.start(number % given.shards)
     appends.run(given.warm)
     say("warm")
     appends.latencies.clear()
@@ -121,7 +120,7 @@ def measure_failover(given: argparse.Namespace, payload: bytes) -> None:
     producer = _producer(given, AT_ONCE)
     appends = Appends(producer, payload, given.shards)
     for number in range(given.in_flight):
-        appends.start(number)
+        appends.start(number % given.shards)
     appends.run(given.warm)
     say("warm")
     appends.is_open = False
