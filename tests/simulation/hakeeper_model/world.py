@@ -5,7 +5,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from raftwood.logservice.hakeeper import checkers, rules
+from raftwood.logservice.hakeeper import rules
+from raftwood.logservice.hakeeper.checkers import planner
 from raftwood.logservice.hakeeper.commands import (
     AddShard,
     Command,
@@ -127,7 +128,7 @@ class World:
         if self.events % 10 == 0:
             self._check_bytes()
         term = self.groups[0].term
-        plan = tuple(checkers.plan(self.state, SETTINGS))
+        plan = tuple(planner.plan(self.state, SETTINGS))
         if plan and self.chance(self.profile.delay_plan):
             self.plans.append(Schedule(term, self.state.tick, plan))
         elif plan:

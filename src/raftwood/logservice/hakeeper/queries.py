@@ -5,7 +5,7 @@ from typing import TypeVar
 import msgspec
 
 from raftwood.base.errors import InternalError, InvalidInput, NotFound, RaftwoodError, error_class
-from raftwood.logservice.hakeeper.checkers import Alarm, find_alarms
+from raftwood.logservice.hakeeper.checkers.alarms import Alarm, find_alarms
 from raftwood.logservice.hakeeper.commands import Failed, failed
 from raftwood.logservice.hakeeper.orders import Order
 from raftwood.logservice.hakeeper.reports import ServiceKind
