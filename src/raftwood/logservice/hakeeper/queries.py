@@ -3,7 +3,7 @@
 import msgspec
 
 from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError
-from raftwood.logservice.hakeeper.checkers import find_alarms
+from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.commands import Failed, failed
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import State

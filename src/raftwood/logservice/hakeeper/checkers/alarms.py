@@ -21,8 +21,8 @@ def find_alarms(state: State, settings: HaKeeperSettings) -> list[Alarm]:
 def _of_shard(planning: Planning, number: int) -> list[Alarm]:
     state, shard = planning.state, planning.state.shards[number]
     found: list[Alarm] = []
-    if shard.conflict:
-        found.append(Alarm(AlarmKind.EPOCH_CONFLICT, shard.conflict, number))
+    for store, text in shard.conflicts.items():
+        found.append(Alarm(AlarmKind.EPOCH_CONFLICT, text, number, store))
     alive = [store for store in shard.voters if planning.is_serving(number, store)]
     silent = state.tick - max(shard.leader_tick, shard.created_tick)
     if silent >= planning.settings.leaderless_ticks:

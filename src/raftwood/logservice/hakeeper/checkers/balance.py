@@ -30,6 +30,7 @@ def _is_well(planning: Planning, number: int) -> bool:
         len(shard.voters) == shard.replicas
         and len(shard.learners) == shard.learners_wanted
         and shard.move is None
+        and not shard.is_joint
         and planning.leader(number) != 0
         and all(planning.is_serving(number, store) for store in members)
         and not any(planning.is_draining(store) for store in members)

@@ -17,7 +17,7 @@ def plan_members(planning: Planning) -> None:
         _restart(planning, number, shard)
         if planning.is_changing(number) or not planning.leader(number):
             continue
-        if planning.has_quorum(number, shard.voters) and not shard.conflict:
+        if planning.has_quorum(number, shard.voters) and not shard.conflicts:
             _Change(planning, number, shard).plan()
 
 
@@ -190,9 +190,7 @@ def is_free(planning: Planning, number: int, store: int) -> bool:
 
 
 def _is_being_killed(planning: Planning, number: int, store: int) -> bool:
-    return any(
-        order.to_store == store for order in planning.under_way(number, OrderKind.KILL_ZOMBIE)
-    )
+    return number in planning.state.stores[store].condemned
 
 
 def place(planning: Planning, number: int, store: int, *, removed: int = 0) -> None:
