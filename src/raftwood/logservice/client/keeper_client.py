@@ -83,9 +83,9 @@ class KeeperClient:
     async def store_heartbeat(self, heartbeat: StoreHeartbeat, *, timeout_ms: int) -> Orders:
         return await self._link.ask(STORE_HEARTBEAT, heartbeat, timeout_ms=timeout_ms)
 
-    async def service_heartbeat(self, heartbeat: ServiceHeartbeat) -> Orders:
+    async def service_heartbeat(self, heartbeat: ServiceHeartbeat, *, timeout_ms: int) -> Orders:
         """A service's word; the answer tells it what to do."""
-        return await self._link.ask(SERVICE_HEARTBEAT, heartbeat, timeout_ms=self._timeout_ms)
+        return await self._link.ask(SERVICE_HEARTBEAT, heartbeat, timeout_ms=timeout_ms)
 
     async def allocate_ids(self, count: int = 1) -> int:
         """The first of so many numbers that nobody else ever gets."""
