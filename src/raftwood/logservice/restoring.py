@@ -62,8 +62,8 @@ def encode_begin(begin: RestoreBegin) -> bytes:
 
 def encode_restored(data: bytes | memoryview, lsn: int) -> bytes:
     """A record's entry from its data, as a reader got it: kind, holder and payload."""
-    head = HEAD.pack(VERSION, RESTORED, NO_PRODUCER, lsn, 0, 0)
-    return b"".join((head[: HEAD_BYTES - 12], data))
+    head = HEAD.pack(VERSION, RESTORED, NO_PRODUCER, lsn, UpdateKind.USER, 0)
+    return b"".join((head[:-8], data[4:]))
 
 
 def encode_finish(finish: RestoreFinish) -> bytes:

@@ -1,6 +1,5 @@
 """`raftwood log`: make, write, read and truncate the log service's shards."""
 
-import asyncio
 import os
 from typing import Annotated, Any
 
@@ -9,7 +8,14 @@ from cyclopts import App, Parameter
 
 from raftwood.app.cluster_network import client_network, reader_network
 from raftwood.app.commands.log_append import append_lines
-from raftwood.app.commands.log_target import TARGET, ReadOnly, Target, shard_of
+from raftwood.app.commands.log_backup import register as register_backup
+from raftwood.app.commands.log_target import (
+    TARGET,
+    ReadOnly,
+    Target,
+    shard_of,
+    wait_for_leader,
+)
 from raftwood.app.output import write_json, write_record, write_rows
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
@@ -22,6 +28,7 @@ from raftwood.logservice.hakeeper.views import ShardView
 from raftwood.logservice.records import Record
 
 app = App(name="log", help_format="plaintext")
+register_backup(app)
 
 _SHARDS = {
     "shard": "shard",
@@ -32,7 +39,6 @@ _SHARDS = {
     "retained_bytes": "bytes",
 }
 _RECORD = ("lsn", "data")
-_POLL_S = 0.2
 _From = Annotated[int | None, Parameter(name="--from", help="The LSN to begin with.")]
 
 
@@ -62,17 +68,6 @@ def create(
         return 0 if view.leader else 1
 
     return target.with_keeper(work)
-
-
-async def wait_for_leader(keeper: KeeperClient, shard: int, wait_s: float) -> ShardView:
-    """The shard as it is once it has a leader, or when the time is over."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait_s
-    view = await keeper.find_shard(shard)
-    while not view.leader and loop.time() < deadline:
-        await asyncio.sleep(_POLL_S)
-        view = await keeper.find_shard(shard)
-    return view
 
 
 @app.command(name="list")
