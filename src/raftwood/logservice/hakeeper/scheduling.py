@@ -126,7 +126,11 @@ def _fits(state: State, order: Order) -> bool:
         return False
     if order.kind is OrderKind.START_REPLICA and shard.is_joint:
         return False  # It may still be a member of the configuration that is left.
+    if order.kind is OrderKind.TRANSFER_LEADER:
+        return order.to_store == shard.leader
     if order.kind in MEMBERSHIP:
+        if order.to_store != shard.leader:
+            return False
         if order.epoch != shard.epoch or shard.is_joint:
             return False
         if order.kind is OrderKind.ADD_VOTER and order.store in shard.lost:

@@ -37,7 +37,7 @@ SETTINGS = HaKeeperSettings(
     bootstrap_ticks=30,
     leaderless_ticks=6,
     lag_entries=10,
-    moves_every_ticks=1,
+    moves_every_ticks=1000,
 )
 
 
