@@ -26,7 +26,7 @@ from raftwood.logservice.hakeeper.reports import (
     TnReplicaReport,
 )
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
-from raftwood.logservice.hakeeper.state import State
+from raftwood.logservice.hakeeper.state import Phase, State
 
 SETTINGS = HaKeeperSettings(
     store_down_ticks=10,
@@ -120,6 +120,9 @@ class Keeper:
 
     def plan(self) -> list[Order]:
         return checkers.plan(self.state, self.settings)
+
+    def phase(self) -> Phase:
+        return self.state.phase
 
     def kinds(self) -> list[OrderKind]:
         return [order.kind for order in self.plan()]
