@@ -57,8 +57,9 @@ def settle_moves(state: State) -> None:
         if move is None:
             continue
         is_under_way = (
-            move.target in shard.voters
-            or move.target in shard.learners
+            move.target in shard.learners
+            # A lone voter leaves after the new one has its vote; else the target replaced another.
+            or (move.target in shard.voters and len(shard.voters) > shard.replicas)
             or any(
                 order.shard == number and order.store == move.target
                 for order in state.orders.values()
