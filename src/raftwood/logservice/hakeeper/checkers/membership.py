@@ -17,8 +17,13 @@ def plan_members(planning: Planning) -> None:
         _restart(planning, number, shard)
         if planning.is_changing(number) or not planning.leader(number):
             continue
-        if planning.has_quorum(number, shard.voters) and not shard.conflicts:
+        if planning.has_quorum(number, shard.voters) and not _is_disputed(planning, shard):
             _Change(planning, number, shard).plan()
+
+
+def _is_disputed(planning: Planning, shard: ShardState) -> bool:
+    """Whether a living store contradicts the configuration: a change could make it worse."""
+    return any(store in planning.live for store in shard.conflicts)
 
 
 def _restart(planning: Planning, number: int, shard: ShardState) -> None:
