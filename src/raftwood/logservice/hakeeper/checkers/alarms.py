@@ -1,36 +1,9 @@
 """Alarms: what people should look at, found in the state; nothing is done for them by itself."""
 
-from enum import StrEnum
-
-import msgspec
-
+from raftwood.logservice.hakeeper.alarm import Alarm, AlarmKind
 from raftwood.logservice.hakeeper.checkers.planning import Planning, majority
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import Phase, State
-
-
-class AlarmKind(StrEnum):
-    """What is wrong."""
-
-    BOOTSTRAP_FAILED = "bootstrap-failed"
-    LEADERLESS = "leaderless"
-    LOST_QUORUM = "lost-quorum"
-    EPOCH_CONFLICT = "epoch-conflict"
-    TOO_FEW_STORES = "too-few-stores"
-    STORE_DOWN = "store-down"
-    REPLICA_PROBLEM = "replica-problem"
-    UNKNOWN_REPLICA = "unknown-replica"
-    STORE = "store"
-    """A store's own word."""
-
-
-class Alarm(msgspec.Struct, frozen=True, array_like=True):
-    """One alarm; the shard is -1 and the store 0 where it is not about one."""
-
-    kind: AlarmKind
-    text: str
-    shard: int = -1
-    store: int = 0
 
 
 def find_alarms(state: State, settings: HaKeeperSettings) -> list[Alarm]:
