@@ -6,7 +6,8 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from raftwood.app.settings import Settings
 from raftwood.base.configuration import compose
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
+from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.hakeeper.queries import ClusterView, ShardView
@@ -72,6 +74,13 @@ class LogNode(StoreProcess):
         """End in order."""
         self.signal(signal.SIGTERM)
         assert await self.ended() == 0, self.log.read_text()[-2000:]
+
+    async def says(self, event: str) -> None:
+        """Wait until its log has an event."""
+        deadline = time.monotonic() + WAIT_S_MAX
+        while event not in [what for _, what in self.events()]:
+            assert time.monotonic() < deadline, f"store {self.store} does not say {event!r}"
+            await asyncio.sleep(0.05)
 
     def disk_bytes(self) -> int:
         """What the store's log takes, segments that are kept for reuse included."""
@@ -174,6 +183,10 @@ class LogProcesses:
             node.signal(signal.SIGTERM)
         for node in running:
             assert await node.ended() == 0, node.log.read_text()[-2000:]
+        for node in self.nodes.values():
+            if node.log.exists():
+                strange = [what for level, what in node.events() if level not in _USUAL]
+                assert not strange, f"store {node.store} said {strange}"
 
     # Clients
 
@@ -261,7 +274,17 @@ class LogProcesses:
 
 
 _SECRETS = ("stores", "clients", "readers", "operators")
+_USUAL = ("debug", "info", "warning")
 _NOBODY = LogNode(0, Path(), "")
+
+
+@asynccontextmanager
+async def log_stores(folder: Path, **options: Any) -> AsyncIterator[LogProcesses]:
+    """As `LogProcesses`, with an environment; all stores end in order, without a strange word."""
+    with real_environment() as environment:
+        async with LogProcesses(environment, folder, **options) as stores:
+            yield stores
+            await stores.stop()
 
 
 def shard_of(view: ClusterView, number: int) -> ShardView:
