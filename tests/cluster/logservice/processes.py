@@ -268,9 +268,7 @@ class LogProcesses:
 
     def others(self, *stores: int) -> list[int]:
         """The running stores but for some."""
-        return [
-            each for each, node in self.nodes.items() if each not in stores and node.is_running
-        ]
+        return [each for each, node in self.nodes.items() if each not in stores and node.is_running]
 
 
 _SECRETS = ("stores", "clients", "readers", "operators")
