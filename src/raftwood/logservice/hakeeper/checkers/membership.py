@@ -106,9 +106,12 @@ class _Change:
         if leaving:
             store = leaving[0]
         else:
-            # Whoever shares its failure domain goes first, then the most loaded.
+            # Who does not serve goes first, then who shares its failure domain, then the loaded.
             others = [store for store in shard.voters if store != self._leader]
-            store = max(others, key=lambda each: placement_key(planning, each, shard.voters))
+            silent = [store for store in others if not planning.is_serving(self._number, store)]
+            store = max(
+                silent or others, key=lambda each: placement_key(planning, each, shard.voters)
+            )
         self._remove_voter(store)
 
     def _remove_voter(self, store: int) -> None:
