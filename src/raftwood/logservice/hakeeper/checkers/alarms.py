@@ -25,13 +25,12 @@ def _of_shard(planning: Planning, number: int) -> list[Alarm]:
         found.append(Alarm(AlarmKind.EPOCH_CONFLICT, text, number, store))
     alive = [store for store in shard.voters if planning.is_serving(number, store)]
     silent = state.tick - max(shard.leader_tick, shard.created_tick)
-    if silent >= planning.settings.leaderless_ticks:
-        if shard.voters and len(alive) < majority(shard.voters):
-            text = f"shard {number} has {len(alive)} of its voters {list(shard.voters)}: its quorum"
-            found.append(Alarm(AlarmKind.LOST_QUORUM, f"{text} is lost until more return", number))
-        elif shard.voters:
-            text = f"shard {number} has had no leader for {silent} ticks"
-            found.append(Alarm(AlarmKind.LEADERLESS, text, number))
+    if shard.leader_tick and len(alive) < majority(shard.voters) and not planning.leader(number):
+        text = f"shard {number} has {len(alive)} of its voters {list(shard.voters)}: its quorum"
+        found.append(Alarm(AlarmKind.LOST_QUORUM, f"{text} is lost until more return", number))
+    elif shard.voters and silent >= planning.settings.leaderless_ticks:
+        text = f"shard {number} has had no leader for {silent} ticks"
+        found.append(Alarm(AlarmKind.LEADERLESS, text, number))
     wanted = shard.replicas + shard.learners_wanted
     places = len(planning.places())
     if places < wanted:
