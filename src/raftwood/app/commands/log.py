@@ -104,11 +104,19 @@ def remove(shard: str, *, target: Target = TARGET) -> int:
 @app.command
 def append(
     shard: str,
-    *data: Annotated[str, Parameter(help="A record each; - or none for lines of the input.")],
+    *data: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True, help="A record each; - or none for lines of the input."
+        ),
+    ],
     file: Annotated[str | None, Parameter(help="A record for each line of this file.")] = None,
     target: Target = TARGET,
 ) -> int:
     """Append records, and tell their LSNs once they are durable on a majority."""
+    for each in data:
+        if each.startswith("--"):
+            raise InvalidInput(f"unknown option {each}: a record like this comes by the input")
     if file is not None and data:
         raise InvalidInput("give records, or a file with --file, not both")
 
