@@ -151,11 +151,12 @@ def read(
         printer = _Printer(target, count=count, size=size)
         info = (await client.info()).log
         lsn = info.first_lsn if first is None else first
-        while lsn < info.next_lsn and not printer.is_done:
+        while not printer.is_done:
             records, following = await client.read(lsn, bytes_max=READ_BYTES)
-            if following == lsn:
-                break
             printer.write(records)
+            # What comes while it is printed is for `tail`.
+            if following == lsn or following >= info.next_lsn:
+                break
             lsn = following
         return 0
 
