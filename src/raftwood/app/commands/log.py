@@ -1,6 +1,7 @@
 """`raftwood log`: make, write, read and truncate the log service's shards."""
 
 import os
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -16,7 +17,7 @@ from raftwood.app.commands.log_target import (
     shard_of,
     wait_for_leader,
 )
-from raftwood.app.output import write_json, write_record, write_rows
+from raftwood.app.output import write_json, write_records, write_rows
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
@@ -242,14 +243,17 @@ class _Printer:
         return self._count == 0 or (self._size is not None and self._size <= 0)
 
     def write(self, records: list[Record]) -> None:
+        write_records(map(_shown, self._within_limits(records)), _RECORD, self._output)
+
+    def _within_limits(self, records: list[Record]) -> Iterator[Record]:
         for record in records:
             if self.is_done:
                 return
-            write_record(_shown(record), _RECORD, self._output)
             if self._count is not None:
                 self._count -= 1
             if self._size is not None:
                 self._size -= len(record.payload)
+            yield record
 
 
 def _shown(record: Record) -> dict[str, Any]:
