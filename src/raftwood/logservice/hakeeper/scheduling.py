@@ -35,7 +35,14 @@ def orders_for(state: State, *, to_store: int = 0, to_service: str = "") -> Orde
         for order in state.orders.values()
         if order.to_store == to_store and order.to_service == to_service
     ]
-    return Orders(state.term, state.tick, tuple(found[:ANSWER_ORDERS_MAX]))
+    answered = tuple(found[:ANSWER_ORDERS_MAX])
+    for order in answered:
+        shard = state.shards.get(order.shard)
+        if order.kind is not OrderKind.BOOTSTRAP_SHARD or shard is None:
+            continue
+        if to_store not in shard.told:
+            shard.told.append(to_store)
+    return Orders(state.term, state.tick, answered)
 
 
 def expire(state: State) -> None:

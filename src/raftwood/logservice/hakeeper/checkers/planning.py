@@ -154,6 +154,15 @@ class Planning:
             self.is_serving(shard, store) and lag is not None and lag <= self.settings.lag_entries
         )
 
+    def has_failed(self, shard: int, store: int) -> bool:
+        """Whether a replica was to be started there lately, and was not."""
+        return any(
+            failure.kind is OrderKind.START_REPLICA
+            and failure.shard == shard
+            and failure.target == f"store {store}"
+            for failure in self.state.failures
+        )
+
     def places(self) -> list[int]:
         """Stores that may get replicas, in order."""
         return [
