@@ -3,7 +3,7 @@
 import msgspec
 
 from raftwood.logservice.hakeeper import rules
-from raftwood.logservice.hakeeper.checkers.planner import plan
+from raftwood.logservice.hakeeper.checkers import planner
 from raftwood.logservice.hakeeper.commands import (
     Command,
     HearService,
@@ -120,7 +120,7 @@ class Keeper:
             self.store(store, *replicas)
 
     def plan(self) -> list[Order]:
-        return plan(self.state, self.settings)
+        return planner.plan(self.state, self.settings)
 
     def phase(self) -> Phase:
         return self.state.phase
