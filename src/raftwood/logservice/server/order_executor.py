@@ -117,15 +117,8 @@ class OrderExecutor:
 
 def _check_zombie(order: Order, status: GroupStatus) -> None:
     """HAKeeper may not have heard yet of a change that made this replica a member."""
-    if (
-        order.epoch
-        and status.epoch >= order.epoch
-        and status.store
-        in (
-            *status.voters,
-            *status.learners,
-        )
-    ):
+    is_member = status.store in (*status.voters, *status.learners)
+    if is_member and status.epoch >= order.epoch:
         raise Conflict(f"store {status.store} is a member of shard {order.shard} by now")
 
 
