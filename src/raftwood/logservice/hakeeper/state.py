@@ -79,6 +79,8 @@ class ShardState(msgspec.Struct, array_like=True):
     move: Move | None = None
     conflicts: dict[int, str] = {}
     """Stores that contradict the configuration at the same epoch, and what they say."""
+    told: list[int] = []
+    """Awaited founders that an answer has told to begin, so that they may have."""
 
 
 class ServiceState(msgspec.Struct, array_like=True):
@@ -156,6 +158,8 @@ def decode_state(data: bytes) -> State:
         state = _decoder.decode(data[head:])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise StoreDamaged(_DAMAGED) from error
-    if any(each.log_shard not in state.shards for each in state.tn_shards.values()):
+    if any(each.log_shard not in state.shards for each in state.tn_shards.values()) or any(
+        number != order.id for number, order in state.orders.items()
+    ):
         raise StoreDamaged(_DAMAGED)
     return state

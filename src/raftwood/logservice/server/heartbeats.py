@@ -107,4 +107,5 @@ class Heartbeats:
             },
             problem=status.problem,
             retained_bytes=storage.retained_bytes if storage else 0,
+            is_joint=status.is_joint,
         )

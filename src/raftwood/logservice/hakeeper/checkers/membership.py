@@ -162,11 +162,15 @@ class _Change:
         if not places:
             return False
         remaining = [store for store in shard.voters if store != removed]
-        place(
-            planning,
-            number,
-            min(places, key=lambda store: placement_key(planning, store, remaining)),
+        # Where a start failed before, it is tried again only if there is no other place.
+        best = min(
+            places,
+            key=lambda store: (
+                planning.has_failed(number, store),
+                *placement_key(planning, store, remaining),
+            ),
         )
+        place(planning, number, best)
         return True
 
     def _give_up_lost(self) -> None:

@@ -10,6 +10,9 @@ from raftwood.logservice.hakeeper.orders import Order
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import Phase, State
 
+BATCH_MAX = 1000
+"""Orders of one plan; what is left out is planned at the next tick."""
+
 
 def plan(state: State, settings: HaKeeperSettings) -> list[Order]:
     """The orders that are missing, to be proposed as a `Schedule` in the leader's term."""
@@ -22,4 +25,4 @@ def plan(state: State, settings: HaKeeperSettings) -> list[Order]:
         plan_zombies(planning)
         plan_services(planning)
         plan_balance(planning)
-    return planning.orders
+    return planning.orders[:BATCH_MAX]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
+from raftwood.logservice.hakeeper.orders import EPOCH_OF_REMOVED, Order, OrderKind
 from raftwood.logservice.hakeeper.reporting import PLACING, is_member
 from raftwood.logservice.hakeeper.reports import ReplicaReport
 from raftwood.logservice.hakeeper.scheduling import MEMBERSHIP
@@ -53,7 +53,7 @@ class Planning:
             to_store,
             to_service,
             shard,
-            0 if known is None else known.epoch,
+            EPOCH_OF_REMOVED if known is None else known.epoch,
             members or {},
             store,
             self.address(store),
@@ -152,6 +152,15 @@ class Planning:
         lag = self.state.shards[shard].lagging.get(store)
         return (
             self.is_serving(shard, store) and lag is not None and lag <= self.settings.lag_entries
+        )
+
+    def has_failed(self, shard: int, store: int) -> bool:
+        """Whether a replica was to be started there lately, and was not."""
+        return any(
+            failure.kind is OrderKind.START_REPLICA
+            and failure.shard == shard
+            and failure.target == f"store {store}"
+            for failure in self.state.failures
         )
 
     def places(self) -> list[int]:
