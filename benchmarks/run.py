@@ -22,6 +22,9 @@ import rich.status
 import rich.table
 
 from benchmarks import group_commit, rpc_echo
+from benchmarks.harness.report import Verdict, statements
+from benchmarks.logservice import compare as logservice
+from benchmarks.logservice import report as logservice_report
 from benchmarks.raft_cluster import compare as raft
 from benchmarks.raft_cluster import report as raft_report
 
@@ -54,12 +57,22 @@ def _rounds(benchmark: Any, quick: bool) -> Outcome:
 
 def _raft(quick: bool, progress: Callable[[str], None]) -> Outcome:
     results = raft.compare(pace=raft.QUICK if quick else None, progress=progress)
-    below = [
+    below = _below(raft_report.verdicts(results))
+    return Outcome(results, raft_report.tables(results), below, statements(results))
+
+
+def _logservice(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    results = logservice.compare(pace=logservice.QUICK if quick else None, progress=progress)
+    below = _below(logservice_report.verdicts(results))
+    return Outcome(results, logservice_report.tables(results), below, statements(results))
+
+
+def _below(verdicts: list[Verdict]) -> list[str]:
+    return [
         "{}: {}, to reach {}".format(*verdict.shown()[:3])
-        for verdict in raft_report.verdicts(results)
+        for verdict in verdicts
         if not verdict.is_reached
     ]
-    return Outcome(results, raft_report.tables(results), below, raft_report.statements(results))
 
 
 Part = Callable[[bool, Callable[[str], None]], Outcome]
@@ -67,6 +80,7 @@ PARTS: dict[str, Part] = {
     "group-commit": lambda quick, _progress: _rounds(group_commit, quick),
     "rpc-echo": lambda quick, _progress: _rounds(rpc_echo, quick),
     "raft": _raft,
+    "logservice": _logservice,
 }
 
 

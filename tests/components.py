@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 
-from tests import zookeeper_server
+from tests import maven, zookeeper_server
 
 
 class Missing(Exception):
@@ -48,7 +48,7 @@ def _why_no_zookeeper() -> str | None:
     """Asked once: an attempt to install it may take minutes."""
     try:
         zookeeper_server.install()
-    except zookeeper_server.NotInstalled as error:
+    except maven.NotInstalled as error:
         return str(error)
     return None
 

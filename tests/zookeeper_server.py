@@ -3,25 +3,21 @@
 python -m tests.zookeeper_server        # runs one until it is interrupted
 """
 
-import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests import maven
+
 VERSION = "3.9.4"
-CACHE = Path(__file__).parents[1] / ".cache" / "zookeeper"
-INSTALL_SECONDS_MAX = 240
 READY_SECONDS_MAX = 30
 PORTS_TRIED_MAX = 5
 # The server needs the last two to run, and leaves them for its distribution to provide.
@@ -30,55 +26,11 @@ LIBRARIES = (
     ("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),
     ("org.xerial.snappy", "snappy-java", "1.1.10.5"),
 )
-DEPENDENCIES = "".join(
-    f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-    f"<version>{version}</version></dependency>"
-    for group, artifact, version in LIBRARIES
-)
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>raftwood.tests</groupId><artifactId>zookeeper</artifactId><version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>{DEPENDENCIES}</dependencies>
-</project>
-"""
-
-
-class NotInstalled(Exception):
-    """The server cannot be had here; says why."""
 
 
 def install() -> Path:
     """The folder with the server's libraries, fetched on first use."""
-    jars = CACHE / f"{VERSION}-{zlib.crc32(POM.encode()):08x}"
-    if shutil.which("java") is None:
-        raise NotInstalled("there is no java")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may want it at once
-        if not jars.exists():
-            _fetch(jars)
-    return jars
-
-
-def _fetch(jars: Path) -> None:
-    if shutil.which("mvn") is None:
-        raise NotInstalled("there is no mvn to install it")
-    print(f"installing ZooKeeper {VERSION} with Maven …", file=sys.__stderr__, flush=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        (Path(folder) / "pom.xml").write_text(POM)
-        goal = ("dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars")
-        try:
-            subprocess.run(
-                ("mvn", "--batch-mode", "--quiet", *goal),
-                cwd=folder,
-                check=True,
-                capture_output=True,
-                timeout=INSTALL_SECONDS_MAX,
-            )
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            raise NotInstalled(f"Maven could not fetch it: {type(error).__name__}") from None
-        (Path(folder) / "jars").rename(jars)
+    return maven.install("zookeeper", *LIBRARIES)
 
 
 class ZooKeeperServer:

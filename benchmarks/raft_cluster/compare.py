@@ -1,26 +1,20 @@
 """The whole comparison: which systems there are, which cases they run, in which order."""
 
-import contextlib
 import importlib
 import importlib.util
 import pathlib
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
-from benchmarks.raft_cluster.cluster import ClusterFailed, check_disk
-from benchmarks.raft_cluster.dragonboat_system import DragonboatSystem
-from benchmarks.raft_cluster.etcd_system import EtcdSystem
-from benchmarks.raft_cluster.measure import (
-    Figures,
-    Idle,
-    measure_failover,
-    measure_idle,
-    measure_load,
-)
-from benchmarks.raft_cluster.peers import CACHE
-from benchmarks.raft_cluster.system import Load, NotAvailable, System
+from benchmarks.harness import comparison
+from benchmarks.harness.cluster import check_disk
+from benchmarks.harness.measure import measure_failover, measure_load
+from benchmarks.harness.system import Load, NotAvailable, System
+from benchmarks.peers.dragonboat_system import DragonboatSystem
+from benchmarks.peers.etcd_system import EtcdSystem
+from benchmarks.peers.programs import CACHE
+from benchmarks.raft_cluster.idle import Idle, measure_idle
 
 SYSTEMS = ("raftwood", "etcd", "dragonboat")
 OURS = "benchmarks.raft_cluster.raftwood_system"
@@ -57,19 +51,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 QUICK = Pace(warm_s=0.5, seconds=1.0, failovers=1, idle_s=1.0)
 
 
-class Results(msgspec.Struct, kw_only=True):
-    """All figures of one run, by system and then by the case's name."""
+class Results(comparison.Results, kw_only=True):
+    """Also of groups that have nothing to do."""
 
-    disk: str
-    systems: dict[str, str] = {}
-    """What each system is: its version and settings."""
-    missing: dict[str, str] = {}
-    """Why a system was not run."""
-    failed: list[str] = []
-    """What went wrong in a case of a system; the others went on."""
-    loads: dict[str, dict[str, Figures]] = {}
-    failovers_ms: dict[str, list[float]] = {}
-    idle: dict[str, Idle] = {}
+    idle: dict[str, Idle] = msgspec.field(default_factory=dict)
 
 
 def compare(
@@ -82,16 +67,8 @@ def compare(
     """Each case is run by one system after the other, as often as there are rounds."""
     pace = pace or Pace()
     results = Results(disk=check_disk(folder))
-    systems = []
-    for name in names:
-        progress(f"{name}: made ready")
-        try:
-            system = _system(name)
-            results.systems[name] = system.prepare()
-            systems.append(system)
-        except NotAvailable as problem:
-            results.missing[name] = str(problem)
-    run = _Run(systems, pace, folder, results, progress)
+    steps = comparison.Steps(results, progress)
+    run = _Run(steps.prepared(names, _system), pace, folder, results, steps)
     for case in CASES:
         run.case(case)
     run.failovers()
@@ -111,7 +88,7 @@ def _system(name: str) -> System:
 
 
 class _Run:
-    """The systems take turns; what fails is told and the run goes on."""
+    """The systems take turns."""
 
     def __init__(
         self,
@@ -119,33 +96,30 @@ class _Run:
         pace: Pace,
         folder: pathlib.Path,
         results: Results,
-        progress: Callable[[str], None],
+        steps: comparison.Steps,
     ) -> None:
         self._systems, self._pace, self._folder = systems, pace, folder
-        self._results, self._progress = results, progress
+        self._results, self._steps = results, steps
 
     def case(self, case: Case) -> None:
         load = self._load(case.in_flight, payload_bytes=case.payload_bytes)
-        taken: dict[str, list[Figures]] = {}
         for _ in range(self._pace.rounds):
             for system in self._with_groups(case.groups):
-                with self._step(f"{case.name}: {system.name}"):
+                with self._steps.step(f"{case.name}: {system.name}"):
                     figures = measure_load(system, self._folder, case.groups, load)
-                    taken.setdefault(system.name, []).append(figures)
-        for name, rows in taken.items():
-            self._results.loads.setdefault(name, {})[case.name] = _medians(rows)
+                    self._steps.loaded(system.name, case.name, figures)
 
     def failovers(self) -> None:
         load = self._load(FAILOVER_IN_FLIGHT, payload_bytes=100)
         for number in range(1, self._pace.failovers + 1):
             for system in self._systems:
-                with self._step(f"the leader's death, {number}: {system.name}"):
+                with self._steps.step(f"the leader's death, {number}: {system.name}"):
                     took_ms = measure_failover(system, self._folder, load)
-                    self._results.failovers_ms.setdefault(system.name, []).append(took_ms)
+                    self._steps.failed_over(system.name, took_ms)
 
     def idle(self) -> None:
         for system in self._with_groups(IDLE_GROUPS):
-            with self._step(f"{IDLE_GROUPS:,} idle groups: {system.name}"):
+            with self._steps.step(f"{IDLE_GROUPS:,} idle groups: {system.name}"):
                 idle = measure_idle(system, self._folder, IDLE_GROUPS, self._pace.idle_s)
                 self._results.idle[system.name] = idle
 
@@ -159,21 +133,3 @@ class _Run:
             warm_s=self._pace.warm_s,
             seconds=self._pace.seconds,
         )
-
-    @contextlib.contextmanager
-    def _step(self, name: str) -> Iterator[None]:
-        self._progress(name)
-        try:
-            yield
-        except (ClusterFailed, OSError) as problem:
-            self._results.failed.append(f"{name}: {problem}")
-            self._progress(f"failed: {problem}")
-
-
-def _medians(rows: list[Figures]) -> Figures:
-    return Figures(
-        **{
-            field: statistics.median(getattr(row, field) for row in rows)
-            for field in Figures.__struct_fields__
-        }
-    )

@@ -2,13 +2,12 @@
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import signal
 import time
-from typing import Any
 
+from benchmarks.harness.load import parser, say, say_result
 from benchmarks.raft_cluster.raftwood_node import CLIENT_NETWORK
 from raftwood.app.event_loop import run
 from raftwood.base.environment import Environment
@@ -18,10 +17,6 @@ from raftwood.raft.remote.client import AsyncRaftClient
 
 TIMEOUT_MS = 20_000
 PROBE_PAUSE_S = 0.005
-
-
-def say(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
 
 
 async def work(
@@ -96,36 +91,18 @@ async def load(environment: Environment, given: argparse.Namespace) -> None:
             cpu, began = time.process_time(), time.perf_counter()
             await asyncio.sleep(given.seconds)
             elapsed, cpu = time.perf_counter() - began, time.process_time() - cpu
-            ordered = sorted(latencies)
-            say(
-                "result",
-                count=len(ordered),
-                elapsed_s=elapsed,
-                p50_ms=ordered[len(ordered) // 2] * 1000,
-                p99_ms=ordered[int(len(ordered) * 0.99)] * 1000,
-                client_cpu_s=cpu,
-            )
+            say_result(latencies, elapsed_s=elapsed, cpu_s=cpu)
         for worker in workers:
             worker.cancel()
         await asyncio.wait(workers)
 
 
-def seconds(text: str) -> float:
-    return float(text.removesuffix("s"))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--addresses", required=True)
-    parser.add_argument("--groups", type=int, default=1)
-    parser.add_argument("--in-flight", type=int, required=True)
-    parser.add_argument("--bytes", type=int, required=True)
-    parser.add_argument("--warm", type=seconds, required=True)
-    parser.add_argument("--seconds", type=seconds, required=True)
-    parser.add_argument("--kill", type=int)
-    given = parser.parse_args()
+    flags = parser()
+    flags.add_argument("--addresses", required=True)
+    flags.add_argument("--groups", type=int, default=1)
     with real_environment() as environment:
-        run(load(environment, given))
+        run(load(environment, flags.parse_args()))
 
 
 if __name__ == "__main__":

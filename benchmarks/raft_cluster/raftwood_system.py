@@ -4,8 +4,8 @@ import asyncio
 import sys
 
 import raftwood
+from benchmarks.harness.system import NODES, Layout, Load
 from benchmarks.raft_cluster.raftwood_node import CLIENT_NETWORK, LEADERS
-from benchmarks.raft_cluster.system import NODES, Layout, Load
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.real_environment import real_environment
 from raftwood.net.stores import Stores

@@ -40,9 +40,9 @@ func put(client *clientv3.Client, key string, payload []byte) error {
 	return err
 }
 
-func connect(endpoint string) *clientv3.Client {
+func connect(endpoints ...string) *clientv3.Client {
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{endpoint},
+		Endpoints: endpoints,
 		Logger:    zap.NewNop(),
 	})
 	if err != nil {
@@ -55,13 +55,19 @@ func main() {
 	options := load.Flags()
 	nodes := flag.String("nodes", "", "host:port of each node, separated by commas")
 	leader := flag.Int("leader", 0, "which of the nodes leads")
+	oneClient := flag.Bool("one-client", false, "one client that knows all nodes, also for probes")
 	flag.Parse()
 	endpoints := strings.Split(*nodes, ",")
 	system := &etcd{}
-	for _, endpoint := range endpoints {
-		system.nodes = append(system.nodes, connect(endpoint))
+	if *oneClient {
+		all := connect(endpoints...)
+		system.leader, system.nodes = all, []*clientv3.Client{all, all, all}
+	} else {
+		for _, endpoint := range endpoints {
+			system.nodes = append(system.nodes, connect(endpoint))
+		}
+		system.leader = system.nodes[*leader]
 	}
-	system.leader = system.nodes[*leader]
 	for worker := range options.InFlight {
 		system.keys = append(system.keys, fmt.Sprintf("k%d", worker))
 	}

@@ -48,15 +48,18 @@ class Channel:
         backoff: Backoff | None = None,
         *,
         on_change: Callable[[bool], None] | None = None,
+        on_gone: Callable[[], None] | None = None,
     ) -> None:
         """`on_change` hears True of each connect and False of each loss, but not of `close`.
 
-        It must not raise: it is called from the task that reconnects.
+        `on_gone` hears, once after each loss, that nobody listens there any more: the process has
+        ended. Neither may raise: they are called from the task that reconnects.
         """
         self._connector = connector
         self._random = random_source
         self._backoff = backoff or Backoff()
         self._on_change = on_change
+        self._on_gone = on_gone
         self._connection: Connection | None = None
         self._draining: list[Connection] = []
         self._changed = asyncio.Event()
@@ -140,11 +143,16 @@ class Channel:
 
     async def _keep_connected(self) -> None:
         failures = 0
+        is_lost = False
         while True:
             try:
                 connection = await self._connector()
             except RaftwoodError as error:
                 self.last_error = error
+                is_gone = is_lost and isinstance(error.__cause__, ConnectionRefusedError)
+                if is_gone and self._on_gone is not None:
+                    is_lost = False
+                    self._on_gone()
             else:
                 began = asyncio.get_running_loop().time()
                 self.last_error = None
@@ -153,6 +161,7 @@ class Channel:
                 self._tell(is_connected=True)
                 await connection.wait_unusable()
                 self._drain(connection)
+                is_lost = True
                 self._tell(is_connected=False)
                 # A connection that stood for a while ends the count; one that is accepted and
                 # dropped at once must not be dialled in a tight loop.

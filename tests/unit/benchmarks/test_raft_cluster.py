@@ -1,58 +1,19 @@
 """The raft benchmark's harness, against a system of processes that only sleep and print."""
 
-import json
-import os
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from benchmarks.raft_cluster import cluster
-from benchmarks.raft_cluster.cluster import Cluster, ClusterFailed, check_disk
+from benchmarks.harness import cluster
+from benchmarks.harness.cluster import Cluster, ClusterFailed, check_disk
+from benchmarks.harness.measure import measure_failover, measure_load
+from benchmarks.harness.report import statements
+from benchmarks.harness.system import Load
 from benchmarks.raft_cluster.compare import CASES, MANY, MOST, Results
-from benchmarks.raft_cluster.measure import Figures, Idle, measure_failover, measure_load
-from benchmarks.raft_cluster.report import statements, tables, verdicts
-from benchmarks.raft_cluster.system import NODES, Layout, Load
+from benchmarks.raft_cluster.idle import Idle
+from benchmarks.raft_cluster.report import tables, verdicts
+from tests.unit.benchmarks.sleepers import RESULT, WARM, Sleepers, figures_of
 
 LOAD = Load(in_flight=4, payload_bytes=1000, warm_s=0.0, seconds=0.0)
-WARM = {"event": "warm"}
-RESULT = {
-    "event": "result",
-    "count": 200,
-    "elapsed_s": 2.0,
-    "p50_ms": 1.0,
-    "p99_ms": 3.0,
-    "client_cpu_s": 0.01,
-}
-
-
-class Sleepers:
-    """Node 1 leads; a load prints the given lines."""
-
-    name = "sleepers"
-    groups_max = 1
-
-    def __init__(
-        self, *lines: Mapping[str, object], node: str = "import time; time.sleep(60)"
-    ) -> None:
-        self.lines, self.node = lines, node
-        self.loads: list[Load] = []
-
-    def prepare(self) -> str:
-        return "processes that sleep"
-
-    def node_command(self, layout: Layout, node: int) -> list[str]:
-        assert os.path.isdir(layout.node_folder(node))
-        return [sys.executable, "-c", self.node]
-
-    def leaders(self, layout: Layout) -> list[int | None]:
-        return [1] * layout.groups
-
-    def load_command(self, layout: Layout, load: Load, leader: int) -> list[str]:
-        assert (leader, len(layout.client_ports)) == (1, NODES)
-        self.loads.append(load)
-        text = "\n".join(json.dumps(line) for line in self.lines)
-        return [sys.executable, "-c", f"print({text!r})"]
 
 
 @pytest.fixture(autouse=True)
@@ -106,24 +67,12 @@ def test_a_disk_in_memory_is_refused() -> None:
         check_disk(Path("/dev/shm"))
 
 
-def _figures(rate: float, p99_ms: float = 1.0) -> Figures:
-    return Figures(
-        appends_per_second=rate,
-        megabytes_per_second=rate,
-        p50_ms=1.0,
-        p99_ms=p99_ms,
-        leader_cpu_us=1.0,
-        follower_cpu_us=1.0,
-        client_cpu_us=1.0,
-    )
-
-
 def test_goals_are_judged_as_multiples_of_the_peer() -> None:
     results = Results(disk="a disk")
     results.loads = {
-        "raftwood": {case.name: _figures(300, p99_ms=4.0) for case in CASES},
-        "etcd": {MANY.name: _figures(100, p99_ms=5.0)},
-        "dragonboat": {MOST.name: _figures(1000)},
+        "raftwood": {case.name: figures_of(300, p99_ms=4.0) for case in CASES},
+        "etcd": {MANY.name: figures_of(100, p99_ms=5.0)},
+        "dragonboat": {MOST.name: figures_of(1000)},
     }
     results.idle = {
         "raftwood": Idle(cpu_percent=2.0, kilobytes_per_group=30.0, restart_to_all_leaders_s=1.0)
@@ -143,7 +92,7 @@ def test_goals_are_judged_as_multiples_of_the_peer() -> None:
 
 def test_peers_alone_make_a_report_without_goals() -> None:
     results = Results(disk="a disk", missing={"raftwood": "not built"})
-    results.loads = {"etcd": {MANY.name: _figures(100)}}
+    results.loads = {"etcd": {MANY.name: figures_of(100)}}
     assert verdicts(results) == []
     assert len(tables(results)) == 2
     assert "- raftwood: not available: not built" in statements(results)

@@ -19,7 +19,7 @@ from raftwood.net.stores import Stores
 
 ATTEMPT_MS: Final = 2_000
 """After so long without an answer another store is asked."""
-PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.005, 0.25
+PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.005, 0.1
 MISSING_MAX: Final = 20
 """So often a shard may be unknown, as one is that was just made, before the caller is told."""
 
@@ -97,7 +97,10 @@ class ShardLink:
         """An attempt failed: whom to ask next."""
         if isinstance(error, NotLeader):
             is_known = error.leader in self.stores.known()
-            self.stores.heard_of_leader(self.shard, error.leader, asked=asked)
+            # One that just died leads on in the memory of the others, for a moment.
+            is_there = is_known and self.stores.channel(error.leader).is_connected
+            leader = error.leader if is_there else 0
+            self.stores.heard_of_leader(self.shard, leader, asked=asked)
             if not is_known:
                 self._locate(asked)
         elif not isinstance(error, Overloaded):

@@ -43,9 +43,13 @@ class HearService(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class Schedule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
-    """What the leader of a term planned; one of an older term than seen before is ignored."""
+    """What the leader of a term planned; one of an older term than seen before is ignored.
+
+    So is one that was planned at another tick: who lived then may be gone.
+    """
 
     term: int
+    tick: int
     orders: tuple[Order, ...]
 
 
@@ -153,7 +157,7 @@ class Scheduled(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
     taken: int
     is_outdated: bool = False
-    """The batch was of an older term, and ignored."""
+    """The batch was of an older term or another tick, and ignored."""
 
 
 class InitialCluster(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -238,7 +242,7 @@ def check_command(command: Command) -> None:
             _check_text(nonce)
         case AllocateIds(count):
             _check_range("count", count, least=1, most=IDS_MAX)
-        case Schedule(term, orders):
+        case Schedule(term, _, orders):
             _check_range("term", term, least=0, most=_NUMBER_MAX)
             if len(orders) > ORDERS_MAX:
                 raise TooLarge(f"a batch has {ORDERS_MAX} orders at the most: split it")

@@ -1,8 +1,9 @@
 """What HAKeeper wants done: orders, which a heartbeat's answer brings to a store or a service.
 
 An order is given with each answer until it is acknowledged or its time is over, so it is carried
-out at least once: doing it twice does no harm. A change of members names the epoch that it was
-decided at, and is refused at any other.
+out at least once: doing it twice does no harm. A store carries out only what its newest answer
+brings: what it has not begun when it sends the next heartbeat is dropped. A change of members names
+the epoch that it was decided at, and is refused at any other.
 """
 
 from enum import StrEnum
@@ -20,7 +21,8 @@ class OrderKind(StrEnum):
     STOP_REPLICA = "stop-replica"
     """To a store: stop the replica; its data stays."""
     KILL_ZOMBIE = "kill-zombie"
-    """To a store: remove a replica, and its data, that its shard has removed or that is deleted."""
+    """To a store: remove a replica, and its data, that its shard has removed or that is deleted;
+    refused by a replica that is a member by its own word, at `epoch` or above."""
     ADD_LEARNER = "add-learner"
     """To the leader: let `store` at `address` take part without a vote."""
     ADD_VOTER = "add-voter"

@@ -206,6 +206,8 @@ def _forget_store(state: State, store: int) -> None:
                 "replaced"
             )
     del state.stores[store]
+    for shard in state.shards.values():
+        shard.conflicts.pop(store, None)
     state.members.pop(store, None)
     for order in [each for each in state.orders.values() if store in (each.to_store, each.store)]:
         del state.orders[order.id]

@@ -8,7 +8,7 @@ import msgspec
 
 from raftwood.logservice.hakeeper.commands import ORDERS_MAX, TICKS_MAX, Schedule, Scheduled
 from raftwood.logservice.hakeeper.orders import Order, OrderKind, Orders
-from raftwood.logservice.hakeeper.reporting import note_failure
+from raftwood.logservice.hakeeper.reporting import PLACING, drop_order, note_failure
 from raftwood.logservice.hakeeper.state import FailedOrder, Move, Phase, State
 
 MEMBERSHIP = (OrderKind.ADD_LEARNER, OrderKind.ADD_VOTER, OrderKind.REMOVE_MEMBER)
@@ -17,7 +17,7 @@ ANSWER_ORDERS_MAX = 1000
 
 def schedule(state: State, batch: Schedule) -> Scheduled:
     """Take a batch of orders into the queue."""
-    if batch.term < state.term:
+    if batch.term < state.term or batch.tick != state.tick:
         return Scheduled(0, is_outdated=True)
     state.term = batch.term
     taken = sum(_take(state, order) for order in batch.orders)
@@ -41,7 +41,7 @@ def orders_for(state: State, *, to_store: int = 0, to_service: str = "") -> Orde
 def expire(state: State) -> None:
     """Drop the orders whose time is over; what is still needed is planned anew."""
     for order in [each for each in state.orders.values() if each.expires_tick <= state.tick]:
-        del state.orders[order.id]
+        drop_order(state, order)
         if order.to_store and order.to_store not in state.stores:
             continue  # A founder that is still to come: it is told again.
         target = order.to_service or f"store {order.to_store}"
@@ -57,8 +57,9 @@ def settle_moves(state: State) -> None:
         if move is None:
             continue
         is_under_way = (
-            move.target in shard.voters
-            or move.target in shard.learners
+            move.target in shard.learners
+            # A lone voter leaves after the new one has its vote; else the target replaced another.
+            or (move.target in shard.voters and len(shard.voters) > shard.replicas)
             or any(
                 order.shard == number and order.store == move.target
                 for order in state.orders.values()
@@ -83,7 +84,19 @@ def _take(state: State, order: Order) -> bool:
     queued = msgspec.structs.replace(prepared, id=state.next_order, expires_tick=expires)
     state.orders[queued.id] = queued
     state.next_order += 1
+    _remark(state, queued)
     return True
+
+
+def _remark(state: State, order: Order) -> None:
+    if order.kind in PLACING:
+        target = state.stores.get(order.store or order.to_store)
+        if target is not None:
+            target.strange_since.pop(order.shard, None)
+    elif order.kind is OrderKind.KILL_ZOMBIE:
+        condemned = state.stores[order.to_store].condemned
+        if order.shard not in condemned:
+            condemned.append(order.shard)
 
 
 def _is_same(order: Order, other: Order) -> bool:
@@ -93,13 +106,15 @@ def _is_same(order: Order, other: Order) -> bool:
         other.to_service,
     ):
         return False
-    return (order.shard, order.store, order.tn_shard) == (other.shard, other.store, other.tn_shard)
+    if order.tn_shard or other.tn_shard:
+        return order.tn_shard == other.tn_shard
+    return (order.shard, order.store) == (other.shard, other.store)
 
 
 def _fits(state: State, order: Order) -> bool:
     shard = state.shards.get(order.shard)
-    if order.kind is OrderKind.KILL_ZOMBIE and shard is None:
-        return order.shard in state.removed_shards
+    if order.kind is OrderKind.KILL_ZOMBIE:
+        return _is_stranger(state, order)
     if shard is None:
         return False
     if order.kind is OrderKind.BOOTSTRAP_SHARD:
@@ -108,8 +123,18 @@ def _fits(state: State, order: Order) -> bool:
             shard.voters = tuple(shard.founders)
             shard.awaited = list(shard.founders)
         return order.members == shard.founders and order.to_store in shard.awaited
+    if order.kind in PLACING and _is_condemned(state, order):
+        return False
+    if order.kind is OrderKind.START_REPLICA and shard.is_joint:
+        return False  # It may still be a member of the configuration that is left.
+    if order.kind is OrderKind.TRANSFER_LEADER:
+        return order.to_store == shard.leader
     if order.kind in MEMBERSHIP:
+        if order.to_store != shard.leader:
+            return False
         if order.epoch != shard.epoch or shard.is_joint:
+            return False
+        if order.kind is OrderKind.ADD_VOTER and order.store in shard.lost:
             return False
         # One change at a time: the next is decided by what came of this one.
         if any(each.shard == order.shard and each.kind in MEMBERSHIP for each in _orders(state)):
@@ -117,6 +142,20 @@ def _fits(state: State, order: Order) -> bool:
         if order.kind is OrderKind.ADD_LEARNER and order.removed:
             shard.move = Move(order.removed, order.store)
     return True
+
+
+def _is_condemned(state: State, order: Order) -> bool:
+    store = state.stores.get(order.store or order.to_store)
+    return store is None or order.shard in store.condemned
+
+
+def _is_stranger(state: State, order: Order) -> bool:
+    shard, store = state.shards.get(order.shard), state.stores.get(order.to_store)
+    if store is None or order.shard not in store.replicas:
+        return False
+    if shard is None:
+        return order.shard in state.removed_shards
+    return order.shard in store.strange_since and order.epoch == shard.epoch
 
 
 def _orders(state: State) -> list[Order]:

@@ -49,7 +49,7 @@ class HaKeeperSettings(Section, frozen=True):
     zombie_ticks: Annotated[
         int,
         Meta(ge=2, description="A replica is no member for so long before it is removed."),
-    ] = 40
+    ] = 120
     leaderless_ticks: Annotated[
         int, Meta(ge=2, description="An alarm is raised for a shard without leader for so long.")
     ] = 20
@@ -65,3 +65,8 @@ class HaKeeperSettings(Section, frozen=True):
     moves_every_ticks: Annotated[
         int, Meta(ge=1, description="One move for the sake of balance within so many ticks.")
     ] = 10
+
+    def __post_init__(self) -> None:
+        if self.zombie_ticks < self.store_down_ticks:
+            # Within that time a leader that still lives has told of whoever it has added.
+            raise ValueError("zombie_ticks is below store_down_ticks; make it as large at least")

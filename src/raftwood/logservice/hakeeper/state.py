@@ -40,7 +40,9 @@ class StoreState(msgspec.Struct, array_like=True):
     disk_free_bytes: int = 0
     is_draining: bool = False
     strange_since: dict[int, int] = {}
-    """Shards that it has a replica of without being a member, and since which tick."""
+    """Shards that it has a replica of without being a member, or about to be, and since when."""
+    condemned: list[int] = []
+    """Shards whose replica it was told to remove; it gets no other before it has done so."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
@@ -75,8 +77,8 @@ class ShardState(msgspec.Struct, array_like=True):
     """When a leader last reported itself."""
     lagging: dict[int, int] = {}
     move: Move | None = None
-    conflict: str = ""
-    """Reports that contradict the configuration at the same epoch."""
+    conflicts: dict[int, str] = {}
+    """Stores that contradict the configuration at the same epoch, and what they say."""
 
 
 class ServiceState(msgspec.Struct, array_like=True):

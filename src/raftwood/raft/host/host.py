@@ -94,6 +94,7 @@ class Host(HostViews):
             own=self.id,
             introduce=lambda: self._introduction(epoch),
             on_unreachable=self._on_store_unreachable,
+            on_gone=lambda peer: self._incoming.replace_leader(peer),  # noqa: PLW0108 (made below)
         )
         self._outbox = Outbox(self._peers.send, commit_delay_s=settings.tick_ms / 1000)
         self._snapshotting = Snapshotting(store.log, snapshot_files, self._peers)

@@ -33,6 +33,7 @@ from raftwood.raft.host.protocol import (
 )
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.sleeping import Sleep, fall_asleep, wake_without_leader
+from raftwood.raft.host.succession import stand_soon
 from raftwood.raft.host.turns import Turns
 from raftwood.raft.host.wire import decode_frame
 
@@ -216,7 +217,7 @@ class Incoming:
 
         A voter would ask soon, but a learner or one under repair would not.
         """
-        self.wake_groups_of(store)
+        self.replace_leader(store)
         for replica in self._replicas.values():
             is_led_here = replica.is_asleep and replica.is_leader
             if is_led_here and store in members_of(replica.configuration):
@@ -244,3 +245,10 @@ class Incoming:
         for replica in self._replicas.values():
             if replica.is_asleep and replica.leader == store:
                 wake_without_leader(replica)
+
+    def replace_leader(self, store: int) -> None:
+        """A store's process is gone for certain: nobody need wait for its silence."""
+        for replica in self._replicas.values():
+            if replica.is_serving and replica.leader == store:
+                stand_soon(replica, store)
+                self._turns.mark(replica)

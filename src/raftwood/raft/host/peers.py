@@ -44,12 +44,14 @@ class Peers:
         own: int,
         introduce: Callable[[], bytes],
         on_unreachable: Callable[[int], None],
+        on_gone: Callable[[int], None],
     ) -> None:
         self._environment = environment
         self._network = network
         self._own = own
         self._introduce = introduce
         self._on_unreachable = on_unreachable
+        self._on_gone = on_gone
         self._peers: dict[int, Peer] = {}
         self._closing: list[Channel] = []
 
@@ -81,7 +83,13 @@ class Peers:
             else:
                 self._on_unreachable(store)
 
-        channel = Channel(dial, self._environment.random, _BACKOFF, on_change=on_change)
+        channel = Channel(
+            dial,
+            self._environment.random,
+            _BACKOFF,
+            on_change=on_change,
+            on_gone=lambda: self._on_gone(store),
+        )
         peer = self._peers[store] = Peer(address, channel)
         if known is not None:
             peer.epoch, peer.voice = known.epoch, known.voice

@@ -30,6 +30,7 @@ def _is_well(planning: Planning, number: int) -> bool:
         len(shard.voters) == shard.replicas
         and len(shard.learners) == shard.learners_wanted
         and shard.move is None
+        and not shard.is_joint
         and planning.leader(number) != 0
         and all(planning.is_serving(number, store) for store in members)
         and not any(planning.is_draining(store) for store in members)
@@ -90,7 +91,8 @@ def _level_leaders(planning: Planning) -> None:
                 break
             for number, shard in planning.state.shards.items():
                 if (
-                    planning.leader(number) == source
+                    number != HAKEEPER_SHARD
+                    and planning.leader(number) == source
                     and target in shard.voters
                     and planning.is_caught_up(number, target)
                 ):

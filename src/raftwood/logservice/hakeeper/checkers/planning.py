@@ -3,13 +3,11 @@
 from collections.abc import Iterable
 
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from raftwood.logservice.hakeeper.reporting import is_member
+from raftwood.logservice.hakeeper.reporting import PLACING, is_member
 from raftwood.logservice.hakeeper.reports import ReplicaReport
 from raftwood.logservice.hakeeper.scheduling import MEMBERSHIP
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import ShardState, State
-
-_PLACING = (OrderKind.START_REPLICA, OrderKind.ADD_LEARNER, OrderKind.ADD_VOTER)
 
 
 def majority(voters: Iterable[int]) -> int:
@@ -104,8 +102,7 @@ class Planning:
     def is_placed(self, shard: int, store: int) -> bool:
         """Whether a store is about to get, or to become, a replica of a shard."""
         return any(
-            store in (order.store, order.to_store if order.store == 0 else 0)
-            for order in self.under_way(shard, *_PLACING)
+            (order.store or order.to_store) == store for order in self.under_way(shard, *PLACING)
         )
 
     def report(self, shard: int, store: int) -> ReplicaReport | None:

@@ -2,6 +2,7 @@
 
 from raftwood.logservice.hakeeper.checkers.planning import Planning
 from raftwood.logservice.hakeeper.orders import OrderKind
+from raftwood.logservice.hakeeper.reporting import owns_of_others
 from raftwood.logservice.hakeeper.reports import ServiceKind
 from raftwood.logservice.hakeeper.state import ServiceState, TnShardState
 
@@ -40,13 +41,12 @@ def _has(service: ServiceState, number: int, shard: TnShardState) -> bool:
 
 
 def _take_away(planning: Planning, name: str, service: ServiceState) -> None:
+    if owns_of_others(planning.state, name):
+        _tell(planning, OrderKind.SHUTDOWN_SERVICE, name, 0)
+        return
     for report in service.replicas:
-        shard = planning.state.tn_shards.get(report.tn_shard)
-        if shard is None:
+        if report.tn_shard not in planning.state.tn_shards:
             _tell(planning, OrderKind.REMOVE_TN_SHARD, name, report.tn_shard)
-        elif shard.owner and shard.owner != name:
-            _tell(planning, OrderKind.SHUTDOWN_SERVICE, name, 0)
-            return
 
 
 def _tell(planning: Planning, kind: OrderKind, service: str, tn_shard: int) -> None:

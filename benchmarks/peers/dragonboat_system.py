@@ -3,8 +3,8 @@
 import socket
 import struct
 
-from benchmarks.raft_cluster import peers
-from benchmarks.raft_cluster.system import Layout, Load
+from benchmarks.harness.system import Layout, Load
+from benchmarks.peers import programs
 
 REQUEST = struct.Struct("<IQI")
 LENGTH = struct.Struct("<I")
@@ -22,8 +22,8 @@ class DragonboatSystem:
         self._program = ""
 
     def prepare(self) -> str:
-        self._program = peers.go_program("dragonboat")
-        version = peers.go_module_version("github.com/lni/dragonboat/v4")
+        self._program = programs.go_program("dragonboat")
+        version = programs.go_module_version("github.com/lni/dragonboat/v4")
         return (
             f"dragonboat {version}, fsync on, log database Tan for one group and Pebble, its "
             "default, for many, RTTMillisecond 100, heartbeat 100 ms, election 1 s, as many "

@@ -1,25 +1,21 @@
-"""One measurement each: a load, a leader's death, and groups that have nothing to do."""
+"""One measurement each: a load, and a leader's death."""
 
 import contextlib
 import json
 import pathlib
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from benchmarks.raft_cluster.cluster import Cluster, ClusterFailed
-from benchmarks.raft_cluster.system import NODES, Load, System
+from benchmarks.harness.cluster import Cluster, ClusterFailed
+from benchmarks.harness.system import NODES, Load, System
 
 LOAD_EXTRA_S = 60.0
 """How much longer than asked a load may take before it is given up."""
 ATTEMPTS = 2
-SETTLE_S = 3.0
-FEW_GROUPS = 2
-"""What memory is compared with; more than one, since a system may treat a single one apart."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,14 +33,6 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     client_cpu_us: float
 
 
-class Idle(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the worst of the three nodes."""
-
-    cpu_percent: float
-    kilobytes_per_group: float
-    restart_to_all_leaders_s: float
-
-
 def measure_load(system: System, folder: pathlib.Path, groups: int, load: Load) -> Figures:
     """A fresh cluster under load; another one if that fails or its leader changes meanwhile."""
     for attempt in range(1, ATTEMPTS + 1):
@@ -59,47 +47,32 @@ def measure_load(system: System, folder: pathlib.Path, groups: int, load: Load) 
 def _measure_once(system: System, folder: pathlib.Path, groups: int, load: Load) -> Figures:
     with Cluster(system, folder=folder, groups=groups) as cluster:
         cluster.settle()
-        leader = cluster.leader()
-        with _running(cluster, load, leader) as lines:
-            _expect(next(lines), "warm")
-            before = cluster.cpu_s()
-            result = _expect(next(lines), "result")
-            spent = [b - a for a, b in zip(before, cluster.cpu_s(), strict=True)]
-        # The leaders of many groups are spread, and one that moves changes little.
-        if groups == 1 and cluster.leader() != leader:
-            raise ClusterFailed(f"{system.name}: the leader has changed under load")
-        return _figures(result, spent, leader, load)
+        return measure_on(cluster, load)
+
+
+def measure_on(cluster: Cluster, load: Load) -> Figures:
+    """A load on a cluster that runs and may have had others before."""
+    leader = cluster.leader()
+    with _running(cluster, load, leader) as lines:
+        _expect(next(lines), "warm")
+        before = cluster.cpu_s()
+        result = _expect(next(lines), "result")
+        spent = [b - a for a, b in zip(before, cluster.cpu_s(), strict=True)]
+    # The leaders of many groups are spread, and one that moves changes little.
+    if cluster.layout.groups == 1 and cluster.leader() != leader:
+        raise ClusterFailed(f"{cluster.system.name}: the leader has changed under load")
+    return _figures(result, spent, leader, load)
 
 
 def measure_failover(system: System, folder: pathlib.Path, load: Load) -> float:
     """Milliseconds from the leader's death under load to the first acked write sent after it."""
     with Cluster(system, folder=folder) as cluster:
+        cluster.settle()
         leader = cluster.leader()
         killing = msgspec.structs.replace(load, kill=cluster.process_id(leader))
         with _running(cluster, killing, leader) as lines:
             _expect(next(lines), "warm")
             return float(_expect(next(lines), "failover")["first_ack_ms"])
-
-
-def measure_idle(system: System, folder: pathlib.Path, groups: int, seconds: float) -> Idle:
-    with Cluster(system, folder=folder, groups=FEW_GROUPS) as cluster:
-        time.sleep(SETTLE_S)
-        few = cluster.resident_bytes()
-    with Cluster(system, folder=folder, groups=groups) as cluster:
-        time.sleep(SETTLE_S)
-        before, began = cluster.cpu_s(), time.monotonic()
-        time.sleep(seconds)
-        elapsed = time.monotonic() - began
-        spent = [b - a for a, b in zip(before, cluster.cpu_s(), strict=True)]
-        many = cluster.resident_bytes()
-        cluster.stop()
-        restart_s = cluster.start()
-    grown = max(b - a for a, b in zip(few, many, strict=True))
-    return Idle(
-        cpu_percent=max(spent) / elapsed * 100,
-        kilobytes_per_group=grown / (groups - FEW_GROUPS) / 1000,
-        restart_to_all_leaders_s=restart_s,
-    )
 
 
 def _figures(result: dict[str, Any], spent: list[float], leader: int, load: Load) -> Figures:

@@ -4,8 +4,10 @@ import http.client
 import json
 from typing import Any
 
-from benchmarks.raft_cluster import peers
-from benchmarks.raft_cluster.system import NODES, Layout, Load
+import msgspec
+
+from benchmarks.harness.system import NODES, Layout, Load
+from benchmarks.peers import programs
 
 QUOTA_BYTES = 8 << 30
 """Above the default of 2 GB, which a few runs with 64 kB values would reach; no effect on speed."""
@@ -15,14 +17,18 @@ ASK_TIMEOUT_S = 2.0
 class EtcdSystem:
     name = "etcd"
     groups_max = 1
+    has_batches = False
+    warm_up_s = 3.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_one_client: bool = False) -> None:
+        """With one client the leader's death is as a user sees it, whose client knows all nodes."""
+        self._has_one_client = has_one_client
         self._program = self._load_program = ""
 
     def prepare(self) -> str:
-        self._program, package = peers.etcd()
-        self._load_program = peers.go_program("etcd_load")
-        client = peers.go_module_version("go.etcd.io/etcd/client/v3")
+        self._program, package = programs.etcd()
+        self._load_program = programs.go_program("etcd_load")
+        client = programs.go_module_version("go.etcd.io/etcd/client/v3")
         return (
             f"etcd-server {package} of Debian, fsync on, heartbeat 100 ms and election 1 s (its "
             f"defaults); puts through client/v3 {client}, one connection to the leader"
@@ -55,7 +61,10 @@ class EtcdSystem:
 
     def load_command(self, layout: Layout, load: Load, leader: int) -> list[str]:
         nodes = ",".join(layout.client_addresses())
-        return [self._load_program, f"--nodes={nodes}", f"--leader={leader}", *load.flags()]
+        # One connection for all clients: 64 of them make etcd slower.
+        shared = msgspec.structs.replace(load, clients=1)
+        command = [self._load_program, f"--nodes={nodes}", f"--leader={leader}", *shared.flags()]
+        return [*command, "--one-client"] if self._has_one_client and load.kill else command
 
 
 def _status(port: int) -> dict[str, Any]:

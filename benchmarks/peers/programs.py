@@ -9,7 +9,7 @@ import pathlib
 import shutil
 import subprocess
 
-from benchmarks.raft_cluster.system import NotAvailable
+from benchmarks.harness.system import NotAvailable
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 CACHE = REPOSITORY / ".cache" / "bench"

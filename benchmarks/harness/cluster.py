@@ -13,7 +13,7 @@ from typing import IO, Self
 
 import psutil
 
-from benchmarks.raft_cluster.system import NODES, Layout, System
+from benchmarks.harness.system import NODES, Layout, System
 
 IN_MEMORY = {"tmpfs", "ramfs"}
 LEADERS_TIMEOUT_S = 60.0
@@ -83,7 +83,7 @@ class Cluster:
         began = time.monotonic()
         for node in range(NODES):
             os.makedirs(self.layout.node_folder(node), exist_ok=True)
-            log = open(self._log(node), "ab")  # noqa: SIM115
+            log = open(self.layout.node_log(node), "ab")  # noqa: SIM115
             self._logs.append(log)
             command = self.system.node_command(self.layout, node)
             self._processes.append(
@@ -150,11 +150,12 @@ class Cluster:
             f"{LEADERS_TIMEOUT_S:.0f} s: {self._end(0)}"
         )
 
-    def _log(self, node: int) -> str:
-        return f"{self.layout.folder}/node-{node}.log"
-
     def _end(self, node: int) -> str:
-        return pathlib.Path(self._log(node)).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        return (
+            pathlib.Path(self.layout.node_log(node))
+            .read_bytes()[-LOG_TAIL_BYTES:]
+            .decode(errors="replace")
+        )
 
     def _clear(self) -> None:
         self.stop()

@@ -13,7 +13,7 @@ keeps its appends in flight, kills the process with SIGKILL when warm, then star
 5 ms at one node after the other; the first acked of those counts.
 """
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -35,6 +35,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def node_folder(self, node: int) -> str:
         return f"{self.folder}/node-{node}"
 
+    def node_log(self, node: int) -> str:
+        """What the node prints."""
+        return f"{self.folder}/node-{node}.log"
+
     def client_addresses(self) -> list[str]:
         return [f"127.0.0.1:{port}" for port in self.client_ports]
 
@@ -46,9 +50,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Keep so many appends of so many bytes in flight for so long."""
 
     in_flight: int
+    """Of all clients together."""
     payload_bytes: int
     warm_s: float
     seconds: float
+    clients: int = 1
+    shards: int = 1
+    """Appends go to the first so many groups of the cluster in turn."""
+    is_batched: bool = False
+    """Records go as fast as the client takes them, which batches them; `in_flight` bounds them."""
     kill: int | None = None
     """The process to kill when warm, instead of measuring the load."""
 
@@ -56,6 +66,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         """The flags that each of our load programs understands."""
         flags = [f"--in-flight={self.in_flight}", f"--bytes={self.payload_bytes}"]
         flags += [f"--warm={self.warm_s}s", f"--seconds={self.seconds}s"]
+        flags += [f"--clients={self.clients}"] if self.clients > 1 else []
+        flags += [f"--shards={self.shards}"] if self.shards > 1 else []
+        flags += ["--batched"] if self.is_batched else []
         return flags if self.kill is None else [*flags, f"--kill={self.kill}"]
 
 
@@ -79,7 +92,13 @@ class System(Protocol):
         """The command of one node; its folder exists. It runs until it is killed."""
 
     def leaders(self, layout: Layout) -> list[int | None]:
-        """For each group, the node that leads it; raises OSError while nodes are not up yet."""
+        """For each group, the node that leads it; raises OSError while nodes are not up yet.
+
+        If clients make a system's groups, this makes them first.
+        """
 
     def load_command(self, layout: Layout, load: Load, leader: int) -> list[str]:
         """The command of a load; `leader` is the node that leads the first group."""
+
+
+SomeSystem = TypeVar("SomeSystem", bound=System)

@@ -1,0 +1,1 @@
+"""What the benchmarks of clusters share: three processes of a system, and a load on them."""

@@ -1,0 +1,1 @@
+"""Logservice on three nodes against etcd and Kafka; see __main__ for its command."""

@@ -1,0 +1,40 @@
+"""HAKeeper under seeded faults keeps its promises; planted bugs are found."""
+
+import pytest
+
+from tests.simulation.hakeeper_model import run
+from tests.simulation.hakeeper_model.groups import Violation
+from tests.simulation.hakeeper_model.mutants import MUTANTS
+
+EVENTS = 10_000
+SEEDS = 60
+
+
+@pytest.mark.parametrize("first", range(0, 80, 20))
+def test_faults_break_no_promise(first: int) -> None:
+    reports = [run(seed, EVENTS) for seed in range(first, first + 20)]
+    assert sum(report.events for report in reports) >= 20 * EVENTS
+    # A run in which nothing is ordered would keep all promises.
+    assert all(report.orders > 3 for report in reports)
+    assert sum(report.orders for report in reports) > 2_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 2000, 50))
+def test_ten_million_events_break_no_promise(first: int) -> None:
+    for seed in range(first, first + 50):
+        run(seed, EVENTS)
+
+
+def test_a_seed_repeats_its_run() -> None:
+    assert run(5, 5_000) == run(5, 5_000)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    for seed in range(SEEDS):
+        try:
+            MUTANTS[name].run(seed, 4_000)
+        except Violation:
+            return
+    pytest.fail(f"{name}: not caught within {SEEDS} runs")
