@@ -3,7 +3,7 @@
 import functools
 import json
 import re
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -52,7 +52,7 @@ def logservice_metrics() -> frozenset[str]:
     return frozenset(name.removeprefix(PREFIX) for name in names)
 
 
-def series_of(names: Set[str]) -> set[str]:
+def series_of(names: AbstractSet[str]) -> set[str]:
     """As Prometheus has them: a histogram is three."""
     suffixed = {f"{name}_{suffix}" for name in HISTOGRAMS for suffix in ("bucket", "sum", "count")}
     return {PREFIX + name for name in (names - HISTOGRAMS) | suffixed}
