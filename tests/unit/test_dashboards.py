@@ -11,11 +11,13 @@ from unittest.mock import Mock
 import pytest
 
 from raftwood.base.metrics import PREFIX, Metrics
+from raftwood.logservice.server.storage_metrics import ALARM_KINDS
 from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.repair import Repairs
 from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
 
 DASHBOARDS = sorted((Path(__file__).parents[2] / "dashboards").glob("*.json"))
+ALERTS = Path(__file__).parents[2] / "dashboards" / "logservice-alerts.yml"
 HISTOGRAMS = {"logservice_append_seconds", "logservice_read_seconds"}
 _NO_NAMES = re.compile(
     r'\{[^}]*\}|\[[^\]]*\]|"[^"]*"|\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)'
@@ -104,6 +106,33 @@ def test_every_metric_of_the_logservice_and_of_raft_is_shown() -> None:
         for name in names_in(expression)
     }
     assert {PREFIX + name for name in logservice_metrics() | raft_metrics()} - shown == set()
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    # The first line is a comment, which JSON has not.
+    rules: list[dict[str, Any]] = json.loads(ALERTS.read_text().partition("\n")[2])["groups"][0][
+        "rules"
+    ]
+    return rules
+
+
+def test_every_alert_names_metrics_that_there_are_and_says_what_to_do() -> None:
+    known = series_of(logservice_metrics() | raft_metrics())
+    rules = alert_rules()
+    assert len({rule["alert"] for rule in rules}) == len(rules) > 0
+    for rule in rules:
+        names = names_in(rule["expr"])
+        assert names, rule
+        assert names <= known, f"{rule['alert']} names {sorted(names - known)}"
+        assert re.fullmatch(r"\d+m", rule["for"])
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"].endswith(".")
+
+
+def test_there_is_an_alert_for_each_kind_of_alarm_of_a_store() -> None:
+    asked = " ".join(rule["expr"] for rule in alert_rules())
+    assert [kind for kind in ALARM_KINDS if f'kind="{kind}"' not in asked] == []
 
 
 @on_every_dashboard
