@@ -200,6 +200,12 @@ def encode_records(
     )
 
 
+def count_records(payload: Payload) -> int:
+    """How many there are in what `encode_records` made."""
+    count: int = _READ.unpack_from(payload)[1]
+    return count
+
+
 def decode_records(payload: Payload) -> tuple[list[Record], int]:
     """Records, and where to read next."""
     try:

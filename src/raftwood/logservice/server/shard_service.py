@@ -29,6 +29,7 @@ from raftwood.logservice.wire import (
     ShardInfo,
     ShardRequest,
     UpdateRequest,
+    count_records,
     decode_append,
     decode_read_request,
     encode_append,
@@ -160,7 +161,8 @@ class ShardService:
             if not request.forward:
                 raise await self._refusal(request.shard, error) from error
             return await self._read_elsewhere(call, request)
-        self._metrics.read(request.shard, len(answer), self._loop.time() - began)
+        elapsed_s = self._loop.time() - began
+        self._metrics.read(request.shard, count_records(answer), len(answer), elapsed_s)
         return answer
 
     async def _read_elsewhere(self, call: Call, request: ReadRequest) -> bytes:

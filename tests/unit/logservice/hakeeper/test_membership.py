@@ -172,6 +172,21 @@ def test_a_draining_store_hands_its_leaders_over_and_is_replaced(leader: int) ->
     assert (promote.kind, promote.store, promote.removed) == (OrderKind.ADD_VOTER, 4, 3)
 
 
+def test_neither_vote_nor_lead_goes_to_a_store_that_is_silent() -> None:
+    keeper = Keeper()
+    keeper.running(4)
+    keeper.silence(3, known=4)
+    told = report(1, (1, 2, 3), leader=1, epoch=7, learners=(4,))
+    for store in (1, 2, 4):
+        keeper.store(store, report(0, (1, 2, 3), leader=1), told)
+    assert [order.kind for order in of_shard(keeper)] == [OrderKind.ADD_VOTER]
+    for _ in range(7):
+        keeper.tick()
+        for store in (1, 2):
+            keeper.store(store, report(0, (1, 2, 3), leader=1), told)
+    assert of_shard(keeper) == []
+
+
 def test_a_lone_voter_that_leaves_is_joined_first() -> None:
     keeper = Keeper()
     keeper.begin(3, replicas=1)

@@ -9,6 +9,8 @@ from raftwood.logservice.hakeeper.scheduling import MEMBERSHIP
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import ShardState, State
 
+HEARTBEATS_MISSED = 3
+
 
 def majority(voters: Iterable[int]) -> int:
     return len(list(voters)) // 2 + 1
@@ -109,6 +111,11 @@ class Planning:
         known = self.state.stores.get(store)
         return None if known is None else known.replicas.get(shard)
 
+    def is_silent(self, store: int) -> bool:
+        """Whether a store has missed so many heartbeats that it may well be dead."""
+        silent_ticks = self.state.tick - self.state.stores[store].heard_tick
+        return silent_ticks * self.settings.tick_ms > HEARTBEATS_MISSED * self.settings.heartbeat_ms
+
     def is_serving(self, shard: int, store: int) -> bool:
         """Whether a member takes part, as far as one can tell."""
         report = self.report(shard, store)
@@ -150,9 +157,8 @@ class Planning:
     def is_caught_up(self, shard: int, store: int) -> bool:
         """Whether a member serves and is close behind the leader, by the leader's word."""
         lag = self.state.shards[shard].lagging.get(store)
-        return (
-            self.is_serving(shard, store) and lag is not None and lag <= self.settings.lag_entries
-        )
+        is_there = self.is_serving(shard, store) and not self.is_silent(store)
+        return is_there and lag is not None and lag <= self.settings.lag_entries
 
     def has_failed(self, shard: int, store: int) -> bool:
         """Whether a replica was to be started there lately, and was not."""
