@@ -45,7 +45,7 @@ FAST: Mapping[str, Any] = {
     "hakeeper.tick_ms": 100,
     "hakeeper.heartbeat_ms": 200,
     "hakeeper.store_down_ticks": 30,
-    "hakeeper.zombie_ticks": 10,
+    "hakeeper.zombie_ticks": 30,
     "hakeeper.bootstrap_grace_ticks": 15,
 }
 """Ticks are short, segments and snapshots small, so that all happens within seconds."""
