@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from raftwood.disk.real_environment import real_environment
 from tests.cluster.logservice.load import Load
 from tests.cluster.logservice.processes import LogProcesses, log_stores
 from tests.cluster.raft.proxy import Proxies
@@ -76,14 +75,11 @@ def test_no_answer_was_wrong_after_faults_of_all_kinds(tmp_path: Path) -> None:
     print(f"seed {seed}")
 
     async def body() -> None:
-        with real_environment() as environment:
-            async with LogProcesses(environment, tmp_path) as stores:
-                async with Proxies(dict(stores.members)) as proxies:
-                    stores.members = dict(proxies.addresses)
-                    await stores.start()
-                    await stores.runs()
-                    await suffer(stores, Faults(stores, proxies, seed))
-                    await stores.stop()
+        async with log_stores(tmp_path) as stores, Proxies(dict(stores.members)) as proxies:
+            stores.members = dict(proxies.addresses)
+            await stores.start()
+            await stores.runs()
+            await suffer(stores, Faults(stores, proxies, seed))
 
     run(body())
 
