@@ -1,8 +1,9 @@
 """What HAKeeper is told, asked and keeps: whatever it is, there is an answer or a clear error."""
 
 from raftwood.base.errors import InvalidInput, StoreDamaged, UnsupportedVersion
-from raftwood.logservice.hakeeper import commands, queries
-from raftwood.logservice.hakeeper.checkers import find_alarms, plan
+from raftwood.logservice.hakeeper import commands, views
+from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
+from raftwood.logservice.hakeeper.checkers.planner import plan
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
 from raftwood.logservice.hakeeper.reports import (
     FinishedOrder,
@@ -93,15 +94,15 @@ def command_seeds() -> list[bytes]:
         commands.RemoveService("tn-1"),
         commands.RemoveTnShard(3),
     ]
-    asked: list[queries.Query] = [
-        queries.DescribeCluster(),
-        queries.FindShard(1),
-        queries.FindShard(name="log-1"),
-        queries.ListAddresses(),
+    asked: list[views.Query] = [
+        views.DescribeCluster(),
+        views.FindShard(1),
+        views.FindShard(name="log-1"),
+        views.ListAddresses(),
     ]
     return [
         *(commands.encode_command(command) for command in (*_told(), *more)),
-        *(queries.encode_query(query) for query in asked),
+        *(views.encode_query(query) for query in asked),
     ]
 
 

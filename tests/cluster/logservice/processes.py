@@ -19,8 +19,8 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.hakeeper.queries import ClusterView, ShardView
 from raftwood.logservice.hakeeper.state import Phase
+from raftwood.logservice.hakeeper.views import ClusterView, ShardView
 from raftwood.net.stores import Stores
 from tests.cluster.raft.cluster import LOCAL, free_ports
 from tests.cluster.store_process import StoreProcess

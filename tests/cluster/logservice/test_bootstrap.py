@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from raftwood.logservice.hakeeper.checkers import AlarmKind
-from raftwood.logservice.hakeeper.queries import ClusterView
+from raftwood.logservice.hakeeper.alarm import AlarmKind
 from raftwood.logservice.hakeeper.state import Phase
+from raftwood.logservice.hakeeper.views import ClusterView
 from tests.cluster.logservice.processes import log_stores, shard_of
 from tests.running import run
 

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from raftwood.logservice.hakeeper.commands import DrainStore
-from raftwood.logservice.hakeeper.queries import ClusterView, StoreView
+from raftwood.logservice.hakeeper.views import ClusterView, StoreView
 from tests.cluster.logservice.load import Load
 from tests.cluster.logservice.processes import (
     LogProcesses,

@@ -8,13 +8,7 @@ from unittest import mock
 import msgspec
 
 from raftwood.logservice.hakeeper import reporting, rules, scheduling
-from raftwood.logservice.hakeeper.checkers import (
-    balance,
-    bootstrap,
-    membership,
-    planner,
-    zombies,
-)
+from raftwood.logservice.hakeeper.checkers import balance, bootstrap, membership, planner, zombies
 from raftwood.logservice.hakeeper.checkers.planning import Planning
 from raftwood.logservice.hakeeper.commands import Schedule, Scheduled
 from raftwood.logservice.hakeeper.orders import Order, OrderKind

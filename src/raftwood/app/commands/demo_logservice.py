@@ -19,7 +19,7 @@ from raftwood.app.demo.story import Step
 from raftwood.app.event_loop import run
 from raftwood.app.output import Format, write_line
 from raftwood.base.errors import InvalidInput
-from raftwood.logservice.hakeeper.queries import ClusterView
+from raftwood.logservice.hakeeper.views import ClusterView
 
 
 def logservice(

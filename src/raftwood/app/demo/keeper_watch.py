@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from raftwood.base.errors import DeadlineExceeded, RaftwoodError
 from raftwood.logservice.client.keeper_client import KeeperClient
-from raftwood.logservice.hakeeper.queries import ClusterView, ShardView
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
+from raftwood.logservice.hakeeper.views import ClusterView, ShardView
 
 _LOOK_S = 0.05
 CAUGHT_UP_ENTRIES = HaKeeperSettings().lag_entries

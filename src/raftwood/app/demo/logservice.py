@@ -25,8 +25,8 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated
-from raftwood.logservice.hakeeper.queries import ClusterView
 from raftwood.logservice.hakeeper.state import Phase
+from raftwood.logservice.hakeeper.views import ClusterView
 from raftwood.logservice.wire import ShardInfo
 from raftwood.net.stores import Stores
 

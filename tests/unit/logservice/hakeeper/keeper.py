@@ -2,7 +2,8 @@
 
 import msgspec
 
-from raftwood.logservice.hakeeper import checkers, rules
+from raftwood.logservice.hakeeper import rules
+from raftwood.logservice.hakeeper.checkers import planner
 from raftwood.logservice.hakeeper.commands import (
     Command,
     HearService,
@@ -119,7 +120,7 @@ class Keeper:
             self.store(store, *replicas)
 
     def plan(self) -> list[Order]:
-        return checkers.plan(self.state, self.settings)
+        return planner.plan(self.state, self.settings)
 
     def phase(self) -> Phase:
         return self.state.phase

@@ -1,6 +1,7 @@
 """Where shards begin, and what the cluster is until they have."""
 
-from raftwood.logservice.hakeeper.checkers import AlarmKind, find_alarms
+from raftwood.logservice.hakeeper.alarm import AlarmKind
+from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.commands import AddShard
 from raftwood.logservice.hakeeper.orders import OrderKind
 from raftwood.logservice.hakeeper.reports import FinishedOrder

@@ -2,7 +2,8 @@
 
 import pytest
 
-from raftwood.logservice.hakeeper.checkers import AlarmKind, find_alarms
+from raftwood.logservice.hakeeper.alarm import AlarmKind
+from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.commands import AddShard, Done, DrainStore
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
 from tests.unit.logservice.hakeeper.keeper import Keeper, report

@@ -6,8 +6,8 @@ from contextlib import aclosing
 import pytest
 
 from raftwood.base.errors import InvalidInput, NotFound, StoreDamaged
-from raftwood.logservice.hakeeper import queries
-from raftwood.logservice.hakeeper.checkers import AlarmKind
+from raftwood.logservice.hakeeper import views
+from raftwood.logservice.hakeeper.alarm import AlarmKind
 from raftwood.logservice.hakeeper.commands import DrainStore, Scheduled, decode_result
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import Phase, encode_state
@@ -28,8 +28,8 @@ def machine_of(keeper: Keeper) -> HaKeeperStateMachine:
     return machine
 
 
-def lookup(machine: HaKeeperStateMachine, query: queries.Query) -> bytes:
-    return machine.lookup(queries.encode_query(query))
+def lookup(machine: HaKeeperStateMachine, query: views.Query) -> bytes:
+    return machine.lookup(views.encode_query(query))
 
 
 async def recovered(data: Sequence[bytes], *, stops: bool) -> HaKeeperStateMachine:
@@ -77,7 +77,7 @@ def test_the_whole_cluster_is_described() -> None:
     keeper.tell(DrainStore(4, is_draining=True))
     keeper.store(2, alarms=("its disk is nearly full",))
     machine = machine_of(keeper)
-    view = queries.decode_answer(lookup(machine, queries.DescribeCluster()), queries.ClusterView)
+    view = views.decode_answer(lookup(machine, views.DescribeCluster()), views.ClusterView)
     assert view.phase is Phase.RUNNING
     assert [store.store for store in view.stores] == [1, 2, 3, 4]
     assert [store.is_draining for store in view.stores] == [False, False, False, True]
@@ -93,34 +93,30 @@ def test_a_shard_is_found_by_number_and_by_name() -> None:
     keeper = Keeper()
     keeper.running()
     machine = machine_of(keeper)
-    by_number = queries.decode_answer(lookup(machine, queries.FindShard(1)), queries.ShardView)
-    by_name = queries.decode_answer(
-        lookup(machine, queries.FindShard(name="log-1")), queries.ShardView
-    )
+    by_number = views.decode_answer(lookup(machine, views.FindShard(1)), views.ShardView)
+    by_name = views.decode_answer(lookup(machine, views.FindShard(name="log-1")), views.ShardView)
     assert by_number == by_name
     assert by_number.addresses == {1: "s1:1", 2: "s2:1", 3: "s3:1"}
     assert (by_number.leader, by_number.voters) == (1, (1, 2, 3))
-    for query in (queries.FindShard(9), queries.FindShard(name="nothing")):
+    for query in (views.FindShard(9), views.FindShard(name="nothing")):
         with pytest.raises(NotFound):
-            queries.decode_answer(lookup(machine, query), queries.ShardView)
+            views.decode_answer(lookup(machine, query), views.ShardView)
 
 
 def test_addresses_are_those_reported_or_named() -> None:
     keeper = Keeper()
     keeper.begin()
     keeper.store(7)
-    found = queries.decode_answer(
-        lookup(machine_of(keeper), queries.ListAddresses()), queries.Addresses
-    )
+    found = views.decode_answer(lookup(machine_of(keeper), views.ListAddresses()), views.Addresses)
     assert found.stores == {1: "s1:1", 2: "s2:1", 3: "s3:1", 7: "s7:1"}
 
 
 def test_what_is_no_question_is_answered_with_an_error() -> None:
     machine = HaKeeperStateMachine()
     with pytest.raises(InvalidInput, match="not a question"):
-        queries.decode_answer(machine.lookup(b"\xc1"), queries.ClusterView)
+        views.decode_answer(machine.lookup(b"\xc1"), views.ClusterView)
     with pytest.raises(Exception, match="another question"):
-        queries.decode_answer(lookup(machine, queries.ListAddresses()), queries.ClusterView)
+        views.decode_answer(lookup(machine, views.ListAddresses()), views.ClusterView)
 
 
 def test_a_snapshot_brings_the_state_back() -> None:
