@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 from raftwood.base.errors import (
     DeadlineExceeded,
+    DiskFull,
     NotFound,
     NotLeader,
     Overloaded,
@@ -103,7 +104,7 @@ class ShardLink:
             self.stores.heard_of_leader(self.shard, leader, asked=asked)
             if not is_known:
                 self._locate(asked)
-        elif not isinstance(error, Overloaded):
+        elif not isinstance(error, Overloaded | DiskFull):
             self.stores.try_another(self.shard, asked=asked)
 
     def _locate(self, asked: int) -> None:
