@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.logservice.client.log_client import AsyncLogClient
@@ -95,7 +95,7 @@ class Load:
             first = await self._read(name, log, first, wait_ms=_WAIT_MS)
             await self._read(name, log, random.randint(1, first), bytes_max=_LOOK_BYTES)
 
-    async def _read(self, name: str, log: AsyncLogClient, first: int, **options: int) -> int:
+    async def _read(self, name: str, log: AsyncLogClient, first: int, **options: Any) -> int:
         event = self.notebook.history.call(name, "read", first, key=LOG)
         try:
             records, next_lsn = await log.read(first, **options)

@@ -10,7 +10,7 @@ import pytest
 
 from raftwood.base.errors import DiskFull
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.hakeeper.queries import ClusterView
+from raftwood.logservice.hakeeper.views import ClusterView
 from tests.cluster.logservice.load import Load, read_all
 from tests.cluster.logservice.processes import WAIT_S_MAX, LogProcesses, log_stores
 from tests.cluster.small_disk import fill, in_small_disk, seen_inside

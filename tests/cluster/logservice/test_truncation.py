@@ -62,7 +62,9 @@ def test_reading_goes_on_behind_the_truncated_lsn_after_all_were_killed(tmp_path
                 await shrinks_below(node, whole_bytes[store] - (2 << 20))
             lsn = await client.append(b"it goes on")
             found = await read_all(client, 201)
-            assert [(record.lsn, record.payload) for record in found] == [(lsn, b"it goes on")]
+            assert [(record.lsn, bytes(record.payload)) for record in found] == [
+                (lsn, b"it goes on")
+            ]
 
     run(body())
 

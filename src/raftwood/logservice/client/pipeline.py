@@ -82,6 +82,7 @@ class Pipeline:
         self._recovery: asyncio.Task[None] | None = None
         self._is_scheduled = False
         self._is_closed = False
+        self._reason: RaftwoodError | None = None
         self._refusal: DiskFull | Overloaded | None = None
         """What the shard said it lacks since it last took something."""
         self.retries = 0
@@ -220,6 +221,7 @@ class Pipeline:
             return
         self._attempt += 1
         self.retries += 1
+        self._reason = error
         if isinstance(error, DiskFull | Overloaded):
             self._refusal = error
         # Alone: with others under way, the shard may just have seen them in another order.
@@ -284,7 +286,7 @@ class Pipeline:
 
     def _why(self) -> RaftwoodError:
         """Why time ran out: a store that says what it lacks tells more than silence."""
-        return self._refusal or self._link.silence()
+        return self._refusal or self._link.silence(self._reason)
 
     def _give_up(self, error: RaftwoodError) -> None:
         """All that waits ends, and the client goes on as a producer that nobody knows yet."""
