@@ -45,6 +45,7 @@ def hear_store(state: State, heartbeat: StoreHeartbeat) -> None:
         heartbeat.disk_bytes,
         heartbeat.disk_free_bytes,
         before is not None and before.is_draining,
+        is_short=heartbeat.is_short,
     )
     state.stores[number] = store
     for each, known in state.shards.items():

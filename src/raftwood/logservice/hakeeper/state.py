@@ -43,6 +43,8 @@ class StoreState(msgspec.Struct, array_like=True):
     """Shards that it has a replica of without being a member, or about to be, and since when."""
     condemned: list[int] = []
     """Shards whose replica it was told to remove; it gets no other before it has done so."""
+    is_short: bool = False
+    """It takes no more appends, for its disk is nearly full."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):

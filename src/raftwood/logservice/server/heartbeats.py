@@ -88,6 +88,7 @@ class Heartbeats:
             alarms=tuple(self._alarms()),
             disk_bytes=self._disk.disk_bytes,
             disk_free_bytes=self._disk.free_bytes,
+            is_short=self._disk.is_short,
         )
 
     def _report(self, status: GroupStatus) -> ReplicaReport:

@@ -95,6 +95,9 @@ class ShardService:
                 call.fail(error or Unavailable("the append was dropped"))
 
         try:
+            # Of another store's disk that one knows better.
+            if self._host.is_leading(shard):
+                self._check_room()
             self._host.propose_batch(shard, entries, done)
         except (NotLeader, NotFound) as error:
             is_forwarded = bool(flags & FORWARD)
@@ -112,7 +115,6 @@ class ShardService:
                 f"{self._settings.record_bytes_max}: split it, or raise "
                 "logservice.record_bytes_max on all stores"
             )
-        self._check_room()
 
     async def _append_elsewhere(
         self, call: Call, shard: int, entries: list[bytes], error: RaftwoodError, forward: bool

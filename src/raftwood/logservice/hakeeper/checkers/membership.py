@@ -190,7 +190,7 @@ class _Change:
 
 
 def is_free(planning: Planning, number: int, store: int) -> bool:
-    """Whether a store may get a replica: no member, and without remains of an earlier one."""
+    """Whether a store may get a replica: no member, with room, no remains of an earlier."""
     shard = planning.state.shards[number]
     report = planning.report(number, store)
     return (
@@ -198,6 +198,7 @@ def is_free(planning: Planning, number: int, store: int) -> bool:
         and store not in shard.learners
         and (report is None or not report.voters)
         and not _is_being_killed(planning, number, store)
+        and planning.has_room(store)
     )
 
 

@@ -4,6 +4,7 @@ from raftwood.logservice.hakeeper.checkers.balance import plan_balance
 from raftwood.logservice.hakeeper.checkers.bootstrap import plan_bootstrap
 from raftwood.logservice.hakeeper.checkers.membership import plan_members
 from raftwood.logservice.hakeeper.checkers.planning import Planning
+from raftwood.logservice.hakeeper.checkers.room import plan_room
 from raftwood.logservice.hakeeper.checkers.services import plan_services
 from raftwood.logservice.hakeeper.checkers.zombies import plan_zombies
 from raftwood.logservice.hakeeper.orders import Order
@@ -22,6 +23,7 @@ def plan(state: State, settings: HaKeeperSettings) -> list[Order]:
     plan_bootstrap(planning)
     if state.phase in (Phase.RUNNING, Phase.BOOTSTRAP_FAILED):
         plan_members(planning)
+        plan_room(planning)
         plan_zombies(planning)
         plan_services(planning)
         plan_balance(planning)

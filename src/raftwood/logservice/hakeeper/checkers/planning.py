@@ -140,6 +140,11 @@ class Planning:
         known = self.state.stores.get(store)
         return known is not None and known.is_draining
 
+    def has_room(self, store: int) -> bool:
+        """Whether a store takes appends, as far as is known."""
+        known = self.state.stores.get(store)
+        return known is not None and not known.is_short
+
     def leader(self, shard: int) -> int:
         """The store that leads and can be told what to do; 0 for none."""
         known = self.state.shards[shard]
