@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from raftwood.logservice.log_rules import LeaseChange
+from raftwood.logservice.records import Record, RecordKind
 from raftwood.simulation import Event, History, Violation, check_log
 
 LOG = "log"
@@ -115,6 +117,16 @@ class Notebook:
                 raise PromiseBroken(f"timestamps given twice: {one} and {other}")
             if other.returned < one.called:
                 raise PromiseBroken(f"timestamps out of order: {one} and {other}")
+
+
+def check_leases(records: Sequence[Record], history: Sequence[LeaseChange]) -> None:
+    """Who reads sees records of the holder alone, and nothing of the holder was refused."""
+    for record in records:
+        holder = max((each.holder for each in history if each.lsn < record.lsn), default=0)
+        if record.kind is RecordKind.USER and holder not in (0, record.holder):
+            raise PromiseBroken(f"{record} was written without the lease, which {holder} had")
+        if record.kind is RecordKind.LEASE_REJECTED and holder in (0, record.holder):
+            raise PromiseBroken(f"{record} was refused, although {holder} had the lease")
 
 
 def _described(violation: Violation) -> str:
