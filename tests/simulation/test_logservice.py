@@ -37,7 +37,7 @@ def test_a_calm_run_answers_all_and_elects_once() -> None:
 
 @pytest.mark.parametrize("seed", [1, 7, 11, 14])
 def test_an_append_that_may_be_written_is_never_called_refused(seed: int) -> None:
-    """With little time and little room for proposals, the last word was a refusal, not the first."""
+    """With little time and room the last word is a refusal, when the first may have been heard."""
     run_logs(seed, Plan(faults_s=6.0, timeout_ms=500))
 
 

@@ -197,9 +197,7 @@ def cuts_to_the_applied_index() -> Iterator[None]:
 
 @contextmanager
 def ignores_the_required_lsn() -> Iterator[None]:
-    with mock.patch.object(
-        LogState, "first_lsn", property(lambda state: state.truncated + 1)
-    ):
+    with mock.patch.object(LogState, "first_lsn", property(lambda state: state.truncated + 1)):
         yield
 
 

@@ -6,6 +6,7 @@ order of one client's calls, truncation, required LSNs and timestamps.
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -112,7 +113,7 @@ class Notebook:
     def _check_stamps(self) -> None:
         """Nobody gets another's, and later calls get later ones."""
         ordered = sorted(self.stamps, key=lambda each: each.first)
-        for one, other in zip(ordered, ordered[1:], strict=False):
+        for one, other in pairwise(ordered):
             if other.first < one.end:
                 raise PromiseBroken(f"timestamps given twice: {one} and {other}")
             if other.returned < one.called:

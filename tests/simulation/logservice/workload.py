@@ -124,9 +124,7 @@ class Actor:
         return True
 
 
-def read_output(
-    records: Sequence[Record], next_lsn: int, is_complete: bool
-) -> dict[str, object]:
+def read_output(records: Sequence[Record], next_lsn: int, is_complete: bool) -> dict[str, object]:
     """A read as the checkers take it."""
     return {
         "records": [[each.lsn, text_of(each)] for each in records],
