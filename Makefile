@@ -7,8 +7,8 @@ SEEDS ?= next:200
 
 .PHONY: run test check lint bench soak install format clean
 
-run: install ## The main job: a cluster of three stores under fire, with a report
-	$(BIN)/raftwood demo cluster
+run: install ## The main job: the log service on three stores under fire, with a report
+	$(BIN)/raftwood demo logservice
 
 test: install ## Everything that CI runs: lint, then all tests
 	$(MAKE) --no-print-directory lint

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from tests.fuzz_targets import (
     configuration,
     frames,
+    hakeeper,
     log_shards,
     meta_commands,
     meta_snapshots,
@@ -22,6 +23,8 @@ TARGETS: dict[str, Target] = {
     "configuration": (configuration.target, configuration.seeds()),
     "errors": (frames.error_target, frames.error_seeds()),
     "frames": (frames.target, frames.seeds()),
+    "hakeeper commands": (hakeeper.command_target, hakeeper.command_seeds()),
+    "hakeeper snapshots": (hakeeper.snapshot_target, hakeeper.snapshot_seeds()),
     "hello": (frames.hello_target, frames.hello_seeds()),
     "log flushes": (segments.flush_target, segments.flush_seeds()),
     "log records": (segments.record_target, segments.record_seeds()),

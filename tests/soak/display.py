@@ -20,6 +20,7 @@ LONG_RUN: dict[str, float] = {
     "raft hosts: simulated hours": 100,
     "raft hosts: seeds run twice, hash equal": 300,
     "raft: sans-io events": 1_000_000_000,
+    "hakeeper: sans-io events": 1_000_000_000,
     "crash images: log": 100_000,
     "crash images: folder": 100_000,
     "crash images: snapshots": 100_000,

@@ -1,4 +1,4 @@
-"""What one seed does, by kind: a simulation of the toy or of raft hosts, raft events, images, fuzz.
+"""What one seed does, by kind: a simulation of the toy or of raft hosts, events, images, fuzz.
 
 The amounts per seed are balanced so that about 24,000 seeds reach every long figure.
 """
@@ -9,6 +9,7 @@ import msgspec
 
 from raftwood.simulation import fuzz
 from tests.fuzz_targets import TARGETS
+from tests.simulation.hakeeper_model.world import run as run_hakeeper
 from tests.simulation.raft_hosts.cluster import choose_cluster, run_hosts
 from tests.simulation.raft_model.world import run as run_raft
 from tests.simulation.snapshot_images import SnapshotImages
@@ -20,6 +21,7 @@ TWICE_EVERY = 10
 IMAGES = 50
 FUZZ_INPUTS = 6_000
 RAFT_EVENTS = 40_000
+HAKEEPER_EVENTS = 40_000
 HOSTS_FAULTS_S = 120.0
 
 Counts = dict[str, float]
@@ -98,10 +100,15 @@ def _raft(seed: int) -> Counts:
     return {"raft: sans-io events": run_raft(seed, RAFT_EVENTS).events}
 
 
+def _hakeeper(seed: int) -> Counts:
+    return {"hakeeper: sans-io events": run_hakeeper(seed, HAKEEPER_EVENTS).events}
+
+
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
     "hosts": _hosts,
     "raft": _raft,
+    "hakeeper": _hakeeper,
     "images": _images,
     "fuzz": _fuzz,
 }

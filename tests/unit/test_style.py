@@ -73,6 +73,8 @@ ALLOWED_IN_SIMULATION = {
     ("disk/real_environment.py", "random"): _REAL,
     ("disk/real_environment.py", "time"): _REAL,
     ("disk/thread_files.py", "threading"): _REAL,
+    ("logservice/client/sync_client.py", "concurrent"): "for programs that are all threads",
+    ("logservice/client/sync_client.py", "threading"): "for programs that are all threads",
     ("metastore/zookeeper_connection.py", "asyncio.to_thread"): "for a library that is all threads",
 }
 

@@ -81,6 +81,13 @@ def listen_address(settings: Settings) -> str:
     return settings.node.listen or members.get(settings.node.store_id) or LISTEN_DEFAULT
 
 
+def advertised_address(settings: Settings) -> str:
+    """Where others reach this store: it may listen on all addresses, or behind another one."""
+    members = settings.cluster.addresses()
+    named = settings.node.advertise or members.get(settings.node.store_id)
+    return named or listen_address(settings)
+
+
 def _client_tls(settings: Settings) -> ClientTls | None:
     authorities = settings.tls.authorities
     return ClientTls(TlsFiles(authorities=authorities)) if authorities else None

@@ -28,6 +28,11 @@ _COMMANDS: Final = {
         "raftwood.app.commands.logservice:app",
         "Run one store of the log service.",
     ),
+    "log": ("raftwood.app.commands.log:app", "Make, write, read and truncate logs."),
+    "cluster": (
+        "raftwood.app.commands.cluster:app",
+        "Look at and change a cluster of the log service.",
+    ),
     "raft": ("raftwood.app.commands.raft:app", "Look at and change a running cluster."),
     "config": ("raftwood.app.commands.config:app", "Show and check the configuration."),
     "store": ("raftwood.app.commands.store:app", "Check and dump a data folder."),

@@ -3,7 +3,7 @@
 import msgspec
 
 from raftwood import __version__
-from raftwood.app.cluster_network import listen_address, store_as_client
+from raftwood.app.cluster_network import advertised_address, store_as_client
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
@@ -16,7 +16,7 @@ def log_tenant(
 ) -> LogStore:
     """A `Tenant`."""
     place = LogStorePlace(
-        address=listen_address(settings),
+        address=advertised_address(settings),
         folder=settings.node.data_folder,
         version=__version__,
         first_members=settings.cluster.addresses(),

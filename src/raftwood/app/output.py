@@ -23,12 +23,17 @@ def write_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def write_json(value: Any) -> None:
+    """Print plain data whole, for machines that people look over the shoulder of."""
+    write_line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
 def write_rows(
     rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], output: Format
 ) -> None:
     """Print rows as a table, or as a JSON list."""
     if output == "json":
-        write_line(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        write_json(rows)
         return
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
     titles = list(columns.values())

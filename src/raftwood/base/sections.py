@@ -61,6 +61,14 @@ class NodeSettings(Section, frozen=True):
             "or 127.0.0.1:7001.",
         ),
     ] = ""
+    advertise: Annotated[
+        str,
+        Meta(
+            pattern=r"\A([^=\s]+:[0-9]{1,5})?\Z",
+            description="Address at which others reach this store, host:port; without it the one "
+            "in cluster.members, or node.listen.",
+        ),
+    ] = ""
 
 
 class SecretSettings(Section, frozen=True):

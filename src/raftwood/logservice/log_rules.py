@@ -6,7 +6,8 @@ repetition, stands in the log as well, and is a hole for every reader.
 """
 
 from bisect import bisect_right
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import msgspec
 
@@ -35,6 +36,15 @@ TSO_COUNT_MAX: Final = 1 << 32
 LEASES_KEPT: Final = 1000
 _USER: Final = int(UpdateKind.USER)
 _unpack: Final = HEAD.unpack_from
+
+
+class Command(Protocol):
+    """One committed entry."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def payload(self) -> bytes: ...
 
 
 class LeaseChange(msgspec.Struct, frozen=True, array_like=True):
@@ -104,6 +114,34 @@ class LogState:
             holes=sum(hole.last - hole.first + 1 for hole in self.holes),
             lease_history=tuple(self.leases),
         )
+
+    def apply_all(self, commands: Sequence[Command]) -> list[int | RaftwoodError]:
+        """As `apply` for each; the usual case takes a short way.
+
+        A record whose sequence is the next one of its producer, under the lease, is all but every
+        entry there is.
+        """
+        results: list[int | RaftwoodError] = []
+        find, add = self.producers.get, results.append
+        for command in commands:
+            index, payload = command.index, command.payload
+            if len(payload) >= HEAD_BYTES:
+                version, _, name, sequence, kind, holder = _unpack(payload)
+                if (
+                    kind == _USER
+                    and version == VERSION
+                    and (holder == self.holder or not self.holder)
+                    and (producer := find(name)) is not None
+                    and producer.top + 1 == sequence
+                ):
+                    producer.used = index
+                    producer.add_next(sequence, index)
+                    add(index)
+                    continue
+            add(self.apply(index, payload))
+        if commands:
+            self.applied = commands[-1].index
+        return results
 
     def apply(self, index: int, payload: bytes) -> int | RaftwoodError:
         """What an entry comes to: for a record its LSN, for others the number that was asked."""

@@ -47,11 +47,8 @@ class LogStateMachine:
         self._waiting: list[asyncio.Future[None]] = []
         self.is_closed = False
 
-    def update(self, commands: Sequence[Command]) -> list[Any]:
-        state = self.state
-        apply = state.apply
-        results = [apply(command.index, command.payload) for command in commands]
-        state.applied = commands[-1].index
+    def update(self, commands: Sequence[Command]) -> Sequence[Any]:
+        results = self.state.apply_all(commands)
         if self._waiting:
             self._wake()
         return results

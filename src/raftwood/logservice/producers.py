@@ -56,7 +56,7 @@ class Producer(msgspec.Struct, array_like=True):
         runs = self.runs
         if runs:
             run = runs[-1]
-            if run.last + 1 == sequence and (run.lsn_of(sequence) == lsn):
+            if run.last + 1 == sequence and lsn == (run.lsn and run.lsn + sequence - run.first):
                 run.last = sequence
                 return
         runs.append(Run(sequence, sequence, lsn))

@@ -1,21 +1,15 @@
 """Three stores as processes: started, stopped, killed and paused, and asked who leads."""
 
 import asyncio
-import contextlib
 import json
-import os
 import random
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
-
-import psutil
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
@@ -24,77 +18,35 @@ from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.status import GroupStatus
 from raftwood.raft.remote.client import AsyncRaftClient
 from tests.cluster.raft.node import CLIENT_SECRET, CLUSTER, GROUPS
+from tests.cluster.store_process import StoreProcess
 
 STORES = (1, 2, 3)
 LOCAL = "127.0.0.1"
-START_S_MAX = 20.0
-_ENDED_S_MAX = 60.0
+LEADER_S_MAX = 20.0
 CLIENT_NETWORK = ClientNetwork(cluster=CLUSTER, secret=CLIENT_SECRET, role=OPERATOR_ROLE)
 
 
-class Node:
-    """One store's process, through all its lives."""
-
-    def __init__(self, store: int, folder: Path, address: str) -> None:
-        self.store = store
-        self.folder = folder / f"store-{store}"
-        self.address = address
-        self._output = folder / f"store-{store}.out"
-        self.log = folder / f"store-{store}.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self.pid = 0
-        """Of the node itself, which may run below a tracer."""
-        self.rss_peak_bytes = 0
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+class Node(StoreProcess):
+    """A store of these tests' own program."""
 
     def start(self, members: Mapping[int, str], wrapper: Sequence[str] = ()) -> None:
-        assert not self.is_running
-        self._output.write_bytes(b"")
         program = (sys.executable, "-m", "tests.cluster.raft.node")
         arguments = (str(self.store), self.address, str(self.folder), json.dumps(members))
-        with self._output.open("ab") as output, self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                (*wrapper, *program, *arguments),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=log,
-            )
+        self.launch((*wrapper, *program, *arguments))
 
     async def ready(self) -> None:
-        deadline = time.monotonic() + START_S_MAX
+        began = time.monotonic()
         while not (words := self._said("ready")):
-            assert self.is_running, f"store {self.store} ended: {self.log.read_text()[-2000:]}"
-            assert time.monotonic() < deadline, f"store {self.store} is not ready in time"
+            self.check_starts(began)
             await asyncio.sleep(0.01)
         self.pid = int(words)
 
     def _said(self, what: str) -> str:
-        for line in self._output.read_text().splitlines():
+        for line in self.output.read_text().splitlines():
             word, _, rest = line.partition(" ")
             if word == what:
                 return rest or what
         return ""
-
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
-    async def ended(self) -> int:
-        """The exit code, once the process is gone."""
-        assert self._process is not None
-        deadline = time.monotonic() + _ENDED_S_MAX
-        while self._process.poll() is None:
-            assert time.monotonic() < deadline, f"store {self.store} does not end"
-            await asyncio.sleep(0.005)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        return self._process.returncode
-
-    async def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        await self.ended()
 
     async def stop(self) -> int:
         """End in order; answers how many tasks the process had."""
@@ -102,35 +54,6 @@ class Node:
         assert await self.ended() == 0, self.log.read_text()[-2000:]
         assert self._said("closed")
         return int(self._said("tasks"))
-
-    def discard(self) -> None:
-        """Whatever happened, nothing is left."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            for process in [*psutil.Process(self._process.pid).children(recursive=True)]:
-                process.kill()
-            self._process.kill()
-            self._process.wait(timeout=_ENDED_S_MAX)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
-    def note_memory(self) -> None:
-        if self.is_running and self.pid:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                rss = psutil.Process(self.pid).memory_info().rss
-                self.rss_peak_bytes = max(self.rss_peak_bytes, rss)
-
-    def events(self) -> Counter[tuple[str, str]]:
-        """How often it logged what, by level; a line that is no event counts as itself."""
-        found: Counter[tuple[str, str]] = Counter()
-        for line in self.log.read_text().splitlines():
-            try:
-                event = json.loads(line)
-                found[event["level"], event["event"]] += 1
-            except (ValueError, KeyError, TypeError):
-                found["none", line] += 1
-        return found
 
 
 class Cluster:
@@ -202,7 +125,7 @@ class Cluster:
 
     async def leader(self, group: int, stores: Sequence[int] = STORES) -> int:
         """Who leads a group, once somebody does."""
-        deadline = time.monotonic() + START_S_MAX
+        deadline = time.monotonic() + LEADER_S_MAX
         while True:
             leading = [each for each in await self.statuses(group, stores) if each.role == "leader"]
             if leading:
@@ -213,7 +136,7 @@ class Cluster:
     async def let_lead(self, store: int, groups: Sequence[int] = GROUPS) -> None:
         """One store leads these groups from now on."""
         assert self._operator is not None
-        deadline = time.monotonic() + START_S_MAX
+        deadline = time.monotonic() + LEADER_S_MAX
         for group in groups:
             while await self.leader(group) != store:
                 assert time.monotonic() < deadline, f"store {store} does not lead group {group}"

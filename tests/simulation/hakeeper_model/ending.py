@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def check_end(world: World) -> None:
     if world.state.phase is not Phase.RUNNING:
         raise Violation(f"the cluster is {world.state.phase}: {world.state.reason}")
-    stores = len(world.state.stores)
+    stores = len(living(world))
     for number, shard in world.state.shards.items():
         if shard.replicas > stores:
             continue
@@ -36,21 +36,26 @@ def check_end(world: World) -> None:
     _check_services(world)
 
 
+def living(world: World) -> list[int]:
+    return [number for number in world.state.stores if world.stores[number].is_up]
+
+
 def _check_remains(world: World) -> None:
     for number, group in world.groups.items():
         for store, replica in group.replicas.items():
             is_member = number in world.state.shards and group.now.has(store)
-            if not is_member and not replica.is_empty and replica.is_running:
+            is_there = world.takes_part(group, store) and not replica.is_empty
+            if is_there and not is_member:
                 raise Violation(f"store {store} still has a zombie of shard {number}")
 
 
 def _check_balance(world: World) -> None:
     if world.profile.domains or any(s.learners_wanted for s in world.state.shards.values()):
         return  # Failure domains come first, and learners stay.
-    load = Counter(dict.fromkeys(world.state.stores, 0))
-    led = Counter(dict.fromkeys(world.state.stores, 0))
+    stores = living(world)
+    load, led = Counter(dict.fromkeys(stores, 0)), Counter(dict.fromkeys(stores, 0))
     for shard in world.state.shards.values():
-        if shard.replicas > len(world.state.stores):
+        if shard.replicas > len(stores):
             return
         load.update(shard.voters)
         led[shard.leader] += 1

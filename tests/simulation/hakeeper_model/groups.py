@@ -102,15 +102,19 @@ class Group:
         best = max(self.replicas[store].match for store in candidates)
         if best < self.commit:
             raise Violation(f"a leader lacks entries {best + 1} to {self.commit}")
-        self.leader = source.choice(
-            [store for store in candidates if self.replicas[store].match == best]
+        self.lead(
+            source.choice([store for store in candidates if self.replicas[store].match == best])
         )
-        self.term += 1
         self.last = best
-        leader = self.replicas[self.leader]
-        leader.is_empty, leader.epoch = False, self.now.epoch
         for replica in self.replicas.values():
             replica.match = min(replica.match, best)
+
+    def lead(self, store: int) -> None:
+        """Begin a term."""
+        self.leader = store
+        self.term += 1
+        leader = self.replicas[store]
+        leader.is_empty, leader.epoch, leader.fork = False, self.now.epoch, None
 
     def _replicate(self, source: random.Random, present: Callable[[int], bool]) -> None:
         now = self.now

@@ -7,8 +7,8 @@ from unittest import mock
 
 import msgspec
 
-from raftwood.logservice.hakeeper import checkers, reporting, rules, scheduling
-from raftwood.logservice.hakeeper.checkers import balance, membership, zombies
+from raftwood.logservice.hakeeper import reporting, rules, scheduling
+from raftwood.logservice.hakeeper.checkers import balance, bootstrap, membership, planner, zombies
 from raftwood.logservice.hakeeper.checkers.planning import Planning
 from raftwood.logservice.hakeeper.commands import Schedule, Scheduled
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
@@ -46,7 +46,7 @@ def _kills_at_once() -> Iterator[None]:
                     planning.order(OrderKind.KILL_ZOMBIE, to_store=number, shard=report.shard)
 
     with (
-        mock.patch.object(checkers, "plan_zombies", plan_zombies),
+        mock.patch.object(planner, "plan_zombies", plan_zombies),
         mock.patch.object(scheduling, "_is_stranger", return_value=True),
     ):
         yield
@@ -98,7 +98,7 @@ def _believes_the_last() -> Iterator[None]:
 
 @contextmanager
 def _restarts_lost_voters() -> Iterator[None]:
-    with mock.patch.object(reporting, "_lose", lambda state, store: None):  # noqa: ARG005
+    with mock.patch.object(reporting, "_lose", return_value=None):
         yield
 
 
@@ -158,10 +158,10 @@ def _begins_twice() -> Iterator[None]:
                 shard.founders = {}
         original_plan(planning)
 
-    original_plan = checkers.plan_bootstrap
+    original_plan = bootstrap.plan_bootstrap
     with (
         mock.patch.object(scheduling, "_fits", fits),
-        mock.patch.object(checkers, "plan_bootstrap", forgets),
+        mock.patch.object(planner, "plan_bootstrap", forgets),
     ):
         yield
 

@@ -104,8 +104,7 @@ class Store:
             if not world.takes_part(group, order.store) or target is None:
                 return "cannot lead"
             if order.store in group.now.voters and target.match == group.last:
-                group.leader = order.store
-                group.term += 1
+                group.lead(order.store)
                 return ""
             return "not caught up"
         return self._change(world, group, order)

@@ -5,7 +5,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from raftwood.logservice.hakeeper import checkers, rules
+from raftwood.logservice.hakeeper import rules
+from raftwood.logservice.hakeeper.checkers import planner
 from raftwood.logservice.hakeeper.commands import (
     AddShard,
     Command,
@@ -127,7 +128,7 @@ class World:
         if self.events % 10 == 0:
             self._check_bytes()
         term = self.groups[0].term
-        plan = tuple(checkers.plan(self.state, SETTINGS))
+        plan = tuple(planner.plan(self.state, SETTINGS))
         if plan and self.chance(self.profile.delay_plan):
             self.plans.append(Schedule(term, self.state.tick, plan))
         elif plan:
@@ -274,8 +275,11 @@ class World:
     def settle(self) -> None:
         """No more faults: everything has to come to rest, and to be well."""
         self.is_faulty = False
+        dead = self._choose_dead()
         for store in self.stores.values():
-            if not store.is_up and store.number <= self.joined:
+            if store is dead:
+                store.crash()
+            elif not store.is_up and store.number <= self.joined:
                 self._restart(store)
             for group in self.groups.values():
                 if store.number in group.replicas:
@@ -292,6 +296,26 @@ class World:
                 check_end(self)
                 return
         raise Violation(f"no end of orders: {list(self.state.orders.values())[-5:]}")
+
+    def _choose_dead(self) -> Store | None:
+        """A store that never returns, where the others are enough for all that is wanted."""
+        store = self.stores[self.random.randint(1, self.joined)]
+        wanted = max(each.replicas + each.learners_wanted for each in self.state.shards.values())
+        if store.number not in self.state.stores or self.joined - 1 < wanted:
+            return None
+        for group in self.groups.values():
+
+            def is_whole(voter: int, group: Group = group) -> bool:
+                replica = group.replicas.get(voter)
+                return (
+                    voter != store.number and replica is not None and replica.match >= group.commit
+                )
+
+            if not group.now.is_decided(is_whole):
+                return None
+        if any(number not in self.groups for number in self.state.shards):
+            return None
+        return store
 
     def _round(self) -> None:
         for group in self.groups.values():

@@ -18,7 +18,6 @@ from raftwood.net.stores import ClientNetwork, Stores
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.protocol import HostNetwork
 from raftwood.raft.host.settings import RaftHostSettings
-from raftwood.raft.remote.admin import RaftAdminService
 from raftwood.simulation import Machine, Simulation, simulate
 
 NETWORK = HostNetwork(
@@ -110,7 +109,6 @@ class LogCluster:
             )
             service = Service()
             host.register(service)
-            RaftAdminService(host).register(service)
             started.register(service)
             try:
                 async with Server(

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raftwood.app.demo import cluster as scenario
+from raftwood.app.demo.story import Step
 from raftwood.app.event_loop import run
 from raftwood.app.output import Format, write_line
 from raftwood.base.errors import InvalidInput
@@ -44,7 +45,7 @@ def _run(folder: str, seconds: float, writers: int, output: Format) -> int:
         f"{writers} clients write and read all the time while stores are killed, added, removed.\n"
     )
 
-    def show(step: scenario.Step) -> None:
+    def show(step: Step) -> None:
         console.print(f"{step.at_s:6.1f} s  {step.acked:>9,} acked  {step.text}")
 
     with console.status("three stores start …") as status:

@@ -15,6 +15,7 @@ import msgspec
 from raftwood.app.connecting import connected_client, connected_stores
 from raftwood.app.demo.cluster_load import Load, Verdict
 from raftwood.app.demo.store_processes import StoreProcesses
+from raftwood.app.demo.story import Step, Story
 from raftwood.app.groups import METASTORE_GROUP
 from raftwood.app.operating import (
     add_learner,
@@ -32,15 +33,8 @@ FIRST, LATER = (1, 2, 3), 4
 _WAIT_S = 60.0
 _ASK_MS = 5_000
 _WRITE_TIMEOUT_MS = 30_000
-
-
-class Step(msgspec.Struct, frozen=True):
-    """Something that was done to the cluster, and what came of it."""
-
-    at_s: float
-    text: str
-    acked: int
-    """Writes acked so far."""
+_ASSIGNMENTS = {"raft.snapshot_entries": 5_000, "raft.snapshot_entries_kept": 1_000}
+"""Often, so that who joins or comes back late starts from a snapshot."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -79,25 +73,14 @@ class _Demo:
         load: Load,
         *,
         seconds: float,
-        on_step: Callable[[Step], None],
+        story: Story,
     ) -> None:
         self._processes = processes
         self._stores = stores
         self._load = load
         self._seconds = seconds
-        self._on_step = on_step
-        self._began = time.perf_counter()
-        self.steps: list[Step] = []
+        self._tell = story.tell
         self.failover_ms = self.hand_over_ms = self.catch_up_ms = 0.0
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.perf_counter() - self._began
-
-    def _tell(self, text: str) -> None:
-        step = Step(self.elapsed_s, text, self._load.acked)
-        self.steps.append(step)
-        self._on_step(step)
 
     async def run(self) -> None:
         first_ms = await self._load.next_ack_ms()
@@ -166,7 +149,9 @@ async def run(
 ) -> Outcome:
     """Play the whole story; each of its parts lasts so many seconds at the least."""
     with real_environment() as environment:
-        async with StoreProcesses(folder, first=FIRST, later=(LATER,)) as processes:
+        async with StoreProcesses(
+            folder, ("serve",), _ASSIGNMENTS, first=FIRST, later=(LATER,)
+        ) as processes:
             await asyncio.gather(*(processes.start(store) for store in FIRST))
             settings = processes.client_settings()
             async with (
@@ -175,14 +160,15 @@ async def run(
             ):
                 meta = RaftMetaStore(client, METASTORE_GROUP, timeout_ms=_WRITE_TIMEOUT_MS)
                 load = Load(meta, on_progress)
-                demo = _Demo(processes, stores, load, seconds=seconds, on_step=on_step)
+                story = Story(on_step, lambda: load.acked)
+                demo = _Demo(processes, stores, load, seconds=seconds, story=story)
                 async with load.running(writers):
                     await demo.run()
-                elapsed_s = demo.elapsed_s
+                elapsed_s = story.elapsed_s
                 verdict = await load.verify()
-            statuses = await _end(processes)
+            statuses = await processes.end()
     return Outcome(
-        steps=demo.steps,
+        steps=story.steps,
         seconds=elapsed_s,
         writes_acked=load.acked,
         writes_unknown=load.unknown,
@@ -196,10 +182,3 @@ async def run(
         exit_statuses=statuses,
         verdict=verdict,
     )
-
-
-async def _end(processes: StoreProcesses) -> dict[int, int]:
-    running = processes.running()
-    for store in running:
-        processes.stop(store)
-    return {store: await processes.wait(store) for store in running}

@@ -1,6 +1,8 @@
-"""`raftwood serve` as a demo's child: it ends as soon as its parent does, however that ended.
+"""A store as a demo's child: it ends as soon as its parent does, however that ended.
 
-    python -m raftwood.app.demo.store_process [options of `raftwood serve`]
+    python -m raftwood.app.demo.store_process serve --config FILE …
+
+What follows is a command line of `raftwood`.
 
 The parent holds the other end of standard input and writes nothing to it.
 """
@@ -22,4 +24,4 @@ def _end_with_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    sys.exit(run(["serve", *sys.argv[1:]]))
+    sys.exit(run(sys.argv[1:]))

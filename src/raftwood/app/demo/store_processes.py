@@ -6,7 +6,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO, Self
 
 from raftwood.app.settings import Settings
@@ -15,15 +15,24 @@ from raftwood.base.errors import InternalError
 
 _START_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 10.0
-_SNAPSHOT_ENTRIES = 5_000
-"""Often, so that who joins or comes back late starts from a snapshot."""
 
 
 class StoreProcesses:
     """Use it as a context manager; at its end all processes are gone."""
 
-    def __init__(self, folder: str, *, first: Sequence[int], later: Sequence[int]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        command: Sequence[str],
+        assignments: Mapping[str, int],
+        *,
+        first: Sequence[int],
+        later: Sequence[int],
+    ) -> None:
+        """`command` is what `raftwood` is to do for a store, `assignments` the settings for it."""
         self._folder = folder
+        self._command_words = command
+        self._assignments = assignments
         stores = [*first, *later]
         self.addresses = dict(
             zip(stores, (f"127.0.0.1:{port}" for port in _free_ports(len(stores))), strict=True)
@@ -39,10 +48,6 @@ members = [{members}]
 stores = "{secrets.token_urlsafe(32)}"
 clients = "{secrets.token_urlsafe(32)}"
 operators = "{secrets.token_urlsafe(32)}"
-
-[raft]
-snapshot_entries = {_SNAPSHOT_ENTRIES}
-snapshot_entries_kept = {_SNAPSHOT_ENTRIES // 5}
 """.encode()
         self._processes: dict[int, asyncio.subprocess.Process] = {}
 
@@ -95,6 +100,7 @@ snapshot_entries_kept = {_SNAPSHOT_ENTRIES // 5}
 
     def _command(self, store: int, *, joins: bool) -> list[str]:
         assignments = {
+            **self._assignments,
             "node.store_id": store,
             "node.data_folder": f"{self._folder}/store-{store}",
             "node.listen": self.addresses[store],
@@ -103,6 +109,7 @@ snapshot_entries_kept = {_SNAPSHOT_ENTRIES // 5}
             sys.executable,
             "-m",
             "raftwood.app.demo.store_process",
+            *self._command_words,
             "--config",
             self._config_file,
             *(f"--set={name}={value}" for name, value in assignments.items()),
@@ -120,6 +127,12 @@ snapshot_entries_kept = {_SNAPSHOT_ENTRIES // 5}
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
 
+    async def kill(self, store: int) -> None:
+        """End a store with -9, and wait until it is gone."""
+        process = self._processes[store]
+        process.kill()
+        await process.wait()
+
     async def wait(self, store: int) -> int:
         """A store's exit status, once it has ended; it is killed if that takes too long."""
         process = self._processes[store]
@@ -132,6 +145,13 @@ snapshot_entries_kept = {_SNAPSHOT_ENTRIES // 5}
 
     def running(self) -> list[int]:
         return [each for each, process in self._processes.items() if process.returncode is None]
+
+    async def end(self) -> dict[int, int]:
+        """End all that run in order; their exit statuses."""
+        running = self.running()
+        for store in running:
+            self.stop(store)
+        return {store: await self.wait(store) for store in running}
 
 
 def _free_ports(count: int) -> list[int]:

@@ -12,7 +12,12 @@ from raftwood.logservice.hakeeper.commands import (
     encode_command,
 )
 from raftwood.logservice.hakeeper.orders import Orders
-from raftwood.logservice.hakeeper.queries import (
+from raftwood.logservice.hakeeper.reports import (
+    HAKEEPER_SHARD,
+    ServiceHeartbeat,
+    StoreHeartbeat,
+)
+from raftwood.logservice.hakeeper.views import (
     AnswerType,
     ClusterView,
     DescribeCluster,
@@ -21,11 +26,6 @@ from raftwood.logservice.hakeeper.queries import (
     ShardView,
     decode_answer,
     encode_query,
-)
-from raftwood.logservice.hakeeper.reports import (
-    HAKEEPER_SHARD,
-    ServiceHeartbeat,
-    StoreHeartbeat,
 )
 from raftwood.logservice.wire import (
     ALLOCATE_IDS,
@@ -83,9 +83,9 @@ class KeeperClient:
     async def store_heartbeat(self, heartbeat: StoreHeartbeat, *, timeout_ms: int) -> Orders:
         return await self._link.ask(STORE_HEARTBEAT, heartbeat, timeout_ms=timeout_ms)
 
-    async def service_heartbeat(self, heartbeat: ServiceHeartbeat) -> Orders:
+    async def service_heartbeat(self, heartbeat: ServiceHeartbeat, *, timeout_ms: int) -> Orders:
         """A service's word; the answer tells it what to do."""
-        return await self._link.ask(SERVICE_HEARTBEAT, heartbeat, timeout_ms=self._timeout_ms)
+        return await self._link.ask(SERVICE_HEARTBEAT, heartbeat, timeout_ms=timeout_ms)
 
     async def allocate_ids(self, count: int = 1) -> int:
         """The first of so many numbers that nobody else ever gets."""

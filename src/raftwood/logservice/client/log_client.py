@@ -18,6 +18,7 @@ from raftwood.base.errors import InvalidInput
 from raftwood.base.files import Buffer
 from raftwood.logservice.client.pipeline import Pipeline
 from raftwood.logservice.client.shard_link import ShardLink, ask_store_addresses
+from raftwood.logservice.client.single_append import append_once
 from raftwood.logservice.errors import ReadOnlyClient
 from raftwood.logservice.records import Record, UpdateKind
 from raftwood.logservice.wire import (
@@ -39,6 +40,9 @@ from raftwood.net.stores import ClientNetwork, Stores
 TIMEOUT_MS: Final = 10_000
 TAIL_WAIT_MS: Final = 10_000
 READ_BYTES: Final = 1 << 20
+MANY_RECORDS: Final = 16_384
+MANY_BYTES: Final = 32 << 20
+"""So much of `append_many` is under way at once."""
 
 
 class LogClientConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,17 +173,37 @@ class AsyncLogClient:
     async def append_many(self, records: Iterable[LogRecord | Buffer]) -> list[int]:
         """Append records in order, many at once; their LSNs.
 
-        Where some fail, the first error is raised once all are settled; the others may be written.
+        Where some fail, the first error is raised once all that were sent are settled; the others
+        may be written.
         """
-        futures = [self.append_soon(record) for record in records]
-        if not futures:
-            return []
-        await asyncio.wait(futures)
-        for future in futures:
-            error = future.exception()
-            if error is not None:
-                raise error
-        return [future.result() for future in futures]
+        lsns: list[int] = []
+        futures: list[asyncio.Future[int]] = []
+        size = 0
+        for record in records:
+            futures.append(self.append_soon(record))
+            size += len(record.payload if isinstance(record, LogRecord) else record)
+            if len(futures) >= MANY_RECORDS or size >= MANY_BYTES:
+                lsns += await _all_of(futures)
+                futures, size = [], 0
+        return lsns + await _all_of(futures)
+
+    async def append_once(self, record: LogRecord | Buffer, *, producer: str, sequence: int) -> int:
+        """Append a record under a name: the same (producer, sequence) again, by whichever client,
+        writes nothing twice, and answers the LSN of the first time.
+
+        Sequences of one producer may come in any order, within the last `producers.WINDOW`.
+        """
+        self._check_writer("append")
+        payload = record.payload if isinstance(record, LogRecord) else record
+        return await append_once(
+            self._link,
+            payload,
+            holder=self._pipeline.holder,
+            producer=producer,
+            sequence=sequence,
+            record_bytes_max=self.config.record_bytes_max,
+            timeout_ms=self.config.timeout_ms,
+        )
 
     async def read(
         self,
@@ -265,6 +289,16 @@ class AsyncLogClient:
             raise ReadOnlyClient(
                 f"this client of shard {self.config.shard} only reads: it cannot {what}"
             )
+
+
+async def _all_of(futures: "list[asyncio.Future[int]]") -> list[int]:
+    if futures:
+        await asyncio.wait(futures)
+    for future in futures:
+        error = future.exception()
+        if error is not None:
+            raise error
+    return [future.result() for future in futures]
 
 
 async def _number_of(stores: Stores, name: str, timeout_ms: int) -> int:

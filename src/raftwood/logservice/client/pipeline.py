@@ -41,6 +41,8 @@ from raftwood.net import Payload
 
 BATCH_RECORDS_MAX: Final = WINDOW // 4
 BATCH_BYTES_MAX: Final = 1 << 20
+SENT_BYTES_MAX: Final = 8 << 20
+"""Under way to the shard; one request may go beyond it."""
 WAITING_MAX: Final = 100_000
 WAITING_BYTES_MAX: Final = 256 << 20
 
@@ -79,8 +81,7 @@ class Pipeline:
         self._sent: deque[_Append] = deque()
         """Sent and not answered, in order of their sequences."""
         self._waiting_bytes = 0
-        self._in_flight = 0
-        """Requests under way in this attempt."""
+        self._sent_bytes = 0
         self._attempt = 0
         """Counts up with each failure: answers to earlier attempts only bring good news."""
         self._recovery: asyncio.Task[None] | None = None
@@ -130,10 +131,11 @@ class Pipeline:
         self._is_scheduled = False
         while self._queue and self._recovery is None and not self._is_closed:
             room = WINDOW - len(self._sent)
-            batch = _take(self._queue, min(room, BATCH_RECORDS_MAX))
-            if not batch:
+            if self._sent_bytes >= SENT_BYTES_MAX or not room:
                 return  # the next answer makes room
+            batch = _take(self._queue, min(room, BATCH_RECORDS_MAX))
             self._sent.extend(batch)
+            self._sent_bytes += sum(len(each.entry) for each in batch)
             self._send(batch)
 
     def _send(self, batch: Sequence[_Append]) -> None:
@@ -148,7 +150,6 @@ class Pipeline:
         except RaftwoodError as error:
             self._failed(error, asked, attempt)
             return
-        self._in_flight += 1
         fresh = _doubt(batch)
 
         def answered(done: "asyncio.Future[Payload]") -> None:
@@ -165,8 +166,6 @@ class Pipeline:
         asked: int,
         attempt: int,
     ) -> None:
-        if attempt == self._attempt:
-            self._in_flight -= 1
         if answer.cancelled():
             self._failed(ConnectionLost("the request was given up"), asked, attempt)
             return
@@ -212,7 +211,9 @@ class Pipeline:
     def _drop_settled(self) -> None:
         sent = self._sent
         while sent and not sent[0].sequence:
-            self._waiting_bytes -= len(sent.popleft().entry)
+            size = len(sent.popleft().entry)
+            self._waiting_bytes -= size
+            self._sent_bytes -= size
 
     # After a failure
 
@@ -223,7 +224,6 @@ class Pipeline:
         if attempt != self._attempt or self._is_closed:
             return
         self._attempt += 1
-        self._in_flight = 0
         self.retries += 1
         self._reason = error
         # Alone: with others under way, the shard may just have seen them in another order.
@@ -267,6 +267,7 @@ class Pipeline:
         # What is left was sent before: it goes out again, before anything new.
         self._queue.extendleft(reversed(self._sent))
         self._sent.clear()
+        self._sent_bytes = 0
         if self._queue and not self._is_closed:
             self._schedule()
 
@@ -299,7 +300,7 @@ class Pipeline:
         appends = [*self._sent, *self._queue]
         self._sent.clear()
         self._queue.clear()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._sent_bytes = 0
         self._begin_producer()
         _log.debug("appends given up", shard=self._link.shard, reason=error.message)
         for append in appends:

@@ -1,134 +1,28 @@
-"""Questions to HAKeeper and their answers, as bytes."""
-
-from typing import TypeVar
+"""HAKeeper's answers to questions, from its state."""
 
 import msgspec
 
-from raftwood.base.errors import InternalError, InvalidInput, NotFound, RaftwoodError, error_class
-from raftwood.logservice.hakeeper.checkers import Alarm, find_alarms
+from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError
+from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.commands import Failed, failed
-from raftwood.logservice.hakeeper.orders import Order
-from raftwood.logservice.hakeeper.reports import ServiceKind
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
-from raftwood.logservice.hakeeper.state import FailedOrder, Phase, State
-
-
-class DescribeCluster(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """All there is to know; the answer is a `ClusterView`."""
-
-
-class FindShard(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """One shard, by its name if that is given, else by its number; a `ShardView`."""
-
-    shard: int = 0
-    name: str = ""
-
-
-class ListAddresses(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Where the stores are; `Addresses`."""
-
-
-Query = DescribeCluster | FindShard | ListAddresses
-
-
-class StoreView(msgspec.Struct, frozen=True, array_like=True):
-    """A store, as HAKeeper sees it."""
-
-    store: int
-    address: str
-    failure_domain: str
-    version: str
-    is_live: bool
-    is_draining: bool
-    silent_ticks: int
-    replicas: int
-    leaders: int
-    disk_bytes: int
-    disk_free_bytes: int
-
-
-class ShardView(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """A shard, as HAKeeper sees it."""
-
-    shard: int
-    name: str
-    wanted_voters: int
-    wanted_learners: int
-    voters: tuple[int, ...]
-    learners: tuple[int, ...]
-    addresses: dict[int, str]
-    """Of all members."""
-    leader: int
-    term: int
-    epoch: int
-    lagging: dict[int, int]
-    """By how many entries each member is behind the leader."""
-
-
-class ServiceView(msgspec.Struct, frozen=True, array_like=True):
-    """A service, as HAKeeper sees it."""
-
-    service: str
-    kind: ServiceKind
-    address: str
-    labels: dict[str, str]
-    is_live: bool
-    silent_ticks: int
-
-
-class TnShardView(msgspec.Struct, frozen=True, array_like=True):
-    """A TN shard and its owner."""
-
-    tn_shard: int
-    log_shard: int
-    owner: str
-    holder: int
-
-
-class ClusterView(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """The whole cluster."""
-
-    phase: Phase
-    reason: str
-    tick: int
-    term: int
-    stores: tuple[StoreView, ...]
-    shards: tuple[ShardView, ...]
-    services: tuple[ServiceView, ...]
-    tn_shards: tuple[TnShardView, ...]
-    alarms: tuple[Alarm, ...]
-    orders: tuple[Order, ...]
-    """Under way."""
-    failures: tuple[FailedOrder, ...]
-    """Orders that were not carried out, the newest last."""
-
-
-class Addresses(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """Where each store is, known or named at the beginning."""
-
-    stores: dict[int, str]
-
-
-Answer = ClusterView | ShardView | Addresses
-AnswerType = TypeVar("AnswerType", ClusterView, ShardView, Addresses)
+from raftwood.logservice.hakeeper.state import State
+from raftwood.logservice.hakeeper.views import (
+    Addresses,
+    Answer,
+    ClusterView,
+    DescribeCluster,
+    FindShard,
+    ListAddresses,
+    Query,
+    ServiceView,
+    ShardView,
+    StoreView,
+    TnShardView,
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _queries: msgspec.msgpack.Decoder[Query] = msgspec.msgpack.Decoder(Query)
-_answers: msgspec.msgpack.Decoder[Answer | Failed] = msgspec.msgpack.Decoder(Answer | Failed)
-
-
-def encode_query(query: Query) -> bytes:
-    return _encoder.encode(query)
-
-
-def decode_answer(data: bytes, expected: type[AnswerType]) -> AnswerType:
-    """The answer, or the error that it tells of, raised."""
-    said = _answers.decode(data)
-    if isinstance(said, Failed):
-        raise error_class(said.code)(said.message)
-    if not isinstance(said, expected):
-        raise InternalError(f"HAKeeper answered {said!r:.80} to another question")
-    return said
 
 
 def answer(state: State, settings: HaKeeperSettings, query: bytes) -> bytes:
@@ -185,6 +79,14 @@ def view_shard(state: State, number: int) -> ShardView:
         shard.term,
         shard.epoch,
         shard.lagging,
+        max(
+            (
+                store.replicas[number].retained_bytes
+                for store in state.stores.values()
+                if number in store.replicas
+            ),
+            default=0,
+        ),
     )
 
 

@@ -174,6 +174,8 @@ def _take_configuration(shard: ShardState, report: ReplicaReport, store: int) ->
 
 
 def _take_leader(state: State, shard: ShardState, report: ReplicaReport, store: int) -> None:
+    if not is_member(shard, store):
+        return  # Whom a removed replica follows, or leads, is of no account.
     if report.leader == store and report.term >= shard.term:
         shard.leader, shard.term = store, report.term
         shard.leader_tick = state.tick

@@ -57,8 +57,9 @@ def settle_moves(state: State) -> None:
         if move is None:
             continue
         is_under_way = (
-            move.target in shard.voters
-            or move.target in shard.learners
+            move.target in shard.learners
+            # A lone voter leaves after the new one has its vote; else the target replaced another.
+            or (move.target in shard.voters and len(shard.voters) > shard.replicas)
             or any(
                 order.shard == number and order.store == move.target
                 for order in state.orders.values()
@@ -126,7 +127,11 @@ def _fits(state: State, order: Order) -> bool:
         return False
     if order.kind is OrderKind.START_REPLICA and shard.is_joint:
         return False  # It may still be a member of the configuration that is left.
+    if order.kind is OrderKind.TRANSFER_LEADER:
+        return order.to_store == shard.leader
     if order.kind in MEMBERSHIP:
+        if order.to_store != shard.leader:
+            return False
         if order.epoch != shard.epoch or shard.is_joint:
             return False
         if order.kind is OrderKind.ADD_VOTER and order.store in shard.lost:

@@ -6,7 +6,8 @@ its term.
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-from raftwood.logservice.hakeeper import checkers, queries, rules
+from raftwood.logservice.hakeeper import queries, rules
+from raftwood.logservice.hakeeper.checkers import planner
 from raftwood.logservice.hakeeper.commands import Schedule, Tick, encode_command
 from raftwood.logservice.hakeeper.orders import Order
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
@@ -37,7 +38,7 @@ class HaKeeperStateMachine:
 
     def plan(self) -> list[Order]:
         """What the leader orders after a tick, from the state as it is here."""
-        return checkers.plan(self.state, self.settings)
+        return planner.plan(self.state, self.settings)
 
     def schedule_command(self, term: int) -> bytes | None:
         """The plan as a command of the leader's term; none where there is nothing to order."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
@@ -12,6 +13,9 @@ from raftwood.logservice.server.order_executor import OrderExecutor
 from raftwood.logservice.server.truncation import ShardStorage
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.status import GroupStatus
+
+UNANSWERED_TOLD: Final = 3
+"""So many heartbeats in a row without an answer are told."""
 
 _log = get_logger("heartbeats")
 
@@ -45,6 +49,7 @@ class Heartbeats:
         self._storage_of = storage_of
         self.is_heard = False
         """Whether HAKeeper answered the last one."""
+        self._unanswered = 0
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -58,11 +63,15 @@ class Heartbeats:
         try:
             orders = await self._keeper.store_heartbeat(heartbeat, timeout_ms=self._period_ms * 3)
         except RaftwoodError as error:
-            if self.is_heard:
-                _log.warning("HAKeeper does not answer", reason=error.message)
             self.is_heard = False
+            self._unanswered += 1
+            # One that fails now and then is usual, at the start and at elections.
+            if self._unanswered == UNANSWERED_TOLD:
+                _log.warning("HAKeeper does not answer", reason=error.message)
             return
-        self.is_heard = True
+        if self._unanswered >= UNANSWERED_TOLD:
+            _log.info("HAKeeper answers")
+        self.is_heard, self._unanswered = True, 0
         self._executor.take(orders, heartbeat.finished)
 
     def _heartbeat(self) -> StoreHeartbeat:

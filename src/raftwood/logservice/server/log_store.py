@@ -31,6 +31,7 @@ from raftwood.net import Service
 from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.raft.remote.admin import RaftAdminService
 from raftwood.raft.state_machine import StateMachine
 
 _log = get_logger("log-store")
@@ -70,7 +71,8 @@ class LogStore:
         self._keeper_settings = keeper_settings
         self._forwarder = Forwarder(environment, host, place.network, place.address)
         self._forwarder.look_up = self._look_up
-        self._forwarder.stores.learn(place.first_members)
+        # What the store has heard of others is newer than what its file says.
+        self._forwarder.stores.learn(dict(place.first_members) | host.addresses())
         self.keeper = KeeperClient(self._forwarder.stores)
         self.disk = DiskWatch(environment, place.folder, settings)
         self.truncation = TruncationWorker(environment, host, settings)
@@ -97,6 +99,7 @@ class LogStore:
         self._tasks: list[asyncio.Task[None]] = []
 
     def register(self, service: Service) -> None:
+        RaftAdminService(self.host).register(service)
         self._shards.register(service)
         self._keeper_service.register(service)
 

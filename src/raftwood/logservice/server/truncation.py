@@ -99,7 +99,10 @@ class TruncationWorker:
         known.retained_bytes, known.snapshot_bytes = self._host.stored_bytes(shard)
         known.snapshots = len(status.snapshots)
         freed, freeable = status.first_index - 1, self._freeable(shard)
-        if freed > known.freed_lsn or freeable - freed < self._settings.snapshot_entries:
+        # Between two snapshots nothing can be freed, and old ones are far apart.
+        spread = 2 * (status.applied - freed) // self._settings.snapshots_kept
+        usual = max(self._settings.snapshot_entries, spread)
+        if freed > known.freed_lsn or freeable - freed <= usual:
             known.progress_ms = now
         if freeable > known.truncated_lsn:
             known.truncated_ms = now

@@ -1,36 +1,9 @@
 """Alarms: what people should look at, found in the state; nothing is done for them by itself."""
 
-from enum import StrEnum
-
-import msgspec
-
+from raftwood.logservice.hakeeper.alarm import Alarm, AlarmKind
 from raftwood.logservice.hakeeper.checkers.planning import Planning, majority
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import Phase, State
-
-
-class AlarmKind(StrEnum):
-    """What is wrong."""
-
-    BOOTSTRAP_FAILED = "bootstrap-failed"
-    LEADERLESS = "leaderless"
-    LOST_QUORUM = "lost-quorum"
-    EPOCH_CONFLICT = "epoch-conflict"
-    TOO_FEW_STORES = "too-few-stores"
-    STORE_DOWN = "store-down"
-    REPLICA_PROBLEM = "replica-problem"
-    UNKNOWN_REPLICA = "unknown-replica"
-    STORE = "store"
-    """A store's own word."""
-
-
-class Alarm(msgspec.Struct, frozen=True, array_like=True):
-    """One alarm; the shard is -1 and the store 0 where it is not about one."""
-
-    kind: AlarmKind
-    text: str
-    shard: int = -1
-    store: int = 0
 
 
 def find_alarms(state: State, settings: HaKeeperSettings) -> list[Alarm]:
@@ -52,13 +25,12 @@ def _of_shard(planning: Planning, number: int) -> list[Alarm]:
         found.append(Alarm(AlarmKind.EPOCH_CONFLICT, text, number, store))
     alive = [store for store in shard.voters if planning.is_serving(number, store)]
     silent = state.tick - max(shard.leader_tick, shard.created_tick)
-    if silent >= planning.settings.leaderless_ticks:
-        if shard.voters and len(alive) < majority(shard.voters):
-            text = f"shard {number} has {len(alive)} of its voters {list(shard.voters)}: its quorum"
-            found.append(Alarm(AlarmKind.LOST_QUORUM, f"{text} is lost until more return", number))
-        elif shard.voters:
-            text = f"shard {number} has had no leader for {silent} ticks"
-            found.append(Alarm(AlarmKind.LEADERLESS, text, number))
+    if shard.leader_tick and len(alive) < majority(shard.voters) and not planning.leader(number):
+        text = f"shard {number} has {len(alive)} of its voters {list(shard.voters)}: its quorum"
+        found.append(Alarm(AlarmKind.LOST_QUORUM, f"{text} is lost until more return", number))
+    elif shard.voters and silent >= planning.settings.leaderless_ticks:
+        text = f"shard {number} has had no leader for {silent} ticks"
+        found.append(Alarm(AlarmKind.LEADERLESS, text, number))
     wanted = shard.replicas + shard.learners_wanted
     places = len(planning.places())
     if places < wanted:

@@ -91,7 +91,8 @@ def _level_leaders(planning: Planning) -> None:
                 break
             for number, shard in planning.state.shards.items():
                 if (
-                    planning.leader(number) == source
+                    number != HAKEEPER_SHARD
+                    and planning.leader(number) == source
                     and target in shard.voters
                     and planning.is_caught_up(number, target)
                 ):

@@ -17,8 +17,13 @@ def plan_members(planning: Planning) -> None:
         _restart(planning, number, shard)
         if planning.is_changing(number) or not planning.leader(number):
             continue
-        if planning.has_quorum(number, shard.voters) and not shard.conflicts:
+        if planning.has_quorum(number, shard.voters) and not _is_disputed(planning, shard):
             _Change(planning, number, shard).plan()
+
+
+def _is_disputed(planning: Planning, shard: ShardState) -> bool:
+    """Whether a living store contradicts the configuration: a change could make it worse."""
+    return any(store in planning.live for store in shard.conflicts)
 
 
 def _restart(planning: Planning, number: int, shard: ShardState) -> None:
@@ -101,9 +106,12 @@ class _Change:
         if leaving:
             store = leaving[0]
         else:
-            # Whoever shares its failure domain goes first, then the most loaded.
+            # Who does not serve goes first, then who shares its failure domain, then the loaded.
             others = [store for store in shard.voters if store != self._leader]
-            store = max(others, key=lambda each: placement_key(planning, each, shard.voters))
+            silent = [store for store in others if not planning.is_serving(self._number, store)]
+            store = max(
+                silent or others, key=lambda each: placement_key(planning, each, shard.voters)
+            )
         self._remove_voter(store)
 
     def _remove_voter(self, store: int) -> None:

@@ -1,0 +1,226 @@
+"""`raftwood cluster`: look at a cluster of the log service, and take stores out of it."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from raftwood.app.commands.log_target import TARGET, Target
+from raftwood.app.output import write_json, write_line, write_rows
+from raftwood.app.progress import Progress
+from raftwood.app.settings import Settings
+from raftwood.base.errors import DeadlineExceeded, Unavailable
+from raftwood.logservice.client.keeper_client import KeeperClient
+from raftwood.logservice.hakeeper.alarm import AlarmKind
+from raftwood.logservice.hakeeper.commands import DrainStore, ForgetStore
+from raftwood.logservice.hakeeper.state import Phase
+from raftwood.logservice.hakeeper.views import ClusterView
+
+app = App(name="cluster", help_format="plaintext")
+
+_POLL_S = 0.5
+_STORES = {
+    "store": "store",
+    "address": "address",
+    "state": "state",
+    "failure_domain": "domain",
+    "replicas": "replicas",
+    "leaders": "leads",
+    "disk_free_bytes": "bytes free",
+    "disk_bytes": "of",
+    "version": "version",
+}
+_SHARDS = {
+    "shard": "shard",
+    "name": "name",
+    "leader": "leader",
+    "voters": "voters",
+    "learners": "readers",
+    "wanted": "wanted",
+    "lagging": "behind",
+    "retained_bytes": "bytes kept",
+}
+_SERVICES = {"service": "service", "kind": "kind", "address": "address", "state": "state"}
+_TN_SHARDS = {
+    "tn_shard": "TN shard",
+    "log_shard": "log shard",
+    "owner": "owner",
+    "holder": "leaseholder id",
+}
+_ALARMS = {"kind": "alarm", "store": "store", "shard": "shard", "text": "what it is"}
+_ORDERS = {"id": "order", "kind": "kind", "target": "to", "shard": "shard", "store": "store"}
+_FAILURES = {"kind": "failed order", "target": "to", "shard": "shard", "error": "error"}
+_FAILURES_SHOWN = 10
+
+
+@app.command
+def status(
+    *,
+    wait_seconds: Annotated[
+        float, Parameter(help="How long to wait until stores answer and the cluster runs.")
+    ] = 0.0,
+    target: Target = TARGET,
+) -> int:
+    """Show all that HAKeeper knows; the exit status is 1 while the cluster does not run."""
+
+    async def work(keeper: KeeperClient, _: Settings) -> int:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_seconds
+        view = await keeper.describe()
+        while view.phase is not Phase.RUNNING and loop.time() < deadline:
+            await asyncio.sleep(_POLL_S)
+            view = await keeper.describe()
+        _show(view, target)
+        return 0 if view.phase is Phase.RUNNING else 1
+
+    return _until_answered(lambda: target.with_keeper(work), wait_seconds)
+
+
+@app.command
+def drain(
+    store: int,
+    *,
+    undo: Annotated[
+        bool, Parameter(negative="", help="Let the store have replicas again.")
+    ] = False,
+    wait: Annotated[
+        bool, Parameter(help="Wait until the store has no replica left.", negative="--no-wait")
+    ] = True,
+    wait_seconds: Annotated[float, Parameter(help="How long to wait at the most.")] = 3600.0,
+    target: Target = TARGET,
+) -> int:
+    """Move all replicas of a store to others, so that it can be stopped for good."""
+
+    async def work(keeper: KeeperClient, _: Settings) -> int:
+        await keeper.command(DrainStore(store, not undo))
+        if wait and not undo:
+            await _wait_until_empty(keeper, store, wait_seconds)
+        view = await keeper.describe()
+        rows = [row for row in _store_rows(view) if row["store"] == store]
+        write_rows(rows, _STORES, target.output)
+        return 0
+
+    return target.with_keeper(work)
+
+
+@app.command
+def forget(store: int, *, target: Target = TARGET) -> int:
+    """Speak no more of a store that is gone and is a member of no shard."""
+
+    async def work(keeper: KeeperClient, _: Settings) -> int:
+        await keeper.command(ForgetStore(store))
+        write_rows([{"store": store}], {"store": "forgotten store"}, target.output)
+        return 0
+
+    return target.with_keeper(work)
+
+
+async def _wait_until_empty(keeper: KeeperClient, store: int, wait_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    with Progress(f"store {store} is being drained") as progress:
+        while True:
+            view = await keeper.describe()
+            left = replicas_left(view, store)
+            if not left:
+                return
+            progress.say(f"store {store} still has replicas of shards {left}")
+            if loop.time() >= deadline:
+                raise DeadlineExceeded(
+                    f"store {store} still has replicas of shards {left}, and stays marked as "
+                    f"draining{_too_few(view)}: see `raftwood cluster status`, or --undo"
+                )
+            await asyncio.sleep(_POLL_S)
+
+
+def replicas_left(view: ClusterView, store: int) -> list[int]:
+    """The shards that a store is a member of, or -1 for replicas that wait to be removed."""
+    left = [each.shard for each in view.shards if store in (*each.voters, *each.learners)]
+    has_more = any(each.store == store and each.replicas > 0 for each in view.stores)
+    return left or ([-1] if has_more else [])
+
+
+def _too_few(view: ClusterView) -> str:
+    texts = [each.text for each in view.alarms if each.kind is AlarmKind.TOO_FEW_STORES]
+    return f" ({texts[0]})" if texts else ""
+
+
+def _until_answered(work: Callable[[], int], wait_s: float) -> int:
+    """Stores that are not there yet are asked again while there is time."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return work()
+        except (Unavailable, DeadlineExceeded):
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_POLL_S)
+
+
+def _show(view: ClusterView, target: Target) -> None:
+    if view.phase is Phase.BOOTSTRAP_FAILED:
+        sys.stderr.write(f"error: the cluster could not be set up: {view.reason}\n")
+    tables = _tables(view)
+    if target.output == "json":
+        head = {"phase": view.phase, "reason": view.reason, "tick": view.tick, "term": view.term}
+        write_json(head | {name: rows for name, (rows, _) in tables.items()})
+        return
+    write_line(f"the cluster is {view.phase}{': ' + view.reason if view.reason else ''}")
+    for rows, columns in tables.values():
+        if rows:
+            write_line("")
+            write_rows(rows, columns, "text")
+
+
+def _tables(view: ClusterView) -> dict[str, tuple[list[dict[str, Any]], dict[str, str]]]:
+    services = [
+        msgspec.to_builtins(msgspec.structs.asdict(each)) | {"state": _state(each.is_live)}
+        for each in view.services
+    ]
+    alarms = [
+        msgspec.structs.asdict(each)
+        | {"shard": each.shard if each.shard >= 0 else None, "store": each.store or None}
+        for each in view.alarms
+    ]
+    orders = [
+        msgspec.structs.asdict(each) | {"target": each.to_service or f"store {each.to_store}"}
+        for each in view.orders
+    ]
+    failures = [msgspec.structs.asdict(each) for each in view.failures[-_FAILURES_SHOWN:]]
+    return {
+        "stores": (_store_rows(view), _STORES),
+        "shards": (_shard_rows(view), _SHARDS),
+        "services": (services, _SERVICES),
+        "tn_shards": ([msgspec.structs.asdict(each) for each in view.tn_shards], _TN_SHARDS),
+        "alarms": (alarms, _ALARMS),
+        "orders": (orders, _ORDERS),
+        "failures": (failures, _FAILURES),
+    }
+
+
+def _state(is_live: bool, *, is_draining: bool = False) -> str:
+    if not is_live:
+        return "down"
+    return "draining" if is_draining else "up"
+
+
+def _store_rows(view: ClusterView) -> list[dict[str, Any]]:
+    return [
+        msgspec.structs.asdict(each) | {"state": _state(each.is_live, is_draining=each.is_draining)}
+        for each in view.stores
+    ]
+
+
+def _shard_rows(view: ClusterView) -> list[dict[str, Any]]:
+    return [
+        msgspec.structs.asdict(each)
+        | {
+            "leader": each.leader or None,
+            "wanted": f"{each.wanted_voters}+{each.wanted_learners}",
+        }
+        for each in view.shards
+    ]

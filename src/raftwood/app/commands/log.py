@@ -1,0 +1,258 @@
+"""`raftwood log`: make, write, read and truncate the log service's shards."""
+
+import asyncio
+import os
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from raftwood.app.cluster_network import client_network, reader_network
+from raftwood.app.commands.log_append import append_lines
+from raftwood.app.commands.log_target import TARGET, ReadOnly, Target, shard_of
+from raftwood.app.output import write_json, write_record, write_rows
+from raftwood.app.settings import Settings
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput
+from raftwood.logservice.client.keeper_client import KeeperClient
+from raftwood.logservice.client.log_client import READ_BYTES, TAIL_WAIT_MS, AsyncLogClient
+from raftwood.logservice.hakeeper.commands import AddShard, RemoveShard
+from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
+from raftwood.logservice.hakeeper.views import ShardView
+from raftwood.logservice.records import Record
+
+app = App(name="log", help_format="plaintext")
+
+_SHARDS = {
+    "shard": "shard",
+    "name": "name",
+    "leader": "leader",
+    "voters": "voters",
+    "learners": "readers",
+    "retained_bytes": "bytes",
+}
+_RECORD = ("lsn", "data")
+_POLL_S = 0.2
+_From = Annotated[int | None, Parameter(name="--from", help="The LSN to begin with.")]
+
+
+@app.command
+def create(
+    name: Annotated[str | None, Parameter(help="Else it gets a name of its own.")] = None,
+    *,
+    replicas: Annotated[
+        int | None, Parameter(help="Stores that keep it and vote; else hakeeper.log_replicas.")
+    ] = None,
+    read_replicas: Annotated[int, Parameter(help="Stores that keep it without a vote.")] = 0,
+    wait_seconds: Annotated[float, Parameter(help="How long to wait until it serves.")] = 30.0,
+    target: Target = TARGET,
+) -> int:
+    """Make a log, and wait until it serves; the exit status is 1 if it does not yet."""
+    if name is not None and name.isdecimal():
+        raise InvalidInput(f"a log named {name} would be taken for shard {name}: add a letter")
+
+    async def work(keeper: KeeperClient, settings: Settings) -> int:
+        nonce = os.urandom(8).hex()
+        wanted = settings.hakeeper.log_replicas if replicas is None else replicas
+        shard = await keeper.number(
+            AddShard(name or f"log-{nonce[:8]}", wanted, read_replicas, nonce)
+        )
+        view = await wait_for_leader(keeper, shard, wait_seconds)
+        write_rows([_row(view)], _SHARDS, target.output)
+        return 0 if view.leader else 1
+
+    return target.with_keeper(work)
+
+
+async def wait_for_leader(keeper: KeeperClient, shard: int, wait_s: float) -> ShardView:
+    """The shard as it is once it has a leader, or when the time is over."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    view = await keeper.find_shard(shard)
+    while not view.leader and loop.time() < deadline:
+        await asyncio.sleep(_POLL_S)
+        view = await keeper.find_shard(shard)
+    return view
+
+
+@app.command(name="list")
+def list_shards(*, read_only: ReadOnly = False, target: Target = TARGET) -> int:
+    """List the logs."""
+
+    async def work(keeper: KeeperClient, _: Settings) -> int:
+        shards = (await keeper.describe()).shards
+        rows = [_row(each) for each in shards if each.shard != HAKEEPER_SHARD]
+        write_rows(rows, _SHARDS, target.output)
+        return 0
+
+    return target.with_keeper(work, role=reader_network if read_only else client_network)
+
+
+def _row(shard: ShardView) -> dict[str, Any]:
+    return msgspec.structs.asdict(shard) | {"leader": shard.leader or None}
+
+
+@app.command
+def remove(shard: str, *, target: Target = TARGET) -> int:
+    """Remove a log, by number or name, with all its records, on all stores."""
+
+    async def work(keeper: KeeperClient, _: Settings) -> int:
+        view = await keeper.find_shard(shard_of(shard))
+        await keeper.command(RemoveShard(view.shard))
+        removed = {"shard": view.shard, "name": view.name}
+        write_rows([removed], {"shard": "removed shard", "name": "name"}, target.output)
+        return 0
+
+    return target.with_keeper(work)
+
+
+@app.command
+def append(
+    shard: str,
+    *data: Annotated[str, Parameter(help="A record each; - or none for lines of the input.")],
+    file: Annotated[str | None, Parameter(help="A record for each line of this file.")] = None,
+    target: Target = TARGET,
+) -> int:
+    """Append records, and tell their LSNs once they are durable on a majority."""
+    if file is not None and data:
+        raise InvalidInput("give records, or a file with --file, not both")
+
+    async def work(client: AsyncLogClient, _: Environment) -> int:
+        if file is not None or data in ((), ("-",)):
+            await append_lines(client, file, target.output)
+            return 0
+        lsns = await client.append_many([each.encode(errors="surrogateescape") for each in data])
+        write_rows([{"lsn": lsn} for lsn in lsns], {"lsn": "lsn"}, target.output)
+        return 0
+
+    return target.with_log(shard, work, is_read_only=False)
+
+
+@app.command
+def read(
+    shard: str,
+    *,
+    first: _From = None,
+    count: Annotated[int | None, Parameter(help="End after so many records.")] = None,
+    size: Annotated[
+        int | None, Parameter(name="--bytes", help="End after so many bytes of records.")
+    ] = None,
+    read_only: ReadOnly = False,
+    target: Target = TARGET,
+) -> int:
+    """Print a log's records, a line each, up to its end; with JSON, one object per line."""
+    _check_limit("--count", count)
+    _check_limit("--bytes", size)
+
+    async def work(client: AsyncLogClient, _: Environment) -> int:
+        printer = _Printer(target, count=count, size=size)
+        info = (await client.info()).log
+        lsn = info.first_lsn if first is None else first
+        while lsn < info.next_lsn and not printer.is_done:
+            records, following = await client.read(lsn, bytes_max=READ_BYTES)
+            if following == lsn:
+                break
+            printer.write(records)
+            lsn = following
+        return 0
+
+    return target.with_log(shard, work, is_read_only=read_only)
+
+
+@app.command
+def tail(
+    shard: str,
+    *,
+    first: _From = None,
+    count: Annotated[int | None, Parameter(help="End after so many records.")] = None,
+    read_only: ReadOnly = False,
+    target: Target = TARGET,
+) -> int:
+    """Print records as they come, from now on or from an LSN on, until it is interrupted."""
+    _check_limit("--count", count)
+
+    async def work(client: AsyncLogClient, _: Environment) -> int:
+        printer = _Printer(target, count=count)
+        lsn = (await client.info()).log.next_lsn if first is None else first
+        while not printer.is_done:
+            records, lsn = await client.read(lsn, wait_ms=TAIL_WAIT_MS)
+            printer.write(records)
+        return 0
+
+    return target.with_log(shard, work, is_read_only=read_only)
+
+
+@app.command
+def truncate(
+    shard: str,
+    lsn: Annotated[int, Parameter(help="The last LSN to let go of.")],
+    *,
+    target: Target = TARGET,
+) -> int:
+    """Let go of all records up to and with an LSN; their space is freed soon after."""
+
+    async def work(client: AsyncLogClient, _: Environment) -> int:
+        await client.truncate(lsn)
+        log = (await client.info()).log
+        row = {"truncated_lsn": log.truncated_lsn, "first_lsn": log.first_lsn}
+        columns = {"truncated_lsn": "truncated up to", "first_lsn": "first readable"}
+        write_rows([row], columns, target.output)
+        return 0
+
+    return target.with_log(shard, work, is_read_only=False)
+
+
+@app.command
+def info(shard: str, *, read_only: ReadOnly = False, target: Target = TARGET) -> int:
+    """Show a log's bounds, leaseholder, members and size, as its leader sees them."""
+
+    async def work(client: AsyncLogClient, _: Environment) -> int:
+        found = msgspec.to_builtins(await client.info())
+        log = found.pop("log")
+        if target.output == "json":
+            write_json([found | log])
+            return 0
+        log["lease_history"] = len(log["lease_history"])
+        rows = [{"name": name, "value": value} for name, value in (found | log).items()]
+        write_rows(rows, {"name": "of the shard", "value": "value"}, "text")
+        return 0
+
+    return target.with_log(shard, work, is_read_only=read_only)
+
+
+def _check_limit(option: str, limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise InvalidInput(f"{option} {limit} shows nothing: give 1 or more")
+
+
+class _Printer:
+    """Prints records up to a limit."""
+
+    def __init__(self, target: Target, *, count: int | None, size: int | None = None) -> None:
+        self._output = target.output
+        self._count = count
+        self._size = size
+
+    @property
+    def is_done(self) -> bool:
+        return self._count == 0 or (self._size is not None and self._size <= 0)
+
+    def write(self, records: list[Record]) -> None:
+        for record in records:
+            if self.is_done:
+                return
+            write_record(_shown(record), _RECORD, self._output)
+            if self._count is not None:
+                self._count -= 1
+            if self._size is not None:
+                self._size -= len(record.payload)
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    payload = bytes(record.payload)
+    shown: dict[str, Any] = {"lsn": record.lsn, "holder": record.holder}
+    try:
+        return shown | {"data": payload.decode()}
+    except UnicodeDecodeError:
+        # As it is, for machines; as well as it can be read, for people.
+        return shown | {"data": payload.decode(errors="backslashreplace"), "base64": payload}

@@ -1,0 +1,34 @@
+"""What a demo tells while it runs: steps, each with the time and with what was acked by then."""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Something that was done or seen, and what came of it."""
+
+    at_s: float
+    text: str
+    acked: int
+    """Writes acked so far."""
+
+
+class Story:
+    """Keeps all steps; `on_step` hears each at once, `acked` says how many writes were acked."""
+
+    def __init__(self, on_step: Callable[[Step], None], acked: Callable[[], int]) -> None:
+        self._on_step = on_step
+        self._acked = acked
+        self._began = time.perf_counter()
+        self.steps: list[Step] = []
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._began
+
+    def tell(self, text: str) -> None:
+        step = Step(self.elapsed_s, text, self._acked())
+        self.steps.append(step)
+        self._on_step(step)

@@ -1,0 +1,237 @@
+"""`LogClient`: a shard of the log service for programs without an event loop.
+
+    with LogClient.connect("127.0.0.1:7001", secret=SECRET, shard="orders") as log:
+        lsn = log.append(b"a record")
+        records, next_lsn = log.read(lsn)
+        for record in log.tail(lsn): ...
+
+A thin facade: the real client runs on an event loop in a thread of its own, and any number of
+threads may call it. The calls mean what they do in `AsyncLogClient`.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
+from typing import Any, Self, TypeVar
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput, Unavailable
+from raftwood.base.files import Buffer
+from raftwood.disk.real_environment import real_environment
+from raftwood.logservice.client.log_client import (
+    READ_BYTES,
+    TAIL_WAIT_MS,
+    TIMEOUT_MS,
+    AsyncLogClient,
+    LogClientConfig,
+    LogRecord,
+)
+from raftwood.logservice.records import Record
+from raftwood.logservice.wire import ShardInfo
+from raftwood.net import ClientTls, Secret
+from raftwood.net.store_names import CLIENT_ROLE, READER_ROLE
+from raftwood.net.stores import ClientNetwork
+
+Result = TypeVar("Result")
+
+
+class LogClient:
+    """Use `connect`, and `close` when done, or a `with` block."""
+
+    def __init__(self, thread: "_LoopThread", client: AsyncLogClient) -> None:
+        self._thread = thread
+        self._client = client
+
+    @classmethod
+    def connect(
+        cls,
+        addresses: str | Sequence[str],
+        *,
+        secret: str | bytes,
+        shard: int | str,
+        cluster: str = "raftwood",
+        is_read_only: bool = False,
+        timeout_ms: int = TIMEOUT_MS,
+        tls: ClientTls | None = None,
+    ) -> Self:
+        """A client of a shard, by number or name; `addresses` are some stores', HOST:PORT[,…].
+
+        The secret is the clients', or the readers' for one that only reads.
+        """
+        given = addresses.split(",") if isinstance(addresses, str) else addresses
+        network = ClientNetwork(
+            cluster=cluster,
+            secret=Secret(secret.encode() if isinstance(secret, str) else secret),
+            role=READER_ROLE if is_read_only else CLIENT_ROLE,
+            tls=tls,
+        )
+        thread = _LoopThread()
+        try:
+            client = thread.call(
+                AsyncLogClient.connect(
+                    thread.environment,
+                    network,
+                    [each.strip() for each in given if each.strip()],
+                    shard=shard,
+                    is_read_only=is_read_only,
+                    timeout_ms=timeout_ms,
+                )
+            )
+        except BaseException:
+            thread.stop()
+            raise
+        return cls(thread, client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Calls of other threads end, and whether their records are written is unknown."""
+        self._thread.stop(self._client.close)
+
+    @property
+    def config(self) -> LogClientConfig:
+        return self._client.config
+
+    # Records
+
+    @staticmethod
+    def get_log_record(size: int) -> LogRecord:
+        """A record with room for so many bytes; it may be reused as soon as `append` returns."""
+        return AsyncLogClient.get_log_record(size)
+
+    def append(self, record: LogRecord | Buffer) -> int:
+        """Durable on a majority when it returns; the record's LSN."""
+        return self._thread.call(self._client.append(record))
+
+    def append_soon(self, record: LogRecord | Buffer) -> "Future[int]":
+        """As `append`, without waiting: one thread's records stay in order."""
+        payload = record.payload if isinstance(record, LogRecord) else record
+        return self._thread.begin(self._client.append(bytes(payload)))
+
+    def append_many(self, records: Iterable[LogRecord | Buffer]) -> list[int]:
+        """Append records in order, many at once; their LSNs."""
+        # Taken here, as the iterable may be one that only this thread may use.
+        return self._thread.call(self._client.append_many(list(records)))
+
+    def append_once(self, record: LogRecord | Buffer, *, producer: str, sequence: int) -> int:
+        """The same (producer, sequence) again, by whichever client, writes nothing twice."""
+        return self._thread.call(
+            self._client.append_once(record, producer=producer, sequence=sequence)
+        )
+
+    def read(
+        self,
+        first_lsn: int,
+        *,
+        bytes_max: int = READ_BYTES,
+        wait_ms: int = 0,
+        has_internal: bool = False,
+    ) -> tuple[list[Record], int]:
+        """Records from an LSN on, and where to read next: the same LSN where all was read."""
+        return self._thread.call(
+            self._client.read(
+                first_lsn, bytes_max=bytes_max, wait_ms=wait_ms, has_internal=has_internal
+            )
+        )
+
+    def tail(self, first_lsn: int, *, bytes_max: int = READ_BYTES) -> Iterator[Record]:
+        """Records from an LSN on, for ever: at the end it waits for more."""
+        while True:
+            records, first_lsn = self.read(first_lsn, bytes_max=bytes_max, wait_ms=TAIL_WAIT_MS)
+            yield from records
+
+    # The shard's state
+
+    def truncate(self, lsn: int) -> None:
+        """Let go of all records up to and with an LSN."""
+        self._thread.call(self._client.truncate(lsn))
+
+    def get_truncated_lsn(self) -> int:
+        return self._thread.call(self._client.get_truncated_lsn())
+
+    def get_latest_lsn(self) -> int:
+        return self._thread.call(self._client.get_latest_lsn())
+
+    def get_required_lsn(self) -> int:
+        return self._thread.call(self._client.get_required_lsn())
+
+    def set_required_lsn(self, lsn: int) -> None:
+        """Keep all from an LSN on, whatever is truncated; 0 to let go."""
+        self._thread.call(self._client.set_required_lsn(lsn))
+
+    def get_tso_timestamp(self, count: int = 1) -> int:
+        """The first of so many timestamps that nobody else gets."""
+        return self._thread.call(self._client.get_tso_timestamp(count))
+
+    def update_leaseholder_id(self, holder: int) -> None:
+        """Take the shard's lease: appends of other holders are refused from now on."""
+        self._thread.call(self._client.update_leaseholder_id(holder))
+
+    def info(self) -> ShardInfo:
+        return self._thread.call(self._client.info())
+
+
+class _LoopThread:
+    """An event loop in a thread, and the environment that is used on it."""
+
+    def __init__(self) -> None:
+        self._resources = ExitStack()
+        self.environment: Environment = self._resources.enter_context(real_environment())
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        # A program that forgets to close the client ends all the same.
+        self._thread = threading.Thread(target=self._run, name="raftwood-log-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+        """Start some work on the loop."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise InvalidInput("a callback cannot wait for the client that calls it")
+        with self._lock:
+            if not self._is_stopped:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise Unavailable("the client is closed")
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do some work on the loop, and wait for it."""
+        future = self.begin(work)
+        try:
+            return future.result()
+        except CancelledError:
+            raise Unavailable("the client was closed meanwhile") from None
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def stop(self, *endings: Any) -> None:
+        """End the loop, after what is to be done at its end; once only."""
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+        asyncio.run_coroutine_threadsafe(self._end(endings), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._resources.close()
+
+    async def _end(self, endings: Sequence[Any]) -> None:
+        for ending in endings:
+            await ending()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

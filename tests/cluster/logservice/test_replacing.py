@@ -1,0 +1,125 @@
+"""Stores that are lost, come back, or are drained: their replicas move, and nobody is harmed."""
+
+import time
+from pathlib import Path
+
+from raftwood.logservice.hakeeper.commands import DrainStore
+from raftwood.logservice.hakeeper.views import ClusterView, StoreView
+from tests.cluster.logservice.load import Load
+from tests.cluster.logservice.processes import (
+    LogProcesses,
+    is_running_well,
+    log_stores,
+    shard_of,
+)
+from tests.running import run
+
+_SILENCE_S_MAX = 15.0
+"""An election on a machine that is busy with much else."""
+
+
+def are_members(view: ClusterView, *stores: int) -> bool:
+    return is_running_well(view) and all(shard.voters == stores for shard in view.shards)
+
+
+def store_of(view: ClusterView, number: int) -> StoreView:
+    return next(each for each in view.stores if each.store == number)
+
+
+async def are_taken_over(stores: LogProcesses, *members: int, by: int) -> None:
+    """All shards get these members, the new one as a learner first."""
+    learned: dict[int, None] = {}
+
+    def note(view: ClusterView) -> bool:
+        for shard in view.shards:
+            if by in shard.learners:
+                learned[shard.shard] = None
+        return are_members(view, *members)
+
+    await stores.seen(f"members {members}", note)
+    print(f"seen as a learner of shards {list(learned)}")
+    assert learned
+
+
+def test_a_store_that_is_lost_for_good_is_replaced_and_no_zombie_when_it_returns(
+    tmp_path: Path,
+) -> None:
+    """The returning store was a member of HAKeeper, which goes on without it."""
+
+    async def body() -> None:
+        async with log_stores(tmp_path, later=1, settings={"hakeeper.log_shards": 2}) as stores:
+            await stores.start()
+            await stores.runs()
+            client, other = await stores.client(), await stores.client()
+            async with Load([client, other], [other]) as load:
+                await load.goes_on()
+                began = time.monotonic()
+                await stores.kill(3)
+                await stores.start(4, joins=True)
+                await are_taken_over(stores, 1, 2, 4, by=4)
+                await load.goes_on()
+                print(f"replaced after {time.monotonic() - began:.1f} s")
+
+                term = shard_of(await stores.keeper.describe(), 0).term
+                began = time.monotonic()
+                await stores.start(3)
+                view = await stores.seen(
+                    "the returned store without replicas",
+                    lambda view: (
+                        store_of(view, 3).is_live
+                        and store_of(view, 3).silent_ticks < 3
+                        and not store_of(view, 3).replicas
+                    ),
+                )
+                assert are_members(view, 1, 2, 4)
+                assert load.longest_silence_s(began) < _SILENCE_S_MAX
+                assert shard_of(view, 0).term <= term + 1
+            print(await load.check(client))
+
+    run(body())
+
+
+def test_a_drained_store_is_left_and_the_members_are_right_after_all_restarted(
+    tmp_path: Path,
+) -> None:
+    """Snapshots taken after the change hold it; the log before it is gone by then."""
+
+    async def body() -> None:
+        async with log_stores(tmp_path, later=1) as stores:
+            await stores.start()
+            await stores.start(4, joins=True)
+            await stores.runs()
+            client = await stores.client()
+            drained = await stores.leader()
+            members = [each for each in stores.nodes if each != drained]
+            async with Load([client]) as load:
+                await load.goes_on()
+                began = time.monotonic()
+                await stores.keeper.command(DrainStore(drained, is_draining=True))
+                await are_taken_over(stores, *members, by=4)
+                await stores.seen(
+                    "a store that is empty", lambda view: not store_of(view, drained).replicas
+                )
+                await load.goes_on()
+                silence_s = load.longest_silence_s(began)
+                print(f"drained in {time.monotonic() - began:.1f} s, silent for {silence_s:.2f} s")
+                assert silence_s < _SILENCE_S_MAX
+                assert not load.unknown
+            print(await load.check(client))
+
+            truncated = await client.get_latest_lsn()
+            await client.append_many([b"after the change"] * 50)
+            await client.truncate(truncated)
+            for store in members:
+                await stores.nodes[store].says("log cut")
+            await stores.kill(*stores.nodes)
+            await stores.start(1, 2, 3)
+            await stores.start(4, joins=True)
+            view = await stores.runs()
+            assert are_members(view, *members)
+            info = await client.info()
+            assert info.voters == tuple(members)
+            assert not info.learners
+            await client.append(b"it goes on")
+
+    run(body())

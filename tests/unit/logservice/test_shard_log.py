@@ -1,0 +1,77 @@
+"""A shard as the `Log` seam: the suite that every log passes, on stores in a simulation."""
+
+import pytest
+
+from raftwood.base.seams import Log
+from raftwood.logservice.client.log_client import AsyncLogClient
+from raftwood.logservice.client.shard_log import ShardLog
+from raftwood.logservice.errors import NotLeaseholder, ReadOnlyClient, SequenceForgotten
+from raftwood.logservice.producers import WINDOW
+from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
+from tests.unit.seams.log_suite import LogSuite, Scenario
+
+
+class ShardKit:
+    def __init__(self, cluster: LogCluster) -> None:
+        self._cluster = cluster
+        self._clients: list[AsyncLogClient] = []
+
+    async def open(self) -> Log:
+        client = await self._cluster.client(timeout_ms=60_000)
+        self._clients.append(client)
+        return ShardLog(client)
+
+    async def fail_over(self) -> None:
+        leader = await self._cluster.wait_for_leader(1)
+        self._cluster.machines[leader].power_off()
+        await self._cluster.wait_for_leader(1)
+        self._cluster.start(leader)
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+class TestShardLog(LogSuite):
+    def run(self, scenario: Scenario) -> None:
+        async def whole(cluster: LogCluster) -> None:
+            cluster.start(1, 2, 3)
+            await cluster.wait_for_leader(1)
+            kit = ShardKit(cluster)
+            await scenario(kit)
+            await kit.close()
+
+        run_log_cluster(whole)
+
+
+def test_a_sequence_too_far_behind_is_refused_and_a_reader_may_not_append() -> None:
+    async def scenario(cluster: LogCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader(1)
+        async with await cluster.client() as client:
+            log = ShardLog(client)
+            await log.append(b"", producer="a", sequence=1)
+            await log.append(b"", producer="a", sequence=1 + WINDOW)
+            with pytest.raises(SequenceForgotten):
+                await log.append(b"", producer="a", sequence=1)
+        async with await cluster.client(is_read_only=True) as reader:
+            with pytest.raises(ReadOnlyClient):
+                await ShardLog(reader).append(b"", producer="a", sequence=2)
+
+    run_log_cluster(scenario)
+
+
+def test_under_a_lease_only_its_holder_appends() -> None:
+    async def scenario(cluster: LogCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader(1)
+        async with await cluster.client() as old, await cluster.client() as new:
+            await old.update_leaseholder_id(5)
+            first = await ShardLog(old).append(b"one", producer="a", sequence=1)
+            await new.update_leaseholder_id(6)
+            with pytest.raises(NotLeaseholder):
+                await ShardLog(old).append(b"two", producer="a", sequence=2)
+            # What was written stays written, whoever asks.
+            assert await ShardLog(old).append(b"one", producer="a", sequence=1) == first
+
+    run_log_cluster(scenario)

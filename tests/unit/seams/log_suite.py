@@ -1,0 +1,221 @@
+"""What every `Log` must do: one suite, run by each implementation with a kit of its own."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import pytest
+
+from raftwood.base.errors import InvalidInput, OutOfRange
+from raftwood.base.position import Position
+from raftwood.base.seams import Log
+
+
+class LogKit(Protocol):
+    """One log, and what may happen to it."""
+
+    async def open(self) -> Log:
+        """The log, through a client that shares nothing with those before."""
+        ...
+
+    async def fail_over(self) -> None:
+        """Whoever takes the appends is gone at once; it comes back later, and others go on."""
+        ...
+
+
+Scenario = Callable[[LogKit], Awaitable[None]]
+
+
+async def read_all(log: Log, start: Position | None = None) -> list[tuple[Position, bytes]]:
+    """All batches from a position, or from the first, up to the end."""
+    position = (await log.bounds()).first if start is None else start
+    found: list[tuple[Position, bytes]] = []
+    while True:
+        batches, following = await log.read(position, bytes_max=1 << 20)
+        found += [(each.position, bytes(each.data)) for each in batches]
+        if following == position:
+            return found
+        assert following > position
+        position = following
+
+
+class LogSuite:
+    def run(self, scenario: Scenario) -> None:
+        """Run a scenario on a new, empty log."""
+        raise NotImplementedError
+
+    def test_what_is_appended_is_read_in_order_with_its_positions(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            rng = random.Random(1)
+            batches = [rng.randbytes(rng.randrange(0, 300)) for _ in range(50)]
+            positions = [
+                await log.append(batch, producer="a", sequence=number)
+                for number, batch in enumerate(batches)
+            ]
+            assert positions == sorted(set(positions))
+            assert await read_all(log) == list(zip(positions, batches, strict=True))
+            assert await read_all(await kit.open(), positions[20]) == list(
+                zip(positions[20:], batches[20:], strict=True)
+            )
+            bounds = await log.bounds()
+            assert bounds.first <= positions[0]
+            assert positions[-1] < bounds.next
+
+        self.run(scenario)
+
+    def test_a_buffer_may_be_reused_as_soon_as_append_returns(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            buffer = bytearray(b"first")
+            await log.append(memoryview(buffer), producer="a", sequence=1)
+            buffer[:] = b"later"
+            assert [data for _, data in await read_all(log)] == [b"first"]
+
+        self.run(scenario)
+
+    def test_a_read_gives_one_batch_at_least_and_not_much_more_than_asked(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            for number in range(10):
+                await log.append(b"%d" % number * 100, producer="a", sequence=number)
+            position = (await log.bounds()).first
+            seen = []
+            while True:
+                batches, following = await log.read(position, bytes_max=1)
+                assert len(batches) <= 1
+                seen += [bytes(each.data) for each in batches]
+                if following == position:
+                    break
+                position = following
+            assert seen == [b"%d" % number * 100 for number in range(10)]
+
+        self.run(scenario)
+
+    def test_at_the_end_a_read_waits_for_what_comes(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log, other = await kit.open(), await kit.open()
+            end = (await log.bounds()).next
+            assert await log.read(end, bytes_max=1000) == ([], end)
+            reading = asyncio.create_task(log.read(end, bytes_max=1000, wait_ms=20_000))
+            await asyncio.sleep(1.0)
+            assert not reading.done()
+            position = await other.append(b"came", producer="a", sequence=1)
+            batches, following = await reading
+            assert [(each.position, bytes(each.data)) for each in batches] == [(position, b"came")]
+            assert await log.read(following, bytes_max=1000, wait_ms=500) == ([], following)
+
+        self.run(scenario)
+
+    def test_the_same_sequence_again_stores_nothing_twice(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log, other = await kit.open(), await kit.open()
+            first = await log.append(b"one", producer="a", sequence=7)
+            assert await log.append(b"one", producer="a", sequence=7) == first
+            assert await other.append(b"one", producer="a", sequence=7) == first
+            second = await other.append(b"two", producer="a", sequence=8)
+            third = await log.append(b"one", producer="b", sequence=7)
+            assert len({first, second, third}) == 3
+            assert await log.append(b"one", producer="a", sequence=7) == first
+            assert await read_all(log) == [(first, b"one"), (second, b"two"), (third, b"one")]
+
+        self.run(scenario)
+
+    def test_sequences_may_come_in_any_order_and_at_once(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log, other = await kit.open(), await kit.open()
+            numbers = list(range(100, 130)) * 2
+            random.Random(5).shuffle(numbers)
+            positions = await asyncio.gather(
+                *(
+                    (log if place % 2 else other).append(b"%d" % n, producer="a", sequence=n)
+                    for place, n in enumerate(numbers)
+                )
+            )
+            written = dict(await read_all(log))
+            assert sorted(written.values()) == [b"%d" % n for n in range(100, 130)]
+            assert all(
+                written[position] == b"%d" % n
+                for n, position in zip(numbers, positions, strict=True)
+            )
+
+        self.run(scenario)
+
+    def test_what_was_appended_is_there_after_a_failover_and_not_twice(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            before = [await log.append(b"%d" % n, producer="a", sequence=n) for n in range(20)]
+            await kit.fail_over()
+            other = await kit.open()
+            again = [await other.append(b"%d" % n, producer="a", sequence=n) for n in range(20)]
+            assert again == before
+            last = await log.append(b"20", producer="a", sequence=20)
+            assert last > before[-1]
+            assert [data for _, data in await read_all(other)] == [b"%d" % n for n in range(21)]
+
+        self.run(scenario)
+
+    def test_appends_that_a_failover_meets_are_stored_once(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            await log.append(b"0", producer="a", sequence=0)
+            appends = [
+                asyncio.create_task(log.append(b"%d" % n, producer="a", sequence=n))
+                for n in range(1, 50)
+            ]
+            await asyncio.sleep(0)
+            await kit.fail_over()
+            positions = await asyncio.gather(*appends)
+            written = dict(await read_all(log))
+            assert len(written) == 50
+            assert [written[each] for each in positions] == [b"%d" % n for n in range(1, 50)]
+
+        self.run(scenario)
+
+    def test_what_is_below_the_truncation_is_refused_and_the_rest_stays(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            positions = [await log.append(b"%d" % n, producer="a", sequence=n) for n in range(10)]
+            await log.truncate(positions[4])
+            bounds = await log.bounds()
+            assert positions[3] < bounds.first <= positions[4]
+            assert [data for _, data in await read_all(log)] == [b"%d" % n for n in range(4, 10)]
+            with pytest.raises(OutOfRange):
+                await log.read(positions[3], bytes_max=1000)
+            await log.truncate(positions[2])
+            await log.truncate(Position(0))
+            assert (await log.bounds()).first == bounds.first
+            # A retry is still known though its batch is gone.
+            assert await log.append(b"3", producer="a", sequence=3) == positions[3]
+            await log.truncate((await log.bounds()).next)
+            assert await read_all(log) == []
+            assert await log.append(b"10", producer="a", sequence=10) > positions[-1]
+            assert [data for _, data in await read_all(log)] == [b"10"]
+
+        self.run(scenario)
+
+    def test_what_is_past_the_end_is_refused(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            await log.append(b"one", producer="a", sequence=1)
+            bounds = await log.bounds()
+            far = Position(bounds.next + 1000)
+            with pytest.raises(OutOfRange):
+                await log.read(far, bytes_max=1000)
+            with pytest.raises(OutOfRange):
+                await log.truncate(far)
+            assert (await log.bounds()).first == bounds.first
+
+        self.run(scenario)
+
+    def test_a_producer_has_a_name_and_its_sequences_are_not_negative(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            with pytest.raises(InvalidInput):
+                await log.append(b"", producer="", sequence=1)
+            with pytest.raises(InvalidInput):
+                await log.append(b"", producer="a", sequence=-1)
+            assert await read_all(log) == []
+
+        self.run(scenario)
