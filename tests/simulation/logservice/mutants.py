@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
-from raftwood.simulation import SwarmProfile
+from raftwood.simulation import NetworkProfile, SwarmProfile
 from tests.simulation.logservice import planted
 from tests.simulation.logservice.world import Plan, run_logs
 from tests.simulation.raft_hosts.planted import saves_the_membership_before_the_last_change
@@ -29,6 +29,11 @@ def network(seed: int) -> SwarmProfile:
 
 def pauses(seed: int) -> SwarmProfile:
     return SwarmProfile(seed=seed, every_s={"pause": 0.8, "stall": 0.5})
+
+
+def far(seed: int) -> SwarmProfile:
+    """Much is proposed before anything of it is applied."""
+    return SwarmProfile(seed=seed, network=NetworkProfile(delay_s=(0.02, 0.1)))
 
 
 def calm(seed: int) -> SwarmProfile:
@@ -64,7 +69,7 @@ MUTANTS = {
     ),
     "checks the lease when proposed": Mutant(
         plant=planted.checks_the_lease_when_proposed,
-        profile=calm,
+        profile=far,
         plan=_LEASES,
         caught_as="without the lease",
     ),

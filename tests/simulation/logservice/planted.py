@@ -7,8 +7,9 @@ from unittest import mock
 
 import msgspec
 
-from raftwood.base.errors import RaftwoodError, Unavailable
+from raftwood.base.errors import Unavailable
 from raftwood.logservice import log_state_machine
+from raftwood.logservice.client import pipeline
 from raftwood.logservice.client.pipeline import Pipeline
 from raftwood.logservice.log_rules import LogState
 from raftwood.logservice.log_state_machine import LogStateMachine
@@ -121,16 +122,16 @@ def checks_the_lease_when_proposed() -> Iterator[None]:
 def sends_again_as_another_producer() -> Iterator[None]:
     original = Pipeline._resend
 
-    async def resend(pipeline: Pipeline) -> bool:
-        pipeline._begin_producer()
-        for append in [*pipeline._sent, *pipeline._queue]:
+    async def resend(client: Pipeline) -> bool:
+        client._begin_producer()
+        for append in [*client._sent, *client._queue]:
             _, flags, _, _, kind, holder = HEAD.unpack_from(append.entry)
-            sequence = pipeline._next_sequence
-            head = HEAD.pack(1, flags, pipeline._producer, sequence, kind, holder)
+            sequence = client._next_sequence
+            head = HEAD.pack(1, flags, client._producer, sequence, kind, holder)
             append.entry = head + append.entry[HEAD.size :]
             append.sequence = append.sequence and sequence
-            pipeline._next_sequence += 1
-        return await original(pipeline)
+            client._next_sequence += 1
+        return await original(client)
 
     with mock.patch.object(Pipeline, "_resend", resend):
         yield
@@ -138,12 +139,7 @@ def sends_again_as_another_producer() -> Iterator[None]:
 
 @contextmanager
 def takes_silence_for_a_refusal() -> Iterator[None]:
-    original = Pipeline._give_up
-
-    def give_up(pipeline: Pipeline, error: RaftwoodError, *rest: Any) -> None:
-        original(pipeline, Unavailable(error.message), *rest)
-
-    with mock.patch.object(Pipeline, "_give_up", give_up):
+    with mock.patch.object(pipeline, "_told", lambda _, error: Unavailable(error.message)):
         yield
 
 
