@@ -56,7 +56,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     clients: int = 1
     shards: int = 1
-    """Appends go to the first so many groups of the cluster in turn."""
+    """Appends are spread over the first so many groups of the cluster."""
     is_batched: bool = False
     """Records go as fast as the client takes them, which batches them; `in_flight` bounds them."""
     kill: int | None = None

@@ -28,7 +28,7 @@ BATCH = 500
 
 
 async def work(clients: Sequence[AsyncLogClient], payload: bytes, latencies: list[float]) -> None:
-    """Keep one append in flight, for ever, at one shard after the other."""
+    """Keep one append in flight, for ever, at one shard after the other if several are given."""
     clock = time.perf_counter
     while True:
         for client in clients:
@@ -88,7 +88,9 @@ async def load(environment: Environment, given: argparse.Namespace) -> None:
     workers = []
     for number in range(max(1, given.in_flight // (BATCH if given.batched else 1))):
         first = number % len(clients)
-        turns = clients[first:] + clients[:first]
+        # Where there are enough, each stays with its shard: else all would pile up at a slow one.
+        is_spread = given.in_flight >= len(clients)
+        turns = [clients[first]] if is_spread else clients[first:] + clients[:first]
         made = (
             work_batched(turns, [payload] * BATCH, latencies)
             if given.batched

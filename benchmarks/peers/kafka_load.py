@@ -29,10 +29,11 @@ BATCHED = {"linger.ms": 5, "batch.size": 1_000_000, "delivery.report.only.error"
 
 
 class Appends:
-    """Each has one record in flight, and goes from one partition to the next."""
+    """Each has one record in flight, in one partition; too few of them take turns with all."""
 
-    def __init__(self, producer: Producer, payload: bytes, shards: int) -> None:
-        self._producer, self._payload, self._shards = producer, payload, shards
+    def __init__(self, producer: Producer, payload: bytes, given: argparse.Namespace) -> None:
+        self._producer, self._payload, self._shards = producer, payload, given.shards
+        self._step = 0 if given.in_flight >= given.shards else 1
         self.is_open = True
         self.latencies: list[float] = []
 
@@ -44,7 +45,7 @@ class Appends:
             if error is not None and self.is_open:
                 raise SystemExit(f"an append failed: {error}")
             if self.is_open:
-                self.start((partition + 1) % self._shards)
+                self.start((partition + self._step) % self._shards)
 
         self._producer.produce(TOPIC, self._payload, partition=partition, on_delivery=acked)
 
@@ -90,7 +91,7 @@ def _failed(error: KafkaError | None, _: Message) -> None:
 
 
 def measure_appends(given: argparse.Namespace, payload: bytes) -> None:
-    appends = Appends(_producer(given, AT_ONCE), payload, given.shards)
+    appends = Appends(_producer(given, AT_ONCE), payload, given)
     for number in range(given.in_flight):
         appends.start(number % given.shards)
     appends.run(given.warm)
@@ -118,7 +119,7 @@ def measure_batches(given: argparse.Namespace, payload: bytes) -> None:
 def measure_failover(given: argparse.Namespace, payload: bytes) -> None:
     """The producer that was under load goes on, with the retries that are its default."""
     producer = _producer(given, AT_ONCE)
-    appends = Appends(producer, payload, given.shards)
+    appends = Appends(producer, payload, given)
     for number in range(given.in_flight):
         appends.start(number % given.shards)
     appends.run(given.warm)
