@@ -67,6 +67,8 @@ class TruncationWorker:
                 continue  # it was stopped meanwhile
             except RaftwoodError as error:
                 _log.warning("nothing freed", shard=shard, reason=error.message)
+                if shard in self._host.groups():
+                    self._observe(shard)
 
     async def _work(self, shard: int) -> None:
         host, settings = self._host, self._settings
@@ -77,13 +79,14 @@ class TruncationWorker:
             entries_between=settings.snapshot_entries,
             kept_max=settings.snapshots_kept,
         )
-        if step.takes_snapshot:
-            await host.snapshot(shard)
+        # Room is made before any is taken: a full disk has none for a snapshot.
         if step.visible is not None and step.visible >= host.status(shard).first_index:
             await host.compact(shard, step.visible)
             _log.info("log cut", shard=shard, index=step.visible)
         for index in step.dropped:
             await host.drop_snapshot(shard, index)
+        if step.takes_snapshot:
+            await host.snapshot(shard)
         self._observe(shard)
 
     def _freeable(self, shard: int) -> int:
