@@ -159,7 +159,7 @@ class LogState:
     def apply(self, index: int, payload: bytes) -> int | RaftwoodError:
         """What an entry comes to: for a record its LSN, for others the number that was asked."""
         if len(payload) < HEAD_BYTES or payload[0] != VERSION:
-            return InvalidInput("this is no entry of a log shard that this program knows")
+            return self._unknown(index, "this is no entry of a log shard that this program knows")
         _, flags, name, sequence, kind, holder = _unpack(payload)
         if self.restore is not None or flags & RESTORED or kind >= UpdateKind.RESTORE:
             answer = self._apply_restore(index, payload, flags, sequence, kind)
@@ -169,7 +169,8 @@ class LogState:
         if kind == _USER:
             return self._append(index, name, sequence, holder, is_ordered=bool(flags & ORDERED))
         if len(payload) != HEAD_BYTES + 8:
-            return InvalidInput(f"update {kind} has {len(payload)} bytes, not {HEAD_BYTES + 8}")
+            message = f"update {kind} has {len(payload)} bytes, not {HEAD_BYTES + 8}"
+            return self._unknown(index, message)
         number = number_of(payload)
         if kind == UpdateKind.LEASEHOLDER:
             return self._take_lease(index, number)
@@ -179,7 +180,12 @@ class LogState:
             return self._take_timestamps(number)
         if kind == UpdateKind.REQUIRED:
             return self._require(index, number)
-        return InvalidInput(f"update {kind} is none that this program knows")
+        return self._unknown(index, f"update {kind} is none that this program knows")
+
+    def _unknown(self, index: int, message: str) -> InvalidInput:
+        """Whatever it looks like, it is no record to a reader."""
+        self._refuse(index, RecordKind.INTERNAL)
+        return InvalidInput(message)
 
     # Records
 
