@@ -96,12 +96,9 @@ class LogState:
         """Whether any record was ever appended."""
         self.lsns = LsnMap()
         self.restore: RestoreState | None = None
+        self.is_restoring = False
         self.offset = 0
         """What an entry's LSN is above its index; 0 while records are restored."""
-
-    @property
-    def is_restoring(self) -> bool:
-        return self.restore is not None and not self.restore.is_done
 
     @property
     def first_lsn(self) -> int:
@@ -139,17 +136,21 @@ class LogState:
         for command in commands:
             index, payload = command.index, command.payload
             if len(payload) >= HEAD_BYTES:
-                version, _, name, sequence, kind, holder = _unpack(payload)
+                version, flags, name, sequence, kind, holder = _unpack(payload)
                 if (
                     kind == _USER
                     and version == VERSION
+                    and not flags & RESTORED
+                    and not self.is_restoring
                     and (holder == self.holder or not self.holder)
                     and (producer := find(name)) is not None
                     and producer.top + 1 == sequence
                 ):
-                    producer.used = index
-                    producer.add_next(sequence, index)
-                    add(index)
+                    lsn = index + self.offset
+                    producer.used = lsn
+                    producer.add_next(sequence, lsn)
+                    self.has_records = True
+                    add(lsn)
                     continue
             add(self.apply(index, payload))
         if commands:
@@ -158,29 +159,29 @@ class LogState:
 
     def apply(self, index: int, payload: bytes) -> int | RaftwoodError:
         """What an entry comes to: for a record its LSN, for others the number that was asked."""
+        lsn = index + self.offset
         if len(payload) < HEAD_BYTES or payload[0] != VERSION:
-            return self._unknown(index, "this is no entry of a log shard that this program knows")
+            return self._unknown(lsn, "this is no entry of a log shard that this program knows")
         _, flags, name, sequence, kind, holder = _unpack(payload)
-        if self.restore is not None or flags & RESTORED or kind >= UpdateKind.RESTORE:
+        if self.is_restoring or flags & RESTORED or kind >= UpdateKind.RESTORE:
             answer = self._apply_restore(index, payload, flags, sequence, kind)
             if answer is not None:
                 return answer
-        index += self.offset
         if kind == _USER:
-            return self._append(index, name, sequence, holder, is_ordered=bool(flags & ORDERED))
+            return self._append(lsn, name, sequence, holder, is_ordered=bool(flags & ORDERED))
         if len(payload) != HEAD_BYTES + 8:
             message = f"update {kind} has {len(payload)} bytes, not {HEAD_BYTES + 8}"
-            return self._unknown(index, message)
+            return self._unknown(lsn, message)
         number = number_of(payload)
         if kind == UpdateKind.LEASEHOLDER:
-            return self._take_lease(index, number)
+            return self._take_lease(lsn, number)
         if kind == UpdateKind.TRUNCATE:
-            return self._truncate(index, number)
+            return self._truncate(lsn, number)
         if kind == UpdateKind.TSO:
             return self._take_timestamps(number)
         if kind == UpdateKind.REQUIRED:
-            return self._require(index, number)
-        return self._unknown(index, f"update {kind} is none that this program knows")
+            return self._require(lsn, number)
+        return self._unknown(lsn, f"update {kind} is none that this program knows")
 
     def _unknown(self, index: int, message: str) -> InvalidInput:
         """Whatever it looks like, it is no record to a reader."""
@@ -251,6 +252,8 @@ class LogState:
         return answer
 
     def _refuse(self, index: int, kind: RecordKind) -> None:
+        if self.is_restoring:
+            return  # It has no LSN, and no reader sees it.
         holes = self.holes
         if holes and holes[-1].last + 1 == index and holes[-1].kind is kind:
             holes[-1].last = index
@@ -302,11 +305,13 @@ class LogState:
         self.truncated, self.required = begin.truncated_lsn, begin.required_lsn
         self.tso, self.holder = begin.tso, begin.holder
         self.restore = RestoreState(begin.backup, self.first_lsn - 1)
+        self.is_restoring = True
         return self.restore.last_lsn
 
     def _restore_at(self, index: int, lsn: int, *, records: int) -> int | RaftwoodError:
         state = self.restore
         if state is None or state.is_done:
+            self._refuse(index + self.offset, RecordKind.INTERNAL)
             return Conflict("the shard is not being restored: append to it")
         if lsn > state.last_lsn:
             self.lsns.add(index, lsn)
@@ -327,6 +332,7 @@ class LogState:
                 f"{finish.records} below {finish.next_lsn}: remove the shard and restore it anew"
             )
         state.is_done = True
+        self.is_restoring = False
         self.offset = finish.next_lsn - (index + 1)
         self.lsns.go_on(index + 1, finish.next_lsn)
         return finish.next_lsn
