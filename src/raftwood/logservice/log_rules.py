@@ -33,7 +33,7 @@ from raftwood.logservice.records import (
     UpdateKind,
     number_of,
 )
-from raftwood.logservice.restoring import RestoreState, decode_begin, decode_finish
+from raftwood.logservice.restoring import NUMBER_MAX, RestoreState, decode_begin, decode_finish
 
 TSO_COUNT_MAX: Final = 1 << 32
 LEASES_KEPT: Final = 1000
@@ -313,6 +313,8 @@ class LogState:
         if state is None or state.is_done:
             self._refuse(index + self.offset, RecordKind.INTERNAL)
             return Conflict("the shard is not being restored: append to it")
+        if lsn > NUMBER_MAX:
+            return InvalidInput(f"LSN {lsn} is above {NUMBER_MAX}: no log gets there")
         if lsn > state.last_lsn:
             self.lsns.add(index, lsn)
             state.last_lsn = lsn

@@ -162,6 +162,14 @@ def test_a_restored_record_elsewhere_is_a_hole_and_a_stray_entry_hides_no_restor
     assert log.state.hole_at(301) is not None
 
 
+def test_numbers_that_could_overflow_are_refused() -> None:
+    log = Log()
+    assert isinstance(log.begin(RestoreBegin(7, 1 << 62, 0, 1, 0)), InvalidInput)
+    log.begin()
+    assert isinstance(log.restore(1 << 62)[0], InvalidInput)
+    assert isinstance(log.finish(next_lsn=1 << 62, records=0), Conflict)
+
+
 def test_appends_of_a_client_go_on_after_a_restore_by_the_short_way_too() -> None:
     log = Log()
     log.begin(RestoreBegin(7, 0, 0, 1, 0))

@@ -69,7 +69,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> int:
         """Tells backups apart."""
-        return int(self.checksum[:16], 16) >> 1
+        return int(self.checksum[:16], 16) >> 2
 
 
 def sealed(manifest: Manifest) -> Manifest:
