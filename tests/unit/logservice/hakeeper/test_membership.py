@@ -6,6 +6,7 @@ from raftwood.logservice.hakeeper.alarm import AlarmKind
 from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.commands import AddShard, Done, DrainStore
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
+from raftwood.logservice.hakeeper.reports import FinishedOrder
 from tests.unit.logservice.hakeeper.keeper import Keeper, report
 
 BOTH = (0, 1)
@@ -252,3 +253,16 @@ def test_a_new_replica_goes_where_no_other_failure_domain_is_shared() -> None:
     keeper.running(5)
     keeper.silence(3, known=5)
     assert of_shard(keeper)[-1].store == 5
+
+
+def test_a_replica_goes_elsewhere_where_its_start_failed() -> None:
+    keeper = Keeper()
+    keeper.running(5)
+    keeper.silence(3, known=5)
+    keeper.schedule()
+    (start,) = [order for order in keeper.state.orders.values() if order.to_store == 4][:1]
+    failed = FinishedOrder(start.id, "no room on the disk")
+    keeper.store(4, finished=(failed,))
+    shard = start.shard
+    keeper.state.orders.clear()
+    assert {order.store for order in of_shard(keeper, shard)} == {0, 5}

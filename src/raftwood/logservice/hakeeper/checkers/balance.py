@@ -97,6 +97,7 @@ def _level_leaders(planning: Planning) -> None:
                     and planning.leader(number) == source
                     and target in shard.voters
                     and planning.is_caught_up(number, target)
+                    and planning.has_room(target)
                 ):
                     planning.order(
                         OrderKind.TRANSFER_LEADER, to_store=source, shard=number, store=target

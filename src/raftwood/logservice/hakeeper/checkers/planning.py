@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
+from raftwood.logservice.hakeeper.orders import EPOCH_OF_REMOVED, Order, OrderKind
 from raftwood.logservice.hakeeper.reporting import PLACING, is_member
 from raftwood.logservice.hakeeper.reports import ReplicaReport
 from raftwood.logservice.hakeeper.scheduling import MEMBERSHIP
@@ -55,7 +55,7 @@ class Planning:
             to_store,
             to_service,
             shard,
-            0 if known is None else known.epoch,
+            EPOCH_OF_REMOVED if known is None else known.epoch,
             members or {},
             store,
             self.address(store),
@@ -140,6 +140,11 @@ class Planning:
         known = self.state.stores.get(store)
         return known is not None and known.is_draining
 
+    def has_room(self, store: int) -> bool:
+        """Whether a store takes appends, as far as is known."""
+        known = self.state.stores.get(store)
+        return known is not None and not known.is_short
+
     def leader(self, shard: int) -> int:
         """The store that leads and can be told what to do; 0 for none."""
         known = self.state.shards[shard]
@@ -159,6 +164,15 @@ class Planning:
         lag = self.state.shards[shard].lagging.get(store)
         is_there = self.is_serving(shard, store) and not self.is_silent(store)
         return is_there and lag is not None and lag <= self.settings.lag_entries
+
+    def has_failed(self, shard: int, store: int) -> bool:
+        """Whether a replica was to be started there lately, and was not."""
+        return any(
+            failure.kind is OrderKind.START_REPLICA
+            and failure.shard == shard
+            and failure.target == f"store {store}"
+            for failure in self.state.failures
+        )
 
     def places(self) -> list[int]:
         """Stores that may get replicas, in order."""
