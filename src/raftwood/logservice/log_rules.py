@@ -139,17 +139,21 @@ class LogState:
         for command in commands:
             index, payload = command.index, command.payload
             if len(payload) >= HEAD_BYTES:
-                version, _, name, sequence, kind, holder = _unpack(payload)
+                version, flags, name, sequence, kind, holder = _unpack(payload)
                 if (
                     kind == _USER
                     and version == VERSION
+                    and not flags & RESTORED
+                    and not self.is_restoring
                     and (holder == self.holder or not self.holder)
                     and (producer := find(name)) is not None
                     and producer.top + 1 == sequence
                 ):
-                    producer.used = index
-                    producer.add_next(sequence, index)
-                    add(index)
+                    lsn = index + self.offset
+                    producer.used = lsn
+                    producer.add_next(sequence, lsn)
+                    self.has_records = True
+                    add(lsn)
                     continue
             add(self.apply(index, payload))
         if commands:
