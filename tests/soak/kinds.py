@@ -1,13 +1,16 @@
-"""What one seed does, by kind: a simulation of the toy or of raft hosts, events, images, fuzz.
+"""What one seed does, by kind: a simulation, events of a model, crash images, fuzz, real faults.
 
 The amounts per seed are balanced so that about 24,000 seeds reach every long figure.
 """
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from raftwood.simulation import fuzz
+from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
 from tests.simulation.raft_hosts.cluster import choose_cluster, run_hosts
@@ -23,6 +26,9 @@ FUZZ_INPUTS = 6_000
 RAFT_EVENTS = 40_000
 HAKEEPER_EVENTS = 40_000
 HOSTS_FAULTS_S = 120.0
+PROCESSES_EVERY = 500
+"""One seed of so many, for real processes take real time."""
+REAL_FAULTS = 12
 
 Counts = dict[str, float]
 
@@ -96,6 +102,14 @@ def _fuzz(seed: int) -> Counts:
     }
 
 
+def _processes(seed: int) -> Counts:
+    if seed % PROCESSES_EVERY:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        counts = run_storm(Path(folder), seed, REAL_FAULTS)
+    return {f"real faults: {name}": count for name, count in counts.items()}
+
+
 def _raft(seed: int) -> Counts:
     return {"raft: sans-io events": run_raft(seed, RAFT_EVENTS).events}
 
@@ -110,6 +124,7 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "raft": _raft,
     "hakeeper": _hakeeper,
     "images": _images,
+    "processes": _processes,
     "fuzz": _fuzz,
 }
 
