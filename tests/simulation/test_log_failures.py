@@ -13,6 +13,7 @@ from raftwood.base.errors import ConnectionLost, DiskFull, RaftwoodError
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated, RecordTooLarge
 from raftwood.logservice.log_state_machine import LogStateMachine
+from raftwood.raft.host.host import Host
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.simulation import PROCESS, Simulation, simulate
 from tests.simulation.logservice.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
@@ -290,7 +291,34 @@ def test_a_disk_that_fills_up_refuses_appends_and_goes_on_after_a_truncation() -
     simulate(8, scenario, virtual_seconds_max=600.0)
 
 
-def test_a_reader_that_follows_an_idle_log_outlives_a_leader_that_stands_still() -> None:
+def test_a_read_that_the_worker_overtakes_is_told_what_can_be_read() -> None:
+    """No range of the raft log reaches the client: only LSNs that it can go on with."""
+    original = Host.read_log
+
+    async def read_log(host: Host, group: int, first_index: int, **options: Any) -> Any:
+        await asyncio.sleep(5.0)
+        return await original(host, group, first_index, **options)
+
+    async def scenario(simulation: Simulation) -> None:
+        cluster = new_cluster(simulation)
+        lsns: list[int] = []
+        async with await ready(cluster, timeout_ms=20_000) as client:
+            await fill(client, lsns, 100)
+            with mock.patch.object(Host, "read_log", read_log):
+                reading = asyncio.create_task(client.read(lsns[0], wait_ms=6_000))
+                await asyncio.sleep(0.5)
+                await client.truncate(lsns[-1])
+                with pytest.raises(LsnTruncated) as told:
+                    await reading
+            assert told.value.first == lsns[-1] + 1
+        await cluster.stop()
+
+    simulate(10, scenario, virtual_seconds_max=600.0)
+
+
+def test_a_reader_that_follows_an_idle_log_outlives_stores_that_stand_still() -> None:
+    """First its leader alone, then all for so long that less time is left than it would wait."""
+
     async def scenario(simulation: Simulation) -> None:
         cluster = new_cluster(simulation)
         async with await ready(cluster) as client:
@@ -302,12 +330,14 @@ def test_a_reader_that_follows_an_idle_log_outlives_a_leader_that_stands_still()
                     seen.append(bytes(record.payload))
 
             following = asyncio.create_task(follow())
-            for _ in range(3):
-                await asyncio.sleep(3.0)
-                leader = await cluster.wait_for_leader(SHARD)
-                cluster.machines[leader].pause()
-                await asyncio.sleep(25.0)
-                cluster.machines[leader].resume()
+            for stores in ([await cluster.wait_for_leader(SHARD)], list(STORES)):
+                await asyncio.sleep(1.0)
+                for store in stores:
+                    cluster.machines[store].pause()
+                await asyncio.sleep(13.0)
+                for store in stores:
+                    cluster.machines[store].resume()
+                await asyncio.sleep(13.0)
                 assert not following.done(), following.exception()
             async with await cluster.client() as writer:
                 await writer.append(b"last")
