@@ -9,16 +9,18 @@ from unittest import mock
 import msgspec
 import pytest
 
+from raftwood.base.environment import Environment
 from raftwood.base.errors import ConnectionLost, DiskFull, RaftwoodError
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated, RecordTooLarge
 from raftwood.logservice.log_state_machine import LogStateMachine
 from raftwood.raft.host.host import Host
+from raftwood.raft.host.recovering import recover_group
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.simulation import PROCESS, Simulation, simulate
 from tests.simulation.logservice.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
 from tests.simulation.test_log_truncation import check_readable, fill, payload, restart
-from tests.unit.logservice.log_cluster import LogCluster
+from tests.unit.logservice.log_cluster import LogCluster, address
 
 SHARD = 1
 STORES = (1, 2, 3)
@@ -347,3 +349,31 @@ def test_a_reader_that_follows_an_idle_log_outlives_stores_that_stand_still() ->
         await cluster.stop()
 
     simulate(9, scenario, virtual_seconds_max=600.0)
+
+
+def test_a_shard_that_lost_its_quorum_goes_on_with_all_that_can_be_read() -> None:
+    """The operator names new members: that cuts nothing of the log that somebody may still read."""
+
+    async def scenario(simulation: Simulation) -> None:
+        cluster = new_cluster(simulation)
+        lsns: list[int] = []
+        async with await ready(cluster) as client:
+            await fill(client, lsns, 100)
+            await client.truncate(lsns[39])
+            await asyncio.sleep(1.0)
+        for store in STORES:
+            cluster.machines[store].power_off()
+
+        async def recover(environment: Environment) -> None:
+            for shard in (0, SHARD):
+                await recover_group(environment, "/data/store", shard, {1: address(1)})
+
+        cluster.machines[1].start(recover)
+        await cluster.until(lambda: not cluster.machines[1].running)
+        cluster.start(1)
+        await cluster.wait_for_leader(SHARD)
+        async with await cluster.client() as client:
+            await check_readable(client, lsns, truncated=40)
+        await cluster.stop()
+
+    simulate(11, scenario, virtual_seconds_max=600.0)

@@ -28,7 +28,7 @@ def next_step(
     entries_between: int,
     kept_max: int,
 ) -> TruncationStep:
-    """`snapshots` are the shard's, in order; `freeable` is the last LSN that need not be kept."""
+    """`snapshots` are the shard's, in order; `freeable` is the last index that need not be kept."""
     newest = snapshots[-1] if snapshots else 0
     takes_snapshot = applied - newest >= entries_between
     below = [index for index in snapshots if index <= freeable]

@@ -88,6 +88,8 @@ class Pipeline:
         self._is_scheduled = False
         self._is_closed = False
         self._reason: RaftwoodError | None = None
+        self._refusal: DiskFull | Overloaded | None = None
+        """What the shard said it lacks since it last took something."""
         self.retries = 0
         self._begin_producer()
 
@@ -205,7 +207,9 @@ class Pipeline:
         self._drop_settled()
         if problem is not None:
             self._failed(problem, asked, attempt, is_alone=is_alone)
-        elif self._queue:
+            return
+        self._refusal = None
+        if self._queue:
             self._schedule()
 
     def _drop_settled(self) -> None:
@@ -226,6 +230,8 @@ class Pipeline:
         self._attempt += 1
         self.retries += 1
         self._reason = error
+        if isinstance(error, DiskFull | Overloaded):
+            self._refusal = error
         # Alone: with others under way, the shard may just have seen them in another order.
         if is_alone and self._is_forgotten(error):
             self._give_up(SequenceForgotten(f"{error.message}; {_FORGOTTEN}"))
@@ -292,8 +298,7 @@ class Pipeline:
 
     def _why(self) -> RaftwoodError:
         """Why time ran out: a store that says what it lacks tells more than silence."""
-        reason = self._reason
-        return reason if isinstance(reason, DiskFull | Overloaded) else self._link.silence()
+        return self._refusal or self._link.silence(self._reason)
 
     def _give_up(self, error: RaftwoodError) -> None:
         """All that waits ends, and the client goes on as a producer that nobody knows yet."""
