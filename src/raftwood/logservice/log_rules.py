@@ -163,7 +163,8 @@ class LogState:
     def apply(self, index: int, payload: bytes) -> int | RaftwoodError:
         """What an entry comes to: for a record its LSN, for others the number that was asked."""
         if len(payload) < HEAD_BYTES or payload[0] != VERSION:
-            return self._unknown(index, "this is no entry of a log shard that this program knows")
+            message = "this is no entry of a log shard that this program knows"
+            return self._unknown(index + self.offset, message)
         _, flags, name, sequence, kind, holder = _unpack(payload)
         if self.restore is not None or flags & RESTORED or kind >= UpdateKind.RESTORE:
             answer = self._apply_restore(index, payload, flags, sequence, kind)
@@ -186,9 +187,10 @@ class LogState:
             return self._require(index, number)
         return self._unknown(index, f"update {kind} is none that this program knows")
 
-    def _unknown(self, index: int, message: str) -> InvalidInput:
+    def _unknown(self, lsn: int, message: str) -> InvalidInput:
         """Whatever it looks like, it is no record to a reader."""
-        self._refuse(index, RecordKind.INTERNAL)
+        if not self.is_restoring:  # then it has no LSN
+            self._refuse(lsn, RecordKind.INTERNAL)
         return InvalidInput(message)
 
     # Records
@@ -305,12 +307,14 @@ class LogState:
             return Conflict("only an empty shard can be restored from a backup: make a new one")
         self.truncated, self.required = begin.truncated_lsn, begin.required_lsn
         self.tso, self.holder = begin.tso, begin.holder
+        self.holes.clear()  # of entries whose LSNs are given to others now
         self.restore = RestoreState(begin.backup, self.first_lsn - 1)
         return self.restore.last_lsn
 
     def _restore_at(self, index: int, lsn: int, *, records: int) -> int | RaftwoodError:
         state = self.restore
         if state is None or state.is_done:
+            self._refuse(index + self.offset, RecordKind.INTERNAL)
             return Conflict("the shard is not being restored: append to it")
         if lsn > state.last_lsn:
             self.lsns.add(index, lsn)
