@@ -170,12 +170,12 @@ def test_truncation_that_stalls_raises_an_alarm_that_ends_when_it_goes_on() -> N
                 await fill(client, lsns, 100)
                 await client.truncate(lsns[89])
                 await wait_for_alarm(cluster, "truncation-stalled")
-            await client.truncate((await client.append(b"the last")))
+            await client.truncate(await client.append(b"the last"))
             for _ in range(40):
                 if not await alarms(cluster):
                     break
                 await asyncio.sleep(0.5)
-                await client.truncate((await client.append(b"more")))
+                await client.truncate(await client.append(b"more"))
             assert await alarms(cluster) == []
         await cluster.close_clients()
         await cluster.stop()
