@@ -12,6 +12,7 @@ import pytest
 from raftwood.base.environment import Environment
 from raftwood.base.errors import ConnectionLost, DiskFull, RaftwoodError
 from raftwood.logservice.client.log_client import AsyncLogClient
+from raftwood.logservice.client.shard_link import LEARN_EVERY_S
 from raftwood.logservice.errors import LsnTruncated, RecordTooLarge
 from raftwood.logservice.log_state_machine import LogStateMachine
 from raftwood.raft.host.host import Host
@@ -329,7 +330,7 @@ def test_a_reader_that_follows_an_idle_log_outlives_stores_that_stand_still() ->
 
             async def follow() -> None:
                 async for record in client.tail(first):
-                    seen.append(bytes(record.payload))
+                    seen.append(bytes(record.payload))  # noqa: PERF401 (it never ends)
 
             following = asyncio.create_task(follow())
             for stores in ([await cluster.wait_for_leader(SHARD)], list(STORES)):
@@ -374,6 +375,36 @@ def test_a_shard_that_lost_its_quorum_goes_on_with_all_that_can_be_read() -> Non
         await cluster.wait_for_leader(SHARD)
         async with await cluster.client() as client:
             await check_readable(client, lsns, truncated=40)
+            # Also to those that join, and go on without the copy that was left.
+            cluster.start(4, 5, joins=True)
+            await cluster.until(lambda: voters(cluster) == [1, 4, 5] == voters(cluster, 0))
+            await asyncio.sleep(LEARN_EVERY_S)
+            await client.info()
+            await asyncio.sleep(1.0)
+            cluster.machines[1].power_off()
+            await check_readable(client, lsns, truncated=40)
         await cluster.stop()
 
     simulate(11, scenario, virtual_seconds_max=600.0)
+
+
+def test_a_client_outlives_all_stores_that_it_knew_when_they_are_replaced_one_by_one() -> None:
+    """Its leader stays the same until the last one: nothing tells it of the others by itself."""
+
+    async def scenario(simulation: Simulation) -> None:
+        cluster = new_cluster(simulation)
+        async with await ready(cluster) as client:
+            leader = await cluster.wait_for_leader(SHARD)
+            others = [store for store in STORES if store != leader]
+            for gone, new in zip([*others, leader], (4, 5, 6), strict=True):
+                for _ in range(12):
+                    await client.append(b"a record")
+                    await asyncio.sleep(1.0)
+                cluster.start(new, joins=True)
+                await asyncio.sleep(5.0)  # it asks those that it was told of
+                cluster.machines[gone].power_off()
+                await cluster.until(lambda new=new: new in voters(cluster))  # type: ignore[misc]
+            await client.append(b"the last")
+        await cluster.stop()
+
+    simulate(12, scenario, virtual_seconds_max=600.0)

@@ -1,4 +1,4 @@
-"""What one seed does, by kind: simulations of the toy, raft hosts and log stores, models, images, fuzz.
+"""What one seed does, by kind: simulations, models, crash images, fuzz.
 
 The amounts per seed are balanced so that about 24,000 seeds reach every long figure.
 """
