@@ -183,9 +183,10 @@ class LogState:
             return self._require(lsn, number)
         return self._unknown(lsn, f"update {kind} is none that this program knows")
 
-    def _unknown(self, index: int, message: str) -> InvalidInput:
+    def _unknown(self, lsn: int, message: str) -> InvalidInput:
         """Whatever it looks like, it is no record to a reader."""
-        self._refuse(index, RecordKind.INTERNAL)
+        if not self.is_restoring:  # then it has no LSN
+            self._refuse(lsn, RecordKind.INTERNAL)
         return InvalidInput(message)
 
     # Records
@@ -304,6 +305,7 @@ class LogState:
             return Conflict("only an empty shard can be restored from a backup: make a new one")
         self.truncated, self.required = begin.truncated_lsn, begin.required_lsn
         self.tso, self.holder = begin.tso, begin.holder
+        self.holes.clear()  # of entries whose LSNs are given to others now
         self.restore = RestoreState(begin.backup, self.first_lsn - 1)
         self.is_restoring = True
         return self.restore.last_lsn
