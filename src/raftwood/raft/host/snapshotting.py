@@ -141,8 +141,11 @@ class Snapshotting:
         _log.info("snapshot", group=group, index=index, bytes=stored.size)
         return index
 
+    def addresses_known_to(self, replica: Replica) -> dict[int, str]:
+        return self._peers.addresses() | replica.applier.addresses
+
     def _addresses_of(self, replica: Replica) -> dict[int, str]:
-        known = self._peers.addresses() | replica.applier.addresses
+        known = self.addresses_known_to(replica)
         configuration = replica.applier.configuration
         members = {
             *configuration.voters,
@@ -206,12 +209,11 @@ class Snapshotting:
     async def tell_members(self, replica: Replica) -> None:
         """Let a snapshot take the place of a log that does not tell the group's members.
 
-        Nobody who joins would learn them else. So it is with a log of version 1, and where an
-        operator has named them.
+        Nobody who joins would learn them else. So it is with a log of version 1.
         """
         index = await self.save(replica)
         await self.compact(replica, index)
-        state = msgspec.structs.replace(replica.storage.state, voters=(), forced_voters=())
+        state = msgspec.structs.replace(replica.storage.state, voters=())
         await self._write(replica, state)
 
     async def installed(self, replica: Replica, snapshot: Snapshot) -> None:
