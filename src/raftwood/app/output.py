@@ -8,7 +8,7 @@ titles. A pipe gets aligned columns without frames; NO_COLOR is honoured.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -45,10 +45,18 @@ def write_rows(
 
 def write_record(record: Mapping[str, Any], columns: Sequence[str], output: Format) -> None:
     """Print one of many that come one by one, as a line that is seen at once."""
-    if output == "json":
-        write_line(msgspec.json.encode(record).decode())
-    else:
-        write_line("  ".join(_cell(record.get(column)) for column in columns))
+    write_records([record], columns, output)
+
+
+def write_records(
+    records: Iterable[Mapping[str, Any]], columns: Sequence[str], output: Format
+) -> None:
+    """As `write_record`, for some that came together."""
+    for record in records:
+        if output == "json":
+            write_line(msgspec.json.encode(record).decode())
+        else:
+            write_line("  ".join(_cell(record.get(column)) for column in columns))
     sys.stdout.flush()
 
 

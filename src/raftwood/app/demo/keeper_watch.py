@@ -21,6 +21,7 @@ class KeeperWatch:
         self._keeper = keeper
         self._on_change = on_change
         self.view: ClusterView | None = None
+        self._is_new = asyncio.Event()
 
     async def run(self) -> None:
         while True:
@@ -30,6 +31,7 @@ class KeeperWatch:
                 for text in changes(self.view, after):
                     self._on_change(text)
                 self.view = after
+                self._is_new.set()
             await asyncio.sleep(_LOOK_S)
 
     async def until(
@@ -39,7 +41,8 @@ class KeeperWatch:
         try:
             async with asyncio.timeout(wait_s):
                 while self.view is None or not is_met(self.view):
-                    await asyncio.sleep(_LOOK_S / 2)
+                    self._is_new.clear()
+                    await self._is_new.wait()
                 return self.view
         except TimeoutError:
             raise DeadlineExceeded(f"after {wait_s:g} s it is still not so that {what}") from None
@@ -68,6 +71,11 @@ def changes(before: ClusterView | None, after: ClusterView) -> list[str]:
     for shard in after.shards:
         if shard.shard in shards:
             told += _member_changes(shards[shard.shard], shard)
+    told += [
+        f"HAKeeper: {each.kind} of shard {each.shard} by {each.target} failed: {each.error}"
+        for each in after.failures
+        if each not in before.failures
+    ]
     return told
 
 

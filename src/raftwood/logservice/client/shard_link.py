@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 from raftwood.base.errors import (
     DeadlineExceeded,
+    DiskFull,
     NotFound,
     NotLeader,
     Overloaded,
@@ -66,10 +67,11 @@ class ShardLink:
         deadline = self._loop.time() + timeout_ms / 1000
         pause_s = PAUSE_FIRST_S
         missing = 0
+        reason: RaftwoodError | None = None
         while True:
             remaining_ms = int((deadline - self._loop.time()) * 1000)
             if remaining_ms <= 0:
-                raise self.silence()
+                raise self.silence(reason)
             asked = (store or self.guess)()
             try:
                 return await self.call(
@@ -85,12 +87,16 @@ class ShardLink:
                 self.stores.try_another(self.shard, asked=asked)
             except (Unavailable, DeadlineExceeded, NotFound) as error:
                 self.note(error, asked=asked)
+                reason = error
             await asyncio.sleep(min(pause_s, max(0.0, deadline - self._loop.time())))
             pause_s = min(PAUSE_LONGEST_S, pause_s * 2)
 
-    def silence(self) -> DeadlineExceeded:
+    def silence(self, reason: RaftwoodError | None) -> DeadlineExceeded:
+        """Time is over; `reason` is what came of the last attempt."""
+        said = f" ({reason.message})" if reason is not None else ""
         return DeadlineExceeded(
-            f"shard {self.shard} did not answer in time: see that a majority of its stores runs"
+            f"shard {self.shard} did not answer in time{said}: see that a majority of its stores "
+            "runs"
         )
 
     def note(self, error: RaftwoodError, *, asked: int) -> None:
@@ -103,7 +109,7 @@ class ShardLink:
             self.stores.heard_of_leader(self.shard, leader, asked=asked)
             if not is_known:
                 self._locate(asked)
-        elif not isinstance(error, Overloaded):
+        elif not isinstance(error, Overloaded | DiskFull):
             self.stores.try_another(self.shard, asked=asked)
 
     def _locate(self, asked: int) -> None:

@@ -51,6 +51,8 @@ class StoreHeartbeat(msgspec.Struct, frozen=True, array_like=True):
     alarms: tuple[str, ...] = ()
     disk_bytes: int = 0
     disk_free_bytes: int = 0
+    is_short: bool = False
+    """So little is free that it takes no more appends."""
 
 
 class ServiceKind(StrEnum):

@@ -89,6 +89,7 @@ class Heartbeats:
             alarms=told_alarms(self._alarms()),
             disk_bytes=self._disk.disk_bytes,
             disk_free_bytes=self._disk.free_bytes,
+            is_short=self._disk.is_short,
         )
 
     def _report(self, status: GroupStatus) -> ReplicaReport:
@@ -108,6 +109,7 @@ class Heartbeats:
             },
             problem=status.problem[:TEXT_MAX],
             retained_bytes=storage.retained_bytes if storage else 0,
+            is_joint=status.is_joint,
         )
 
 

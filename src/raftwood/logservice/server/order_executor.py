@@ -87,7 +87,7 @@ class OrderExecutor:
                 if self._is_here(shard):
                     await host.stop_group(shard)
             case OrderKind.KILL_ZOMBIE:
-                await self._kill(shard)
+                await self._kill(order)
             case OrderKind.TRANSFER_LEADER:
                 await host.transfer_leadership(shard, order.store, timeout_ms=TRANSFER_MS)
             case OrderKind.ADD_LEARNER | OrderKind.ADD_VOTER | OrderKind.REMOVE_MEMBER:
@@ -98,10 +98,12 @@ class OrderExecutor:
     def _is_here(self, shard: int) -> bool:
         return shard in self._host.groups() or shard in self._host.halted()
 
-    async def _kill(self, shard: int) -> None:
+    async def _kill(self, order: Order) -> None:
+        shard = order.shard
         if shard in self._host.halted():
             await self._host.stop_group(shard)  # its repair, which nobody will answer
         if shard in self._host.groups():
+            _check_zombie(order, self._host.status(shard))
             await self._host.remove_replica(shard)
 
     async def _change(self, order: Order) -> None:
@@ -111,6 +113,13 @@ class OrderExecutor:
         if status.epoch != order.epoch:
             raise Conflict(f"the members changed since: epoch {status.epoch}, not {order.epoch}")
         await self._host.change_members(order.shard, _steps(order), timeout_ms=CHANGE_MS)
+
+
+def _check_zombie(order: Order, status: GroupStatus) -> None:
+    """HAKeeper may not have heard yet of a change that made this replica a member."""
+    is_member = status.store in (*status.voters, *status.learners)
+    if is_member and status.epoch >= order.epoch:
+        raise Conflict(f"store {status.store} is a member of shard {order.shard} by now")
 
 
 def _steps(order: Order) -> list[MemberStep]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from raftwood.base.errors import Conflict
 from raftwood.logservice.errors import LsnPastEnd, LsnTruncated
 from raftwood.logservice.log_rules import LogState
 from raftwood.logservice.log_state_machine import LogStateMachine
@@ -30,12 +31,12 @@ async def read_shard(host: Host, request: ReadRequest, *, bytes_max: int, timeou
     shard, first = request.shard, request.first_lsn
     state: LogState = await host.read(shard, _whole, timeout_ms=timeout_ms)
     _check_range(host, state, shard, first)
-    if first > host.applied(shard) and request.wait_ms:
+    index = state.lsns.index_from(first)
+    if index > host.applied(shard) and request.wait_ms:
         machine = host.machine(shard)
         assert isinstance(machine, LogStateMachine)
-        await machine.wait_past(first - 1, min(request.wait_ms, timeout_ms))
-        state = machine.state
-    entries, next_lsn = await host.read_log(shard, first, bytes_max=bytes_max)
+        await machine.wait_past(index - 1, min(request.wait_ms, timeout_ms))
+    entries, next_index = await host.read_log(shard, index, bytes_max=bytes_max)
     # A truncation meanwhile has forgotten which of the entries were refused.
     state = host.stale_read(shard, _whole)
     _check_range(host, state, shard, first)
@@ -43,10 +44,10 @@ async def read_shard(host: Host, request: ReadRequest, *, bytes_max: int, timeou
     for position, entry in enumerate(entries):
         size += len(entry.payload)
         if size > bytes_max and position:
-            next_lsn = entry.index
+            next_index = entry.index
             entries = entries[:position]
             break
-    return _encoded(state, entries, next_lsn, has_internal=request.has_internal)
+    return _encoded(state, entries, next_index, has_internal=request.has_internal)
 
 
 def _whole(state: LogState) -> LogState:
@@ -54,7 +55,9 @@ def _whole(state: LogState) -> LogState:
 
 
 def _check_range(host: Host, state: LogState, shard: int, lsn: int) -> None:
-    first, end = state.first_lsn, host.applied(shard) + 1
+    if state.is_restoring:
+        raise Conflict(f"shard {shard} is being restored from a backup: wait until that is done")
+    first, end = state.first_lsn, state.lsns.lsn_from(host.applied(shard) + 1)
     if lsn < first:
         raise LsnTruncated(
             f"LSN {lsn} of shard {shard} is truncated: {first} to {end - 1} can be read", first, end
@@ -68,9 +71,14 @@ def _check_range(host: Host, state: LogState, shard: int, lsn: int) -> None:
 
 
 def _encoded(
-    state: LogState, entries: Sequence[LogEntry], next_lsn: int, *, has_internal: bool
+    state: LogState, entries: Sequence[LogEntry], next_index: int, *, has_internal: bool
 ) -> bytes:
-    has_holes = bool(entries) and state.has_holes(entries[0].index, entries[-1].index)
+    lsns = state.lsns
+    if lsns.spans:
+        entries = [entry for entry in entries if lsns.lsn_of(entry.index) is not None]
+    has_holes = bool(entries) and state.has_holes(
+        lsns.lsn_from(entries[0].index), lsns.lsn_from(entries[-1].index)
+    )
     if has_internal or has_holes:
         kinds = [kind_of(state, entry) for entry in entries]
         if not has_internal:
@@ -84,8 +92,10 @@ def _encoded(
         chosen = [entry for entry in entries if is_user_entry(entry)]
         kinds = [RecordKind.USER] * len(chosen)
     return encode_records(
-        next_lsn,
-        [entry.index for entry in chosen],
+        lsns.lsn_from(next_index),
+        [lsns.lsn_from(entry.index) for entry in chosen]
+        if lsns.spans
+        else [entry.index for entry in chosen],
         bytes(kinds),
         [memoryview(entry.payload)[DATA_OFFSET:] for entry in chosen],
     )
@@ -99,7 +109,7 @@ def is_user_entry(entry: LogEntry) -> bool:
 def kind_of(state: LogState, entry: LogEntry) -> RecordKind:
     """What an entry is to a reader."""
     if is_user_entry(entry):
-        hole = state.hole_at(entry.index)
+        hole = state.hole_at(state.lsns.lsn_from(entry.index))
         return RecordKind.USER if hole is None else hole
     payload = entry.payload
     is_update = entry.kind is _NORMAL and len(payload) >= HEAD_BYTES

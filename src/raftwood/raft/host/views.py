@@ -36,6 +36,10 @@ class HostViews:
         """The state machine itself, for what is of this replica alone."""
         return self._groups.get(group).applier.machine
 
+    def leader_changes(self, group: int) -> int:
+        """How often another store was seen to lead than before, since the replica's start."""
+        return self._groups.get(group).leader_changes
+
     def stored_bytes(self, group: int) -> tuple[int, int]:
         """What the group takes of the disk: its entries, and its snapshots."""
         return self._store.log.size_of(group), self._snapshotting.size_of(group)
