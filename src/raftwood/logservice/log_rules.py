@@ -37,6 +37,8 @@ from raftwood.logservice.restoring import RestoreState, decode_begin, decode_fin
 
 TSO_COUNT_MAX: Final = 1 << 32
 LEASES_KEPT: Final = 1000
+RESTORED_MAX: Final = 1 << 62
+"""What is restored leaves room for all that will ever be added to it in 64 bits."""
 _USER: Final = int(UpdateKind.USER)
 _unpack: Final = HEAD.unpack_from
 
@@ -139,17 +141,21 @@ class LogState:
         for command in commands:
             index, payload = command.index, command.payload
             if len(payload) >= HEAD_BYTES:
-                version, _, name, sequence, kind, holder = _unpack(payload)
+                version, flags, name, sequence, kind, holder = _unpack(payload)
                 if (
                     kind == _USER
                     and version == VERSION
+                    and not flags & RESTORED
                     and (holder == self.holder or not self.holder)
                     and (producer := find(name)) is not None
-                    and producer.top + 1 == sequence
+                    # Not the first one: who has a record is no producer of a shard that may be
+                    # restored, or is being.
+                    and producer.top == sequence - 1 > 0
                 ):
-                    producer.used = index
-                    producer.add_next(sequence, index)
-                    add(index)
+                    lsn = index + self.offset
+                    producer.used = lsn
+                    producer.add_next(sequence, lsn)
+                    add(lsn)
                     continue
             add(self.apply(index, payload))
         if commands:
@@ -159,7 +165,8 @@ class LogState:
     def apply(self, index: int, payload: bytes) -> int | RaftwoodError:
         """What an entry comes to: for a record its LSN, for others the number that was asked."""
         if len(payload) < HEAD_BYTES or payload[0] != VERSION:
-            return self._unknown(index, "this is no entry of a log shard that this program knows")
+            message = "this is no entry of a log shard that this program knows"
+            return self._unknown(index + self.offset, message)
         _, flags, name, sequence, kind, holder = _unpack(payload)
         if self.restore is not None or flags & RESTORED or kind >= UpdateKind.RESTORE:
             answer = self._apply_restore(index, payload, flags, sequence, kind)
@@ -184,7 +191,8 @@ class LogState:
 
     def _unknown(self, index: int, message: str) -> InvalidInput:
         """Whatever it looks like, it is no record to a reader."""
-        self._refuse(index, RecordKind.INTERNAL)
+        if not self.is_restoring:  # else it has no LSN
+            self._refuse(index, RecordKind.INTERNAL)
         return InvalidInput(message)
 
     # Records
@@ -299,6 +307,9 @@ class LogState:
         is_empty = not self.has_records and not self.leases and not self.truncated and self.tso == 1
         if known is not None or not is_empty:
             return Conflict("only an empty shard can be restored from a backup: make a new one")
+        if max(begin.truncated_lsn, begin.required_lsn, begin.tso) > RESTORED_MAX:
+            return InvalidInput(f"a backup's LSNs and timestamps go up to {RESTORED_MAX}")
+        self.holes.clear()  # of entries that have no LSN from now on
         self.truncated, self.required = begin.truncated_lsn, begin.required_lsn
         self.tso, self.holder = begin.tso, begin.holder
         self.restore = RestoreState(begin.backup, self.first_lsn - 1)
@@ -307,7 +318,10 @@ class LogState:
     def _restore_at(self, index: int, lsn: int, *, records: int) -> int | RaftwoodError:
         state = self.restore
         if state is None or state.is_done:
+            self._refuse(index + self.offset, RecordKind.INTERNAL)
             return Conflict("the shard is not being restored: append to it")
+        if lsn > RESTORED_MAX:
+            return InvalidInput(f"a backup's LSNs go up to {RESTORED_MAX}, {lsn} is above")
         if lsn > state.last_lsn:
             self.lsns.add(index, lsn)
             state.last_lsn = lsn
@@ -321,7 +335,8 @@ class LogState:
             return Conflict("the shard is not being restored from this backup")
         if state.is_done:
             return finish.next_lsn
-        if finish.records != state.records or finish.next_lsn <= state.last_lsn:
+        is_after = state.last_lsn < finish.next_lsn <= RESTORED_MAX
+        if finish.records != state.records or not is_after:
             return Conflict(
                 f"{state.records} records up to LSN {state.last_lsn} were restored, not "
                 f"{finish.records} below {finish.next_lsn}: remove the shard and restore it anew"
