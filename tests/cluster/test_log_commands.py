@@ -212,7 +212,7 @@ def check_calls(log: LogClient) -> None:
 def check_threads(log: LogClient) -> None:
     before = log.get_latest_lsn()
     threads = [
-        threading.Thread(target=lambda name=name: log.append_many([name] * 50))  # type: ignore[misc]
+        threading.Thread(target=lambda name=name: log.append_many([name] * 50))
         for name in (b"a", b"b", b"c", b"d")
     ]
     for thread in threads:

@@ -184,8 +184,9 @@ def test_a_new_replica_gets_all_that_can_be_read() -> None:
 
             def has_joined() -> bool:
                 leader = cluster.leader(SHARD)
-                status = leader and cluster.stores[leader].host.status(SHARD)
-                return bool(status) and sorted(status.voters) == [1, 2, 4]
+                if not leader:
+                    return False
+                return sorted(cluster.stores[leader].host.status(SHARD).voters) == [1, 2, 4]
 
             await cluster.until(has_joined)
             for store in (1, 2):

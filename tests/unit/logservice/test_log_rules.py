@@ -169,7 +169,7 @@ def test_truncation_is_inclusive_monotone_and_not_above_the_end() -> None:
     state = LogState()
     state.apply(10, user())
     assert state.apply(11, update(UpdateKind.TRUNCATE, 10)) == 10
-    assert (state.first_lsn, state.freeable_lsn) == (11, 10)
+    assert (state.first_lsn, state.freeable_index) == (11, 10)
     assert state.apply(12, update(UpdateKind.TRUNCATE, 4)) == 10
     answer = state.apply(13, update(UpdateKind.TRUNCATE, 13))
     assert isinstance(answer, LsnPastEnd)
@@ -182,7 +182,7 @@ def test_a_required_lsn_keeps_what_is_truncated_until_it_is_let_go() -> None:
     state.apply(50, user())
     assert state.apply(51, update(UpdateKind.REQUIRED, 20)) == 20
     state.apply(52, update(UpdateKind.TRUNCATE, 40))
-    assert (state.first_lsn, state.freeable_lsn) == (20, 19)
+    assert (state.first_lsn, state.freeable_index) == (20, 19)
     answer = state.apply(53, update(UpdateKind.REQUIRED, 19))
     assert isinstance(answer, LsnTruncated)
     assert isinstance(state.apply(54, update(UpdateKind.REQUIRED, 55)), LsnPastEnd)
@@ -282,7 +282,7 @@ def test_all_answers_are_the_naive_ones_however_entries_are_cut_into_batches(
 ) -> None:
     small = {"WINDOW": 4, "PRODUCERS_MAX": 3}
     with ExitStack() as patches:
-        patches.enter_context(mock.patch.multiple(producers, **small))
+        patches.enter_context(mock.patch.multiple(producers, WINDOW=4, PRODUCERS_MAX=3))
         patches.enter_context(mock.patch.object(log_rules, "WINDOW", small["WINDOW"]))
         naive = NaiveLog(window=small["WINDOW"], producers_max=small["PRODUCERS_MAX"])
         one, cut = LogStateMachine(), LogStateMachine()

@@ -52,7 +52,12 @@ def test_a_class_that_both_sides_know_comes_out_as_it_went_in() -> None:
 
 
 def test_an_error_of_a_class_that_only_a_newer_program_has_is_its_nearest_known_ancestor() -> None:
-    wire = ("of-the-future", "text", {}, ("also-new", "disk_full", "unavailable"))
+    wire: object = (
+        "of-the-future",
+        "text",
+        {},
+        ("also-new", "disk_full", "unavailable"),
+    )
     assert type(decode_error(msgspec.msgpack.encode(wire))) is DiskFull
-    strange = ("of-the-future", "text", {}, ("also-new",))
+    strange: object = ("of-the-future", "text", {}, ("also-new",))
     assert type(decode_error(msgspec.msgpack.encode(strange))) is InternalError

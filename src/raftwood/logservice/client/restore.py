@@ -134,4 +134,4 @@ async def _send(link: ShardLink, entries: list[bytes]) -> int:
                 raise error
         link.note(errors[0], asked=link.guess())
         await asyncio.sleep(PAUSE_LONGEST_S)
-    raise link.silence()
+    raise link.silence(None)

@@ -31,7 +31,7 @@ def register_storage_metrics(
     def age_s(moment_ms: int) -> float:
         return (truncation.now_ms() - moment_ms) / 1000
 
-    by_shard("truncated_lsn", "Up to here it may be freed.", lambda each: each.truncated_lsn)
+    by_shard("truncated_lsn", "Records up to here are truncated.", lambda each: each.truncated_lsn)
     by_shard(
         "truncation_age_seconds",
         "Since the truncated LSN last rose, or since this store's start.",

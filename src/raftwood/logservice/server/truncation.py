@@ -26,6 +26,7 @@ class ShardStorage(msgspec.Struct):
     retained_bytes: int = 0
     snapshot_bytes: int = 0
     snapshots: int = 0
+    truncated_lsn: int = 0
     truncated_index: int = 0
     freed_index: int = 0
     """The log is cut up to here."""
@@ -97,6 +98,10 @@ class TruncationWorker:
         assert isinstance(machine, LogStateMachine)
         return machine.state.freeable_index
 
+    def _truncated_lsn(self, shard: int) -> int:
+        machine = self._host.machine(shard)
+        return machine.state.truncated if isinstance(machine, LogStateMachine) else 0
+
     def _observe(self, shard: int) -> None:
         status, now = self._host.status(shard), self.now_ms()
         known = self.shards.get(shard)
@@ -118,6 +123,7 @@ class TruncationWorker:
         if freeable > known.truncated_index:
             known.truncated_ms = now
         known.freed_index, known.truncated_index = freed, freeable
+        known.truncated_lsn = self._truncated_lsn(shard)
 
     def alarms(self) -> list[str]:
         """What cannot be freed and should be, in words."""
