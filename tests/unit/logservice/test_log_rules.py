@@ -244,7 +244,9 @@ _APPENDS = st.builds(
 )
 _UPDATES = st.builds(
     encode_update,
-    st.sampled_from([kind for kind in UpdateKind if kind is not UpdateKind.USER]),
+    st.sampled_from(
+        [UpdateKind.LEASEHOLDER, UpdateKind.TRUNCATE, UpdateKind.TSO, UpdateKind.REQUIRED]
+    ),
     st.integers(0, 60),
 )
 _ENTRIES = st.lists(
