@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from raftwood.base.errors import Conflict
+from raftwood.base.errors import Conflict, OutOfRange, Unavailable
 from raftwood.logservice.errors import LsnPastEnd, LsnTruncated
 from raftwood.logservice.log_rules import LogState
 from raftwood.logservice.log_state_machine import LogStateMachine
@@ -36,7 +36,12 @@ async def read_shard(host: Host, request: ReadRequest, *, bytes_max: int, timeou
         machine = host.machine(shard)
         assert isinstance(machine, LogStateMachine)
         await machine.wait_past(index - 1, min(request.wait_ms, timeout_ms))
-    entries, next_index = await host.read_log(shard, index, bytes_max=bytes_max)
+    try:
+        entries, next_index = await host.read_log(shard, index, bytes_max=bytes_max)
+    except OutOfRange as error:
+        # Truncated meanwhile, or a leader's snapshot takes the place of the log here.
+        _check_range(host, host.stale_read(shard, _whole), shard, first)
+        raise Unavailable(f"shard {shard} changes here meanwhile: try again") from error
     # A truncation meanwhile has forgotten which of the entries were refused.
     state = host.stale_read(shard, _whole)
     _check_range(host, state, shard, first)
