@@ -40,6 +40,6 @@ class _ChangingHost:
 def test_a_log_that_is_replaced_as_it_is_read_is_read_again_unless_it_was_truncated(
     truncated: int, error: type[Exception]
 ) -> None:
-    host = cast(Host, _ChangingHost(truncated))
+    host = cast("Host", _ChangingHost(truncated))
     with pytest.raises(error):
         asyncio.run(read_shard(host, ReadRequest(1, 50, 1000), bytes_max=1000, timeout_ms=1000))
