@@ -137,7 +137,8 @@ class LogState:
         entry there is.
         """
         results: list[int | RaftwoodError] = []
-        find, add = self.producers.get, results.append
+        producers = self.producers
+        find, add = producers.get, results.append
         for command in commands:
             index, payload = command.index, command.payload
             if len(payload) >= HEAD_BYTES:
@@ -154,7 +155,7 @@ class LogState:
                 ):
                     lsn = index + self.offset
                     producer.used = lsn
-                    producer.add_next(sequence, lsn)
+                    producers.runs += producer.add_next(sequence, lsn)
                     add(lsn)
                     continue
             add(self.apply(index, payload))
@@ -220,9 +221,9 @@ class LogState:
             lsn = REFUSED
         if producer is not None:
             if sequence > producer.top:
-                producer.add_next(sequence, lsn)
+                self.producers.runs += producer.add_next(sequence, lsn)
             else:
-                producer.add_late(sequence, lsn)
+                self.producers.runs += producer.add_late(sequence, lsn)
         return refusal or index
 
     def _not_holder(self, holder: int) -> NotLeaseholder:
