@@ -123,6 +123,8 @@ class LogState:
         """
         results: list[int | RaftwoodError] = []
         find, add = self.producers.get, results.append
+        producer, producer_name = None, b""
+        """Of the last record: its next one mostly stands right behind it."""
         for command in commands:
             index, payload = command.index, command.payload
             if len(payload) >= HEAD_BYTES:
@@ -131,14 +133,16 @@ class LogState:
                     kind == _USER
                     and version == VERSION
                     and (holder == self.holder or not self.holder)
-                    and (producer := find(name)) is not None
-                    and producer.top + 1 == sequence
                 ):
-                    producer.used = index
-                    producer.add_next(sequence, index)
-                    add(index)
-                    continue
+                    if name != producer_name:
+                        producer, producer_name = find(name), name
+                    if producer is not None and producer.top + 1 == sequence:
+                        producer.used = index
+                        producer.add_next(sequence, index)
+                        add(index)
+                        continue
             add(self.apply(index, payload))
+            producer_name = b""  # it may be new, or forgotten for another
         if commands:
             self.applied = commands[-1].index
         return results
