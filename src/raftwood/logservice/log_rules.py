@@ -33,10 +33,12 @@ from raftwood.logservice.records import (
     UpdateKind,
     number_of,
 )
-from raftwood.logservice.restoring import RestoreState, decode_begin, decode_finish
+from raftwood.logservice.restoring import NUMBER_MAX, RestoreState, decode_begin, decode_finish
 
 TSO_COUNT_MAX: Final = 1 << 32
 LEASES_KEPT: Final = 1000
+RESTORED_MAX: Final = 1 << 62
+"""What is restored leaves room for all that will ever be added to it in 64 bits."""
 _USER: Final = int(UpdateKind.USER)
 _unpack: Final = HEAD.unpack_from
 
@@ -96,12 +98,9 @@ class LogState:
         """Whether any record was ever appended."""
         self.lsns = LsnMap()
         self.restore: RestoreState | None = None
+        self.is_restoring = False
         self.offset = 0
         """What an entry's LSN is above its index; 0 while records are restored."""
-
-    @property
-    def is_restoring(self) -> bool:
-        return self.restore is not None and not self.restore.is_done
 
     @property
     def first_lsn(self) -> int:
@@ -135,7 +134,8 @@ class LogState:
         entry there is.
         """
         results: list[int | RaftwoodError] = []
-        find, add = self.producers.get, results.append
+        producers = self.producers
+        find, add = producers.get, results.append
         for command in commands:
             index, payload = command.index, command.payload
             if len(payload) >= HEAD_BYTES:
@@ -144,15 +144,15 @@ class LogState:
                     kind == _USER
                     and version == VERSION
                     and not flags & RESTORED
-                    and not self.is_restoring
                     and (holder == self.holder or not self.holder)
                     and (producer := find(name)) is not None
-                    and producer.top + 1 == sequence
+                    # Not the first one: who has a record is no producer of a shard that may be
+                    # restored, or is being.
+                    and producer.top == sequence - 1 > 0
                 ):
                     lsn = index + self.offset
                     producer.used = lsn
-                    producer.add_next(sequence, lsn)
-                    self.has_records = True
+                    producers.runs += producer.add_next(sequence, lsn)
                     add(lsn)
                     continue
             add(self.apply(index, payload))
@@ -162,33 +162,34 @@ class LogState:
 
     def apply(self, index: int, payload: bytes) -> int | RaftwoodError:
         """What an entry comes to: for a record its LSN, for others the number that was asked."""
+        lsn = index + self.offset
         if len(payload) < HEAD_BYTES or payload[0] != VERSION:
-            return self._unknown(index, "this is no entry of a log shard that this program knows")
+            return self._unknown(lsn, "this is no entry of a log shard that this program knows")
         _, flags, name, sequence, kind, holder = _unpack(payload)
-        if self.restore is not None or flags & RESTORED or kind >= UpdateKind.RESTORE:
+        if self.is_restoring or flags & RESTORED or kind >= UpdateKind.RESTORE:
             answer = self._apply_restore(index, payload, flags, sequence, kind)
             if answer is not None:
                 return answer
-        index += self.offset
         if kind == _USER:
-            return self._append(index, name, sequence, holder, is_ordered=bool(flags & ORDERED))
+            return self._append(lsn, name, sequence, holder, is_ordered=bool(flags & ORDERED))
         if len(payload) != HEAD_BYTES + 8:
             message = f"update {kind} has {len(payload)} bytes, not {HEAD_BYTES + 8}"
-            return self._unknown(index, message)
+            return self._unknown(lsn, message)
         number = number_of(payload)
         if kind == UpdateKind.LEASEHOLDER:
-            return self._take_lease(index, number)
+            return self._take_lease(lsn, number)
         if kind == UpdateKind.TRUNCATE:
-            return self._truncate(index, number)
+            return self._truncate(lsn, number)
         if kind == UpdateKind.TSO:
             return self._take_timestamps(number)
         if kind == UpdateKind.REQUIRED:
-            return self._require(index, number)
-        return self._unknown(index, f"update {kind} is none that this program knows")
+            return self._require(lsn, number)
+        return self._unknown(lsn, f"update {kind} is none that this program knows")
 
-    def _unknown(self, index: int, message: str) -> InvalidInput:
+    def _unknown(self, lsn: int, message: str) -> InvalidInput:
         """Whatever it looks like, it is no record to a reader."""
-        self._refuse(index, RecordKind.INTERNAL)
+        if not self.is_restoring:  # then it has no LSN
+            self._refuse(lsn, RecordKind.INTERNAL)
         return InvalidInput(message)
 
     # Records
@@ -216,9 +217,9 @@ class LogState:
             lsn = REFUSED
         if producer is not None:
             if sequence > producer.top:
-                producer.add_next(sequence, lsn)
+                self.producers.runs += producer.add_next(sequence, lsn)
             else:
-                producer.add_late(sequence, lsn)
+                self.producers.runs += producer.add_late(sequence, lsn)
         return refusal or index
 
     def _not_holder(self, holder: int) -> NotLeaseholder:
@@ -255,6 +256,8 @@ class LogState:
         return answer
 
     def _refuse(self, index: int, kind: RecordKind) -> None:
+        if self.is_restoring:
+            return  # It has no LSN, and no reader sees it.
         holes = self.holes
         if holes and holes[-1].last + 1 == index and holes[-1].kind is kind:
             holes[-1].last = index
@@ -303,15 +306,22 @@ class LogState:
         is_empty = not self.has_records and not self.leases and not self.truncated and self.tso == 1
         if known is not None or not is_empty:
             return Conflict("only an empty shard can be restored from a backup: make a new one")
+        if max(begin.truncated_lsn, begin.required_lsn, begin.tso) > RESTORED_MAX:
+            return InvalidInput(f"a backup's LSNs and timestamps go up to {RESTORED_MAX}")
         self.truncated, self.required = begin.truncated_lsn, begin.required_lsn
         self.tso, self.holder = begin.tso, begin.holder
+        self.holes.clear()  # of entries whose LSNs are given to others now
         self.restore = RestoreState(begin.backup, self.first_lsn - 1)
+        self.is_restoring = True
         return self.restore.last_lsn
 
     def _restore_at(self, index: int, lsn: int, *, records: int) -> int | RaftwoodError:
         state = self.restore
         if state is None or state.is_done:
+            self._refuse(index + self.offset, RecordKind.INTERNAL)
             return Conflict("the shard is not being restored: append to it")
+        if lsn > NUMBER_MAX:
+            return InvalidInput(f"LSN {lsn} is above {NUMBER_MAX}: no log gets there")
         if lsn > state.last_lsn:
             self.lsns.add(index, lsn)
             state.last_lsn = lsn
@@ -325,12 +335,14 @@ class LogState:
             return Conflict("the shard is not being restored from this backup")
         if state.is_done:
             return finish.next_lsn
-        if finish.records != state.records or finish.next_lsn <= state.last_lsn:
+        is_after = state.last_lsn < finish.next_lsn <= RESTORED_MAX
+        if finish.records != state.records or not is_after:
             return Conflict(
                 f"{state.records} records up to LSN {state.last_lsn} were restored, not "
                 f"{finish.records} below {finish.next_lsn}: remove the shard and restore it anew"
             )
         state.is_done = True
+        self.is_restoring = False
         self.offset = finish.next_lsn - (index + 1)
         self.lsns.go_on(index + 1, finish.next_lsn)
         return finish.next_lsn

@@ -2,14 +2,16 @@
 
 from typing import Final
 
-from raftwood.base.errors import InvalidInput, NotFound, NotLeader, PermissionDenied, RaftwoodError
+from raftwood.base.errors import InvalidInput, NotFound, NotLeader, RaftwoodError
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.hakeeper.commands import (
     AllocateIds,
     Command,
     HearService,
     HearStore,
+    Schedule,
     SetInitialCluster,
+    Tick,
     check_command,
     decode_command,
     decode_id,
@@ -20,7 +22,6 @@ from raftwood.logservice.hakeeper.orders import Orders
 from raftwood.logservice.hakeeper.reports import (
     HAKEEPER_SHARD,
     ServiceHeartbeat,
-    ServiceKind,
     StoreHeartbeat,
 )
 from raftwood.logservice.wire import (
@@ -31,11 +32,12 @@ from raftwood.logservice.wire import (
     STORE_HEARTBEAT,
 )
 from raftwood.net import Call, Payload, Service
-from raftwood.net.store_names import READER_ROLE, STORE_ROLE, store_of
+from raftwood.net.store_names import store_of
 from raftwood.raft.host.host import Host
 
 TIMEOUT_MS: Final = 5_000
-_STORES_ALONE: Final = (HearStore, SetInitialCluster)
+_NO_OPERATORS: Final = (Tick, Schedule, HearStore, SetInitialCluster)
+"""Said by HAKeeper's leader, or as heartbeats: a batch of some far term would end all planning."""
 
 
 class KeeperService:
@@ -57,18 +59,16 @@ class KeeperService:
             raise InvalidInput(f"store {call.peer.node_id} speaks for store {heartbeat.store}")
         return decode_orders(await self._propose(HearStore(heartbeat)))
 
-    async def _hear_service(self, call: Call, heartbeat: ServiceHeartbeat) -> Orders:
-        if heartbeat.kind is ServiceKind.TN and call.peer.role == READER_ROLE:
-            raise PermissionDenied("a TN writes: it proves itself with the clients' secret")
+    async def _hear_service(self, _: Call, heartbeat: ServiceHeartbeat) -> Orders:
         return decode_orders(await self._propose(HearService(heartbeat)))
 
     async def _allocate(self, _: Call, count: int) -> int:
         return decode_id(await self._propose(AllocateIds(count)))
 
-    async def _command(self, call: Call, payload: Payload) -> bytes:
+    async def _command(self, _: Call, payload: Payload) -> bytes:
         command = decode_command(bytes(payload))
-        if isinstance(command, _STORES_ALONE) and call.peer.role != STORE_ROLE:
-            raise InvalidInput(f"{type(command).__name__} is a store's word, and no operator's")
+        if isinstance(command, _NO_OPERATORS):
+            raise InvalidInput(f"{type(command).__name__} is no operator's word")
         return await self._propose(command)
 
     async def _propose(self, command: Command) -> bytes:
