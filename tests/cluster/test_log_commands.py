@@ -110,6 +110,7 @@ def test_a_log_is_backed_up_and_restored_with_its_lsns(stores: Stores, tmp_path:
     assert "more" not in [row["name"] for row in stores.rows("log", "list")]
 
 
+@pytest.mark.slow
 def test_a_store_is_drained_by_another_that_joined_and_then_forgotten(stores: Stores) -> None:
     stores.run("log", "append", "log-1", "kept")
     stores.run(
@@ -130,6 +131,7 @@ def test_a_store_is_drained_by_another_that_joined_and_then_forgotten(stores: St
     assert "store-down" not in stores.run("cluster", "status", *near)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_cannot_be_set_up_says_so(tmp_path: Path) -> None:
     with Stores(tmp_path, first=1, more=0, service=SERVICE) as stores:
         stores.run("cluster", "status", status=1, expect="no store answers")

@@ -7,6 +7,13 @@ from raftwood.logservice.errors import NotLeaseholder
 from raftwood.logservice.log_rules import LogState
 from raftwood.logservice.log_state_machine import LogStateMachine, restored
 from raftwood.logservice.records import Record, UpdateKind, encode_update, encode_user_entry
+from raftwood.logservice.restoring import (
+    RestoreBegin,
+    RestoreFinish,
+    encode_begin,
+    encode_finish,
+    encode_restored,
+)
 from raftwood.logservice.server.shard_reading import is_user_entry
 from raftwood.logservice.wire import (
     decode_append,
@@ -21,6 +28,7 @@ from raftwood.raft.host.status import LogEntry
 
 _PRODUCER = b"p" * 16
 _ANSWERS = 3
+_BEGIN = RestoreBegin(7, 60, 0, 5, 3)
 
 
 def _saved(state: LogState) -> bytes:
@@ -31,15 +39,23 @@ def _saved(state: LogState) -> bytes:
 
 def entry_target(data: bytes) -> None:
     """Every entry is taken or refused; only what is taken is a record, and all can be saved."""
-    state = LogState()
-    state.apply(1, encode_update(UpdateKind.LEASEHOLDER, 3))
-    for index in (2, 3):
-        answer = state.apply(index, data)
-        assert isinstance(answer, int | RaftwoodError)
-        is_record = is_user_entry(LogEntry(index, 1, EntryKind.NORMAL, data))
-        is_shown = is_record and state.hole_at(index) is None
-        assert not (is_shown and isinstance(answer, RaftwoodError))
-    assert _saved(restored(_saved(state))) == _saved(state)
+    for before in (
+        [encode_update(UpdateKind.LEASEHOLDER, 3)],
+        [encode_begin(_BEGIN)],
+        [encode_begin(_BEGIN), encode_finish(RestoreFinish(7, 90, 0))],
+    ):
+        state = LogState()
+        for index, entry in enumerate(before, 1):
+            assert isinstance(state.apply(index, entry), int)
+        for index in (5, 6):
+            answer = state.apply(index, data)
+            assert isinstance(answer, int | RaftwoodError)
+            is_record = is_user_entry(LogEntry(index, 1, EntryKind.NORMAL, data))
+            lsn = None if state.is_restoring else state.lsns.lsn_of(index)
+            is_shown = is_record and lsn is not None and state.hole_at(lsn) is None
+            assert not (is_shown and isinstance(answer, RaftwoodError))
+        assert _saved(restored(_saved(state))) == _saved(state)
+        state.info(next_lsn=state.lsns.lsn_from(7))
 
 
 def entry_seeds() -> list[bytes]:
@@ -49,6 +65,9 @@ def entry_seeds() -> list[bytes]:
         encode_user_entry(b"", holder=4, producer=_PRODUCER, sequence=1),
         encode_user_entry(b"late", holder=3, producer=_PRODUCER, sequence=9, is_ordered=False),
         *(encode_update(kind, 1) for kind in UpdateKind if kind is not UpdateKind.USER),
+        encode_begin(_BEGIN),
+        encode_restored(encode_user_entry(b"data", holder=3)[26:], 80),
+        encode_finish(RestoreFinish(7, 90, 1)),
     ]
 
 

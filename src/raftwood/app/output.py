@@ -23,6 +23,15 @@ def write_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def size_text(count: int) -> str:
+    """A number of bytes as people read it."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        del units[0]
+    return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
+
+
 def write_json(value: Any) -> None:
     """Print plain data whole, for machines that people look over the shoulder of."""
     write_line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -33,7 +33,7 @@ from raftwood.logservice.records import (
     UpdateKind,
     number_of,
 )
-from raftwood.logservice.restoring import RestoreState, decode_begin, decode_finish
+from raftwood.logservice.restoring import NUMBER_MAX, RestoreState, decode_begin, decode_finish
 
 TSO_COUNT_MAX: Final = 1 << 32
 LEASES_KEPT: Final = 1000
@@ -98,12 +98,9 @@ class LogState:
         """Whether any record was ever appended."""
         self.lsns = LsnMap()
         self.restore: RestoreState | None = None
+        self.is_restoring = False
         self.offset = 0
         """What an entry's LSN is above its index; 0 while records are restored."""
-
-    @property
-    def is_restoring(self) -> bool:
-        return self.restore is not None and not self.restore.is_done
 
     @property
     def first_lsn(self) -> int:
@@ -165,35 +162,34 @@ class LogState:
 
     def apply(self, index: int, payload: bytes) -> int | RaftwoodError:
         """What an entry comes to: for a record its LSN, for others the number that was asked."""
+        lsn = index + self.offset
         if len(payload) < HEAD_BYTES or payload[0] != VERSION:
-            message = "this is no entry of a log shard that this program knows"
-            return self._unknown(index + self.offset, message)
+            return self._unknown(lsn, "this is no entry of a log shard that this program knows")
         _, flags, name, sequence, kind, holder = _unpack(payload)
-        if self.restore is not None or flags & RESTORED or kind >= UpdateKind.RESTORE:
+        if self.is_restoring or flags & RESTORED or kind >= UpdateKind.RESTORE:
             answer = self._apply_restore(index, payload, flags, sequence, kind)
             if answer is not None:
                 return answer
-        index += self.offset
         if kind == _USER:
-            return self._append(index, name, sequence, holder, is_ordered=bool(flags & ORDERED))
+            return self._append(lsn, name, sequence, holder, is_ordered=bool(flags & ORDERED))
         if len(payload) != HEAD_BYTES + 8:
             message = f"update {kind} has {len(payload)} bytes, not {HEAD_BYTES + 8}"
-            return self._unknown(index, message)
+            return self._unknown(lsn, message)
         number = number_of(payload)
         if kind == UpdateKind.LEASEHOLDER:
-            return self._take_lease(index, number)
+            return self._take_lease(lsn, number)
         if kind == UpdateKind.TRUNCATE:
-            return self._truncate(index, number)
+            return self._truncate(lsn, number)
         if kind == UpdateKind.TSO:
             return self._take_timestamps(number)
         if kind == UpdateKind.REQUIRED:
-            return self._require(index, number)
-        return self._unknown(index, f"update {kind} is none that this program knows")
+            return self._require(lsn, number)
+        return self._unknown(lsn, f"update {kind} is none that this program knows")
 
-    def _unknown(self, index: int, message: str) -> InvalidInput:
+    def _unknown(self, lsn: int, message: str) -> InvalidInput:
         """Whatever it looks like, it is no record to a reader."""
-        if not self.is_restoring:  # else it has no LSN
-            self._refuse(index, RecordKind.INTERNAL)
+        if not self.is_restoring:  # then it has no LSN
+            self._refuse(lsn, RecordKind.INTERNAL)
         return InvalidInput(message)
 
     # Records
@@ -260,6 +256,8 @@ class LogState:
         return answer
 
     def _refuse(self, index: int, kind: RecordKind) -> None:
+        if self.is_restoring:
+            return  # It has no LSN, and no reader sees it.
         holes = self.holes
         if holes and holes[-1].last + 1 == index and holes[-1].kind is kind:
             holes[-1].last = index
@@ -310,10 +308,11 @@ class LogState:
             return Conflict("only an empty shard can be restored from a backup: make a new one")
         if max(begin.truncated_lsn, begin.required_lsn, begin.tso) > RESTORED_MAX:
             return InvalidInput(f"a backup's LSNs and timestamps go up to {RESTORED_MAX}")
-        self.holes.clear()  # of entries that have no LSN from now on
         self.truncated, self.required = begin.truncated_lsn, begin.required_lsn
         self.tso, self.holder = begin.tso, begin.holder
+        self.holes.clear()  # of entries whose LSNs are given to others now
         self.restore = RestoreState(begin.backup, self.first_lsn - 1)
+        self.is_restoring = True
         return self.restore.last_lsn
 
     def _restore_at(self, index: int, lsn: int, *, records: int) -> int | RaftwoodError:
@@ -321,8 +320,8 @@ class LogState:
         if state is None or state.is_done:
             self._refuse(index + self.offset, RecordKind.INTERNAL)
             return Conflict("the shard is not being restored: append to it")
-        if lsn > RESTORED_MAX:
-            return InvalidInput(f"a backup's LSNs go up to {RESTORED_MAX}, {lsn} is above")
+        if lsn > NUMBER_MAX:
+            return InvalidInput(f"LSN {lsn} is above {NUMBER_MAX}: no log gets there")
         if lsn > state.last_lsn:
             self.lsns.add(index, lsn)
             state.last_lsn = lsn
@@ -343,6 +342,7 @@ class LogState:
                 f"{finish.records} below {finish.next_lsn}: remove the shard and restore it anew"
             )
         state.is_done = True
+        self.is_restoring = False
         self.offset = finish.next_lsn - (index + 1)
         self.lsns.go_on(index + 1, finish.next_lsn)
         return finish.next_lsn

@@ -152,5 +152,6 @@ def restored(data: bytes) -> LogState:
     state.has_records = stored.has_records
     state.lsns = LsnMap(stored.spans)
     state.restore = stored.restore
+    state.is_restoring = stored.restore is not None and not stored.restore.is_done
     state.offset = stored.offset
     return state

@@ -24,6 +24,8 @@ from raftwood.logservice.records import (
     UpdateKind,
 )
 
+NUMBER_MAX: Final = (1 << 62) - 1
+"""Of LSNs, timestamps and holders: what is counted up from them still fits 64 bits."""
 _BEGIN: Final = struct.Struct(">QQQQQ")
 _FINISH: Final = struct.Struct(">QQQ")
 
@@ -71,15 +73,22 @@ def encode_finish(finish: RestoreFinish) -> bytes:
 
 
 def decode_begin(payload: bytes) -> RestoreBegin | None:
-    if len(payload) != HEAD_BYTES + _BEGIN.size:
-        return None
-    return RestoreBegin(*_BEGIN.unpack_from(payload, HEAD_BYTES))
+    """None where it cannot be read."""
+    numbers = _numbers(payload, _BEGIN)
+    return None if numbers is None else RestoreBegin(*numbers)
 
 
 def decode_finish(payload: bytes) -> RestoreFinish | None:
-    if len(payload) != HEAD_BYTES + _FINISH.size:
+    """None where it cannot be read."""
+    numbers = _numbers(payload, _FINISH)
+    return None if numbers is None else RestoreFinish(*numbers)
+
+
+def _numbers(payload: bytes, layout: struct.Struct) -> tuple[int, ...] | None:
+    if len(payload) != HEAD_BYTES + layout.size:
         return None
-    return RestoreFinish(*_FINISH.unpack_from(payload, HEAD_BYTES))
+    numbers = layout.unpack_from(payload, HEAD_BYTES)
+    return numbers if max(numbers) <= NUMBER_MAX else None
 
 
 def _head(kind: UpdateKind) -> bytes:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from raftwood.base.errors import (
@@ -12,11 +13,20 @@ from raftwood.base.errors import (
     StoreDamaged,
     UnsupportedVersion,
 )
-from raftwood.base.files import Files, ListDirectory, Open, Read, Unlink, Write, perform
+from raftwood.base.files import (
+    Files,
+    ListDirectory,
+    Open,
+    Read,
+    Truncate,
+    Unlink,
+    Write,
+    perform,
+)
 from raftwood.logservice.client import backup as backup_module
 from raftwood.logservice.client import restore as restore_module
 from raftwood.logservice.client.backup import back_up
-from raftwood.logservice.client.backup_format import MANIFEST, Manifest
+from raftwood.logservice.client.backup_format import MANIFEST, Manifest, sealed
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.client.restore import check_backup, restore
 from raftwood.logservice.errors import LsnTruncated, NotLeaseholder
@@ -221,6 +231,28 @@ def test_a_flipped_byte_anywhere_is_found_and_its_file_named() -> None:
         await perform(files, Unlink(last))
         with pytest.raises(StoreDamaged, match=manifest.files[-1].name):
             await check_backup(files, FOLDER)
+
+    run_backups(scenario)
+
+
+def test_a_manifest_of_a_newer_version_or_with_strange_files_is_refused() -> None:
+    async def scenario(backups: Backups) -> None:
+        manifest = await back_up(backups.client, backups.files, FOLDER)
+        strange = msgspec.structs.replace(manifest.files[0], name="../secret")
+        for changed, error in (
+            (msgspec.structs.replace(manifest, version=2), UnsupportedVersion),
+            (msgspec.structs.replace(manifest, files=(strange,)), StoreDamaged),
+            (msgspec.structs.replace(manifest, next_lsn=1 << 62), StoreDamaged),
+            (msgspec.structs.replace(manifest, records=manifest.records + 1), StoreDamaged),
+            (msgspec.structs.replace(manifest, next_lsn=manifest.first_lsn + 5), StoreDamaged),
+        ):
+            path = f"{FOLDER}/{MANIFEST}"
+            text = msgspec.json.encode(sealed(changed))
+            await perform(
+                backups.files, Open(path), Truncate(path, len(text)), Write(path, 0, [text])
+            )
+            with pytest.raises(error):
+                await check_backup(backups.files, FOLDER)
 
     run_backups(scenario)
 

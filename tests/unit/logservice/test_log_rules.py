@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftwood.base.errors import InvalidInput, RaftwoodError, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import (
+    Conflict,
+    InvalidInput,
+    RaftwoodError,
+    StoreDamaged,
+    UnsupportedVersion,
+)
 from raftwood.logservice import log_rules, producers
 from raftwood.logservice.errors import (
     LeaseTooOld,
@@ -28,10 +34,18 @@ from raftwood.logservice.records import (
     HEAD,
     NO_PRODUCER,
     ORDERED,
+    RESTORED,
     RecordKind,
     UpdateKind,
     encode_update,
     encode_user_entry,
+)
+from raftwood.logservice.restoring import (
+    RestoreBegin,
+    RestoreFinish,
+    encode_begin,
+    encode_finish,
+    encode_restored,
 )
 from raftwood.logservice.server.shard_reading import kind_of
 from raftwood.raft.core import Entry, EntryKind
@@ -101,6 +115,27 @@ def test_what_is_no_entry_of_this_program_is_never_shown_as_a_record() -> None:
         assert isinstance(state.apply(index, payload), InvalidInput)
         assert not is_shown(state, index, payload)
     assert isinstance(state.apply(3, b"short"), InvalidInput)
+
+
+def test_a_record_that_is_restored_too_late_is_never_shown() -> None:
+    """A repetition on its way while the restoring ended: its first copy is in the log already."""
+    state = LogState()
+    late = user(1, holder=0)
+    late = late[:1] + bytes([RESTORED]) + late[2:]
+    state.apply(1, user())
+    assert isinstance(state.apply(2, late), Conflict)
+    assert not is_shown(state, 2, late)
+
+
+def test_what_was_refused_before_a_restore_hides_nothing_that_is_restored() -> None:
+    state = LogState()
+    assert isinstance(state.apply(5, user(2, name=ONE)), SequenceGap)
+    state.apply(6, encode_begin(RestoreBegin(9, 3, 0, 1, 0)))
+    restored_entries = [encode_restored(user()[DATA_OFFSET:], lsn) for lsn in (4, 5, 6)]
+    for index, entry in enumerate(restored_entries, 7):
+        assert isinstance(state.apply(index, entry), int)
+    state.apply(10, encode_finish(RestoreFinish(9, 7, 3)))
+    assert all(is_shown(state, index, entry) for index, entry in enumerate(restored_entries, 7))
 
 
 # Repetitions

@@ -3,8 +3,6 @@
 from typing import Any
 
 from raftwood.base.environment import Environment
-from raftwood.raft.core import LEAVE_JOINT, ChangeStep, ChangeV1, ConfState, StepKind
-from raftwood.raft.host.opening import forced_changes
 from raftwood.raft.host.recovering import recover_group
 from tests.unit.logservice.log_cluster import LogCluster, address, run_log_cluster
 
@@ -65,13 +63,3 @@ def test_records_stay_readable_when_a_shard_is_recovered_from_one_store() -> Non
         await operator.close()
 
     run_log_cluster(scenario)
-
-
-def test_a_joint_membership_is_left_before_it_is_changed() -> None:
-    joint = ConfState(voters=(1, 2, 4), voters_outgoing=(1, 2, 3), learners_next=(3,))
-    assert forced_changes(joint, (2, 5), b"") == [
-        LEAVE_JOINT,
-        ChangeV1(ChangeStep(StepKind.ADD_VOTER, 5), b""),
-        *(ChangeV1(ChangeStep(StepKind.REMOVE, store), b"") for store in (1, 3, 4)),
-    ]
-    assert forced_changes(ConfState(voters=(1,)), (1,), b"") == []

@@ -17,6 +17,7 @@ from raftwood.logservice.restoring import (
     encode_finish,
     encode_restored,
 )
+from raftwood.raft.core import Entry
 
 DATA = encode_user_entry(b"payload", holder=0)[26:]
 BEGIN = RestoreBegin(backup=7, truncated_lsn=99, required_lsn=0, tso=50, holder=3)
@@ -31,7 +32,8 @@ class Log:
 
     def apply(self, payload: bytes) -> object:
         self.index += 1
-        return self.state.apply(self.index, payload)
+        (answer,) = self.state.apply_all([Entry(1, self.index, payload=payload)])
+        return answer
 
     def restore(self, *lsns: int) -> list[object]:
         return [self.apply(encode_restored(DATA, lsn)) for lsn in lsns]
@@ -142,6 +144,47 @@ def test_the_map_survives_a_snapshot_half_way_and_after_the_end() -> None:
     through_a_snapshot()
     assert log.apply(encode_user_entry(b"x", holder=3)) == 400
     assert log.state.lsns.spans[-1].count == 0
+
+
+def test_a_restored_record_elsewhere_is_a_hole_and_a_stray_entry_hides_no_restored_one() -> None:
+    log = Log()
+    assert isinstance(log.restore(300)[0], Conflict)
+    assert log.state.hole_at(log.index) is not None
+    log = Log()
+    log.begin(RestoreBegin(7, 0, 0, 1, 0))
+    assert isinstance(log.apply(b"stray"), InvalidInput)
+    log.restore(log.index)
+    assert log.state.holes == []
+    log.finish(next_lsn=300, records=1)
+    assert isinstance(log.restore(400)[0], Conflict)
+    assert isinstance(log.apply(b"stray"), InvalidInput)
+    assert log.state.hole_at(300) is not None
+    assert log.state.hole_at(301) is not None
+
+
+def test_numbers_that_could_overflow_are_refused() -> None:
+    log = Log()
+    assert isinstance(log.begin(RestoreBegin(7, 1 << 62, 0, 1, 0)), InvalidInput)
+    log.begin()
+    assert isinstance(log.restore(1 << 62)[0], InvalidInput)
+    assert isinstance(log.finish(next_lsn=1 << 62, records=0), Conflict)
+
+
+def test_appends_of_a_client_go_on_after_a_restore_by_the_short_way_too() -> None:
+    log = Log()
+    log.begin(RestoreBegin(7, 0, 0, 1, 0))
+    log.restore(100)
+    producer = b"p" * 16
+    entries = [
+        encode_user_entry(b"x", holder=0, producer=producer, sequence=number)
+        for number in range(1, 4)
+    ]
+    assert isinstance(log.apply(entries[0]), Conflict)
+    log.finish(next_lsn=300, records=1)
+    assert [log.apply(entry) for entry in entries] == [300, 301, 302]
+    assert log.apply(entries[1]) == 301
+    flagged = entries[0][:1] + bytes([2]) + entries[0][2:]
+    assert isinstance(log.apply(flagged), Conflict)
 
 
 @pytest.mark.parametrize("seed", range(20))

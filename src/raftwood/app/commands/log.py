@@ -17,7 +17,7 @@ from raftwood.app.commands.log_target import (
     shard_of,
     wait_for_leader,
 )
-from raftwood.app.output import write_json, write_records, write_rows
+from raftwood.app.output import size_text, write_json, write_records, write_rows
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
@@ -37,7 +37,7 @@ _SHARDS = {
     "leader": "leader",
     "voters": "voters",
     "learners": "readers",
-    "retained_bytes": "bytes",
+    "kept": "keeps",
 }
 _RECORD = ("lsn", "data")
 _From = Annotated[int | None, Parameter(name="--from", help="The LSN to begin with.")]
@@ -85,7 +85,10 @@ def list_shards(*, read_only: ReadOnly = False, target: Target = TARGET) -> int:
 
 
 def _row(shard: ShardView) -> dict[str, Any]:
-    return msgspec.structs.asdict(shard) | {"leader": shard.leader or None}
+    return msgspec.structs.asdict(shard) | {
+        "leader": shard.leader or None,
+        "kept": size_text(shard.retained_bytes),
+    }
 
 
 @app.command

@@ -45,11 +45,27 @@ class KeeperWatch:
                     await self._is_new.wait()
                 return self.view
         except TimeoutError:
-            raise DeadlineExceeded(f"after {wait_s:g} s it is still not so that {what}") from None
+            seen = "nothing" if self.view is None else summary(self.view)
+            raise DeadlineExceeded(
+                f"after {wait_s:g} s it is still not so that {what}; HAKeeper sees {seen}"
+            ) from None
 
 
 def name_of(shard: ShardView) -> str:
     return f"shard {shard.shard}" if shard.shard else "HAKeeper"
+
+
+def summary(view: ClusterView) -> str:
+    """All in a line, for when something went wrong."""
+    live = [store.store for store in view.stores if store.is_live]
+    shards = [
+        f"{name_of(shard)} led by {shard.leader} with voters {list(shard.voters)}, learners "
+        f"{list(shard.learners)}, lagging {shard.lagging}"
+        for shard in view.shards
+    ]
+    orders = [f"{order.kind} of shard {order.shard}" for order in view.orders]
+    alarms = [alarm.text for alarm in view.alarms]
+    return f"live stores {live}; {'; '.join(shards)}; orders {orders}; alarms {alarms}"
 
 
 def changes(before: ClusterView | None, after: ClusterView) -> list[str]:

@@ -11,20 +11,22 @@ are not written: what is not in the files is a hole.
 import errno
 import struct
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import xxhash
 
 from raftwood.base.errors import (
     DiskFull,
+    ProtocolError,
     RaftwoodError,
     StoreDamaged,
     StoreError,
     UnsupportedVersion,
 )
-from raftwood.base.files import Files, Read, perform
+from raftwood.base.files import Files, Read, Size, perform
 from raftwood.logservice.records import Record
+from raftwood.logservice.restoring import NUMBER_MAX
 from raftwood.logservice.wire import decode_records
 
 FORMAT: Final = "raftwood-log-backup"
@@ -37,12 +39,15 @@ CHUNK_BYTES_MAX: Final = 64 << 20
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
+Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+
+
 class BackupFile(msgspec.Struct, frozen=True):
     """One file of records."""
 
     name: str
-    length: int
-    records: int
+    length: Number
+    records: Number
     checksum: str
     """The xxh3-128 of all its bytes."""
 
@@ -52,16 +57,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format: str
     version: int
-    shard: int
-    first_lsn: int
+    shard: Number
+    first_lsn: Number
     """The first that could be read."""
-    next_lsn: int
+    next_lsn: Number
     """Records appended to the restored shard go on here."""
-    truncated_lsn: int
-    required_lsn: int
-    holder: int
-    tso: int
-    records: int
+    truncated_lsn: Number
+    required_lsn: Number
+    holder: Number
+    tso: Number
+    records: Number
     files: tuple[BackupFile, ...] = ()
     checksum: str = ""
     """Of the manifest with this field empty."""
@@ -69,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> int:
         """Tells backups apart."""
-        return int(self.checksum[:16], 16) >> 1
+        return int(self.checksum[:16], 16) >> 2
 
 
 def sealed(manifest: Manifest) -> Manifest:
@@ -98,11 +103,12 @@ async def read_manifest(files: Files, folder: str) -> Manifest:
     """The manifest of a folder, checked; its files are not."""
     path = f"{folder}/{MANIFEST}"
     try:
-        (data,) = await perform(files, Read(path, 0, MANIFEST_BYTES_MAX))
-    except FileNotFoundError as error:
-        raise StoreDamaged(
-            f"there is no {path}: this is no backup, or one that was interrupted; make another"
-        ) from error
+        (length,) = await perform(files, Size(path))
+        if length is None:
+            raise StoreDamaged(
+                f"there is no {path}: this is no backup, or one that was interrupted; make another"
+            )
+        (data,) = await perform(files, Read(path, 0, min(length, MANIFEST_BYTES_MAX)))
     except OSError as error:
         raise disk_error(path, error) from error
     try:
@@ -117,6 +123,9 @@ async def read_manifest(files: Files, folder: str) -> Manifest:
         raise damaged(path, "it cannot be read") from error
     if manifest.format != FORMAT or sealed(manifest) != manifest:
         raise damaged(path, "its checksum does not fit")
+    names = [f"records-{number:05d}.rwlb" for number in range(1, len(manifest.files) + 1)]
+    if names != [file.name for file in manifest.files]:
+        raise damaged(path, "it names files that are none of a backup")
     return manifest
 
 
@@ -140,8 +149,11 @@ async def read_chunks(files: Files, folder: str, file: BackupFile) -> AsyncItera
             raise damaged(path, f"the checksum of the chunk at byte {offset} does not fit")
         digest.update(head)
         digest.update(body)
+        try:
+            found, _ = decode_records(body)
+        except ProtocolError as error:
+            raise damaged(path, f"the chunk at byte {offset} holds no records") from error
         offset += CHUNK.size + length
-        found, _ = decode_records(body)
         records += len(found)
         yield found
     is_longer = bool(await _read(files, path, offset, 1))

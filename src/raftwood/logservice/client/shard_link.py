@@ -21,6 +21,8 @@ from raftwood.net.stores import Stores
 ATTEMPT_MS: Final = 2_000
 """After so long without an answer another store is asked."""
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.005, 0.1
+LEARN_EVERY_S: Final = 10.0
+"""So often a store that is asked tells also which others there are."""
 MISSING_MAX: Final = 20
 """So often a shard may be unknown, as one is that was just made, before the caller is told."""
 
@@ -36,6 +38,7 @@ class ShardLink:
         self.shard = shard
         self._loop = asyncio.get_running_loop()
         self._locating: asyncio.Task[None] | None = None
+        self._learn_at = self._loop.time() + LEARN_EVERY_S
 
     def guess(self) -> int:
         """The store that leads, as far as is known; else some store."""
@@ -45,7 +48,13 @@ class ShardLink:
         self, method: Method, request: bytes, *, store: int, timeout_ms: int
     ) -> "asyncio.Future[Payload]":
         """One attempt; raises at once where there is no connection."""
-        return self.stores.channel(store).call(method, request, timeout_ms)
+        answer = self.stores.channel(store).call(method, request, timeout_ms)
+        now = self._loop.time()
+        if now >= self._learn_at:
+            # All stores may be replaced one by one while the leader stays where it is.
+            self._learn_at = now + LEARN_EVERY_S
+            self._locate(store)
+        return answer
 
     async def ask(
         self, method: TypedMethod[Request, Response], request: Request, *, timeout_ms: int

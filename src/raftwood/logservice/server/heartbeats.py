@@ -93,6 +93,8 @@ class Heartbeats:
         )
 
     def _report(self, status: GroupStatus) -> ReplicaReport:
+        # Of who has never answered this leader it is not known how far behind it is: in a short
+        # log it would seem close.
         storage = self._storage_of(status.group)
         return ReplicaReport(
             shard=status.group,
@@ -105,7 +107,7 @@ class Heartbeats:
             lagging={
                 store: max(0, status.last_index - match)
                 for store, match in status.matches.items()
-                if store != status.store
+                if store != status.store and match
             },
             problem=status.problem[:TEXT_MAX],
             retained_bytes=storage.retained_bytes if storage else 0,

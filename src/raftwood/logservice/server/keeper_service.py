@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from raftwood.base.errors import InvalidInput, NotFound, NotLeader, PermissionDenied, RaftwoodError
+from raftwood.base.errors import InvalidInput, NotFound, NotLeader, RaftwoodError
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.hakeeper.commands import (
     AllocateIds,
@@ -22,7 +22,6 @@ from raftwood.logservice.hakeeper.orders import Orders
 from raftwood.logservice.hakeeper.reports import (
     HAKEEPER_SHARD,
     ServiceHeartbeat,
-    ServiceKind,
     StoreHeartbeat,
 )
 from raftwood.logservice.wire import (
@@ -33,7 +32,7 @@ from raftwood.logservice.wire import (
     STORE_HEARTBEAT,
 )
 from raftwood.net import Call, Payload, Service
-from raftwood.net.store_names import READER_ROLE, store_of
+from raftwood.net.store_names import store_of
 from raftwood.raft.host.host import Host
 
 TIMEOUT_MS: Final = 5_000
@@ -60,9 +59,7 @@ class KeeperService:
             raise InvalidInput(f"store {call.peer.node_id} speaks for store {heartbeat.store}")
         return decode_orders(await self._propose(HearStore(heartbeat)))
 
-    async def _hear_service(self, call: Call, heartbeat: ServiceHeartbeat) -> Orders:
-        if heartbeat.kind is ServiceKind.TN and call.peer.role == READER_ROLE:
-            raise PermissionDenied("a TN writes: it proves itself with the clients' secret")
+    async def _hear_service(self, _: Call, heartbeat: ServiceHeartbeat) -> Orders:
         return decode_orders(await self._propose(HearService(heartbeat)))
 
     async def _allocate(self, _: Call, count: int) -> int:

@@ -154,7 +154,11 @@ class LogStore:
 
     def alarms(self) -> list[str]:
         """What is wrong with this store, in words; each begins with the alarm's name."""
-        return [*self.disk.alarms(), *self.truncation.alarms()]
+        refused = [
+            f"refused: store {store} does not let this one in: {reason}"
+            for store, reason in self.host.refusals().items()
+        ]
+        return [*refused, *self.disk.alarms(), *self.truncation.alarms()]
 
     def _factory_of(self, shard: int) -> Callable[[], StateMachine]:
         if shard == HAKEEPER_SHARD:

@@ -1,6 +1,8 @@
 """Reading a shard: entries of the raft log as the records that a reader may see."""
 
+import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from raftwood.base.errors import Conflict, OutOfRange, Unavailable
 from raftwood.logservice.errors import LsnPastEnd, LsnTruncated
@@ -18,6 +20,8 @@ from raftwood.raft.core import EntryKind
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.status import LogEntry
 
+WAIT_SHARE: Final = 0.75
+"""Of a caller's time, for waiting at the end of the log."""
 _NORMAL = EntryKind.NORMAL
 _USER = int(UpdateKind.USER)
 _LEASEHOLDER = int(UpdateKind.LEASEHOLDER)
@@ -29,19 +33,23 @@ async def read_shard(host: Host, request: ReadRequest, *, bytes_max: int, timeou
     Where there is nothing after the LSN, waits for as long as the request says.
     """
     shard, first = request.shard, request.first_lsn
+    loop = asyncio.get_running_loop()
+    # Some time is left for the answer: else a caller with less time than it waits for never got it.
+    wait_until = loop.time() + timeout_ms * WAIT_SHARE / 1000
     state: LogState = await host.read(shard, _whole, timeout_ms=timeout_ms)
     _check_range(host, state, shard, first)
     index = state.lsns.index_from(first)
     if index > host.applied(shard) and request.wait_ms:
         machine = host.machine(shard)
         assert isinstance(machine, LogStateMachine)
-        await machine.wait_past(index - 1, min(request.wait_ms, timeout_ms))
+        longest_ms = int((wait_until - loop.time()) * 1000)
+        await machine.wait_past(index - 1, max(0, min(request.wait_ms, longest_ms)))
     try:
         entries, next_index = await host.read_log(shard, index, bytes_max=bytes_max)
     except OutOfRange as error:
-        # Truncated meanwhile, or a leader's snapshot takes the place of the log here.
+        # The log was cut meanwhile, or a leader's snapshot has taken its place.
         _check_range(host, host.stale_read(shard, _whole), shard, first)
-        raise Unavailable(f"shard {shard} changes here meanwhile: try again") from error
+        raise Unavailable(f"the log of shard {shard} is being replaced: try again") from error
     # A truncation meanwhile has forgotten which of the entries were refused.
     state = host.stale_read(shard, _whole)
     _check_range(host, state, shard, first)

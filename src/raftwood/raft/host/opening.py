@@ -11,11 +11,9 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
-from raftwood.disk.segment_log import DropGroup, Record, Run, SegmentLog, State
+from raftwood.disk.segment_log import DropGroup, Run, SegmentLog, State
 from raftwood.raft.core import (
     APPLY_THREAD,
-    LEAVE_JOINT,
-    Change,
     ChangeStep,
     ChangeV1,
     ConfState,
@@ -33,6 +31,7 @@ from raftwood.raft.host.group_state import (
     first_state,
 )
 from raftwood.raft.host.group_storage import GroupStorage
+from raftwood.raft.host.membership import forced_changes
 from raftwood.raft.host.proposals import Waiting
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.runs import encode_run
@@ -180,40 +179,24 @@ class Opener:
         """Give a group that lost its quorum the members that an operator named.
 
         The replica was replayed to its end, and must be opened again. The log itself tells the
-        change, as entries that are committed from the start: whoever joins learns it, and nothing
-        that is in the log has to go. All is one write, which a crash leaves out or keeps.
+        members from now on, to this store and to whoever joins, and nothing of it is cut. One
+        write does it all, so that a crash leaves it undone or done.
         """
         storage, group = replica.storage, replica.group
-        voters, last = storage.state.forced_voters, storage.last_index()
-        known = self._snapshotting.addresses_known_to(replica)
-        addresses = {store: known[store] for store in voters if store in known}
-        entries = []
-        for index, change in enumerate(
-            forced_changes(replica.configuration, voters, msgspec.msgpack.encode(addresses)),
-            last + 1,
-        ):
-            entry = change_entry(change)
-            entry.term, entry.index = storage.state.term, index
-            entries.append(entry)
-        state = msgspec.structs.replace(storage.state, commit=last + len(entries), forced_voters=())
-        records: list[Record] = [State(group, state.encoded())]
-        if entries:
-            run = encode_run(entries)
-            records.append(Run(group, run.term, run.first_index, run.count, run.payload))
-        await self._log.commit(*records)
-
-
-def forced_changes(
-    configuration: ConfState, voters: tuple[int, ...], context: bytes
-) -> list[Change]:
-    """From the membership that the log ends with to another one, a step at a time."""
-    changes: list[Change] = [LEAVE_JOINT] if configuration.voters_outgoing else []
-    added = [store for store in voters if store not in configuration.voters]
-    members = (*configuration.voters, *configuration.learners, *configuration.learners_next)
-    removed = [store for store in sorted({*members}) if store not in voters]
-    steps = [ChangeStep(StepKind.ADD_VOTER, store) for store in added]
-    steps += [ChangeStep(StepKind.REMOVE, store) for store in removed]
-    return changes + [ChangeV1(step, context) for step in steps]
+        state, last = storage.state, storage.last_index()
+        old = replica.configuration
+        replica.applier.configuration = ConfState(voters=state.forced_voters)
+        addresses = self._snapshotting.addresses_of(replica)
+        entries = forced_changes(old, state.forced_voters, addresses)
+        for entry in entries:
+            last += 1
+            entry.term, entry.index = state.term, last
+        run = encode_run(entries)
+        state = msgspec.structs.replace(state, commit=last, forced_voters=())
+        await self._log.commit(
+            Run(group, run.term, run.first_index, run.count, run.payload),
+            State(group, state.encoded()),
+        )
 
 
 def _founding_records(group: int, members: tuple[int, ...]) -> tuple[State, Run]:

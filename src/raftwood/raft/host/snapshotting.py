@@ -115,7 +115,7 @@ class Snapshotting:
             index,
             applier.applied_term,
             applier.configuration,
-            self._addresses_of(replica),
+            self.addresses_of(replica),
             applier.sessions.encoded(),
             applier.configuration_index,
         )
@@ -141,11 +141,8 @@ class Snapshotting:
         _log.info("snapshot", group=group, index=index, bytes=stored.size)
         return index
 
-    def addresses_known_to(self, replica: Replica) -> dict[int, str]:
-        return self._peers.addresses() | replica.applier.addresses
-
-    def _addresses_of(self, replica: Replica) -> dict[int, str]:
-        known = self.addresses_known_to(replica)
+    def addresses_of(self, replica: Replica) -> dict[int, str]:
+        known = self._peers.addresses() | replica.applier.addresses
         configuration = replica.applier.configuration
         members = {
             *configuration.voters,

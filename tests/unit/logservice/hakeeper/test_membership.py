@@ -266,3 +266,13 @@ def test_a_replica_goes_elsewhere_where_its_start_failed() -> None:
     shard = start.shard
     keeper.state.orders.clear()
     assert {order.store for order in of_shard(keeper, shard)} == {0, 5}
+
+
+def test_a_shard_with_too_few_voters_is_alarmed() -> None:
+    keeper = Keeper()
+    keeper.running()
+    assert find_alarms(keeper.state, keeper.settings) == []
+    for store in (1, 2):
+        keeper.store(store, report(0, (1, 2, 3), leader=1), report(1, (1, 2), leader=1, epoch=4))
+    (alarm,) = find_alarms(keeper.state, keeper.settings)
+    assert (alarm.kind, alarm.shard) == (AlarmKind.TOO_FEW_VOTERS, 1)
