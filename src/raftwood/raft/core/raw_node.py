@@ -10,6 +10,7 @@ from raftwood.raft.core.messages import (
     EMPTY_HARD_STATE,
     IS_LOCAL,
     IS_RESPONSE,
+    NO_ENTRIES,
     ConfState,
     Entry,
     EntryKind,
@@ -109,14 +110,26 @@ class RawNode:
         raft = self.raft
         if raft.messages or raft.messages_after_append or raft.read_states:
             return True
-        log = raft.log
+        log, known = raft.log, self._hard_state
+        unstable = log.unstable
+        # All but the last two are looked up without a call: this is asked after every message.
         return (
-            log.unstable.has_next_entries()
-            or log.has_next_committed(allow_unstable=not self._async_writes)
-            or log.unstable.next_snapshot() is not None
+            unstable.offset_in_progress - unstable.offset < len(unstable.entries)
+            or (unstable.snapshot is not None and not unstable.snapshot_in_progress)
             or raft.lead != self._lead
             or raft.role is not self._role
-            or self._new_hard_state() is not None
+            or (
+                (
+                    log.committed != known.commit
+                    or raft.term != known.term
+                    or raft.vote != known.vote
+                )
+                and self._new_hard_state() is not None
+            )
+            or (
+                log.applying < log.committed
+                and log.has_next_committed(allow_unstable=not self._async_writes)
+            )
         )
 
     def _new_hard_state(self) -> HardState | None:
@@ -137,8 +150,11 @@ class RawNode:
         """
         raft, log = self.raft, self.raft.log
         allow_unstable = not self._async_writes
-        entries = log.unstable.next_entries()
-        committed = log.next_committed(allow_unstable=allow_unstable)
+        unstable = log.unstable
+        entries = unstable.next_entries() if unstable.has_next_entries() else NO_ENTRIES
+        committed = NO_ENTRIES
+        if log.applying < log.committed:
+            committed = log.next_committed(allow_unstable=allow_unstable)
         hard_state = self._new_hard_state()
         must_sync = bool(entries)
         if hard_state is not None and not must_sync:
@@ -153,7 +169,7 @@ class RawNode:
             hard_state,
             raft.read_states,
             entries,
-            log.unstable.next_snapshot(),
+            unstable.next_snapshot(),
             committed,
             raft.messages,
             must_sync,
@@ -164,7 +180,7 @@ class RawNode:
         raft.messages_after_append = []
         if hard_state is not None:
             self._hard_state = hard_state
-        log.unstable.accept_in_progress()
+        unstable.accept_in_progress()
         if committed:
             log.accept_applying(
                 committed[-1].index, entries_bytes(committed), allow_unstable=allow_unstable

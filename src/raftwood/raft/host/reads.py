@@ -42,6 +42,9 @@ class Reads:
         self._round = 0
         self._round_ticks = 0
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._in_round or self._confirmed)
+
     def __len__(self) -> int:
         confirmed = sum(len(dones) for _, dones in self._confirmed)
         return len(self._waiting) + len(self._in_round) + confirmed

@@ -239,6 +239,16 @@ class Replica:
 
     # Out
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a turn would find something to do."""
+        return (
+            self.node.has_ready()
+            or self.storage.missed is not None
+            or bool(self.reads)
+            or bool(self.proposals.queue)
+        )
+
     def enter_proposals(self) -> None:
         """Give what waits to the core, as one run of entries."""
         batches = self.proposals.take_queue(self.settings.message_bytes_max)

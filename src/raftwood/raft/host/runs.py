@@ -80,8 +80,10 @@ class RunBook:
 
     def runs(self, entries: list[Entry]) -> list[tuple[EncodedRun, list[Entry]]]:
         """Entries as runs with their parts of the list: known ones as they are, others made."""
-        found = []
         position, end = 0, len(entries)
+        if self._known_until(entries, 0) == end:
+            return [(self._known[entries[0].index][0], entries)]
+        found = []
         while position < end:
             stop = self._known_until(entries, position)
             if stop:

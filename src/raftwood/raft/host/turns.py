@@ -66,8 +66,11 @@ class Turns:
             replica.is_dirty = True
             self._dirty.append(replica)
         if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._run)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        self._loop.call_soon(self._run)
 
     def at_once(self, work: Callable[..., None], *arguments: object) -> None:
         """Take in what came, which is known to be all that there is for now, and do its turn.
@@ -85,9 +88,14 @@ class Turns:
         self._is_closed = True
 
     def _run(self) -> None:
-        if self._dirty and not self._is_closed:
-            self._is_scheduled = False
+        if self._is_closed:
+            return
+        self._is_scheduled = False
+        if self._dirty:
             self.guarded(self._turn)
+        else:
+            # The answers that a write's end releases may be all there is.
+            self.guarded(self._outbox.flush)
 
     def guarded(self, work: Callable[..., None], *arguments: object) -> None:
         """Do work on replicas; whatever fails in it ends the process."""
@@ -282,7 +290,10 @@ class Turns:
                 replica.step(response)
             else:
                 outbox.add(replica.group, response, replica.book)
-        self.mark(replica)
+        if replica.has_work:
+            self.mark(replica)
+        elif not self._is_scheduled:
+            self._schedule()
 
 
 def _committed(replica: Replica, message: Message) -> int:
