@@ -17,11 +17,20 @@ START_SECONDS_MAX = 60.0
 class Stores:
     """Use it as a context manager; no store outlives it."""
 
-    def __init__(self, folder: Path, *, first: int = 3, more: int = 1, extra: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        first: int = 3,
+        more: int = 1,
+        extra: str = "",
+        service: tuple[str, ...] = ("serve",),
+    ) -> None:
         self._folder = folder
         self._file = folder / "cluster.toml"
         self._extra = extra
         self._first = first
+        self._service = service
         ports = _free_ports(first + more)
         self.addresses = {store: f"127.0.0.1:{port}" for store, port in enumerate(ports, 1)}
         self.processes: dict[int, subprocess.Popen[str]] = {}
@@ -51,7 +60,7 @@ class Stores:
                 self.processes[store] = subprocess.Popen(
                     (
                         *COMMAND,
-                        "serve",
+                        *self._service,
                         f"--config={self._file}",
                         f"--set=node.store_id={store}",
                         f"--set=node.data_folder={self._folder / f'store-{store}'}",
@@ -70,10 +79,11 @@ class Stores:
     def log(self, store: int) -> str:
         return (self._folder / f"store-{store}.log").read_text()
 
-    def run(self, *arguments: str, status: int = 0, expect: str = "") -> str:
+    def run(self, *arguments: str, status: int = 0, expect: str = "", lines: str = "") -> str:
         """Carry a command out, and answer what it printed, or its error where it is to fail."""
         ended = subprocess.run(
             (*COMMAND, *arguments),
+            input=lines,
             capture_output=True,
             text=True,
             check=False,

@@ -41,7 +41,8 @@ def snapshot_target(data: bytes) -> None:
         machine.state = decode_state(data)
     except (StoreDamaged, UnsupportedVersion):
         return
-    machine.update([Entry(1, 1, payload=machine.tick_command())])
+    heard = commands.encode_command(commands.HearStore(_heartbeat(1)))
+    machine.update([Entry(1, 1, payload=machine.tick_command()), Entry(1, 2, payload=heard)])
     plan(machine.state, machine.settings)
     find_alarms(machine.state, machine.settings)
 

@@ -18,6 +18,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "IMAGES", 3)
     monkeypatch.setattr(kinds, "FUZZ_INPUTS", 20)
     monkeypatch.setattr(kinds, "HOSTS_FAULTS_S", 5.0)
+    monkeypatch.setattr(kinds, "LOGS_FAULTS_S", 5.0)
+    monkeypatch.setattr(kinds, "HAKEEPER_EVENTS", 500)
 
 
 @pytest.mark.usefixtures("small")
@@ -38,7 +40,9 @@ def test_tallies_add_up_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
     assert more.done == {
         "toy": [(0, 1)],
         "hosts": [(0, 1)],
+        "logs": [(0, 1)],
         "raft": [(0, 1)],
+        "hakeeper": [(0, 1)],
         "images": [(0, 3)],
         "fuzz": [(0, 3)],
     }

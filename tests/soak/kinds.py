@@ -1,15 +1,19 @@
-"""What one seed does, by kind: a simulation of the toy or of raft hosts, events, images, fuzz.
+"""What one seed does, by kind: simulations, models, crash images, fuzz, real faults.
 
 The amounts per seed are balanced so that about 24,000 seeds reach every long figure.
 """
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from raftwood.simulation import fuzz
+from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
+from tests.simulation.logservice.world import choose_plan, run_logs
 from tests.simulation.raft_hosts.cluster import choose_cluster, run_hosts
 from tests.simulation.raft_model.world import run as run_raft
 from tests.simulation.snapshot_images import SnapshotImages
@@ -23,6 +27,10 @@ FUZZ_INPUTS = 6_000
 RAFT_EVENTS = 40_000
 HAKEEPER_EVENTS = 40_000
 HOSTS_FAULTS_S = 120.0
+PROCESSES_EVERY = 500
+"""One seed of so many, for real processes take real time."""
+REAL_FAULTS = 12
+LOGS_FAULTS_S = 40.0
 
 Counts = dict[str, float]
 
@@ -81,6 +89,22 @@ def _hosts(seed: int) -> Counts:
     }
 
 
+def _logs(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    report = run_logs(seed, choose_plan(seed, faults_s=LOGS_FAULTS_S), twice=twice)
+    outcome = report.result
+    runs = 2 if twice else 1
+    return {
+        "log stores: seeds": 1,
+        "log stores: seeds run twice, hash equal": int(twice),
+        "log stores: simulated hours": outcome.faults_s / 3600,
+        "log stores: steps": runs * report.steps,
+        "log stores: operations": outcome.operations,
+        "log stores: records acknowledged": outcome.acked,
+        "log stores: terms": outcome.terms,
+    }
+
+
 def _images(seed: int) -> Counts:
     return {
         "crash images: log": LogImages(seed).check(limit=IMAGES),
@@ -96,6 +120,14 @@ def _fuzz(seed: int) -> Counts:
     }
 
 
+def _processes(seed: int) -> Counts:
+    if seed % PROCESSES_EVERY:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        counts = run_storm(Path(folder), seed, REAL_FAULTS)
+    return {f"real faults: {name}": count for name, count in counts.items()}
+
+
 def _raft(seed: int) -> Counts:
     return {"raft: sans-io events": run_raft(seed, RAFT_EVENTS).events}
 
@@ -107,9 +139,11 @@ def _hakeeper(seed: int) -> Counts:
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
     "hosts": _hosts,
+    "logs": _logs,
     "raft": _raft,
     "hakeeper": _hakeeper,
     "images": _images,
+    "processes": _processes,
     "fuzz": _fuzz,
 }
 

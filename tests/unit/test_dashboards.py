@@ -1,7 +1,9 @@
 """Every dashboard is whole, and asks for nothing but metrics that there are."""
 
+import functools
 import json
 import re
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -9,33 +11,14 @@ from unittest.mock import Mock
 import pytest
 
 from raftwood.base.metrics import PREFIX, Metrics
+from raftwood.logservice.server.storage_metrics import ALARM_KINDS
 from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.repair import Repairs
+from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
 
 DASHBOARDS = sorted((Path(__file__).parents[2] / "dashboards").glob("*.json"))
+ALERTS = Path(__file__).parents[2] / "dashboards" / "logservice-alerts.yml"
 HISTOGRAMS = {"logservice_append_seconds", "logservice_read_seconds"}
-LOGSERVICE = HISTOGRAMS | {
-    "logservice_appends_total",
-    "logservice_append_bytes_total",
-    "logservice_reads_total",
-    "logservice_read_records_total",
-    "logservice_read_bytes_total",
-    "logservice_leader_changes_total",
-    "logservice_leading",
-    "logservice_truncated_lsn",
-    "logservice_truncation_age_seconds",
-    "logservice_retained_bytes",
-    "logservice_snapshot_bytes",
-    "logservice_snapshots",
-    "logservice_alarms",
-    "logservice_disk_free_bytes",
-    "hakeeper_state",
-    "hakeeper_stores",
-    "hakeeper_shards",
-    "hakeeper_services",
-    "hakeeper_orders",
-}
-
 _NO_NAMES = re.compile(
     r'\{[^}]*\}|\[[^\]]*\]|"[^"]*"|\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)'
 )
@@ -54,7 +37,24 @@ def raft_metrics() -> set[str]:
     return {call.args[0] for call in metrics.mock_calls}
 
 
-def series_of(names: set[str]) -> set[str]:
+@functools.cache
+def logservice_metrics() -> frozenset[str]:
+    """What a log store registers."""
+    text = b""
+
+    async def scenario(cluster: LogCluster) -> None:
+        nonlocal text
+        cluster.start(1)
+        await cluster.until(lambda: 1 in cluster.stores)
+        text = cluster.metrics[1].render()
+
+    run_log_cluster(scenario, first=(1,))
+    lines = text.decode().splitlines()
+    names = (line.split()[2] for line in lines if line.startswith("# TYPE"))
+    return frozenset(name.removeprefix(PREFIX) for name in names)
+
+
+def series_of(names: AbstractSet[str]) -> set[str]:
     """As Prometheus has them: a histogram is three."""
     suffixed = {f"{name}_{suffix}" for name in HISTOGRAMS for suffix in ("bucket", "sum", "count")}
     return {PREFIX + name for name in (names - HISTOGRAMS) | suffixed}
@@ -91,7 +91,7 @@ def test_there_is_a_dashboard() -> None:
 
 @on_every_dashboard
 def test_every_expression_names_metrics_that_there_are(file: Path) -> None:
-    known = series_of(LOGSERVICE | raft_metrics())
+    known = series_of(logservice_metrics() | raft_metrics())
     for expression in expressions_of(board_of(file)):
         names = names_in(expression)
         assert names, expression
@@ -105,7 +105,34 @@ def test_every_metric_of_the_logservice_and_of_raft_is_shown() -> None:
         for expression in expressions_of(board_of(file))
         for name in names_in(expression)
     }
-    assert {PREFIX + name for name in LOGSERVICE | raft_metrics()} - shown == set()
+    assert {PREFIX + name for name in logservice_metrics() | raft_metrics()} - shown == set()
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    # The first line is a comment, which JSON has not.
+    rules: list[dict[str, Any]] = json.loads(ALERTS.read_text().partition("\n")[2])["groups"][0][
+        "rules"
+    ]
+    return rules
+
+
+def test_every_alert_names_metrics_that_there_are_and_says_what_to_do() -> None:
+    known = series_of(logservice_metrics() | raft_metrics())
+    rules = alert_rules()
+    assert len({rule["alert"] for rule in rules}) == len(rules) > 0
+    for rule in rules:
+        names = names_in(rule["expr"])
+        assert names, rule
+        assert names <= known, f"{rule['alert']} names {sorted(names - known)}"
+        assert re.fullmatch(r"\d+m", rule["for"])
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"].endswith(".")
+
+
+def test_there_is_an_alert_for_each_kind_of_alarm_of_a_store() -> None:
+    asked = " ".join(rule["expr"] for rule in alert_rules())
+    assert [kind for kind in ALARM_KINDS if f'kind="{kind}"' not in asked] == []
 
 
 @on_every_dashboard

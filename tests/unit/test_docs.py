@@ -17,22 +17,28 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
+def starts_stores(page: Path) -> bool:
+    return bool(re.search(r"^\$ raftwood (serve|logservice start)", page.read_text(), re.MULTILINE))
+
+
+def needs_stores(block: str) -> bool:
+    """Whether an example in Python uses the stores that its page starts."""
+    return "cluster.toml" in block
+
+
 PYTHON = [
     pytest.param(block, id=f"{page.stem}-{number}")
     for page in PAGES
     for number, block in enumerate(blocks(page, "python"))
+    if not needs_stores(block)
 ]
 CONSOLE = [
     pytest.param(block, id=f"{page.stem}-{number}")
     for page in PAGES
     for number, block in enumerate(blocks(page, "console"))
-    if "$ raftwood" in block and "$ raftwood serve" not in page.read_text()
+    if "$ raftwood" in block and not starts_stores(page)
 ]
-STORIES = [
-    pytest.param("".join(blocks(page, "console")), id=page.stem)
-    for page in PAGES
-    if "$ raftwood serve" in page.read_text()
-]
+STORIES = [pytest.param(page, id=page.stem) for page in PAGES if starts_stores(page)]
 """Pages that start stores: what they show is done from top to bottom, in one shell."""
 
 
@@ -55,14 +61,24 @@ def test_console_examples_run(block: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("story", STORIES)
-def test_a_page_that_starts_stores_runs_from_top_to_bottom(story: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", STORIES)
+def test_a_page_that_starts_stores_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    story = page.read_text()
     # Its ports may be in use here.
     for port in sorted({*re.findall(r"127\.0\.0\.1:(\d+)", story)}):
         story = story.replace(port, str(_free_port()))
-    commands = [line[2:] for line in story.splitlines() if line.startswith("$ ")]
-    script = ["set -e", "trap 'kill $(jobs -p) 2>&-; wait' EXIT", *commands]
+    # With job control, as in a shell that somebody types into: `kill %3` ends the third store.
+    script = ["set -em", "trap 'kill $(jobs -p) 2>&-; wait' EXIT"]
+    pattern = r"^```(console|python)\n(.*?)^```$"
+    for number, (language, block) in enumerate(
+        re.findall(pattern, story, re.DOTALL | re.MULTILINE)
+    ):
+        if language == "console":
+            script += [line[2:] for line in block.splitlines() if line.startswith("$ ")]
+        elif needs_stores(block):
+            (tmp_path / f"example-{number}.py").write_text(block)
+            script.append(f"python -W error example-{number}.py")
     subprocess.run(
         ("bash", "-c", "\n".join(script)), cwd=tmp_path, env=environment, check=True, timeout=240
     )

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from typing import Final
 
+from raftwood.base.errors import InvalidInput
 from raftwood.logservice.errors import RecordTooLarge
 
 READ_BYTES: Final = 1 << 20
@@ -35,12 +36,16 @@ async def _read(source: int) -> bytes:
     try:
         loop.add_reader(source, _set, ready)
     except OSError:
-        return os.read(source, READ_BYTES)  # A plain file: it never lets one wait.
+        pass  # A plain file: it never lets one wait.
+    else:
+        try:
+            await ready
+        finally:
+            loop.remove_reader(source)
     try:
-        await ready
-    finally:
-        loop.remove_reader(source)
-    return os.read(source, READ_BYTES)
+        return os.read(source, READ_BYTES)
+    except OSError as error:
+        raise InvalidInput(f"the input cannot be read: {error.strerror}") from error
 
 
 def _set(ready: "asyncio.Future[None]") -> None:

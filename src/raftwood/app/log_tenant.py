@@ -8,6 +8,7 @@ from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
 from raftwood.logservice.server.log_store import LogStore, LogStorePlace, host_settings
+from raftwood.logservice.settings import check_records_fit
 from raftwood.raft.host.host import Host
 
 
@@ -26,5 +27,6 @@ def log_tenant(
 
 
 def log_settings(settings: Settings) -> Settings:
-    """As given, but for what the log service needs of its host."""
+    """As given, but for what the log service needs of its host; refused where they do not fit."""
+    check_records_fit(settings.logservice, settings.raft)
     return msgspec.structs.replace(settings, raft=host_settings(settings.raft))

@@ -8,7 +8,7 @@ titles. A pipe gets aligned columns without frames; NO_COLOR is honoured.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -21,6 +21,15 @@ Format = Literal["text", "json"]
 def write_line(text: str) -> None:
     """Print a text that is ours."""
     sys.stdout.write(text + "\n")
+
+
+def size_text(count: int) -> str:
+    """A number of bytes as people read it."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        del units[0]
+    return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
 
 
 def write_json(value: Any) -> None:
@@ -45,10 +54,18 @@ def write_rows(
 
 def write_record(record: Mapping[str, Any], columns: Sequence[str], output: Format) -> None:
     """Print one of many that come one by one, as a line that is seen at once."""
-    if output == "json":
-        write_line(msgspec.json.encode(record).decode())
-    else:
-        write_line("  ".join(_cell(record.get(column)) for column in columns))
+    write_records([record], columns, output)
+
+
+def write_records(
+    records: Iterable[Mapping[str, Any]], columns: Sequence[str], output: Format
+) -> None:
+    """As `write_record`, for some that came together."""
+    for record in records:
+        if output == "json":
+            write_line(msgspec.json.encode(record).decode())
+        else:
+            write_line("  ".join(_cell(record.get(column)) for column in columns))
     sys.stdout.flush()
 
 

@@ -235,6 +235,7 @@ def _collect(root: type[RaftwoodError]) -> dict[str, type[RaftwoodError]]:
     return found
 
 
-def error_class(code: str) -> type[RaftwoodError]:
-    """The class for a code from the wire; a code that a newer peer invented is an InternalError."""
-    return _collect(RaftwoodError).get(code, InternalError)
+def error_class(*codes: str) -> type[RaftwoodError]:
+    """The class for the first code from the wire that is known; where none is, InternalError."""
+    known = _collect(RaftwoodError)
+    return next((known[code] for code in codes if code in known), InternalError)

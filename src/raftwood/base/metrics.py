@@ -6,6 +6,7 @@
     sync.observe(0.002)
     metrics.pull_counter("net_frames_total", "Frames sent.", lambda: connection.frames_sent)
     metrics.pull_gauge("net_connections", "Open connections.", lambda: len(connections))
+    metrics.pull_gauges("shard_bytes", "Kept.", "shard", lambda: {"1": 10, "2": 7})
     text = metrics.render()
 
 There is no default registry, so several simulated nodes in one process don't collide. A name ends
@@ -16,6 +17,8 @@ and used bound: no lookup by label on a hot path.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from prometheus_client import (
@@ -42,6 +45,7 @@ SERIES_MAX: Final = 10_000
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 F = TypeVar("F", Counter, Gauge, Histogram)
+Family = CounterMetricFamily | GaugeMetricFamily
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
@@ -100,6 +104,20 @@ class Metrics:
         """A gauge that is read only when somebody looks."""
         self._pull(GaugeMetricFamily, name, help_text, read, labels or {})
 
+    def pull_counters(
+        self, name: str, help_text: str, label: str, read: Callable[[], Mapping[str, float]]
+    ) -> None:
+        """As `pull_gauges`, for counters."""
+        _check_counter(name)
+        self._pull_many(CounterMetricFamily, name, help_text, label, read)
+
+    def pull_gauges(
+        self, name: str, help_text: str, label: str, read: Callable[[], Mapping[str, float]]
+    ) -> None:
+        """A gauge for each value of a label, all read when somebody looks: what is gone by then has
+        none. Above `SERIES_MAX` values the later ones are left out."""
+        self._pull_many(GaugeMetricFamily, name, help_text, label, read)
+
     def drop(self, name: str, labels: Mapping[str, str]) -> None:
         """Forget one series, as when a peer or shard is gone."""
         values = self._values(labels)
@@ -148,7 +166,7 @@ class Metrics:
 
     def _pull(
         self,
-        kind: type[CounterMetricFamily | GaugeMetricFamily],
+        kind: type[Family],
         name: str,
         help_text: str,
         read: Callable[[], float],
@@ -162,13 +180,50 @@ class Metrics:
             self._pulled[name] = pulled
         pulled.readers[values] = read
 
+    def _pull_many(
+        self,
+        kind: type[Family],
+        name: str,
+        help_text: str,
+        label: str,
+        read: Callable[[], Mapping[str, float]],
+    ) -> None:
+        if name in self._shapes:
+            raise InvalidInput(f"metric {name} exists already")
+        self._admit(kind, name, {label: ""})
+        family = partial(kind, PREFIX + name, help_text, labels=(*self._constant, label))
+        self._registry.register(_PulledMany(family, tuple(self._constant.values()), read))
+
+
+class _PulledMany(Collector):
+    """One family whose series are asked for at the moment of rendering."""
+
+    def __init__(
+        self,
+        family: Callable[[], Family],
+        constant: tuple[str, ...],
+        read: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self._family = family
+        self._constant = constant
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        yield self._family()
+
+    def collect(self) -> Iterator[Metric]:
+        family = self._family()
+        for value, figure in islice(self._read().items(), SERIES_MAX):
+            family.add_metric((*self._constant, value), figure)
+        yield family
+
 
 class _Pulled(Collector):
     """One family whose values are asked for at the moment of rendering."""
 
     def __init__(
         self,
-        kind: type[CounterMetricFamily | GaugeMetricFamily],
+        kind: type[Family],
         name: str,
         help_text: str,
         labels: tuple[str, ...],

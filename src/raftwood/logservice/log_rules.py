@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput, RaftwoodError
+from raftwood.base.errors import Conflict, InvalidInput, RaftwoodError
 from raftwood.logservice.errors import (
     LeaseTooOld,
     LsnPastEnd,
@@ -20,20 +20,25 @@ from raftwood.logservice.errors import (
     SequenceForgotten,
     SequenceGap,
 )
+from raftwood.logservice.lsn_map import LsnMap
 from raftwood.logservice.producers import REFUSED, WINDOW, Producer, Producers
 from raftwood.logservice.records import (
     HEAD,
     HEAD_BYTES,
     NO_PRODUCER,
     ORDERED,
+    RESTORED,
     VERSION,
     RecordKind,
     UpdateKind,
     number_of,
 )
+from raftwood.logservice.restoring import NUMBER_MAX, RestoreState, decode_begin, decode_finish
 
 TSO_COUNT_MAX: Final = 1 << 32
 LEASES_KEPT: Final = 1000
+RESTORED_MAX: Final = 1 << 62
+"""What is restored leaves room for all that will ever be added to it in 64 bits."""
 _USER: Final = int(UpdateKind.USER)
 _unpack: Final = HEAD.unpack_from
 
@@ -89,6 +94,13 @@ class LogState:
         self.leases: list[LeaseChange] = []
         self.holes: list[Hole] = []
         self.producers = Producers()
+        self.has_records = False
+        """Whether any record was ever appended."""
+        self.lsns = LsnMap()
+        self.restore: RestoreState | None = None
+        self.is_restoring = False
+        self.offset = 0
+        """What an entry's LSN is above its index; 0 while records are restored."""
 
     @property
     def first_lsn(self) -> int:
@@ -97,9 +109,9 @@ class LogState:
         return min(first, self.required) if self.required else first
 
     @property
-    def freeable_lsn(self) -> int:
+    def freeable_index(self) -> int:
         """Up to here the log need not be kept."""
-        return self.first_lsn - 1
+        return 0 if self.is_restoring else self.lsns.index_from(self.first_lsn) - 1
 
     def info(self, *, next_lsn: int) -> LogInfo:
         """Figures; which entry comes next only the raft group knows."""
@@ -122,50 +134,63 @@ class LogState:
         entry there is.
         """
         results: list[int | RaftwoodError] = []
-        find, add = self.producers.get, results.append
-        producer, producer_name = None, b""
-        """Of the last record: its next one mostly stands right behind it."""
+        producers = self.producers
+        find, add = producers.get, results.append
         for command in commands:
             index, payload = command.index, command.payload
             if len(payload) >= HEAD_BYTES:
-                version, _, name, sequence, kind, holder = _unpack(payload)
+                version, flags, name, sequence, kind, holder = _unpack(payload)
                 if (
                     kind == _USER
                     and version == VERSION
+                    and not flags & RESTORED
                     and (holder == self.holder or not self.holder)
+                    and (producer := find(name)) is not None
+                    # Not the first one: who has a record is no producer of a shard that may be
+                    # restored, or is being.
+                    and producer.top == sequence - 1 > 0
                 ):
-                    if name != producer_name:
-                        producer, producer_name = find(name), name
-                    if producer is not None and producer.top + 1 == sequence:
-                        producer.used = index
-                        producer.add_next(sequence, index)
-                        add(index)
-                        continue
+                    lsn = index + self.offset
+                    producer.used = lsn
+                    producers.runs += producer.add_next(sequence, lsn)
+                    add(lsn)
+                    continue
             add(self.apply(index, payload))
-            producer_name = b""  # it may be new, or forgotten for another
         if commands:
             self.applied = commands[-1].index
         return results
 
     def apply(self, index: int, payload: bytes) -> int | RaftwoodError:
         """What an entry comes to: for a record its LSN, for others the number that was asked."""
+        lsn = index + self.offset
         if len(payload) < HEAD_BYTES or payload[0] != VERSION:
-            return InvalidInput("this is no entry of a log shard that this program knows")
+            return self._unknown(lsn, "this is no entry of a log shard that this program knows")
         _, flags, name, sequence, kind, holder = _unpack(payload)
+        if self.is_restoring or flags & RESTORED or kind >= UpdateKind.RESTORE:
+            answer = self._apply_restore(index, payload, flags, sequence, kind)
+            if answer is not None:
+                return answer
         if kind == _USER:
-            return self._append(index, name, sequence, holder, is_ordered=bool(flags & ORDERED))
+            return self._append(lsn, name, sequence, holder, is_ordered=bool(flags & ORDERED))
         if len(payload) != HEAD_BYTES + 8:
-            return InvalidInput(f"update {kind} has {len(payload)} bytes, not {HEAD_BYTES + 8}")
+            message = f"update {kind} has {len(payload)} bytes, not {HEAD_BYTES + 8}"
+            return self._unknown(lsn, message)
         number = number_of(payload)
         if kind == UpdateKind.LEASEHOLDER:
-            return self._take_lease(index, number)
+            return self._take_lease(lsn, number)
         if kind == UpdateKind.TRUNCATE:
-            return self._truncate(index, number)
+            return self._truncate(lsn, number)
         if kind == UpdateKind.TSO:
             return self._take_timestamps(number)
         if kind == UpdateKind.REQUIRED:
-            return self._require(index, number)
-        return InvalidInput(f"update {kind} is none that this program knows")
+            return self._require(lsn, number)
+        return self._unknown(lsn, f"update {kind} is none that this program knows")
+
+    def _unknown(self, lsn: int, message: str) -> InvalidInput:
+        """Whatever it looks like, it is no record to a reader."""
+        if not self.is_restoring:  # then it has no LSN
+            self._refuse(lsn, RecordKind.INTERNAL)
+        return InvalidInput(message)
 
     # Records
 
@@ -183,6 +208,7 @@ class LogState:
                 answer = self._repeated(index, producer, sequence, is_ordered=is_ordered)
                 if answer is not None:
                     return answer
+        self.has_records = True
         lsn = index
         refusal: RaftwoodError | None = None
         if holder != self.holder and self.holder:
@@ -191,9 +217,9 @@ class LogState:
             lsn = REFUSED
         if producer is not None:
             if sequence > producer.top:
-                producer.add_next(sequence, lsn)
+                self.producers.runs += producer.add_next(sequence, lsn)
             else:
-                producer.add_late(sequence, lsn)
+                self.producers.runs += producer.add_late(sequence, lsn)
         return refusal or index
 
     def _not_holder(self, holder: int) -> NotLeaseholder:
@@ -230,6 +256,8 @@ class LogState:
         return answer
 
     def _refuse(self, index: int, kind: RecordKind) -> None:
+        if self.is_restoring:
+            return  # It has no LSN, and no reader sees it.
         holes = self.holes
         if holes and holes[-1].last + 1 == index and holes[-1].kind is kind:
             holes[-1].last = index
@@ -249,6 +277,75 @@ class LogState:
         holes = self.holes
         position = bisect_right(holes, last, key=_first) - 1
         return position >= 0 and holes[position].last >= first
+
+    # Restoring
+
+    def _apply_restore(
+        self, index: int, payload: bytes, flags: int, sequence: int, kind: int
+    ) -> int | RaftwoodError | None:
+        """What comes of an entry that restores; None for one that has nothing to do with it."""
+        if kind == _USER and flags & RESTORED:
+            return self._restore_at(index, sequence, records=1)
+        if kind == UpdateKind.FILL and len(payload) == HEAD_BYTES + 8:
+            return self._restore_at(index, number_of(payload), records=0)
+        if kind == UpdateKind.RESTORE:
+            return self._begin_restore(payload)
+        if kind == UpdateKind.RESTORED:
+            return self._finish_restore(index, payload)
+        if self.is_restoring:
+            return Conflict("the shard is being restored from a backup: wait until that is done")
+        return None
+
+    def _begin_restore(self, payload: bytes) -> int | RaftwoodError:
+        begin = decode_begin(payload)
+        if begin is None:
+            return InvalidInput("what begins a restore cannot be read")
+        known = self.restore
+        if known is not None and known.backup == begin.backup and not known.is_done:
+            return known.last_lsn  # It goes on where it was left.
+        is_empty = not self.has_records and not self.leases and not self.truncated and self.tso == 1
+        if known is not None or not is_empty:
+            return Conflict("only an empty shard can be restored from a backup: make a new one")
+        if max(begin.truncated_lsn, begin.required_lsn, begin.tso) > RESTORED_MAX:
+            return InvalidInput(f"a backup's LSNs and timestamps go up to {RESTORED_MAX}")
+        self.truncated, self.required = begin.truncated_lsn, begin.required_lsn
+        self.tso, self.holder = begin.tso, begin.holder
+        self.holes.clear()  # of entries whose LSNs are given to others now
+        self.restore = RestoreState(begin.backup, self.first_lsn - 1)
+        self.is_restoring = True
+        return self.restore.last_lsn
+
+    def _restore_at(self, index: int, lsn: int, *, records: int) -> int | RaftwoodError:
+        state = self.restore
+        if state is None or state.is_done:
+            self._refuse(index + self.offset, RecordKind.INTERNAL)
+            return Conflict("the shard is not being restored: append to it")
+        if lsn > NUMBER_MAX:
+            return InvalidInput(f"LSN {lsn} is above {NUMBER_MAX}: no log gets there")
+        if lsn > state.last_lsn:
+            self.lsns.add(index, lsn)
+            state.last_lsn = lsn
+            state.records += records
+            self.has_records = True
+        return lsn
+
+    def _finish_restore(self, index: int, payload: bytes) -> int | RaftwoodError:
+        finish, state = decode_finish(payload), self.restore
+        if finish is None or state is None or finish.backup != state.backup:
+            return Conflict("the shard is not being restored from this backup")
+        if state.is_done:
+            return finish.next_lsn
+        is_after = state.last_lsn < finish.next_lsn <= RESTORED_MAX
+        if finish.records != state.records or not is_after:
+            return Conflict(
+                f"{state.records} records up to LSN {state.last_lsn} were restored, not "
+                f"{finish.records} below {finish.next_lsn}: remove the shard and restore it anew"
+            )
+        state.is_done = True
+        self.is_restoring = False
+        self.offset = finish.next_lsn - (index + 1)
+        self.lsns.go_on(index + 1, finish.next_lsn)
+        return finish.next_lsn
 
     # The rest
 
@@ -298,6 +395,7 @@ class LogState:
     def _forget_freed(self) -> None:
         """Drop what is known of entries that nobody reads any more."""
         first = self.first_lsn
+        self.lsns.forget_below(first)
         position = bisect_right(self.holes, first - 1, key=_last)
         del self.holes[:position]
         kept = bisect_right(self.leases, first, key=_lsn) - 1

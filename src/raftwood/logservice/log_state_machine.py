@@ -12,10 +12,13 @@ import msgspec
 
 from raftwood.base.errors import StoreDamaged, UnsupportedVersion
 from raftwood.logservice.log_rules import Hole, LeaseChange, LogState
+from raftwood.logservice.lsn_map import LsnMap, Span
 from raftwood.logservice.producers import Producer, Producers
+from raftwood.logservice.restoring import RestoreState
 from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""Version 1 knew of no restored shards."""
 CHUNK_BYTES: Final = 256 << 10
 _MAGIC: Final = b"RWLS"
 _DAMAGED: Final = "a snapshot of a log shard cannot be read: remove this replica and add it anew"
@@ -33,6 +36,10 @@ class _Stored(msgspec.Struct, array_like=True):
     leases: list[LeaseChange]
     holes: list[Hole]
     producers: list[tuple[bytes, Producer]]
+    has_records: bool = True
+    spans: list[Span] = []
+    restore: RestoreState | None = None
+    offset: int = 0
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -44,7 +51,7 @@ class LogStateMachine:
 
     def __init__(self) -> None:
         self.state = LogState()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self.is_closed = False
 
     def update(self, commands: Sequence[Command]) -> Sequence[Any]:
@@ -56,23 +63,22 @@ class LogStateMachine:
     def lookup(self, query: Question) -> Any:
         return query(self.state)
 
-    async def wait_past(self, lsn: int, timeout_ms: int) -> None:
-        """Until an entry above an LSN is applied here, or for as long; both end alike."""
+    async def wait_past(self, index: int, timeout_ms: int) -> None:
+        """Until an entry above an index is applied here, or for as long; both end alike."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while self.state.applied <= lsn and not self.is_closed:
+                while self.state.applied <= index and not self.is_closed:
                     waiter = asyncio.get_running_loop().create_future()
-                    self._waiting.append(waiter)
+                    self._waiting[waiter] = None
                     try:
                         await waiter
                     finally:
-                        if waiter in self._waiting:
-                            self._waiting.remove(waiter)
+                        self._waiting.pop(waiter, None)
         except TimeoutError:
             return
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
@@ -113,6 +119,10 @@ def _stored(state: LogState) -> _Stored:
         state.leases,
         state.holes,
         list(state.producers.items()),
+        state.has_records,
+        state.lsns.spans,
+        state.restore,
+        state.offset,
     )
 
 
@@ -121,9 +131,9 @@ def restored(data: bytes) -> LogState:
     head = len(_MAGIC) + 1
     if len(data) < head or not data.startswith(_MAGIC):
         raise StoreDamaged(_DAMAGED)
-    if data[head - 1] != FORMAT_VERSION:
+    if not 1 <= data[head - 1] <= FORMAT_VERSION:
         raise UnsupportedVersion(
-            f"a snapshot of a log shard is of version {data[head - 1]}, this program reads "
+            f"a snapshot of a log shard is of version {data[head - 1]}, this program reads up to "
             f"{FORMAT_VERSION}: use a newer program"
         )
     try:
@@ -139,4 +149,9 @@ def restored(data: bytes) -> LogState:
     state.leases = stored.leases
     state.holes = stored.holes
     state.producers = Producers(dict(stored.producers))
+    state.has_records = stored.has_records
+    state.lsns = LsnMap(stored.spans)
+    state.restore = stored.restore
+    state.is_restoring = stored.restore is not None and not stored.restore.is_done
+    state.offset = stored.offset
     return state

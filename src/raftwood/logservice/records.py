@@ -4,7 +4,8 @@
     data     update kind (4), leaseholder id (8), payload
 
 Big-endian. A record's LSN is its entry's index in the raft log, so LSNs have holes: elections,
-changes of members, leases and truncations stand in the log as well.
+changes of members, leases and truncations stand in the log as well. In a shard that was restored
+from a backup the records keep the LSNs that they had: see `lsn_map`.
 """
 
 import struct
@@ -18,6 +19,8 @@ from raftwood.base.errors import InvalidInput
 VERSION: Final = 1
 ORDERED: Final = 1
 """A flag: the sequence must be the next one of its producer."""
+RESTORED: Final = 2
+"""A flag: the record is of a backup, and has its LSN in place of a sequence."""
 NO_PRODUCER: Final = bytes(16)
 
 HEAD: Final = struct.Struct(">BB16sQIQ")
@@ -38,6 +41,9 @@ class UpdateKind(IntEnum):
     USER = 2
     TSO = 3
     REQUIRED = 4
+    RESTORE = 5
+    FILL = 6
+    RESTORED = 7
 
 
 class RecordKind(IntEnum):

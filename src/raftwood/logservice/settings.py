@@ -4,7 +4,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Section
+from raftwood.logservice.records import HEAD_BYTES, RECORD_BYTES_MAX
+from raftwood.raft.host.settings import RaftHostSettings
 
 
 class LogServiceSettings(Section, frozen=True):
@@ -15,7 +18,8 @@ class LogServiceSettings(Section, frozen=True):
         Meta(max_length=128, description="Machine, rack or zone; replicas of a shard are spread."),
     ] = ""
     record_bytes_max: Annotated[
-        int, Meta(ge=1 << 10, le=8 << 20, description="The largest record that is taken.")
+        int,
+        Meta(ge=1 << 10, le=RECORD_BYTES_MAX, description="The largest record that is taken."),
     ] = 4 << 20
     read_bytes_max: Annotated[
         int, Meta(ge=1 << 10, le=16 << 20, description="The most that one read answers.")
@@ -41,3 +45,13 @@ class LogServiceSettings(Section, frozen=True):
     stall_alarm_ms: Annotated[
         int, Meta(ge=0, description="An alarm is raised when truncation frees nothing for so long.")
     ] = 600_000
+
+
+def check_records_fit(settings: LogServiceSettings, raft: RaftHostSettings) -> None:
+    """The largest record has to fit what a raft group takes, or it would never be written."""
+    most = raft.command_bytes_max - HEAD_BYTES
+    if settings.record_bytes_max > most:
+        raise InvalidConfiguration(
+            f"logservice.record_bytes_max ({settings.record_bytes_max}) is above what raft groups "
+            f"take ({most} bytes): lower it, or raise raft.in_flight_bytes_max above its double"
+        )

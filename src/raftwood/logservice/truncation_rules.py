@@ -13,11 +13,11 @@ import msgspec
 class TruncationStep(msgspec.Struct, frozen=True):
     """In this order."""
 
-    takes_snapshot: bool
     visible: int | None
-    """The snapshot to make visible; None where it is visible already, or there is none."""
+    """The snapshot to make visible; None where there is none yet."""
     dropped: tuple[int, ...]
     """Hidden snapshots that are thinned out."""
+    takes_snapshot: bool
 
 
 def next_step(
@@ -28,13 +28,13 @@ def next_step(
     entries_between: int,
     kept_max: int,
 ) -> TruncationStep:
-    """`snapshots` are the shard's, in order; `freeable` is the last LSN that need not be kept."""
+    """`snapshots` are the shard's, in order; `freeable` is the last index that need not be kept."""
     newest = snapshots[-1] if snapshots else 0
     takes_snapshot = applied - newest >= entries_between
     below = [index for index in snapshots if index <= freeable]
     visible = below[-1] if below else None
     kept = [index for index in snapshots if visible is None or index >= visible]
-    return TruncationStep(takes_snapshot, visible, _thinned(kept, kept_max))
+    return TruncationStep(visible, _thinned(kept, kept_max), takes_snapshot)
 
 
 def _thinned(snapshots: list[int], kept_max: int) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ _APPEND: Final = struct.Struct(">QBI")
 _READ: Final = struct.Struct(">QI")
 _ERROR_BIT: Final = 1 << 31
 _LENGTH_MASK: Final = _ERROR_BIT - 1
+_LSN_BYTES: Final = 8
 _KINDS: Final = tuple(RecordKind)
 
 
@@ -110,9 +111,7 @@ LOCATE: TypedMethod[int | str, Location] = TypedMethod(
 STORE_HEARTBEAT = TypedMethod(
     86, "store-heartbeat", request=StoreHeartbeat, response=Orders, roles=(STORE_ROLE,)
 )
-SERVICE_HEARTBEAT = TypedMethod(
-    87, "service-heartbeat", request=ServiceHeartbeat, response=Orders, roles=WRITERS
-)
+SERVICE_HEARTBEAT = TypedMethod(87, "service-heartbeat", request=ServiceHeartbeat, response=Orders)
 KEEPER_COMMAND = Method(88, "keeper-command", roles=_KEEPERS)
 KEEPER_QUERY = Method(89, "keeper-query")
 ALLOCATE_IDS = TypedMethod(90, "allocate-ids", request=int, response=int, roles=WRITERS)
@@ -178,6 +177,8 @@ def decode_lsns(payload: Payload, count: int) -> Sequence[int | RaftwoodError]:
     ends = list(accumulate((word & _LENGTH_MASK for word in words), initial=5 + 4 * found))
     if found != count or ends[-1] != len(payload):
         raise ProtocolError("the answer to an append is of another number of records")
+    if any(word != _LSN_BYTES for word in words if not word & _ERROR_BIT):
+        raise ProtocolError("the answer to an append holds an LSN of another size")
     results: list[int | RaftwoodError] = []
     for word, begin, end in zip(words, ends, ends[1:], strict=False):
         part = payload[begin:end]
@@ -198,6 +199,12 @@ def encode_records(
             *data,
         ]
     )
+
+
+def count_records(payload: Payload) -> int:
+    """How many there are in what `encode_records` made."""
+    count: int = _READ.unpack_from(payload)[1]
+    return count
 
 
 def decode_records(payload: Payload) -> tuple[list[Record], int]:

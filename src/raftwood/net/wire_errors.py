@@ -1,7 +1,9 @@
 """Errors on the wire: a code and a message go out, the same class comes out on the other side.
 
 A class that names `wire_fields` has them travel too. Fields that the other side does not know, or
-not of this type, are left out: a newer peer may have added them.
+not of this type, are left out: a newer peer may have added them. The codes of a class's ancestors
+travel as well: a client has no class for what only servers raise, and must still know whether to
+try again.
 """
 
 import contextlib
@@ -20,6 +22,8 @@ class _WireError(msgspec.Struct, array_like=True, frozen=True):
     code: str
     message: str
     fields: dict[str, msgspec.Raw] = {}
+    ancestors: tuple[str, ...] = ()
+    """Codes, the nearest first."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -32,10 +36,21 @@ def encode_error(error: RaftwoodError) -> bytes:
     # A message may quote input with lone surrogates, which have no encoding; the cut may split a
     # character.
     message = error.message.encode("utf-8", "replace")[:MESSAGE_BYTES_MAX].decode("utf-8", "ignore")
-    if not error.wire_fields:
+    fields = {name: getattr(error, name) for name in error.wire_fields}
+    ancestors = _ancestors(type(error))
+    if not fields and not ancestors:
         return _encode((error.code, message))
-    return _encode(
-        (error.code, message, {name: getattr(error, name) for name in error.wire_fields})
+    return _encode((error.code, message, fields, ancestors))
+
+
+def _ancestors(kind: type[RaftwoodError]) -> tuple[str, ...]:
+    """Of a class that not everybody has."""
+    if kind.__module__ == RaftwoodError.__module__:
+        return ()
+    return tuple(
+        each.code
+        for each in kind.__mro__[1:]
+        if issubclass(each, RaftwoodError) and each is not RaftwoodError
     )
 
 
@@ -45,7 +60,7 @@ def decode_error(payload: bytes | memoryview) -> RaftwoodError:
         wire = _decode(payload)
     except _UNREADABLE:
         return InternalError("the peer sent an error that cannot be read")
-    kind = error_class(wire.code)
+    kind = error_class(wire.code, *wire.ancestors)
     return kind(wire.message, **_known_fields(kind, wire.fields))
 
 

@@ -9,12 +9,16 @@ import itertools
 import random
 import time
 from collections.abc import Sequence
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated
-from tests.logservice_history import Append, History, Stored, check_history
+from raftwood.logservice.records import Record
+from raftwood.simulation import Event
+from tests.simulation.logservice.records import LOG, Notebook
+from tests.simulation.logservice.workload import read_output, text_of
 
 UNDER_WAY = 8
 _PAUSE_S = 0.01
@@ -32,10 +36,9 @@ class Load:
         *,
         record_bytes: int = 100,
     ) -> None:
-        self.history = History()
-        self.answers: list[float] = []
-        """When appends were acknowledged."""
+        self.notebook = Notebook(time.monotonic)
         self.unknown: list[RaftwoodError] = []
+        """Why appends were given up."""
         self._writers = writers
         self._readers = readers
         self._record_bytes = record_bytes
@@ -43,8 +46,8 @@ class Load:
 
     async def __aenter__(self) -> Self:
         create = asyncio.get_running_loop().create_task
-        self._tasks += [create(self._write(*each)) for each in enumerate(self._writers, 1)]
-        self._tasks += [create(self._follow(each)) for each in self._readers]
+        self._tasks += [create(self._write(f"w{n}", log)) for n, log in enumerate(self._writers)]
+        self._tasks += [create(self._follow(f"r{n}", log)) for n, log in enumerate(self._readers)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -54,55 +57,56 @@ class Load:
             if isinstance(result, Exception):
                 raise result
 
-    async def _write(self, client: int, log: AsyncLogClient) -> None:
+    async def _write(self, name: str, log: AsyncLogClient) -> None:
         under_way = asyncio.Semaphore(UNDER_WAY)
-        futures: set[asyncio.Future[int]] = set()
+        futures: dict[asyncio.Future[int], None] = {}
 
-        def settle(future: "asyncio.Future[int]") -> None:
-            futures.discard(future)
+        def settle(event: Event, future: "asyncio.Future[int]") -> None:
+            del futures[future]
             under_way.release()
+            self._note(event, future)
 
         try:
             for number in itertools.count():
                 await under_way.acquire()
-                payload = (b"%d-%d " % (client, number)).ljust(self._record_bytes, b".")
-                append = self.history.append(client=client, payload=payload, now=time.monotonic())
-                future = log.append_soon(payload)
-                futures.add(future)
-                future.add_done_callback(lambda done, append=append: self._note(append, done))
-                future.add_done_callback(settle)
+                text = f"{name}-{number}"
+                event = self.notebook.history.call(name, "append", text, key=LOG)
+                future = log.append_soon(text.ljust(self._record_bytes, "~").encode())
+                futures[future] = None
+                future.add_done_callback(partial(settle, event))
                 await asyncio.sleep(_PAUSE_S)
         finally:
-            # Their fate is known at the end, so that the last look finds no late ones.
+            # What becomes of them is known at the end, so that the last look finds no late ones.
             await asyncio.gather(*futures, return_exceptions=True)
 
-    def _note(self, append: Append, future: "asyncio.Future[int]") -> None:
+    def _note(self, event: Event, future: "asyncio.Future[int]") -> None:
         error = future.exception()
         if error is None:
-            now = time.monotonic()
-            append.acked(future.result(), now=now)
-            self.answers.append(now)
+            self.notebook.history.finish(event, "ok", future.result())
         elif isinstance(error, RaftwoodError):
+            # Also a refusal may have come after an attempt that nobody answered.
             self.unknown.append(error)
         else:
             raise error
 
-    async def _follow(self, log: AsyncLogClient) -> None:
+    async def _follow(self, name: str, log: AsyncLogClient) -> None:
         first = 1
         while True:
-            first = await self._read(log, first, wait_ms=_WAIT_MS)
-            await self._read(log, random.randint(1, first), bytes_max=_LOOK_BYTES)
+            first = await self._read(name, log, first, wait_ms=_WAIT_MS)
+            await self._read(name, log, random.randint(1, first), bytes_max=_LOOK_BYTES)
 
-    async def _read(self, log: AsyncLogClient, first: int, **options: int) -> int:
-        read = self.history.read(first, now=time.monotonic())
+    async def _read(self, name: str, log: AsyncLogClient, first: int, **options: Any) -> int:
+        event = self.notebook.history.call(name, "read", first, key=LOG)
         try:
             records, next_lsn = await log.read(first, **options)
-        except LsnTruncated as error:
+        except RaftwoodError as error:
+            self.notebook.history.finish(event, "failed")
+            if not isinstance(error, LsnTruncated):
+                return first
+            self.notebook.told_truncated(first, error.first)
             return error.first
-        except RaftwoodError:
-            return first
-        found = [(record.lsn, bytes(record.payload)) for record in records]
-        read.answered(found, next_lsn, now=time.monotonic())
+        is_complete = next_lsn == first
+        self.notebook.history.finish(event, "ok", read_output(records, next_lsn, is_complete))
         return next_lsn
 
     # Questions
@@ -114,32 +118,44 @@ class Load:
             for task in self._tasks:
                 if task.done():
                     task.result()
-            later = [each for each in self.history.acked() if each.called > began]
+            later = [each for each in self._acked() if each.called > began]
             if len(later) >= records:
                 return time.monotonic() - began
             waited = time.monotonic() - began
             assert waited < within_s, f"no append was acknowledged within {waited:.1f} s"
             await asyncio.sleep(0.02)
 
+    def _acked(self) -> list[Event]:
+        events = self.notebook.history.events
+        return [each for each in events if each.operation == "append" and each.outcome == "ok"]
+
     def longest_silence_s(self, since: float) -> float:
         """The longest time without an acknowledgement, from a moment until now."""
-        moments = [since, *(each for each in self.answers if each >= since), time.monotonic()]
+        answered = [each.returned for each in self._acked() if each.returned is not None]
+        moments = [since, *(each for each in answered if each >= since), time.monotonic()]
         return max(after - before for before, after in itertools.pairwise(sorted(moments)))
 
-    async def check(self, log: AsyncLogClient, *, first: int = 1) -> str:
+    async def truncate(self, log: AsyncLogClient, lsn: int) -> None:
+        cut = self.notebook.cut_begins(lsn)
+        await log.truncate(lsn)
+        self.notebook.cut_acked(cut)
+
+    async def check(self, log: AsyncLogClient) -> str:
         """All that was told, against all that is there; a summary."""
-        stored = await read_all(log, first)
-        check_history(self.history, stored, first=first)
-        acked, reads = len(self.history.acked()), len(self.history.reads)
-        return f"{acked} acked, {len(self.unknown)} unknown, {reads} reads: all right"
+        first = (await log.info()).log.first_lsn
+        stored = [(record.lsn, text_of(record)) for record in await read_all(log, first)]
+        self.notebook.check(stored, first_lsn=first)
+        reads = sum(each.operation == "read" for each in self.notebook.history.events)
+        acked, unknown = len(self._acked()), len(self.unknown)
+        return f"{acked} appends acked, {unknown} unknown, {reads} reads: all right"
 
 
-async def read_all(log: AsyncLogClient, first: int = 1) -> list[Stored]:
+async def read_all(log: AsyncLogClient, first: int = 1) -> list[Record]:
     """All records from an LSN on."""
-    found: list[Stored] = []
+    found: list[Record] = []
     while True:
         records, next_lsn = await log.read(first)
         if next_lsn == first:
             return found
-        found += [(record.lsn, bytes(record.payload)) for record in records]
+        found += records
         first = next_lsn

@@ -7,7 +7,7 @@ import pytest
 from raftwood.base.errors import NotLeader
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import RecordTooLarge, ShardNotFound
-from raftwood.logservice.records import UpdateKind, encode_user_entry
+from raftwood.logservice.records import RECORD_BYTES_MAX, UpdateKind, encode_user_entry
 from raftwood.logservice.wire import (
     APPEND,
     INFO,
@@ -26,7 +26,7 @@ from tests.cluster.logservice.processes import LogProcesses, log_stores, shard_o
 from tests.running import run
 
 _TIMEOUT_MS = 20_000
-_LARGEST = 8 << 20
+_LARGEST = RECORD_BYTES_MAX
 LARGE = {
     "raft.message_bytes_max": 1 << 20,
     "raft.in_flight_bytes_max": 16 << 20,
@@ -41,7 +41,7 @@ def test_a_record_above_the_limit_is_refused_and_the_connection_goes_on(tmp_path
         async with log_stores(tmp_path, settings=LARGE) as stores:
             await stores.start()
             client = await stores.client()
-            largest = bytes(range(256)) * (_LARGEST // 256)
+            largest = (bytes(range(256)) * (_LARGEST // 256 + 1))[:_LARGEST]
             lsns = await client.append_many([b"small", largest, b"small"])
             with pytest.raises(RecordTooLarge, match=f"{_LARGEST + 1} bytes is above"):
                 await client.append(largest + b"x")
@@ -72,7 +72,7 @@ async def check_server_refuses(stores: LogProcesses, payload: bytes) -> None:
     entry = encode_user_entry(payload, holder=0, producer=bytes(range(16)), sequence=1)
     channel = await stores.stores.connected(await stores.leader(), _TIMEOUT_MS)
     for _ in range(3):
-        with pytest.raises(RecordTooLarge, match="logservice.record_bytes_max on all stores"):
+        with pytest.raises(RecordTooLarge, match="record_bytes_max on all stores"):
             await channel.call(APPEND, encode_append(1, [entry]), _TIMEOUT_MS)
     answer = await channel.ask(INFO, ShardRequest(1, forward=True), _TIMEOUT_MS)
     assert answer.shard == 1

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from raftwood.disk.real_environment import EXIT_CODE_ENDED
-from tests.cluster.raft.cluster import Node
 from tests.cluster.raft.node import BUSY_GROUPS
 from tests.cluster.raft.scene import ANSWER_S_MAX, Scene, scene
-from tests.components import NEW_MOUNTS
+from tests.cluster.small_disk import fill, in_small_disk, seen_inside
 from tests.running import run
 
 pytestmark = pytest.mark.slow
@@ -26,29 +25,6 @@ def injected(fault: str) -> tuple[str, ...]:
     call = fault.partition(":")[0]
     quiet = ("strace", "-f", "--seccomp-bpf", "-qqq", "-o", "/dev/null")
     return (*quiet, "-e", f"trace={call}", "-e", f"inject={fault}")
-
-
-def fill(folder: Path) -> Path:
-    """Take all the room that there is, to the last page."""
-    ballast = folder / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError:
-                continue
-    return ballast
-
-
-def in_small_disk(mounted: Path) -> tuple[str, ...]:
-    mount = f'mount -t tmpfs -o size={_DISK_KIB}k none "{mounted}" && exec "$0" "$@"'
-    return (*NEW_MOUNTS, "sh", "-c", mount)
-
-
-def seen_inside(node: Node) -> Path:
-    """The folder as the store sees it: the mount is its own."""
-    return Path(f"/proc/{node.pid}/root{node.folder}")
 
 
 async def fill_leader(at: Scene) -> None:
@@ -93,7 +69,7 @@ def test_a_leader_whose_disk_is_full_hands_over_and_goes_on_when_there_is_room(
         folder.mkdir()
 
     async def body() -> None:
-        wrappers = {store: in_small_disk(folder) for store, folder in folders.items()}
+        wrappers = {store: in_small_disk(folder, _DISK_KIB) for store, folder in folders.items()}
         async with scene(tmp_path, wrappers=wrappers) as at:
             await fill_leader(at)
             await fill_majority(at)

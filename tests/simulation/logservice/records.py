@@ -6,9 +6,12 @@ order of one client's calls, truncation, required LSNs and timestamps.
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import msgspec
 
+from raftwood.logservice.log_rules import LeaseChange
+from raftwood.logservice.records import Record, RecordKind
 from raftwood.simulation import Event, History, Violation, check_log
 
 LOG = "log"
@@ -110,11 +113,21 @@ class Notebook:
     def _check_stamps(self) -> None:
         """Nobody gets another's, and later calls get later ones."""
         ordered = sorted(self.stamps, key=lambda each: each.first)
-        for one, other in zip(ordered, ordered[1:], strict=False):
+        for one, other in pairwise(ordered):
             if other.first < one.end:
                 raise PromiseBroken(f"timestamps given twice: {one} and {other}")
             if other.returned < one.called:
                 raise PromiseBroken(f"timestamps out of order: {one} and {other}")
+
+
+def check_leases(records: Sequence[Record], history: Sequence[LeaseChange]) -> None:
+    """Who reads sees records of the holder alone, and nothing of the holder was refused."""
+    for record in records:
+        holder = max((each.holder for each in history if each.lsn < record.lsn), default=0)
+        if record.kind is RecordKind.USER and holder not in (0, record.holder):
+            raise PromiseBroken(f"{record} was written without the lease, which {holder} had")
+        if record.kind is RecordKind.LEASE_REJECTED and holder in (0, record.holder):
+            raise PromiseBroken(f"{record} was refused, although {holder} had the lease")
 
 
 def _described(violation: Violation) -> str:

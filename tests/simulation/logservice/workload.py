@@ -10,14 +10,18 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.errors import LsnPastEnd, LsnTruncated, NotLeaseholder
+from raftwood.logservice.errors import (
+    LsnPastEnd,
+    LsnTruncated,
+    NotLeaseholder,
+    SequenceForgotten,
+)
 from raftwood.logservice.records import Record
 from raftwood.simulation import Event, classify
 from tests.simulation.logservice.records import LOG, Notebook, Stamps
 from tests.unit.logservice.log_cluster import CLIENT
 
 SHARD = 1
-TIMEOUT_MS = 4_000
 _PADDING = (0, 0, 0, 120, 600)
 _READ_BYTES = (1, 700, 20_000)
 _BACK_MAX = 40
@@ -36,6 +40,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Between two bursts of a writer, on average."""
     has_leases: bool
     cut_every_s: float
+    timeout_ms: int
 
 
 class Leases:
@@ -64,7 +69,11 @@ class Actor:
         while self.is_on():
             try:
                 self.client = await AsyncLogClient.connect(
-                    environment, CLIENT, self.load.addresses, shard=SHARD, timeout_ms=TIMEOUT_MS
+                    environment,
+                    CLIENT,
+                    self.load.addresses,
+                    shard=SHARD,
+                    timeout_ms=self.load.timeout_ms,
                 )
                 break
             except RaftwoodError:
@@ -141,15 +150,18 @@ class Writer(Actor):
     async def work(self) -> None:
         while self.is_on():
             await asyncio.sleep(self.random.uniform(0, 2 * self.load.pause_s))
+            pause_s = self.random.choice((0.0, 0.0, 0.001))
             for _ in range(self.random.randint(1, 8)):
                 self.append()
+                if pause_s:
+                    await asyncio.sleep(pause_s)  # so that several requests are under way
             chance = self.random.random()
-            if self.load.has_leases and chance < (0.4 if self._is_refused else 0.03):
+            if self.load.has_leases and chance < (0.1 if self._is_refused else 0.03):
                 await self._take_lease()
             elif chance > 0.97:
                 await self._take_stamps()
         if self._waiting:
-            await asyncio.wait(list(self._waiting), timeout=TIMEOUT_MS / 1000)
+            await asyncio.wait(list(self._waiting), timeout=self.load.timeout_ms / 1000)
 
     def append(self) -> None:
         self._count += 1
@@ -171,7 +183,8 @@ class Writer(Actor):
             notebook.history.finish(event, "ok", done.result())
             notebook.acked_lsns.append(done.result())
         else:
-            notebook.history.finish(event, classify(error))
+            is_unknown = isinstance(error, SequenceForgotten)
+            notebook.history.finish(event, "unknown" if is_unknown else classify(error))
             self._is_refused = isinstance(error, NotLeaseholder)
             notebook.refused += self._is_refused
 

@@ -12,6 +12,7 @@ from raftwood.base.errors import DiskFull, RaftwoodError, StoreDamaged, StoreErr
 from raftwood.disk.segment_log import LogSettings
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
+from raftwood.logservice.records import Record, RecordKind
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.raft.remote.client import AsyncRaftClient
@@ -25,7 +26,7 @@ from raftwood.simulation import (
     assert_deterministic,
     simulate,
 )
-from tests.simulation.logservice.records import Notebook, PromiseBroken
+from tests.simulation.logservice.records import Notebook, PromiseBroken, check_leases
 from tests.simulation.logservice.watch import Watch
 from tests.simulation.logservice.workload import (
     SHARD,
@@ -64,6 +65,7 @@ RAFT = RaftHostSettings(
     election_ticks=8,
     message_bytes_max=1 << 10,
     in_flight_bytes_max=8 << 10,
+    proposal_bytes_max=4 << 10,
     entry_cache_bytes_max=1 << 10,
     snapshot_chunk_bytes=4 << 10,
     quiesce_ticks=4,
@@ -84,6 +86,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pause_s: float = 0.25
     has_leases: bool = False
     cut_every_s: float = 1.0
+    timeout_ms: int = 4_000
     is_replaced: bool = False
     """One store dies for good, and two others join."""
     transfer_every_s: float | None = None
@@ -206,6 +209,7 @@ class _Run:
             pause_s=self._plan.pause_s,
             has_leases=self._plan.has_leases,
             cut_every_s=self._plan.cut_every_s,
+            timeout_ms=self._plan.timeout_ms,
         )
         notebook, leases = self._notebook, Leases()
         actors: list[Actor] = [Writer(name, notebook, load, leases) for name in ("w1", "w2", "w3")]
@@ -317,16 +321,25 @@ class _Run:
 
     async def _judge(self) -> None:
         await self._watch.compare(SHARD, self._members())
-        final: list[tuple[int, str]] = []
         async with await self._client() as client:
-            first = lsn = (await client.info()).log.first_lsn
-            while True:
-                records, next_lsn = await client.read(lsn)
-                final += [(each.lsn, text_of(each)) for each in records]
-                if next_lsn == lsn:
-                    break
-                lsn = next_lsn
-        self._notebook.check(final, first_lsn=first)
+            log = (await client.info()).log
+            users = await _read_all(client, log.first_lsn, has_internal=False)
+            everything = await _read_all(client, log.first_lsn, has_internal=True)
+        check_leases(everything, log.lease_history)
+        if users != [each for each in everything if each.kind is RecordKind.USER]:
+            raise PromiseBroken("users' records are others where internal ones are read as well")
+        final = [(each.lsn, text_of(each)) for each in users]
+        self._notebook.check(final, first_lsn=log.first_lsn)
+
+
+async def _read_all(client: AsyncLogClient, lsn: int, *, has_internal: bool) -> list[Record]:
+    found: list[Record] = []
+    while True:
+        records, next_lsn = await client.read(lsn, has_internal=has_internal)
+        found += records
+        if next_lsn == lsn:
+            return found
+        lsn = next_lsn
 
 
 def choose_plan(seed: int, *, faults_s: float = FAULTS_S) -> Plan:
@@ -336,6 +349,7 @@ def choose_plan(seed: int, *, faults_s: float = FAULTS_S) -> Plan:
         pause_s=source.choice((0.15, 0.3)),
         has_leases=source.random() < 0.5,
         cut_every_s=source.choice((0.5, 1.0, 3.0)),
+        timeout_ms=source.choice((500, 2_500, 6_000)),
         is_replaced=seed % 4 == 3,
         transfer_every_s=source.choice((None, None, 1.5)),
     )

@@ -50,7 +50,7 @@ def failure(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) ->
 def test_secrets_are_new_each_time_and_never_shown(
     secrets: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len({*secrets.values()}) == len(secrets) == 4
+    assert len({*secrets.values()}) == len(secrets) == 5
     assert all(len(secret) >= 32 for secret in secrets.values())
     assert raftwood(["config", "secret"]) == 0
     assert not any(secret in capsys.readouterr().out for secret in secrets.values())

@@ -86,3 +86,25 @@ def test_labels_from_outside_cannot_fill_the_memory() -> None:
         metrics.pull_gauge("net_inflight", "In flight.", lambda: 1, labels={"peer": str(peer)})
     with pytest.raises(InvalidInput, match="fewer values"):
         metrics.pull_gauge("net_inflight", "In flight.", lambda: 1, labels={"peer": "one more"})
+
+
+def test_a_series_for_each_value_of_a_label_is_there_as_long_as_the_value_is() -> None:
+    metrics = Metrics(store="3")
+    sizes = {"1": 10, "2": 7}
+    metrics.pull_gauges("shard_bytes", "Kept.", "shard", lambda: sizes)
+    metrics.pull_counters("shard_reads_total", "Reads.", "shard", lambda: {"1": 2})
+    text = metrics.render()
+    assert b'raftwood_shard_bytes{shard="2",store="3"} 7.0' in text
+    assert b'raftwood_shard_reads_total{shard="1",store="3"} 2.0' in text
+    del sizes["2"]
+    assert b'shard="2"' not in metrics.render()
+
+
+def test_a_family_that_is_read_as_a_whole_is_registered_once_and_bounded() -> None:
+    metrics = Metrics()
+    metrics.pull_gauges("a_bytes", "", "shard", lambda: {str(each): 1 for each in range(20_000)})
+    assert metrics.render().count(b"\nraftwood_a_bytes{") == SERIES_MAX
+    with pytest.raises(InvalidInput, match="exists already"):
+        metrics.pull_gauges("a_bytes", "", "shard", dict)
+    with pytest.raises(InvalidInput, match="_total"):
+        metrics.pull_counters("b_bytes", "", "shard", dict)

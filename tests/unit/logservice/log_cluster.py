@@ -71,6 +71,7 @@ class LogCluster:
         self.log = log
         self.machines: dict[int, Machine] = {}
         self.stores: dict[int, LogStore] = {}
+        self.metrics: dict[int, Metrics] = {}
         self._connections: list[Stores] = []
 
     # Stores
@@ -104,8 +105,9 @@ class LogCluster:
                     cluster="test", secret=NETWORK.secret, name=str(store), role=STORE_ROLE
                 ),
             )
+            metrics = self.metrics[store] = Metrics()
             started = LogStore(
-                environment, host, place, self.service, self.keeper_settings, Metrics()
+                environment, host, place, self.service, self.keeper_settings, metrics
             )
             service = Service()
             host.register(service)

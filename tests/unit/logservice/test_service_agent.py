@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import Unavailable
+from raftwood.base.errors import PermissionDenied, Unavailable
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.client.service_agent import ServiceAgent
@@ -18,7 +18,14 @@ from raftwood.logservice.hakeeper.reports import FinishedOrder, ServiceHeartbeat
 from raftwood.logservice.hakeeper.views import ClusterView
 from raftwood.net.stores import Stores
 from tests.running import run
-from tests.unit.logservice.log_cluster import CLIENT, KEEPER, LogCluster, address, run_log_cluster
+from tests.unit.logservice.log_cluster import (
+    CLIENT,
+    KEEPER,
+    READER,
+    LogCluster,
+    address,
+    run_log_cluster,
+)
 
 QUICK = msgspec.structs.replace(
     KEEPER, tn_shards=1, service_down_ticks=20, service_removed_ticks=100
@@ -158,6 +165,20 @@ def test_a_cn_is_known_while_it_reports_and_forgotten_after_long_silence() -> No
         await seen(cluster, lambda view: not view.services[0].is_live)
         await seen(cluster, lambda view: not view.services)
         assert service.orders == []
+
+    run_services(scenario)
+
+
+def test_a_reader_is_no_service() -> None:
+    async def scenario(cluster: LogCluster) -> None:
+        stores = Stores(cluster.environment, READER, {store: address(store) for store in (1, 2, 3)})
+        keeper = KeeperClient(stores)
+        with pytest.raises(PermissionDenied):
+            await keeper.service_heartbeat(
+                ServiceHeartbeat("a", ServiceKind.CN, ""), timeout_ms=5_000
+            )
+        await keeper.close()
+        await stores.close()
 
     run_services(scenario)
 

@@ -281,7 +281,7 @@ def test_the_leader_travels_with_the_error_that_names_it() -> None:
     [
         (("not_leader", "x"), 0),
         (("not_leader", "x", {}), 0),
-        (("not_leader", "x", {"leader": 7, "since": [1, {"a": b""}]}, "newer"), 7),
+        (("not_leader", "x", {"leader": 7, "since": [1, {"a": b""}]}, (), "newer"), 7),
         (("not_leader", "x", {"leader": "n7"}), 0),
         (("not_leader", "x", {"leader": True}), 0),
         (("not_leader", "x", {"message": "y"}), 0),

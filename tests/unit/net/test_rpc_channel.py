@@ -208,6 +208,38 @@ def test_a_channel_tells_of_each_connect_and_loss(run: Run) -> None:
     run(main())
 
 
+def test_a_channel_tells_once_that_nobody_listens_any_more(run: Run) -> None:
+    async def main() -> None:
+        gone: list[int] = []
+        handlers = Handlers()
+        server = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1))
+        port = await server.listen()
+        connections: list[Connection] = []
+
+        async def connect() -> Connection:
+            connections.append(await dial(port))
+            return connections[-1]
+
+        channel = Channel(connect, random.Random(4), QUICK, on_gone=lambda: gone.append(1))
+        async with channel:
+            await channel.connected(1_000)
+            # A connection that is lost alone is made anew, and says nothing of the server.
+            await connections[0].close()
+            await eventually(lambda: len(connections) == 2 and channel.is_connected)
+            assert not gone
+            await server.close(0)
+            await eventually(lambda: len(gone) == 1)
+            await asyncio.sleep(0.05)
+            assert len(gone) == 1
+            again = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1))
+            await again.listen(port=port)
+            await channel.connected(2_000)
+            await again.close(0)
+            await eventually(lambda: len(gone) == 2)
+
+    run(main())
+
+
 def test_a_message_through_a_channel_without_connection_is_lost(run: Run) -> None:
     async def main() -> None:
         handlers = Handlers()

@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from raftwood.app.commands.log_target import TARGET, Target
-from raftwood.app.output import write_json, write_line, write_rows
+from raftwood.app.output import size_text, write_json, write_line, write_rows
 from raftwood.app.progress import Progress
 from raftwood.app.settings import Settings
 from raftwood.base.errors import DeadlineExceeded, Unavailable
@@ -30,8 +30,7 @@ _STORES = {
     "failure_domain": "domain",
     "replicas": "replicas",
     "leaders": "leads",
-    "disk_free_bytes": "bytes free",
-    "disk_bytes": "of",
+    "free": "free",
     "version": "version",
 }
 _SHARDS = {
@@ -42,7 +41,7 @@ _SHARDS = {
     "learners": "readers",
     "wanted": "wanted",
     "lagging": "behind",
-    "retained_bytes": "bytes kept",
+    "kept": "keeps",
 }
 _SERVICES = {"service": "service", "kind": "kind", "address": "address", "state": "state"}
 _TN_SHARDS = {
@@ -125,23 +124,25 @@ async def _wait_until_empty(keeper: KeeperClient, store: int, wait_s: float) -> 
     with Progress(f"store {store} is being drained") as progress:
         while True:
             view = await keeper.describe()
-            left = replicas_left(view, store)
+            left = what_is_left(view, store)
             if not left:
                 return
-            progress.say(f"store {store} still has replicas of shards {left}")
+            progress.say(f"store {store} still has {left}")
             if loop.time() >= deadline:
                 raise DeadlineExceeded(
-                    f"store {store} still has replicas of shards {left}, and stays marked as "
-                    f"draining{_too_few(view)}: see `raftwood cluster status`, or --undo"
+                    f"store {store} still has {left}, and stays marked as draining"
+                    f"{_too_few(view)}: see `raftwood cluster status`, or --undo"
                 )
             await asyncio.sleep(_POLL_S)
 
 
-def replicas_left(view: ClusterView, store: int) -> list[int]:
-    """The shards that a store is a member of, or -1 for replicas that wait to be removed."""
-    left = [each.shard for each in view.shards if store in (*each.voters, *each.learners)]
-    has_more = any(each.store == store and each.replicas > 0 for each in view.stores)
-    return left or ([-1] if has_more else [])
+def what_is_left(view: ClusterView, store: int) -> str:
+    """What a store has to get rid of, in words; nothing where it is empty."""
+    shards = [each.shard for each in view.shards if store in (*each.voters, *each.learners)]
+    if shards:
+        return f"replicas of shards {shards}"
+    replicas = sum(each.replicas for each in view.stores if each.store == store)
+    return f"{replicas} replicas to remove" if replicas else ""
 
 
 def _too_few(view: ClusterView) -> str:
@@ -210,7 +211,11 @@ def _state(is_live: bool, *, is_draining: bool = False) -> str:
 
 def _store_rows(view: ClusterView) -> list[dict[str, Any]]:
     return [
-        msgspec.structs.asdict(each) | {"state": _state(each.is_live, is_draining=each.is_draining)}
+        msgspec.structs.asdict(each)
+        | {
+            "state": _state(each.is_live, is_draining=each.is_draining),
+            "free": f"{size_text(each.disk_free_bytes)} of {size_text(each.disk_bytes)}",
+        }
         for each in view.stores
     ]
 
@@ -221,6 +226,7 @@ def _shard_rows(view: ClusterView) -> list[dict[str, Any]]:
         | {
             "leader": each.leader or None,
             "wanted": f"{each.wanted_voters}+{each.wanted_learners}",
+            "kept": size_text(each.retained_bytes),
         }
         for each in view.shards
     ]

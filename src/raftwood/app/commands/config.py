@@ -68,5 +68,6 @@ def secret() -> None:
     write_line("[secrets]")
     write_line(f'stores = "{secrets.token_urlsafe(32)}"')
     write_line(f'clients = "{secrets.token_urlsafe(32)}"')
+    write_line(f'readers = "{secrets.token_urlsafe(32)}"')
     write_line(f'operators = "{secrets.token_urlsafe(32)}"')
     write_line(f'metrics = "{secrets.token_urlsafe(32)}"')

@@ -24,7 +24,7 @@ from raftwood.logservice.hakeeper.views import ClusterView
 
 def logservice(
     *,
-    seconds: Annotated[float, Parameter(help="How long each part lasts at the least.")] = 8.0,
+    seconds: Annotated[float, Parameter(help="How long each part lasts at the least.")] = 10.0,
     shards: Annotated[int, Parameter(help="How many logs there are.")] = 4,
     records: Annotated[
         int, Parameter(help="How many records are appended before stores are killed.")
@@ -130,7 +130,7 @@ def _write_report(outcome: Outcome) -> None:
 
 
 def _truncation_table(outcome: Outcome) -> Table:
-    table = Table(title="Truncation", title_justify="left")
+    table = Table(title="Truncation, in LSNs and bytes", title_justify="left")
     for heading in ("shard", "truncated up to", "first readable", "before", "after", "freed"):
         table.add_column(heading, justify="right")
     for each in outcome.truncations:
@@ -138,9 +138,9 @@ def _truncation_table(outcome: Outcome) -> Table:
             str(each.shard),
             f"{each.truncated_lsn:,}",
             f"{each.first_lsn:,}",
-            f"{each.bytes_before:,} B",
-            f"{each.bytes_after:,} B",
-            f"{each.bytes_before - each.bytes_after:,} B",
+            f"{each.bytes_before:,}",
+            f"{each.bytes_after:,}",
+            f"{each.bytes_before - each.bytes_after:,}",
         )
     return table
 

@@ -1,7 +1,7 @@
 """`raftwood log`: make, write, read and truncate the log service's shards."""
 
-import asyncio
 import os
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -9,8 +9,15 @@ from cyclopts import App, Parameter
 
 from raftwood.app.cluster_network import client_network, reader_network
 from raftwood.app.commands.log_append import append_lines
-from raftwood.app.commands.log_target import TARGET, ReadOnly, Target, shard_of
-from raftwood.app.output import write_json, write_record, write_rows
+from raftwood.app.commands.log_backup import register as register_backup
+from raftwood.app.commands.log_target import (
+    TARGET,
+    ReadOnly,
+    Target,
+    shard_of,
+    wait_for_leader,
+)
+from raftwood.app.output import size_text, write_json, write_records, write_rows
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
@@ -22,6 +29,7 @@ from raftwood.logservice.hakeeper.views import ShardView
 from raftwood.logservice.records import Record
 
 app = App(name="log", help_format="plaintext")
+register_backup(app)
 
 _SHARDS = {
     "shard": "shard",
@@ -29,10 +37,9 @@ _SHARDS = {
     "leader": "leader",
     "voters": "voters",
     "learners": "readers",
-    "retained_bytes": "bytes",
+    "kept": "keeps",
 }
 _RECORD = ("lsn", "data")
-_POLL_S = 0.2
 _From = Annotated[int | None, Parameter(name="--from", help="The LSN to begin with.")]
 
 
@@ -64,17 +71,6 @@ def create(
     return target.with_keeper(work)
 
 
-async def wait_for_leader(keeper: KeeperClient, shard: int, wait_s: float) -> ShardView:
-    """The shard as it is once it has a leader, or when the time is over."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait_s
-    view = await keeper.find_shard(shard)
-    while not view.leader and loop.time() < deadline:
-        await asyncio.sleep(_POLL_S)
-        view = await keeper.find_shard(shard)
-    return view
-
-
 @app.command(name="list")
 def list_shards(*, read_only: ReadOnly = False, target: Target = TARGET) -> int:
     """List the logs."""
@@ -89,7 +85,10 @@ def list_shards(*, read_only: ReadOnly = False, target: Target = TARGET) -> int:
 
 
 def _row(shard: ShardView) -> dict[str, Any]:
-    return msgspec.structs.asdict(shard) | {"leader": shard.leader or None}
+    return msgspec.structs.asdict(shard) | {
+        "leader": shard.leader or None,
+        "kept": size_text(shard.retained_bytes),
+    }
 
 
 @app.command
@@ -109,11 +108,19 @@ def remove(shard: str, *, target: Target = TARGET) -> int:
 @app.command
 def append(
     shard: str,
-    *data: Annotated[str, Parameter(help="A record each; - or none for lines of the input.")],
+    *data: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True, help="A record each; - or none for lines of the input."
+        ),
+    ],
     file: Annotated[str | None, Parameter(help="A record for each line of this file.")] = None,
     target: Target = TARGET,
 ) -> int:
     """Append records, and tell their LSNs once they are durable on a majority."""
+    for each in data:
+        if each.startswith("--"):
+            raise InvalidInput(f"unknown option {each}: a record like this comes by the input")
     if file is not None and data:
         raise InvalidInput("give records, or a file with --file, not both")
 
@@ -148,11 +155,12 @@ def read(
         printer = _Printer(target, count=count, size=size)
         info = (await client.info()).log
         lsn = info.first_lsn if first is None else first
-        while lsn < info.next_lsn and not printer.is_done:
+        while not printer.is_done:
             records, following = await client.read(lsn, bytes_max=READ_BYTES)
-            if following == lsn:
-                break
             printer.write(records)
+            # What comes while it is printed is for `tail`.
+            if following == lsn or following >= info.next_lsn:
+                break
             lsn = following
         return 0
 
@@ -238,14 +246,17 @@ class _Printer:
         return self._count == 0 or (self._size is not None and self._size <= 0)
 
     def write(self, records: list[Record]) -> None:
+        write_records(map(_shown, self._within_limits(records)), _RECORD, self._output)
+
+    def _within_limits(self, records: list[Record]) -> Iterator[Record]:
         for record in records:
             if self.is_done:
                 return
-            write_record(_shown(record), _RECORD, self._output)
             if self._count is not None:
                 self._count -= 1
             if self._size is not None:
                 self._size -= len(record.payload)
+            yield record
 
 
 def _shown(record: Record) -> dict[str, Any]:

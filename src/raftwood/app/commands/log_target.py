@@ -1,5 +1,6 @@
 """How a command reaches the log service: the options, the role that it takes, and its shards."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.client.shard_link import ask_store_addresses
+from raftwood.logservice.hakeeper.views import ShardView
 from raftwood.net.discovery import discover
 from raftwood.net.stores import ClientNetwork, Stores
 
@@ -41,14 +43,14 @@ class Target:
     ) -> int:
         """Do something with HAKeeper; answers the exit status."""
 
-        async def with_stores(_: Environment, stores: Stores, settings: Settings) -> int:
+        async def with_these(_: Environment, stores: Stores, settings: Settings) -> int:
             keeper = KeeperClient(stores)
             try:
                 return await work(keeper, settings)
             finally:
                 await keeper.close()
 
-        return self._run(with_stores, role)
+        return self.with_stores(with_these, role=role)
 
     def with_log(
         self,
@@ -59,19 +61,21 @@ class Target:
     ) -> int:
         """Do something with one shard; answers the exit status."""
 
-        async def with_stores(environment: Environment, stores: Stores, _: Settings) -> int:
+        async def with_these(environment: Environment, stores: Stores, _: Settings) -> int:
             async with await AsyncLogClient.attach(
                 environment, stores, shard=shard_of(shard), is_read_only=is_read_only
             ) as client:
                 return await work(client, environment)
 
-        return self._run(with_stores, reader_network if is_read_only else client_network)
+        return self.with_stores(with_these, role=reader_network if is_read_only else client_network)
 
-    def _run(
+    def with_stores(
         self,
         work: Callable[[Environment, Stores, Settings], Coroutine[Any, Any, int]],
-        role: Callable[[Settings], ClientNetwork],
+        *,
+        role: Callable[[Settings], ClientNetwork] = operator_network,
     ) -> int:
+        """Do something with connections to the stores; answers the exit status."""
         settings = self.source.load().settings
         addresses = _addresses(settings, self.connect)
 
@@ -89,6 +93,7 @@ class Target:
 
 
 TARGET = Target()
+_POLL_S = 0.2
 
 ReadOnly = Annotated[
     bool,
@@ -99,6 +104,17 @@ ReadOnly = Annotated[
 def shard_of(text: str) -> int | str:
     """A shard's number, or else its name."""
     return int(text) if text.isascii() and text.isdecimal() else text
+
+
+async def wait_for_leader(keeper: KeeperClient, shard: int, wait_s: float) -> ShardView:
+    """The shard as it is once it has a leader, or when the time is over."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    view = await keeper.find_shard(shard)
+    while not view.leader and loop.time() < deadline:
+        await asyncio.sleep(_POLL_S)
+        view = await keeper.find_shard(shard)
+    return view
 
 
 def _addresses(settings: Settings, given: str | None) -> list[str]:

@@ -21,6 +21,7 @@ class KeeperWatch:
         self._keeper = keeper
         self._on_change = on_change
         self.view: ClusterView | None = None
+        self._is_new = asyncio.Event()
 
     async def run(self) -> None:
         while True:
@@ -30,6 +31,7 @@ class KeeperWatch:
                 for text in changes(self.view, after):
                     self._on_change(text)
                 self.view = after
+                self._is_new.set()
             await asyncio.sleep(_LOOK_S)
 
     async def until(
@@ -39,14 +41,31 @@ class KeeperWatch:
         try:
             async with asyncio.timeout(wait_s):
                 while self.view is None or not is_met(self.view):
-                    await asyncio.sleep(_LOOK_S / 2)
+                    self._is_new.clear()
+                    await self._is_new.wait()
                 return self.view
         except TimeoutError:
-            raise DeadlineExceeded(f"after {wait_s:g} s it is still not so that {what}") from None
+            seen = "nothing" if self.view is None else summary(self.view)
+            raise DeadlineExceeded(
+                f"after {wait_s:g} s it is still not so that {what}; HAKeeper sees {seen}"
+            ) from None
 
 
 def name_of(shard: ShardView) -> str:
     return f"shard {shard.shard}" if shard.shard else "HAKeeper"
+
+
+def summary(view: ClusterView) -> str:
+    """All in a line, for when something went wrong."""
+    live = [store.store for store in view.stores if store.is_live]
+    shards = [
+        f"{name_of(shard)} led by {shard.leader} with voters {list(shard.voters)}, learners "
+        f"{list(shard.learners)}, lagging {shard.lagging}"
+        for shard in view.shards
+    ]
+    orders = [f"{order.kind} of shard {order.shard}" for order in view.orders]
+    alarms = [alarm.text for alarm in view.alarms]
+    return f"live stores {live}; {'; '.join(shards)}; orders {orders}; alarms {alarms}"
 
 
 def changes(before: ClusterView | None, after: ClusterView) -> list[str]:
@@ -68,6 +87,11 @@ def changes(before: ClusterView | None, after: ClusterView) -> list[str]:
     for shard in after.shards:
         if shard.shard in shards:
             told += _member_changes(shards[shard.shard], shard)
+    told += [
+        f"HAKeeper: {each.kind} of shard {each.shard} by {each.target} failed: {each.error}"
+        for each in after.failures
+        if each not in before.failures
+    ]
     return told
 
 

@@ -68,7 +68,7 @@ class Account:
         count = before = 0
         for acked, seen in zip(self.acked, self.seen, strict=True):
             if acked:
-                count += acked <= before or (seen != 0 and seen != acked)
+                count += acked <= before or seen not in (0, acked)
                 before = acked
         return count
 

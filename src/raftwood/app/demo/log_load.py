@@ -14,7 +14,6 @@ from raftwood.logservice.client.log_client import AsyncLogClient
 
 _ACK_S_MAX = 60.0
 _REPORT_S = 0.2
-_HOLD_S = 0.005
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -41,6 +40,7 @@ class Load:
         self._may_go = asyncio.Event()
         self._may_go.set()
         self._busy = 0
+        self._is_idle = asyncio.Event()
         self._waiters: list[tuple[int, float, asyncio.Future[float]]] = []
         self._last_ack: dict[int, float] = {}
         self._longest_pause_ms: dict[int, float] = defaultdict(float)
@@ -68,8 +68,8 @@ class Load:
         """During the block nothing is appended, and nothing is under way."""
         self._may_go.clear()
         try:
-            while self._busy:
-                await asyncio.sleep(_HOLD_S)
+            if self._busy:
+                await self._is_idle.wait()
             yield
         finally:
             self._last_ack.clear()
@@ -107,6 +107,7 @@ class Load:
             first, began = len(account.acked), time.perf_counter()
             records = account.begin(self.batch)
             self._busy += 1
+            self._is_idle.clear()
             try:
                 lsns = await client.append_many(records)
             except RaftwoodError:
@@ -116,6 +117,8 @@ class Load:
                 self._note_ack(client.config.shard, len(lsns), began)
             finally:
                 self._busy -= 1
+                if not self._busy:
+                    self._is_idle.set()
             await asyncio.sleep(self.pause_s)
 
     def _note_ack(self, shard: int, records: int, began: float) -> None:

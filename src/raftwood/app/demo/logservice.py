@@ -37,7 +37,7 @@ _TIMEOUT_MS = 30_000
 _BATCH = 200
 _CALM_BATCH = 50
 _CALM_PAUSE_S = 0.04
-"""While stores are killed: how long that takes is to be seen, not what a busy machine makes of it."""
+"""While stores are killed: it is to be seen how long that takes, not how busy the machine is."""
 _LOOK_S = 0.05
 
 
@@ -106,41 +106,36 @@ class _Demo:
         self.full_speed = rates = load.rates()
         self._tell(
             f"{rates.records:,} records appended: {rates.records_per_second:,.0f} a second, a "
-            f"batch of {load.batch} in {rates.batch_p50_ms:.1f} ms (p99 {rates.batch_p99_ms:.1f} ms)"
+            f"batch of {load.batch} in {rates.batch_p50_ms:.1f} ms, p99 {rates.batch_p99_ms:.1f}"
         )
         load.batch, load.pause_s = _CALM_BATCH, _CALM_PAUSE_S
         load.begin_part()
 
     async def truncate(self, clients: Sequence[AsyncLogClient]) -> None:
-        """The first half of each shard; read before, as nobody can read it after."""
+        """About the first half of each shard; read before, as nobody can read it after."""
         self._listener.on_progress("truncate", 0, 0)
         self.check = Check(self._load.accounts)
         async with self._load.held():
             self.truncations = list(await asyncio.gather(*map(self._truncate, clients)))
         freed = sum(each.bytes_before - each.bytes_after for each in self.truncations)
-        self._tell(f"the first half of each shard is truncated: {freed:,} bytes are freed")
+        self._tell(f"about half of each shard is truncated: {freed:,} bytes are freed")
 
     async def _truncate(self, client: AsyncLogClient) -> Truncation:
-        before = await client.info()
-        lsn = before.latest_lsn // 2
+        before = await _until(client, lambda info: bool(info.snapshots), "has no snapshot")
+        # The log is cut at snapshots alone, so at one of them all that is truncated is freed.
+        half = before.latest_lsn // 2
+        lsn = max((each for each in before.snapshots if each <= half), default=before.snapshots[0])
         await self._read(client, until=lsn)
         await client.truncate(lsn)
-        after = await self._freed(client, before)
+        after = await _until(
+            client, lambda info: info.log_bytes < before.log_bytes, "has freed nothing"
+        )
         first = 0
         try:
             await client.read(lsn)
         except LsnTruncated as error:
             first = error.first
         return Truncation(before.shard, lsn, first, before.log_bytes, after.log_bytes)
-
-    @staticmethod
-    async def _freed(client: AsyncLogClient, before: ShardInfo) -> ShardInfo:
-        for _ in range(int(_WAIT_S / _LOOK_S)):
-            after = await client.info()
-            if after.log_bytes < before.log_bytes:
-                return after
-            await asyncio.sleep(_LOOK_S)
-        raise DeadlineExceeded(f"shard {before.shard} freed nothing in {_WAIT_S:g} s")
 
     async def lose_store(self) -> int:
         """Kill a store for good, and let HAKeeper repair its shards on another one."""
@@ -240,6 +235,18 @@ class _Demo:
     def _view(self) -> ClusterView:
         assert self._watch.view is not None
         return self._watch.view
+
+
+async def _until(
+    client: AsyncLogClient, is_met: Callable[[ShardInfo], bool], otherwise: str
+) -> ShardInfo:
+    """A shard's figures, once they are as they should be."""
+    for _ in range(int(_WAIT_S / _LOOK_S)):
+        info = await client.info()
+        if is_met(info):
+            return info
+        await asyncio.sleep(_LOOK_S)
+    raise DeadlineExceeded(f"shard {info.shard} {otherwise} after {_WAIT_S:g} s")
 
 
 def _is_live(view: ClusterView, number: int) -> bool:

@@ -293,9 +293,14 @@ class AsyncLogClient:
 
 async def _all_of(futures: "list[asyncio.Future[int]]") -> list[int]:
     if futures:
-        await asyncio.wait(futures)
-    for future in futures:
-        error = future.exception()
+        try:
+            await asyncio.wait(futures)
+        except asyncio.CancelledError:
+            for future in futures:
+                future.cancel()
+            raise
+    # All are asked, as an error that nobody asks for is printed by the event loop.
+    for error in [future.exception() for future in futures]:
         if error is not None:
             raise error
     return [future.result() for future in futures]

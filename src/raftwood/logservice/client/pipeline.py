@@ -14,11 +14,14 @@ from typing import Final
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
+    Cancelled,
     ConnectionLost,
     DeadlineExceeded,
     DiskFull,
+    InternalError,
     NotFound,
     Overloaded,
+    ProtocolError,
     RaftwoodError,
     Unavailable,
 )
@@ -47,7 +50,7 @@ _log = get_logger("log-client")
 
 
 class _Append:
-    __slots__ = ("deadline", "entry", "future", "sequence")
+    __slots__ = ("deadline", "entry", "future", "is_doubtful", "sequence")
 
     def __init__(
         self, sequence: int, entry: bytes, future: "asyncio.Future[int]", deadline: float
@@ -56,6 +59,8 @@ class _Append:
         self.entry = entry
         self.future = future
         self.deadline = deadline
+        self.is_doubtful = False
+        """Sent, and not refused for certain: it may be written."""
 
 
 class Pipeline:
@@ -83,6 +88,8 @@ class Pipeline:
         self._is_scheduled = False
         self._is_closed = False
         self._reason: RaftwoodError | None = None
+        self._refusal: DiskFull | Overloaded | None = None
+        """What the shard said it lacks since it last took something."""
         self.retries = 0
         self._begin_producer()
 
@@ -137,19 +144,23 @@ class Pipeline:
         link, attempt = self._link, self._attempt
         asked = link.guess()
         request = encode_append(link.shard, [each.entry for each in batch])
-        left_ms = int((batch[0].deadline - self._loop.time()) * 1000)
         try:
-            answer = link.call(
-                APPEND, request, store=asked, timeout_ms=max(1, min(left_ms, ATTEMPT_MS))
-            )
+            answer = link.call(APPEND, request, store=asked, timeout_ms=self._attempt_ms(batch))
         except RaftwoodError as error:
             self._failed(error, asked, attempt)
             return
+        fresh = _doubt(batch)
 
         def answered(done: "asyncio.Future[Payload]") -> None:
+            if attempt == self._attempt:
+                _settle_doubt(fresh, done)
             self._answered(batch, done, asked, attempt)
 
         answer.add_done_callback(answered)
+
+    def _attempt_ms(self, batch: Sequence[_Append]) -> int:
+        left_ms = int((batch[0].deadline - self._loop.time()) * 1000)
+        return max(1, min(left_ms, ATTEMPT_MS))
 
     def _answered(
         self,
@@ -197,7 +208,9 @@ class Pipeline:
         self._drop_settled()
         if problem is not None:
             self._failed(problem, asked, attempt, is_alone=is_alone)
-        elif self._queue:
+            return
+        self._refusal = None
+        if self._queue:
             self._schedule()
 
     def _drop_settled(self) -> None:
@@ -218,6 +231,8 @@ class Pipeline:
         self._attempt += 1
         self.retries += 1
         self._reason = error
+        if isinstance(error, DiskFull | Overloaded):
+            self._refusal = error
         # Alone: with others under way, the shard may just have seen them in another order.
         if is_alone and self._is_forgotten(error):
             self._give_up(SequenceForgotten(f"{error.message}; {_FORGOTTEN}"))
@@ -270,8 +285,13 @@ class Pipeline:
         asked, attempt = self._link.guess(), self._attempt
         request = encode_append(self._link.shard, [each.entry for each in batch])
         try:
-            answer = await self._link.call(APPEND, request, store=asked, timeout_ms=ATTEMPT_MS)
-            results = decode_lsns(answer, len(batch))
+            timeout_ms = self._attempt_ms(batch)
+            answer = self._link.call(APPEND, request, store=asked, timeout_ms=timeout_ms)
+            fresh = _doubt(batch)
+            try:
+                results = decode_lsns(await answer, len(batch))
+            finally:
+                _settle_doubt(fresh, answer)
         except RaftwoodError as error:
             self._failed(error, asked, attempt, is_alone=True)
             return False
@@ -280,8 +300,7 @@ class Pipeline:
 
     def _why(self) -> RaftwoodError:
         """Why time ran out: a store that says what it lacks tells more than silence."""
-        reason = self._reason
-        return reason if isinstance(reason, DiskFull | Overloaded) else self._link.silence()
+        return self._refusal or self._link.silence(self._reason)
 
     def _give_up(self, error: RaftwoodError) -> None:
         """All that waits ends, and the client goes on as a producer that nobody knows yet."""
@@ -293,8 +312,7 @@ class Pipeline:
         _log.debug("appends given up", shard=self._link.shard, reason=error.message)
         for append in appends:
             if append.sequence and not append.future.done():
-                # One each: a traceback grows on an exception that several tasks raise.
-                append.future.set_exception(type(error)(error.message))
+                append.future.set_exception(_told(append, error))
 
     async def close(self) -> None:
         """What was sent and not answered ends with `ConnectionLost`, its outcome unknown."""
@@ -305,6 +323,30 @@ class Pipeline:
         self._give_up(ConnectionLost("the client was closed: the record may have been written"))
 
 
+def _doubt(batch: Sequence[_Append]) -> list[_Append]:
+    """The batch was sent; answers those that no earlier attempt may have written."""
+    fresh = [append for append in batch if not append.is_doubtful]
+    for append in fresh:
+        append.is_doubtful = True
+    return fresh
+
+
+def _settle_doubt(fresh: Sequence[_Append], answer: "asyncio.Future[Payload]") -> None:
+    """A request that was refused as a whole has written nothing."""
+    error = None if answer.cancelled() else answer.exception()
+    if isinstance(error, RaftwoodError) and not isinstance(error, _UNKNOWN):
+        for append in fresh:
+            append.is_doubtful = False
+
+
+def _told(append: _Append, error: RaftwoodError) -> RaftwoodError:
+    """One for each: a traceback grows on an exception that several tasks raise."""
+    if append.is_doubtful and not isinstance(error, (*_UNKNOWN, SequenceForgotten)):
+        return ConnectionLost(f"{error.message}; an earlier attempt may have written the record")
+    return type(error)(error.message)
+
+
+_UNKNOWN = (ConnectionLost, DeadlineExceeded, Cancelled, InternalError, ProtocolError)
 _PASSING = (Unavailable, DeadlineExceeded, NotFound, SequenceGap, SequenceForgotten)
 _FORGOTTEN = "whether the records that were under way are written has to be read"
 

@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 from raftwood.base.errors import (
     DeadlineExceeded,
+    DiskFull,
     NotFound,
     NotLeader,
     Overloaded,
@@ -20,6 +21,8 @@ from raftwood.net.stores import Stores
 ATTEMPT_MS: Final = 2_000
 """After so long without an answer another store is asked."""
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.005, 0.1
+LEARN_EVERY_S: Final = 10.0
+"""So often a store that is asked tells also which others there are."""
 MISSING_MAX: Final = 20
 """So often a shard may be unknown, as one is that was just made, before the caller is told."""
 
@@ -35,6 +38,7 @@ class ShardLink:
         self.shard = shard
         self._loop = asyncio.get_running_loop()
         self._locating: asyncio.Task[None] | None = None
+        self._learn_at = self._loop.time() + LEARN_EVERY_S
 
     def guess(self) -> int:
         """The store that leads, as far as is known; else some store."""
@@ -44,7 +48,13 @@ class ShardLink:
         self, method: Method, request: bytes, *, store: int, timeout_ms: int
     ) -> "asyncio.Future[Payload]":
         """One attempt; raises at once where there is no connection."""
-        return self.stores.channel(store).call(method, request, timeout_ms)
+        answer = self.stores.channel(store).call(method, request, timeout_ms)
+        now = self._loop.time()
+        if now >= self._learn_at:
+            # All stores may be replaced one by one while the leader stays where it is.
+            self._learn_at = now + LEARN_EVERY_S
+            self._locate(store)
+        return answer
 
     async def ask(
         self, method: TypedMethod[Request, Response], request: Request, *, timeout_ms: int
@@ -66,10 +76,11 @@ class ShardLink:
         deadline = self._loop.time() + timeout_ms / 1000
         pause_s = PAUSE_FIRST_S
         missing = 0
+        reason: RaftwoodError | None = None
         while True:
             remaining_ms = int((deadline - self._loop.time()) * 1000)
             if remaining_ms <= 0:
-                raise self.silence()
+                raise self.silence(reason)
             asked = (store or self.guess)()
             try:
                 return await self.call(
@@ -85,12 +96,16 @@ class ShardLink:
                 self.stores.try_another(self.shard, asked=asked)
             except (Unavailable, DeadlineExceeded, NotFound) as error:
                 self.note(error, asked=asked)
+                reason = error
             await asyncio.sleep(min(pause_s, max(0.0, deadline - self._loop.time())))
             pause_s = min(PAUSE_LONGEST_S, pause_s * 2)
 
-    def silence(self) -> DeadlineExceeded:
+    def silence(self, reason: RaftwoodError | None) -> DeadlineExceeded:
+        """Time is over; `reason` is what came of the last attempt."""
+        said = f" ({reason.message})" if reason is not None else ""
         return DeadlineExceeded(
-            f"shard {self.shard} did not answer in time: see that a majority of its stores runs"
+            f"shard {self.shard} did not answer in time{said}: see that a majority of its stores "
+            "runs"
         )
 
     def note(self, error: RaftwoodError, *, asked: int) -> None:
@@ -103,7 +118,7 @@ class ShardLink:
             self.stores.heard_of_leader(self.shard, leader, asked=asked)
             if not is_known:
                 self._locate(asked)
-        elif not isinstance(error, Overloaded):
+        elif not isinstance(error, Overloaded | DiskFull):
             self.stores.try_another(self.shard, asked=asked)
 
     def _locate(self, asked: int) -> None:

@@ -5,7 +5,7 @@ from typing import Final
 
 import xxhash
 
-from raftwood.base.errors import InvalidInput, Unavailable
+from raftwood.base.errors import InvalidInput, RaftwoodError, Unavailable
 from raftwood.base.files import Buffer
 from raftwood.logservice.client.shard_link import PAUSE_LONGEST_S, ShardLink
 from raftwood.logservice.errors import RecordTooLarge
@@ -50,15 +50,17 @@ async def append_once(
     request = encode_append(link.shard, [entry])
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
+    reason: RaftwoodError | None = None
     while True:
         remaining_ms = int((deadline - loop.time()) * 1000)
         if remaining_ms <= 0:
-            raise link.silence()
+            raise link.silence(reason)
         answer = await link.ask_raw(APPEND, request, timeout_ms=remaining_ms)
         (result,) = decode_lsns(answer, 1)
         if isinstance(result, int):
             return result
         if not isinstance(result, Unavailable):
             raise result
+        reason = result
         link.note(result, asked=link.guess())
         await asyncio.sleep(PAUSE_LONGEST_S)

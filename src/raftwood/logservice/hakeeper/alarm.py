@@ -13,6 +13,7 @@ class AlarmKind(StrEnum):
     LOST_QUORUM = "lost-quorum"
     EPOCH_CONFLICT = "epoch-conflict"
     TOO_FEW_STORES = "too-few-stores"
+    TOO_FEW_VOTERS = "too-few-voters"
     STORE_DOWN = "store-down"
     REPLICA_PROBLEM = "replica-problem"
     UNKNOWN_REPLICA = "unknown-replica"

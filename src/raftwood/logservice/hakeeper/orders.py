@@ -10,6 +10,9 @@ from enum import StrEnum
 
 import msgspec
 
+EPOCH_OF_REMOVED = (1 << 63) - 1
+"""Of a shard that is no more: above all that a replica may know."""
+
 
 class OrderKind(StrEnum):
     """What is to be done."""

@@ -45,6 +45,7 @@ def hear_store(state: State, heartbeat: StoreHeartbeat) -> None:
         heartbeat.disk_bytes,
         heartbeat.disk_free_bytes,
         before is not None and before.is_draining,
+        is_short=heartbeat.is_short,
     )
     state.stores[number] = store
     for each, known in state.shards.items():
@@ -128,13 +129,16 @@ def is_member(shard: ShardState, store: int) -> bool:
 
 
 def _begun(shard: ShardState, store: int) -> None:
-    if store in shard.awaited:
-        shard.awaited.remove(store)
+    for each in (shard.awaited, shard.told):
+        if store in each:
+            each.remove(store)
 
 
 def _lose(state: State, store: int) -> None:
     """A store came back empty: what it promised is forgotten, so it may not vote as it was."""
     for shard in state.shards.values():
+        if store in shard.awaited and store not in shard.told:
+            continue  # It has not begun, so there is nothing to lose.
         _begun(shard, store)
         if is_member(shard, store) and store not in shard.lost:
             shard.lost.append(store)
@@ -171,6 +175,7 @@ def _take_configuration(shard: ShardState, report: ReplicaReport, store: int) ->
     shard.conflicts = {}
     shard.lost = [each for each in shard.lost if is_member(shard, each)]
     shard.awaited = [each for each in shard.awaited if each in shard.voters]
+    shard.told = [each for each in shard.told if each in shard.awaited]
 
 
 def _take_leader(state: State, shard: ShardState, report: ReplicaReport, store: int) -> None:

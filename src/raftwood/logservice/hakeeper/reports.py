@@ -20,7 +20,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     term: int
     applied: int
     lagging: dict[int, int] = {}
-    """At the leader: how many entries each other member is behind."""
+    """At the leader: how many entries each other member that has answered it is behind."""
     problem: str = ""
     """Why the replica does not serve; it is being repaired by its store."""
     retained_bytes: int = 0
@@ -51,6 +51,8 @@ class StoreHeartbeat(msgspec.Struct, frozen=True, array_like=True):
     alarms: tuple[str, ...] = ()
     disk_bytes: int = 0
     disk_free_bytes: int = 0
+    is_short: bool = False
+    """So little is free that it takes no more appends."""
 
 
 class ServiceKind(StrEnum):

@@ -20,7 +20,18 @@ def schedule(state: State, batch: Schedule) -> Scheduled:
     if batch.term < state.term or batch.tick != state.tick:
         return Scheduled(0, is_outdated=True)
     state.term = batch.term
-    taken = sum(_take(state, order) for order in batch.orders)
+    wanted = {_key(order) for order in state.orders.values()}
+    changing = {order.shard for order in state.orders.values() if order.kind in MEMBERSHIP}
+    taken = 0
+    for order in batch.orders:
+        # One change of a shard at a time: the next is decided by what came of this one.
+        if _key(order) in wanted or (order.kind in MEMBERSHIP and order.shard in changing):
+            continue
+        if _take(state, order):
+            taken += 1
+            wanted.add(_key(order))
+            if order.kind in MEMBERSHIP:
+                changing.add(order.shard)
     if state.phase is Phase.BOOTSTRAPPING and all(
         shard.founders for shard in state.shards.values() if shard.is_initial
     ):
@@ -35,7 +46,14 @@ def orders_for(state: State, *, to_store: int = 0, to_service: str = "") -> Orde
         for order in state.orders.values()
         if order.to_store == to_store and order.to_service == to_service
     ]
-    return Orders(state.term, state.tick, tuple(found[:ANSWER_ORDERS_MAX]))
+    answered = tuple(found[:ANSWER_ORDERS_MAX])
+    for order in answered:
+        shard = state.shards.get(order.shard)
+        if order.kind is not OrderKind.BOOTSTRAP_SHARD or shard is None:
+            continue
+        if to_store not in shard.told:
+            shard.told.append(to_store)
+    return Orders(state.term, state.tick, answered)
 
 
 def expire(state: State) -> None:
@@ -72,8 +90,6 @@ def settle_moves(state: State) -> None:
 def _take(state: State, order: Order) -> bool:
     if len(state.orders) >= ORDERS_MAX or (order.to_store > 0) == bool(order.to_service):
         return False
-    if any(_is_same(order, other) for other in state.orders.values()):
-        return False
     if order.to_service:
         prepared = _prepare_tn(state, order)
     else:
@@ -99,16 +115,10 @@ def _remark(state: State, order: Order) -> None:
             condemned.append(order.shard)
 
 
-def _is_same(order: Order, other: Order) -> bool:
-    if (order.kind, order.to_store, order.to_service) != (
-        other.kind,
-        other.to_store,
-        other.to_service,
-    ):
-        return False
-    if order.tn_shard or other.tn_shard:
-        return order.tn_shard == other.tn_shard
-    return (order.shard, order.store) == (other.shard, other.store)
+def _key(order: Order) -> tuple[object, ...]:
+    """Orders with the same key want the same."""
+    about = (order.tn_shard,) if order.tn_shard else (order.shard, order.store)
+    return (order.kind, order.to_store, order.to_service, *about)
 
 
 def _fits(state: State, order: Order) -> bool:
@@ -136,9 +146,6 @@ def _fits(state: State, order: Order) -> bool:
             return False
         if order.kind is OrderKind.ADD_VOTER and order.store in shard.lost:
             return False
-        # One change at a time: the next is decided by what came of this one.
-        if any(each.shard == order.shard and each.kind in MEMBERSHIP for each in _orders(state)):
-            return False
         if order.kind is OrderKind.ADD_LEARNER and order.removed:
             shard.move = Move(order.removed, order.store)
     return True
@@ -158,10 +165,6 @@ def _is_stranger(state: State, order: Order) -> bool:
     return order.shard in store.strange_since and order.epoch == shard.epoch
 
 
-def _orders(state: State) -> list[Order]:
-    return list(state.orders.values())
-
-
 def _prepare_tn(state: State, order: Order) -> Order | None:
     """A new owner gets a lease id above all before it; the same owner keeps its own."""
     if order.to_service not in state.services:
@@ -172,7 +175,7 @@ def _prepare_tn(state: State, order: Order) -> Order | None:
     if shard is None:
         return None
     if shard.owner != order.to_service:
-        for other in _orders(state):
+        for other in list(state.orders.values()):
             if other.tn_shard == order.tn_shard and other.kind is OrderKind.ADD_TN_SHARD:
                 del state.orders[other.id]
         shard.owner = order.to_service

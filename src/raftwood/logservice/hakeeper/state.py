@@ -43,6 +43,8 @@ class StoreState(msgspec.Struct, array_like=True):
     """Shards that it has a replica of without being a member, or about to be, and since when."""
     condemned: list[int] = []
     """Shards whose replica it was told to remove; it gets no other before it has done so."""
+    is_short: bool = False
+    """It takes no more appends, for its disk is nearly full."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
@@ -79,6 +81,8 @@ class ShardState(msgspec.Struct, array_like=True):
     move: Move | None = None
     conflicts: dict[int, str] = {}
     """Stores that contradict the configuration at the same epoch, and what they say."""
+    told: list[int] = []
+    """Awaited founders that an answer has told to begin, so that they may have."""
 
 
 class ServiceState(msgspec.Struct, array_like=True):
@@ -156,6 +160,8 @@ def decode_state(data: bytes) -> State:
         state = _decoder.decode(data[head:])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise StoreDamaged(_DAMAGED) from error
-    if any(each.log_shard not in state.shards for each in state.tn_shards.values()):
+    if any(each.log_shard not in state.shards for each in state.tn_shards.values()) or any(
+        number != order.id for number, order in state.orders.items()
+    ):
         raise StoreDamaged(_DAMAGED)
     return state

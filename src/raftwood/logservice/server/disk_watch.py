@@ -10,12 +10,14 @@ from raftwood.base.logs import get_logger
 from raftwood.logservice.settings import LogServiceSettings
 
 LOOK_S: Final = 1.0
+NEAR_LOOK_S: Final = 0.05
+"""Near a limit: a fast log must not fill the disk between two looks."""
 
 _log = get_logger("disk")
 
 
 class DiskWatch:
-    """Looks once a second."""
+    """Looks once a second, and more often where it matters."""
 
     def __init__(self, environment: Environment, folder: str, settings: LogServiceSettings) -> None:
         self._environment = environment
@@ -29,7 +31,7 @@ class DiskWatch:
     async def run(self) -> None:
         while True:
             await self.look()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(NEAR_LOOK_S if self._is_near else LOOK_S)
 
     async def look(self) -> None:
         try:
@@ -40,10 +42,20 @@ class DiskWatch:
         self.disk_bytes, self.free_bytes = total, free
         self._is_looked_at = True
 
+    @property
+    def _is_near(self) -> bool:
+        limit = max(self._settings.disk_alarm_bytes, self._settings.disk_refuse_bytes)
+        return self._is_looked_at and self.free_bytes < 2 * limit
+
+    @property
+    def is_short(self) -> bool:
+        """Whether so little is free that appends have to wait."""
+        return self._is_looked_at and self.free_bytes < self._settings.disk_refuse_bytes
+
     def check_room(self) -> None:
-        """Raises where so little is free that appends have to wait."""
-        least = self._settings.disk_refuse_bytes
-        if self._is_looked_at and self.free_bytes < least:
+        """Raises where appends have to wait."""
+        if self.is_short:
+            least = self._settings.disk_refuse_bytes
             self.refused += 1
             raise DiskFull(
                 f"{self.free_bytes} bytes are free on the disk of {self._folder}, and appends are "

@@ -7,6 +7,7 @@ from typing import Final
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.logservice.client.keeper_client import KeeperClient
+from raftwood.logservice.hakeeper.commands import ALARMS_MAX, TEXT_MAX
 from raftwood.logservice.hakeeper.reports import ReplicaReport, StoreHeartbeat
 from raftwood.logservice.server.disk_watch import DiskWatch
 from raftwood.logservice.server.order_executor import OrderExecutor
@@ -85,12 +86,15 @@ class Heartbeats:
             version=self._version,
             replicas=tuple(self._report(host.status(shard)) for shard in shards),
             finished=self._executor.finished(),
-            alarms=tuple(self._alarms()),
+            alarms=told_alarms(self._alarms()),
             disk_bytes=self._disk.disk_bytes,
             disk_free_bytes=self._disk.free_bytes,
+            is_short=self._disk.is_short,
         )
 
     def _report(self, status: GroupStatus) -> ReplicaReport:
+        # Of who has never answered this leader it is not known how far behind it is: in a short
+        # log it would seem close.
         storage = self._storage_of(status.group)
         return ReplicaReport(
             shard=status.group,
@@ -103,8 +107,17 @@ class Heartbeats:
             lagging={
                 store: max(0, status.last_index - match)
                 for store, match in status.matches.items()
-                if store != status.store
+                if store != status.store and match
             },
-            problem=status.problem,
+            problem=status.problem[:TEXT_MAX],
             retained_bytes=storage.retained_bytes if storage else 0,
+            is_joint=status.is_joint,
         )
+
+
+def told_alarms(alarms: Sequence[str]) -> tuple[str, ...]:
+    """As many as HAKeeper takes: a store must not be taken for dead for all that is wrong there."""
+    told = [alarm[:TEXT_MAX] for alarm in alarms[:ALARMS_MAX]]
+    if len(alarms) > ALARMS_MAX:
+        told[-1] = f"more-alarms: {len(alarms) - ALARMS_MAX + 1} more on this store"
+    return tuple(told)

@@ -20,10 +20,12 @@ from raftwood.logservice.server.disk_watch import DiskWatch
 from raftwood.logservice.server.forwarding import Forwarder
 from raftwood.logservice.server.heartbeats import Heartbeats
 from raftwood.logservice.server.keeper_driver import KeeperDriver
+from raftwood.logservice.server.keeper_metrics import register_keeper_metrics
 from raftwood.logservice.server.keeper_service import KeeperService
 from raftwood.logservice.server.order_executor import OrderExecutor
 from raftwood.logservice.server.shard_metrics import ShardMetrics
 from raftwood.logservice.server.shard_service import ShardService
+from raftwood.logservice.server.storage_metrics import register_storage_metrics
 from raftwood.logservice.server.truncation import TruncationWorker
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.logservice.wire import Location
@@ -76,7 +78,9 @@ class LogStore:
         self.keeper = KeeperClient(self._forwarder.stores)
         self.disk = DiskWatch(environment, place.folder, settings)
         self.truncation = TruncationWorker(environment, host, settings)
-        self._shard_metrics = ShardMetrics(metrics)
+        self._shard_metrics = ShardMetrics(metrics, host)
+        register_storage_metrics(metrics, self.truncation, self.disk, self.alarms)
+        register_keeper_metrics(metrics, host, keeper_settings)
         self._shards = ShardService(
             host, self._forwarder, settings, self._shard_metrics, self.disk.check_room
         )
@@ -150,7 +154,11 @@ class LogStore:
 
     def alarms(self) -> list[str]:
         """What is wrong with this store, in words; each begins with the alarm's name."""
-        return [*self.disk.alarms(), *self.truncation.alarms()]
+        refused = [
+            f"refused: store {store} does not let this one in: {reason}"
+            for store, reason in self.host.refusals().items()
+        ]
+        return [*refused, *self.disk.alarms(), *self.truncation.alarms()]
 
     def _factory_of(self, shard: int) -> Callable[[], StateMachine]:
         if shard == HAKEEPER_SHARD:

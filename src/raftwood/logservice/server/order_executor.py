@@ -34,9 +34,15 @@ class OrderExecutor:
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._finished: dict[int, FinishedOrder] = {}
+        self._wanted: set[int] = set()
+        """Orders of the newest answer: others are not begun any more."""
 
     def finished(self) -> tuple[FinishedOrder, ...]:
-        """What is to be acknowledged with the next heartbeat."""
+        """What is to be acknowledged with the next heartbeat.
+
+        HAKeeper judges by that heartbeat: what has not begun waits for its answer.
+        """
+        self._wanted.clear()
         return tuple(self._finished.values())
 
     def take(self, orders: Orders, acknowledged: tuple[FinishedOrder, ...]) -> None:
@@ -47,6 +53,7 @@ class OrderExecutor:
             _log.info("orders of an older term ignored", term=orders.term, known=self._term)
             return
         self._term = orders.term
+        self._wanted = {order.id for order in orders.orders}
         for order in orders.orders:
             is_known = order.id in self._under_way or order.id in self._finished
             if not is_known and len(self._under_way) < UNDER_WAY_MAX:
@@ -64,6 +71,8 @@ class OrderExecutor:
         error = ""
         try:
             async with self._locks.setdefault(order.shard, asyncio.Lock()):
+                if order.id not in self._wanted:
+                    return
                 await self._do(order)
         except RaftwoodError as failure:
             error = failure.message[:1000]
@@ -87,7 +96,7 @@ class OrderExecutor:
                 if self._is_here(shard):
                     await host.stop_group(shard)
             case OrderKind.KILL_ZOMBIE:
-                await self._kill(shard)
+                await self._kill(order)
             case OrderKind.TRANSFER_LEADER:
                 await host.transfer_leadership(shard, order.store, timeout_ms=TRANSFER_MS)
             case OrderKind.ADD_LEARNER | OrderKind.ADD_VOTER | OrderKind.REMOVE_MEMBER:
@@ -98,10 +107,12 @@ class OrderExecutor:
     def _is_here(self, shard: int) -> bool:
         return shard in self._host.groups() or shard in self._host.halted()
 
-    async def _kill(self, shard: int) -> None:
+    async def _kill(self, order: Order) -> None:
+        shard = order.shard
         if shard in self._host.halted():
             await self._host.stop_group(shard)  # its repair, which nobody will answer
         if shard in self._host.groups():
+            _check_zombie(order, self._host.status(shard))
             await self._host.remove_replica(shard)
 
     async def _change(self, order: Order) -> None:
@@ -111,6 +122,13 @@ class OrderExecutor:
         if status.epoch != order.epoch:
             raise Conflict(f"the members changed since: epoch {status.epoch}, not {order.epoch}")
         await self._host.change_members(order.shard, _steps(order), timeout_ms=CHANGE_MS)
+
+
+def _check_zombie(order: Order, status: GroupStatus) -> None:
+    """HAKeeper may not have heard yet of a change that made this replica a member."""
+    is_member = status.store in (*status.voters, *status.learners)
+    if is_member and status.epoch >= order.epoch:
+        raise Conflict(f"store {status.store} is a member of shard {order.shard} by now")
 
 
 def _steps(order: Order) -> list[MemberStep]:

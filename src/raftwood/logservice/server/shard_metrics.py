@@ -1,38 +1,58 @@
-"""What a store tells of its shards' work."""
+"""What a store tells of its shards' work; a shard that left the store is spoken of no more."""
 
-from typing import Final
+from collections.abc import Callable
 
 from raftwood.base.metrics import Metrics
-
-_SHARD_METRICS: Final = (
-    "logservice_appends_total",
-    "logservice_append_bytes_total",
-    "logservice_reads_total",
-    "logservice_read_bytes_total",
-)
+from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
+from raftwood.raft.host.host import Host
 
 
 class _Counts:
-    __slots__ = ("append_bytes", "appends", "read_bytes", "reads")
+    __slots__ = ("append_bytes", "appends", "read_bytes", "read_records", "reads")
 
     def __init__(self) -> None:
         self.appends = 0
         self.append_bytes = 0
         self.reads = 0
+        self.read_records = 0
         self.read_bytes = 0
 
 
 class ShardMetrics:
     """Plain counts by shard, read when somebody looks; times once for each request."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: Metrics, host: Host) -> None:
+        self._host = host
         self._counts: dict[int, _Counts] = {}
         self._append_seconds = metrics.histogram(
             "logservice_append_seconds", "From an append's arrival to its answer."
         )
         self._read_seconds = metrics.histogram(
             "logservice_read_seconds", "From a read's arrival to its answer, waiting included."
+        )
+        for name, text, read in (
+            ("appends", "Records appended.", lambda counts: counts.appends),
+            (
+                "append_bytes",
+                "Bytes of the appends that were answered.",
+                lambda counts: counts.append_bytes,
+            ),
+            ("reads", "Reads answered.", lambda counts: counts.reads),
+            ("read_records", "Records read.", lambda counts: counts.read_records),
+            ("read_bytes", "Bytes read.", lambda counts: counts.read_bytes),
+        ):
+            metrics.pull_counters(f"logservice_{name}_total", text, "shard", self._reader(read))
+        metrics.pull_counters(
+            "logservice_leader_changes_total",
+            "How often another store was seen to lead than before.",
+            "shard",
+            lambda: {str(shard): host.leader_changes(shard) for shard in host.groups()},
+        )
+        metrics.pull_gauges(
+            "logservice_leading",
+            "Whether this store leads the shard.",
+            "shard",
+            lambda: {str(shard): host.is_leading(shard) for shard in host.groups()},
         )
 
     def appended(self, shard: int, records: int, size: int, seconds: float) -> None:
@@ -41,29 +61,22 @@ class ShardMetrics:
         counts.append_bytes += size
         self._append_seconds.observe(seconds)
 
-    def read(self, shard: int, size: int, seconds: float) -> None:
+    def read(self, shard: int, records: int, size: int, seconds: float) -> None:
         counts = self._counts.get(shard) or self._begin(shard)
         counts.reads += 1
+        counts.read_records += records
         counts.read_bytes += size
         self._read_seconds.observe(seconds)
 
     def _begin(self, shard: int) -> _Counts:
         counts = self._counts[shard] = _Counts()
-        labels = {"shard": str(shard)}
-        pull = self._metrics.pull_counter
-        pull("logservice_appends_total", "Records appended.", lambda: counts.appends, labels)
-        pull(
-            "logservice_append_bytes_total",
-            "Bytes of the appends that were answered.",
-            lambda: counts.append_bytes,
-            labels,
-        )
-        pull("logservice_reads_total", "Reads answered.", lambda: counts.reads, labels)
-        pull("logservice_read_bytes_total", "Bytes read.", lambda: counts.read_bytes, labels)
         return counts
 
-    def forget(self, shard: int) -> None:
-        """The shard is not on this store any more."""
-        if self._counts.pop(shard, None) is not None:
-            for name in _SHARD_METRICS:
-                self._metrics.drop(name, {"shard": str(shard)})
+    def _reader(self, read: Callable[[_Counts], int]) -> Callable[[], dict[str, float]]:
+        def read_all() -> dict[str, float]:
+            here = [shard for shard in self._host.groups() if shard != HAKEEPER_SHARD]
+            # What left takes its counts along: one that comes back begins anew.
+            self._counts = {shard: self._counts.get(shard) or _Counts() for shard in here}
+            return {str(shard): read(counts) for shard, counts in self._counts.items()}
+
+        return read_all

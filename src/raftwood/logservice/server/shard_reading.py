@@ -1,7 +1,10 @@
 """Reading a shard: entries of the raft log as the records that a reader may see."""
 
+import asyncio
 from collections.abc import Sequence
+from typing import Final
 
+from raftwood.base.errors import Conflict, OutOfRange, Unavailable
 from raftwood.logservice.errors import LsnPastEnd, LsnTruncated
 from raftwood.logservice.log_rules import LogState
 from raftwood.logservice.log_state_machine import LogStateMachine
@@ -17,6 +20,8 @@ from raftwood.raft.core import EntryKind
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.status import LogEntry
 
+WAIT_SHARE: Final = 0.75
+"""Of a caller's time, for waiting at the end of the log."""
 _NORMAL = EntryKind.NORMAL
 _USER = int(UpdateKind.USER)
 _LEASEHOLDER = int(UpdateKind.LEASEHOLDER)
@@ -28,14 +33,23 @@ async def read_shard(host: Host, request: ReadRequest, *, bytes_max: int, timeou
     Where there is nothing after the LSN, waits for as long as the request says.
     """
     shard, first = request.shard, request.first_lsn
+    loop = asyncio.get_running_loop()
+    # Some time is left for the answer: else a caller with less time than it waits for never got it.
+    wait_until = loop.time() + timeout_ms * WAIT_SHARE / 1000
     state: LogState = await host.read(shard, _whole, timeout_ms=timeout_ms)
     _check_range(host, state, shard, first)
-    if first > host.applied(shard) and request.wait_ms:
+    index = state.lsns.index_from(first)
+    if index > host.applied(shard) and request.wait_ms:
         machine = host.machine(shard)
         assert isinstance(machine, LogStateMachine)
-        await machine.wait_past(first - 1, min(request.wait_ms, timeout_ms))
-        state = machine.state
-    entries, next_lsn = await host.read_log(shard, first, bytes_max=bytes_max)
+        longest_ms = int((wait_until - loop.time()) * 1000)
+        await machine.wait_past(index - 1, max(0, min(request.wait_ms, longest_ms)))
+    try:
+        entries, next_index = await host.read_log(shard, index, bytes_max=bytes_max)
+    except OutOfRange as error:
+        # The log was cut meanwhile, or a leader's snapshot has taken its place.
+        _check_range(host, host.stale_read(shard, _whole), shard, first)
+        raise Unavailable(f"the log of shard {shard} is being replaced: try again") from error
     # A truncation meanwhile has forgotten which of the entries were refused.
     state = host.stale_read(shard, _whole)
     _check_range(host, state, shard, first)
@@ -43,10 +57,10 @@ async def read_shard(host: Host, request: ReadRequest, *, bytes_max: int, timeou
     for position, entry in enumerate(entries):
         size += len(entry.payload)
         if size > bytes_max and position:
-            next_lsn = entry.index
+            next_index = entry.index
             entries = entries[:position]
             break
-    return _encoded(state, entries, next_lsn, has_internal=request.has_internal)
+    return _encoded(state, entries, next_index, has_internal=request.has_internal)
 
 
 def _whole(state: LogState) -> LogState:
@@ -54,7 +68,9 @@ def _whole(state: LogState) -> LogState:
 
 
 def _check_range(host: Host, state: LogState, shard: int, lsn: int) -> None:
-    first, end = state.first_lsn, host.applied(shard) + 1
+    if state.is_restoring:
+        raise Conflict(f"shard {shard} is being restored from a backup: wait until that is done")
+    first, end = state.first_lsn, state.lsns.lsn_from(host.applied(shard) + 1)
     if lsn < first:
         raise LsnTruncated(
             f"LSN {lsn} of shard {shard} is truncated: {first} to {end - 1} can be read", first, end
@@ -68,9 +84,14 @@ def _check_range(host: Host, state: LogState, shard: int, lsn: int) -> None:
 
 
 def _encoded(
-    state: LogState, entries: Sequence[LogEntry], next_lsn: int, *, has_internal: bool
+    state: LogState, entries: Sequence[LogEntry], next_index: int, *, has_internal: bool
 ) -> bytes:
-    has_holes = bool(entries) and state.has_holes(entries[0].index, entries[-1].index)
+    lsns = state.lsns
+    if lsns.spans:
+        entries = [entry for entry in entries if lsns.lsn_of(entry.index) is not None]
+    has_holes = bool(entries) and state.has_holes(
+        lsns.lsn_from(entries[0].index), lsns.lsn_from(entries[-1].index)
+    )
     if has_internal or has_holes:
         kinds = [kind_of(state, entry) for entry in entries]
         if not has_internal:
@@ -84,8 +105,10 @@ def _encoded(
         chosen = [entry for entry in entries if is_user_entry(entry)]
         kinds = [RecordKind.USER] * len(chosen)
     return encode_records(
-        next_lsn,
-        [entry.index for entry in chosen],
+        lsns.lsn_from(next_index),
+        [lsns.lsn_from(entry.index) for entry in chosen]
+        if lsns.spans
+        else [entry.index for entry in chosen],
         bytes(kinds),
         [memoryview(entry.payload)[DATA_OFFSET:] for entry in chosen],
     )
@@ -99,7 +122,7 @@ def is_user_entry(entry: LogEntry) -> bool:
 def kind_of(state: LogState, entry: LogEntry) -> RecordKind:
     """What an entry is to a reader."""
     if is_user_entry(entry):
-        hole = state.hole_at(entry.index)
+        hole = state.hole_at(state.lsns.lsn_from(entry.index))
         return RecordKind.USER if hole is None else hole
     payload = entry.payload
     is_update = entry.kind is _NORMAL and len(payload) >= HEAD_BYTES

@@ -29,6 +29,7 @@ from raftwood.logservice.wire import (
     ShardInfo,
     ShardRequest,
     UpdateRequest,
+    count_records,
     decode_append,
     decode_read_request,
     encode_append,
@@ -94,6 +95,9 @@ class ShardService:
                 call.fail(error or Unavailable("the append was dropped"))
 
         try:
+            # Of another store's disk that one knows better.
+            if self._host.is_leading(shard):
+                self._check_room()
             self._host.propose_batch(shard, entries, done)
         except (NotLeader, NotFound) as error:
             is_forwarded = bool(flags & FORWARD)
@@ -111,7 +115,6 @@ class ShardService:
                 f"{self._settings.record_bytes_max}: split it, or raise "
                 "logservice.record_bytes_max on all stores"
             )
-        self._check_room()
 
     async def _append_elsewhere(
         self, call: Call, shard: int, entries: list[bytes], error: RaftwoodError, forward: bool
@@ -160,7 +163,8 @@ class ShardService:
             if not request.forward:
                 raise await self._refusal(request.shard, error) from error
             return await self._read_elsewhere(call, request)
-        self._metrics.read(request.shard, len(answer), self._loop.time() - began)
+        elapsed_s = self._loop.time() - began
+        self._metrics.read(request.shard, count_records(answer), len(answer), elapsed_s)
         return answer
 
     async def _read_elsewhere(self, call: Call, request: ReadRequest) -> bytes:
@@ -224,8 +228,8 @@ class ShardService:
                 epoch=status.epoch,
                 voters=status.voters,
                 learners=status.learners,
-                log=state.info(next_lsn=status.applied + 1),
-                latest_lsn=state.applied,
+                log=state.info(next_lsn=state.lsns.lsn_from(status.applied + 1)),
+                latest_lsn=state.lsns.lsn_from(state.applied + 1) - 1,
                 log_bytes=self._host.stored_bytes(shard)[0],
                 snapshots=status.snapshots,
                 record_bytes_max=self._settings.record_bytes_max,

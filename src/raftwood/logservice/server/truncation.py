@@ -27,12 +27,16 @@ class ShardStorage(msgspec.Struct):
     snapshot_bytes: int = 0
     snapshots: int = 0
     truncated_lsn: int = 0
-    freed_lsn: int = 0
+    truncated_index: int = 0
+    freed_index: int = 0
     """The log is cut up to here."""
     progress_ms: int = 0
     """When the log was last cut, or there was last nothing to free."""
     truncated_ms: int = 0
-    """When the truncated LSN last rose, as far as this process knows."""
+    """When the truncation last rose, as far as this process knows."""
+    newest_snapshot: int = 0
+    snapshot_ms: int = 0
+    """When the newest snapshot was first seen."""
 
 
 class TruncationWorker:
@@ -44,7 +48,7 @@ class TruncationWorker:
         self._settings = settings
         self.shards: dict[int, ShardStorage] = {}
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
         return self._environment.clock.monotonic_ns() // 1_000_000
 
     async def run(self) -> None:
@@ -64,6 +68,8 @@ class TruncationWorker:
                 continue  # it was stopped meanwhile
             except RaftwoodError as error:
                 _log.warning("nothing freed", shard=shard, reason=error.message)
+                if shard in self._host.groups():
+                    self._observe(shard)
 
     async def _work(self, shard: int) -> None:
         host, settings = self._host, self._settings
@@ -74,13 +80,14 @@ class TruncationWorker:
             entries_between=settings.snapshot_entries,
             kept_max=settings.snapshots_kept,
         )
-        if step.takes_snapshot:
-            await host.snapshot(shard)
+        # Room is made before any is taken: a full disk has none for a snapshot.
         if step.visible is not None and step.visible >= host.status(shard).first_index:
             await host.compact(shard, step.visible)
-            _log.info("log cut", shard=shard, lsn=step.visible)
+            _log.info("log cut", shard=shard, index=step.visible)
         for index in step.dropped:
             await host.drop_snapshot(shard, index)
+        if step.takes_snapshot:
+            await host.snapshot(shard)
         self._observe(shard)
 
     def _freeable(self, shard: int) -> int:
@@ -89,35 +96,45 @@ class TruncationWorker:
             return self._host.applied(shard)
         machine = self._host.machine(shard)
         assert isinstance(machine, LogStateMachine)
-        return machine.state.freeable_lsn
+        return machine.state.freeable_index
+
+    def _truncated_lsn(self, shard: int) -> int:
+        machine = self._host.machine(shard)
+        return machine.state.truncated if isinstance(machine, LogStateMachine) else 0
 
     def _observe(self, shard: int) -> None:
-        status, now = self._host.status(shard), self._now_ms()
+        status, now = self._host.status(shard), self.now_ms()
         known = self.shards.get(shard)
         if known is None:
-            known = self.shards[shard] = ShardStorage(progress_ms=now, truncated_ms=now)
+            known = self.shards[shard] = ShardStorage(
+                progress_ms=now, truncated_ms=now, snapshot_ms=now
+            )
         known.retained_bytes, known.snapshot_bytes = self._host.stored_bytes(shard)
         known.snapshots = len(status.snapshots)
+        newest = max(status.snapshots, default=0)
+        if newest != known.newest_snapshot:
+            known.newest_snapshot, known.snapshot_ms = newest, now
         freed, freeable = status.first_index - 1, self._freeable(shard)
         # Between two snapshots nothing can be freed, and old ones are far apart.
         spread = 2 * (status.applied - freed) // self._settings.snapshots_kept
         usual = max(self._settings.snapshot_entries, spread)
-        if freed > known.freed_lsn or freeable - freed <= usual:
+        if freed > known.freed_index or freeable - freed <= usual:
             known.progress_ms = now
-        if freeable > known.truncated_lsn:
+        if freeable > known.truncated_index:
             known.truncated_ms = now
-        known.freed_lsn, known.truncated_lsn = freed, freeable
+        known.freed_index, known.truncated_index = freed, freeable
+        known.truncated_lsn = self._truncated_lsn(shard)
 
     def alarms(self) -> list[str]:
         """What cannot be freed and should be, in words."""
-        settings, now = self._settings, self._now_ms()
+        settings, now = self._settings, self.now_ms()
         found = []
         for shard, storage in self.shards.items():
             stalled_ms = now - storage.progress_ms
             if settings.stall_alarm_ms and stalled_ms >= settings.stall_alarm_ms:
                 found.append(
                     f"truncation-stalled: shard {shard} was truncated up to "
-                    f"{storage.truncated_lsn} and is freed up to {storage.freed_lsn}, "
+                    f"{storage.truncated_index} and is freed up to {storage.freed_index}, "
                     f"{storage.retained_bytes} bytes, for {stalled_ms // 1000} s"
                 )
             limit = settings.retained_alarm_bytes

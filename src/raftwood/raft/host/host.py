@@ -288,7 +288,7 @@ class Host(HostViews):
         if not payloads or not all(payloads):
             raise InvalidInput("a proposal has one command at least, and a command one byte")
         sizes = [len(payload) for payload in payloads]
-        largest, most = max(sizes), self.settings.in_flight_bytes_max // 2
+        largest, most = max(sizes), self.settings.command_bytes_max
         if largest > most:
             raise TooLarge(f"a command of {largest} bytes is above the limit of {most}: split it")
         entries = [Entry(0, 0, kind, payload) for payload in payloads]

@@ -13,8 +13,10 @@ from raftwood.raft.core import (
     ConfState,
     Entry,
     StepKind,
+    change_entry,
     change_of,
 )
+from raftwood.raft.core.changes import LEAVE_JOINT
 
 
 class MemberAction(StrEnum):
@@ -71,6 +73,20 @@ def change_from(
         tuple(ChangeStep(_KINDS[step.action], step.store) for step in steps),
         context=_encode(addresses),
     )
+
+
+def forced_changes(old: ConfState, voters: Sequence[int], known: Mapping[int, str]) -> list[Entry]:
+    """Entries that lead from a membership to the one that an operator named, one step each.
+
+    They count as committed: nobody is asked, so none needs a joint configuration.
+    """
+    context = _encode({store: known[store] for store in voters if store in known})
+    gone = {*old.voters, *old.learners, *old.learners_next} - set(voters)
+    steps = [ChangeStep(StepKind.ADD_VOTER, store) for store in voters]
+    steps += [ChangeStep(StepKind.REMOVE, store) for store in sorted(gone)]
+    changes = [LEAVE_JOINT] if old.voters_outgoing else []
+    changes += [ChangeV2((step,), context=context) for step in steps]
+    return [change_entry(change) for change in changes]
 
 
 def addresses_in(entry: Entry) -> dict[int, str]:

@@ -31,6 +31,7 @@ from raftwood.raft.host.group_state import (
     first_state,
 )
 from raftwood.raft.host.group_storage import GroupStorage
+from raftwood.raft.host.membership import forced_changes
 from raftwood.raft.host.proposals import Waiting
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.runs import encode_run
@@ -177,12 +178,25 @@ class Opener:
     async def force_members(self, replica: Replica) -> None:
         """Give a group that lost its quorum the members that an operator named.
 
-        The replica was replayed to its end, and must be opened again. A crash at any point is made
-        good by doing it again: the members are forgotten here only when a snapshot tells them.
+        The replica was replayed to its end, and must be opened again. The log itself tells the
+        members from now on, to this store and to whoever joins, and nothing of it is cut. One
+        write does it all, so that a crash leaves it undone or done.
         """
-        voters = replica.storage.state.forced_voters
-        replica.applier.configuration = ConfState(voters=voters)
-        await self._snapshotting.tell_members(replica)
+        storage, group = replica.storage, replica.group
+        state, last = storage.state, storage.last_index()
+        old = replica.configuration
+        replica.applier.configuration = ConfState(voters=state.forced_voters)
+        addresses = self._snapshotting.addresses_of(replica)
+        entries = forced_changes(old, state.forced_voters, addresses)
+        for entry in entries:
+            last += 1
+            entry.term, entry.index = state.term, last
+        run = encode_run(entries)
+        state = msgspec.structs.replace(state, commit=last, forced_voters=())
+        await self._log.commit(
+            Run(group, run.term, run.first_index, run.count, run.payload),
+            State(group, state.encoded()),
+        )
 
 
 def _founding_records(group: int, members: tuple[int, ...]) -> tuple[State, Run]:

@@ -58,6 +58,10 @@ class Peers:
     def __contains__(self, store: int) -> bool:
         return store in self._peers
 
+    def refusals(self) -> dict[int, str]:
+        """Stores that do not let this one in, and why."""
+        return {store: peer.refusal for store, peer in self._peers.items() if peer.refusal}
+
     def addresses(self) -> dict[int, str]:
         return {store: peer.address for store, peer in self._peers.items()}
 

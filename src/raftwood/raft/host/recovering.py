@@ -2,8 +2,8 @@
 
 Works on the folder of a store that is stopped. What this copy has counts as committed: entries that
 only the lost stores had are gone, also some that were acknowledged. The membership that the
-operator names takes effect at the store's next start, which also makes a snapshot of it, so that
-whoever joins learns it.
+operator names takes effect at the store's next start, which writes it to the log, so that whoever
+joins learns it.
 
 All is one write to the log: an empty entry of a new term, and the group's state with the new
 members. Done twice, it does the same again. The lost stores are given up by number: should one come
@@ -147,7 +147,7 @@ def _check_members(copy: GroupCopy, members: Mapping[int, str]) -> None:
 
 
 def _records(copy: GroupCopy, state: GroupState, voters: tuple[int, ...]) -> tuple[Run, State]:
-    """One empty entry, so that the snapshot to come is of an index that never had another one."""
+    """One empty entry of a new term, which the changes of the membership at the next start have."""
     term = max(copy.term, copy.last_term) + 1
     run = encode_run([Entry(term, copy.last_index + 1)])
     changed = msgspec.structs.replace(

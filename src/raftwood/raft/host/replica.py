@@ -104,6 +104,10 @@ class Replica:
         self.is_asleep = False
         """A leader said so; the log itself will not, for nobody sends to this store any more."""
 
+        self.leader_changes = 0
+        """How often another store was seen to lead than before."""
+        self._last_leader = NOBODY
+
     # Who leads
 
     @property
@@ -281,6 +285,9 @@ class Replica:
         if ready.soft_state is not None:
             if not self.is_leader and self.proposals.queue:
                 self.proposals.refuse_queue(self.not_leader())
+            if self.leader not in (NOBODY, self._last_leader):
+                self._last_leader = self.leader
+                self.leader_changes += 1
             self._on_role(self)
         if ready.read_states:
             for state in ready.read_states:

@@ -60,6 +60,11 @@ class RaftHostSettings(Section, frozen=True):
         int, Meta(ge=1000, description="A client's session ends when unused for so long.")
     ] = 3_600_000
 
+    @property
+    def command_bytes_max(self) -> int:
+        """The largest command that is taken."""
+        return self.in_flight_bytes_max // 2
+
 
 def check_fit(settings: RaftHostSettings, log: LogSettings) -> None:
     """A message's entries are written and sent as a whole: they have to fit a write and a frame."""

@@ -115,7 +115,7 @@ class Snapshotting:
             index,
             applier.applied_term,
             applier.configuration,
-            self._addresses_of(replica),
+            self.addresses_of(replica),
             applier.sessions.encoded(),
             applier.configuration_index,
         )
@@ -141,7 +141,7 @@ class Snapshotting:
         _log.info("snapshot", group=group, index=index, bytes=stored.size)
         return index
 
-    def _addresses_of(self, replica: Replica) -> dict[int, str]:
+    def addresses_of(self, replica: Replica) -> dict[int, str]:
         known = self._peers.addresses() | replica.applier.addresses
         configuration = replica.applier.configuration
         members = {
@@ -206,12 +206,11 @@ class Snapshotting:
     async def tell_members(self, replica: Replica) -> None:
         """Let a snapshot take the place of a log that does not tell the group's members.
 
-        Nobody who joins would learn them else. So it is with a log of version 1, and where an
-        operator has named them.
+        Nobody who joins would learn them else. So it is with a log of version 1.
         """
         index = await self.save(replica)
         await self.compact(replica, index)
-        state = msgspec.structs.replace(replica.storage.state, voters=(), forced_voters=())
+        state = msgspec.structs.replace(replica.storage.state, voters=())
         await self._write(replica, state)
 
     async def installed(self, replica: Replica, snapshot: Snapshot) -> None:

@@ -3,6 +3,7 @@
 from raftwood.disk.store import Store
 from raftwood.raft.host.groups import Groups
 from raftwood.raft.host.opening import Opener
+from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.snapshotting import Snapshotting
 from raftwood.raft.state_machine import StateMachine
 
@@ -14,6 +15,7 @@ class HostViews:
     _opener: Opener
     _groups: Groups
     _snapshotting: Snapshotting
+    _peers: Peers
 
     def stored_groups(self) -> list[int]:
         """All groups that this store has data of, running or not."""
@@ -28,6 +30,10 @@ class HostViews:
         """Of the data folder: a store that comes back empty has another one."""
         return self._store.identity.incarnation
 
+    def refusals(self) -> dict[int, str]:
+        """Stores that do not let this one in, and why."""
+        return self._peers.refusals()
+
     def applied(self, group: int) -> int:
         """The index that the group's state machine here has come to."""
         return self._groups.get(group).applied
@@ -35,6 +41,10 @@ class HostViews:
     def machine(self, group: int) -> StateMachine:
         """The state machine itself, for what is of this replica alone."""
         return self._groups.get(group).applier.machine
+
+    def leader_changes(self, group: int) -> int:
+        """How often another store was seen to lead than before, since the replica's start."""
+        return self._groups.get(group).leader_changes
 
     def stored_bytes(self, group: int) -> tuple[int, int]:
         """What the group takes of the disk: its entries, and its snapshots."""

@@ -61,6 +61,17 @@ def test_nothing_moves_while_a_store_is_down() -> None:
     assert keeper.plan() == []
 
 
+def test_nothing_moves_while_a_store_is_silent_that_may_be_dead() -> None:
+    # To let a dead store lead would keep the shard from taking anything for a while.
+    keeper = with_shards(4)
+    for _ in range(7):
+        keeper.tick()
+        keeper.hear_all(without=(3,))
+    assert keeper.plan() == []
+    keeper.hear_all()
+    assert [order.kind for order in keeper.plan()] == [OrderKind.TRANSFER_LEADER]
+
+
 def test_a_voter_leaves_a_failure_domain_that_it_shares() -> None:
     keeper = Keeper(msgspec.structs.replace(SETTINGS, moves_every_ticks=1))
     keeper.domains = {1: "a", 2: "a", 3: "b", 4: "c"}

@@ -121,3 +121,21 @@ def test_surplus_replicas_of_hakeeper_go_one_by_one_and_not_its_leader() -> None
         assert orders[0].store != 2
         voters = tuple(store for store in voters if store != orders[0].store)
     assert len(voters) == 3
+
+
+def test_a_founder_that_comes_back_empty_begins_if_it_was_not_told_before() -> None:
+    keeper = Keeper()
+    keeper.begin()
+    keeper.say((1, 2, 3), report(0, (1, 2, 3), leader=1))
+    keeper.schedule()
+    keeper.incarnations[3] = "b"
+    keeper.store(3)
+    assert keeper.state.shards[1].awaited == [1, 2, 3]
+    assert [order.to_store for order in keeper.plan()] == [3]
+    # From now on it may have begun, and could have voted.
+    keeper.schedule()
+    keeper.store(3)
+    keeper.incarnations[3] = "c"
+    keeper.store(3)
+    assert keeper.state.shards[1].lost == [3]
+    assert keeper.plan() == []

@@ -6,6 +6,7 @@ from raftwood.logservice.hakeeper.alarm import AlarmKind
 from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.commands import AddShard, Done, DrainStore
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
+from raftwood.logservice.hakeeper.reports import FinishedOrder
 from tests.unit.logservice.hakeeper.keeper import Keeper, report
 
 BOTH = (0, 1)
@@ -171,6 +172,21 @@ def test_a_draining_store_hands_its_leaders_over_and_is_replaced(leader: int) ->
     assert (promote.kind, promote.store, promote.removed) == (OrderKind.ADD_VOTER, 4, 3)
 
 
+def test_neither_vote_nor_lead_goes_to_a_store_that_is_silent() -> None:
+    keeper = Keeper()
+    keeper.running(4)
+    keeper.silence(3, known=4)
+    told = report(1, (1, 2, 3), leader=1, epoch=7, learners=(4,))
+    for store in (1, 2, 4):
+        keeper.store(store, report(0, (1, 2, 3), leader=1), told)
+    assert [order.kind for order in of_shard(keeper)] == [OrderKind.ADD_VOTER]
+    for _ in range(7):
+        keeper.tick()
+        for store in (1, 2):
+            keeper.store(store, report(0, (1, 2, 3), leader=1), told)
+    assert of_shard(keeper) == []
+
+
 def test_a_lone_voter_that_leaves_is_joined_first() -> None:
     keeper = Keeper()
     keeper.begin(3, replicas=1)
@@ -237,3 +253,26 @@ def test_a_new_replica_goes_where_no_other_failure_domain_is_shared() -> None:
     keeper.running(5)
     keeper.silence(3, known=5)
     assert of_shard(keeper)[-1].store == 5
+
+
+def test_a_replica_goes_elsewhere_where_its_start_failed() -> None:
+    keeper = Keeper()
+    keeper.running(5)
+    keeper.silence(3, known=5)
+    keeper.schedule()
+    (start,) = [order for order in keeper.state.orders.values() if order.to_store == 4][:1]
+    failed = FinishedOrder(start.id, "no room on the disk")
+    keeper.store(4, finished=(failed,))
+    shard = start.shard
+    keeper.state.orders.clear()
+    assert {order.store for order in of_shard(keeper, shard)} == {0, 5}
+
+
+def test_a_shard_with_too_few_voters_is_alarmed() -> None:
+    keeper = Keeper()
+    keeper.running()
+    assert find_alarms(keeper.state, keeper.settings) == []
+    for store in (1, 2):
+        keeper.store(store, report(0, (1, 2, 3), leader=1), report(1, (1, 2), leader=1, epoch=4))
+    (alarm,) = find_alarms(keeper.state, keeper.settings)
+    assert (alarm.kind, alarm.shard) == (AlarmKind.TOO_FEW_VOTERS, 1)

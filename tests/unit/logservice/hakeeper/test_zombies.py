@@ -1,7 +1,7 @@
 """Replicas that belong to nobody are removed, and never one that belongs to somebody."""
 
 from raftwood.logservice.hakeeper.commands import RemoveShard, Schedule
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
+from raftwood.logservice.hakeeper.orders import EPOCH_OF_REMOVED, Order, OrderKind
 from raftwood.logservice.hakeeper.reports import ReplicaReport
 from tests.unit.logservice.hakeeper.keeper import Keeper, report
 
@@ -96,7 +96,7 @@ def test_replicas_of_a_removed_shard_are_killed_and_unknown_ones_are_not() -> No
     keeper.running(4)
     keeper.tell(RemoveShard(1))
     (kill,) = strangers(keeper, report(1, (1, 2, 3), epoch=50))
-    assert (kill.shard, kill.to_store) == (1, 4)
+    assert (kill.shard, kill.to_store, kill.epoch) == (1, 4, EPOCH_OF_REMOVED)
     assert strangers(keeper, report(77, (1, 2, 3), epoch=50)) == []
 
 

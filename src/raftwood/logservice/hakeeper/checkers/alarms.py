@@ -36,6 +36,9 @@ def _of_shard(planning: Planning, number: int) -> list[Alarm]:
     if places < wanted:
         text = f"shard {number} wants {wanted} replicas, and {places} stores can have one"
         found.append(Alarm(AlarmKind.TOO_FEW_STORES, text, number))
+    if 0 < len(shard.voters) < shard.replicas:
+        text = f"shard {number} has {len(shard.voters)} voters, and wants {shard.replicas}"
+        found.append(Alarm(AlarmKind.TOO_FEW_VOTERS, text, number))
     return found
 
 

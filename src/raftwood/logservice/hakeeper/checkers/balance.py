@@ -17,6 +17,8 @@ def plan_balance(planning: Planning) -> None:
     state = planning.state
     if state.tick % planning.settings.moves_every_ticks or planning.orders or state.orders:
         return
+    if any(planning.is_silent(store) for store in planning.places()):
+        return
     if not all(_is_well(planning, number) for number in state.shards):
         return
     if not _spread(planning) and not _level_replicas(planning):
@@ -95,6 +97,7 @@ def _level_leaders(planning: Planning) -> None:
                     and planning.leader(number) == source
                     and target in shard.voters
                     and planning.is_caught_up(number, target)
+                    and planning.has_room(target)
                 ):
                     planning.order(
                         OrderKind.TRANSFER_LEADER, to_store=source, shard=number, store=target

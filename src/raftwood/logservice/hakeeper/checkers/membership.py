@@ -162,11 +162,15 @@ class _Change:
         if not places:
             return False
         remaining = [store for store in shard.voters if store != removed]
-        place(
-            planning,
-            number,
-            min(places, key=lambda store: placement_key(planning, store, remaining)),
+        # Where a start failed before, it is tried again only if there is no other place.
+        best = min(
+            places,
+            key=lambda store: (
+                planning.has_failed(number, store),
+                *placement_key(planning, store, remaining),
+            ),
         )
+        place(planning, number, best)
         return True
 
     def _give_up_lost(self) -> None:
@@ -186,7 +190,7 @@ class _Change:
 
 
 def is_free(planning: Planning, number: int, store: int) -> bool:
-    """Whether a store may get a replica: no member, and without remains of an earlier one."""
+    """Whether a store may get a replica: no member, with room, no remains of an earlier."""
     shard = planning.state.shards[number]
     report = planning.report(number, store)
     return (
@@ -194,6 +198,7 @@ def is_free(planning: Planning, number: int, store: int) -> bool:
         and store not in shard.learners
         and (report is None or not report.voters)
         and not _is_being_killed(planning, number, store)
+        and planning.has_room(store)
     )
 
 

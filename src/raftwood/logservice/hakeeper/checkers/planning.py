@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
+from raftwood.logservice.hakeeper.orders import EPOCH_OF_REMOVED, Order, OrderKind
 from raftwood.logservice.hakeeper.reporting import PLACING, is_member
 from raftwood.logservice.hakeeper.reports import ReplicaReport
 from raftwood.logservice.hakeeper.scheduling import MEMBERSHIP
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import ShardState, State
+
+HEARTBEATS_MISSED = 3
 
 
 def majority(voters: Iterable[int]) -> int:
@@ -53,7 +55,7 @@ class Planning:
             to_store,
             to_service,
             shard,
-            0 if known is None else known.epoch,
+            EPOCH_OF_REMOVED if known is None else known.epoch,
             members or {},
             store,
             self.address(store),
@@ -109,6 +111,11 @@ class Planning:
         known = self.state.stores.get(store)
         return None if known is None else known.replicas.get(shard)
 
+    def is_silent(self, store: int) -> bool:
+        """Whether a store has missed so many heartbeats that it may well be dead."""
+        silent_ticks = self.state.tick - self.state.stores[store].heard_tick
+        return silent_ticks * self.settings.tick_ms > HEARTBEATS_MISSED * self.settings.heartbeat_ms
+
     def is_serving(self, shard: int, store: int) -> bool:
         """Whether a member takes part, as far as one can tell."""
         report = self.report(shard, store)
@@ -133,6 +140,11 @@ class Planning:
         known = self.state.stores.get(store)
         return known is not None and known.is_draining
 
+    def has_room(self, store: int) -> bool:
+        """Whether a store takes appends, as far as is known."""
+        known = self.state.stores.get(store)
+        return known is not None and not known.is_short
+
     def leader(self, shard: int) -> int:
         """The store that leads and can be told what to do; 0 for none."""
         known = self.state.shards[shard]
@@ -150,8 +162,16 @@ class Planning:
     def is_caught_up(self, shard: int, store: int) -> bool:
         """Whether a member serves and is close behind the leader, by the leader's word."""
         lag = self.state.shards[shard].lagging.get(store)
-        return (
-            self.is_serving(shard, store) and lag is not None and lag <= self.settings.lag_entries
+        is_there = self.is_serving(shard, store) and not self.is_silent(store)
+        return is_there and lag is not None and lag <= self.settings.lag_entries
+
+    def has_failed(self, shard: int, store: int) -> bool:
+        """Whether a replica was to be started there lately, and was not."""
+        return any(
+            failure.kind is OrderKind.START_REPLICA
+            and failure.shard == shard
+            and failure.target == f"store {store}"
+            for failure in self.state.failures
         )
 
     def places(self) -> list[int]:

@@ -1,0 +1,140 @@
+"""Disks that fill up: alarms come before, nothing acked is lost, and it goes on by itself."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from raftwood.base.errors import DiskFull
+from raftwood.logservice.client.log_client import AsyncLogClient
+from raftwood.logservice.hakeeper.views import ClusterView
+from tests.cluster.logservice.load import Load, read_all
+from tests.cluster.logservice.processes import WAIT_S_MAX, LogProcesses, log_stores
+from tests.cluster.small_disk import fill, in_small_disk, seen_inside
+from tests.running import run
+
+pytestmark = pytest.mark.needs("tmpfs")
+
+_DISK_KIB = 24 << 10
+_ALARM_BYTES = 14 << 20
+_REFUSE_BYTES = 8 << 20
+_RECORD_BYTES = 20 << 10
+
+
+@contextlib.asynccontextmanager
+async def on_small_disks(folder: Path) -> AsyncIterator[LogProcesses]:
+    for store in (1, 2, 3):
+        (folder / f"store-{store}").mkdir()
+    wrappers = {store: in_small_disk(folder / f"store-{store}", _DISK_KIB) for store in (1, 2, 3)}
+    settings = {
+        "logservice.disk_alarm_bytes": _ALARM_BYTES,
+        "logservice.disk_refuse_bytes": _REFUSE_BYTES,
+    }
+    async with log_stores(folder, wrappers=wrappers, settings=settings) as stores:
+        await stores.start()
+        await stores.runs()
+        yield stores
+
+
+def test_appends_are_refused_before_disks_are_full_and_go_on_after_a_truncation(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with on_small_disks(tmp_path) as stores:
+            client = await stores.client(timeout_ms=1500)
+            acked = await append_until_refused(stores, client)
+            # Reading and truncating is what helps, and both still work.
+            records, _ = await client.read(acked[0])
+            assert records[0].lsn == acked[0]
+            kept = acked[-20]
+            await client.truncate(kept - 1)
+            patient = await stores.client()
+            acked.append(await patient.append(bytes(_RECORD_BYTES)))
+            await stores.no_alarm("disk-short")
+            found = [record.lsn for record in await read_all(client, kept)]
+            assert found == [lsn for lsn in acked if lsn >= kept]
+
+    run(body())
+
+
+async def append_until_refused(stores: LogProcesses, client: AsyncLogClient) -> list[int]:
+    """Also sees that the alarm came before."""
+    acked: list[int] = []
+    alarmed_at = 0
+    refusal = ""
+    while not refusal:
+        assert len(acked) < (_DISK_KIB << 10) // _RECORD_BYTES
+        try:
+            acked.append(await client.append(bytes(_RECORD_BYTES)))
+        except DiskFull as error:
+            refusal = error.message
+        if not alarmed_at and has_alarm(await stores.keeper.describe()):
+            alarmed_at = len(acked)
+    print(f"alarm after {alarmed_at} records, refused after {len(acked)}: {refusal}")
+    assert 0 < alarmed_at < len(acked)
+    assert f"above {_REFUSE_BYTES} only: truncate logs" in refusal
+    return acked
+
+
+def has_alarm(view: ClusterView) -> bool:
+    return any("disk-short" in alarm.text for alarm in view.alarms)
+
+
+def test_a_short_disk_of_the_leader_alone_does_not_keep_the_log_from_being_written(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with on_small_disks(tmp_path) as stores:
+            client = await stores.client()
+            async with Load([client], [client]) as load:
+                await load.goes_on()
+                leader = await stores.leader()
+                began = time.monotonic()
+                ballast = fill(seen_inside(stores.nodes[leader]), left_bytes=_REFUSE_BYTES // 2)
+                told = await stores.alarm("disk-short")
+                assert "bytes are free" in told
+                await asyncio.sleep(2.0)  # it is looked at once a second
+                await load.goes_on()
+                silence_s = load.longest_silence_s(began)
+                print(f"the longest silence was {silence_s:.2f} s")
+                assert await stores.leader() != leader
+                ballast.unlink()
+                await stores.no_alarm("disk-short")
+                await load.goes_on()
+            assert not load.unknown
+            print(await load.check(client))
+
+    run(body())
+
+
+def test_a_full_disk_of_a_follower_stops_nobody_and_it_catches_up_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with on_small_disks(tmp_path) as stores:
+            client = await stores.client()
+            async with Load([client], [client], record_bytes=_RECORD_BYTES) as load:
+                await load.goes_on()
+                follower = stores.others(await stores.leader())[0]
+                ballast = fill(seen_inside(stores.nodes[follower]))
+                await stores.alarm("disk-short")
+                await lags(stores, follower, is_so=True)
+                await load.goes_on()
+                await load.truncate(client, await client.get_latest_lsn() - 50)
+                ballast.unlink()
+                await lags(stores, follower, is_so=False)
+                await load.goes_on()
+            assert not load.unknown
+            print(await load.check(client))
+
+    run(body())
+
+
+async def lags(stores: LogProcesses, follower: int, *, is_so: bool) -> None:
+    def is_behind(view: ClusterView) -> bool:
+        return view.shards[1].lagging.get(follower, 0) > 20
+
+    await stores.seen("a follower behind", lambda view: is_behind(view) == is_so, WAIT_S_MAX)
