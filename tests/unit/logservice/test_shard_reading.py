@@ -1,6 +1,7 @@
 """Reading while the log changes below: an error tells whether to try again, or that it is gone."""
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -42,4 +43,6 @@ def test_a_log_that_is_replaced_as_it_is_read_is_read_again_unless_it_was_trunca
 ) -> None:
     host = cast("Host", _ChangingHost(truncated))
     with pytest.raises(error):
-        asyncio.run(read_shard(host, ReadRequest(1, 50, 1000), bytes_max=1000, timeout_ms=1000))
+        asyncio.run(
+            read_shard(host, ReadRequest(1, 50, 1000), nullcontext, bytes_max=1000, timeout_ms=1000)
+        )
