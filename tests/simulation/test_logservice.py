@@ -35,12 +35,6 @@ def test_a_calm_run_answers_all_and_elects_once() -> None:
     assert outcome.terms <= 4  # HAKeeper's and the shard's first ones
 
 
-@pytest.mark.parametrize("seed", [1, 7, 11, 14])
-def test_an_append_that_may_be_written_is_never_called_refused(seed: int) -> None:
-    """With little time and room the last word is a refusal, when the first may have been heard."""
-    run_logs(seed, Plan(faults_s=6.0, timeout_ms=500))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_caught_by_the_check_that_it_is_for(name: str) -> None:
