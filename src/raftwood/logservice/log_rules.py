@@ -37,6 +37,8 @@ from raftwood.logservice.restoring import NUMBER_MAX, RestoreState, decode_begin
 
 TSO_COUNT_MAX: Final = 1 << 32
 LEASES_KEPT: Final = 1000
+RESTORED_MAX: Final = 1 << 62
+"""What is restored leaves room for all that will ever be added to it in 64 bits."""
 _USER: Final = int(UpdateKind.USER)
 _unpack: Final = HEAD.unpack_from
 
@@ -132,7 +134,8 @@ class LogState:
         entry there is.
         """
         results: list[int | RaftwoodError] = []
-        find, add = self.producers.get, results.append
+        producers = self.producers
+        find, add = producers.get, results.append
         for command in commands:
             index, payload = command.index, command.payload
             if len(payload) >= HEAD_BYTES:
@@ -141,15 +144,15 @@ class LogState:
                     kind == _USER
                     and version == VERSION
                     and not flags & RESTORED
-                    and not self.is_restoring
                     and (holder == self.holder or not self.holder)
                     and (producer := find(name)) is not None
-                    and producer.top + 1 == sequence
+                    # Not the first one: who has a record is no producer of a shard that may be
+                    # restored, or is being.
+                    and producer.top == sequence - 1 > 0
                 ):
                     lsn = index + self.offset
                     producer.used = lsn
-                    producer.add_next(sequence, lsn)
-                    self.has_records = True
+                    producers.runs += producer.add_next(sequence, lsn)
                     add(lsn)
                     continue
             add(self.apply(index, payload))
@@ -214,9 +217,9 @@ class LogState:
             lsn = REFUSED
         if producer is not None:
             if sequence > producer.top:
-                producer.add_next(sequence, lsn)
+                self.producers.runs += producer.add_next(sequence, lsn)
             else:
-                producer.add_late(sequence, lsn)
+                self.producers.runs += producer.add_late(sequence, lsn)
         return refusal or index
 
     def _not_holder(self, holder: int) -> NotLeaseholder:
@@ -303,6 +306,8 @@ class LogState:
         is_empty = not self.has_records and not self.leases and not self.truncated and self.tso == 1
         if known is not None or not is_empty:
             return Conflict("only an empty shard can be restored from a backup: make a new one")
+        if max(begin.truncated_lsn, begin.required_lsn, begin.tso) > RESTORED_MAX:
+            return InvalidInput(f"a backup's LSNs and timestamps go up to {RESTORED_MAX}")
         self.truncated, self.required = begin.truncated_lsn, begin.required_lsn
         self.tso, self.holder = begin.tso, begin.holder
         self.holes.clear()  # of entries whose LSNs are given to others now
@@ -330,7 +335,8 @@ class LogState:
             return Conflict("the shard is not being restored from this backup")
         if state.is_done:
             return finish.next_lsn
-        if finish.records != state.records or finish.next_lsn <= state.last_lsn:
+        is_after = state.last_lsn < finish.next_lsn <= RESTORED_MAX
+        if finish.records != state.records or not is_after:
             return Conflict(
                 f"{state.records} records up to LSN {state.last_lsn} were restored, not "
                 f"{finish.records} below {finish.next_lsn}: remove the shard and restore it anew"

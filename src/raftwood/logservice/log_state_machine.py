@@ -51,7 +51,7 @@ class LogStateMachine:
 
     def __init__(self) -> None:
         self.state = LogState()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self.is_closed = False
 
     def update(self, commands: Sequence[Command]) -> Sequence[Any]:
@@ -69,17 +69,16 @@ class LogStateMachine:
             async with asyncio.timeout(timeout_ms / 1000):
                 while self.state.applied <= index and not self.is_closed:
                     waiter = asyncio.get_running_loop().create_future()
-                    self._waiting.append(waiter)
+                    self._waiting[waiter] = None
                     try:
                         await waiter
                     finally:
-                        if waiter in self._waiting:
-                            self._waiting.remove(waiter)
+                        self._waiting.pop(waiter, None)
         except TimeoutError:
             return
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)

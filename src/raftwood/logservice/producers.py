@@ -15,6 +15,9 @@ import msgspec
 WINDOW: Final = 1024
 """How many records a producer may have under way."""
 PRODUCERS_MAX: Final = 16_384
+RUNS_MAX: Final = 1 << 20
+"""Of all producers: where many write in turns, each record is a run of its own. A new producer
+takes the place of old ones; those that are there may go beyond it."""
 REFUSED: Final = 0
 """In place of an LSN: the record came, and was refused for the lease."""
 
@@ -50,24 +53,28 @@ class Producer(msgspec.Struct, array_like=True):
         run = self.runs[position]
         return run.lsn_of(sequence) if sequence <= run.last else None
 
-    def add_next(self, sequence: int, lsn: int) -> None:
-        """Note a sequence above all others."""
+    def add_next(self, sequence: int, lsn: int) -> int:
+        """Note a sequence above all others; by how much the number of runs grew."""
         self.top = sequence
         runs = self.runs
         if runs:
             run = runs[-1]
             if run.last + 1 == sequence and lsn == (run.lsn and run.lsn + sequence - run.first):
                 run.last = sequence
-                return
+                return 0
         runs.append(Run(sequence, sequence, lsn))
         forgotten = sequence - WINDOW
-        if runs[0].last <= forgotten:
-            del runs[: bisect_right(runs, forgotten, key=_last)]
+        if runs[0].last > forgotten:
+            return 1
+        dropped = bisect_right(runs, forgotten, key=_last)
+        del runs[:dropped]
+        return 1 - dropped
 
-    def add_late(self, sequence: int, lsn: int) -> None:
-        """Note a sequence below the highest one."""
+    def add_late(self, sequence: int, lsn: int) -> int:
+        """Note a sequence below the highest one; by how much the number of runs grew."""
         position = bisect_right(self.runs, sequence, key=_first)
         self.runs.insert(position, Run(sequence, sequence, lsn))
+        return 1
 
 
 def _first(run: Run) -> int:
@@ -84,6 +91,8 @@ class Producers:
     def __init__(self, known: dict[bytes, Producer] | None = None) -> None:
         self._known = known or {}
         self.get = self._known.get
+        self.runs = sum(len(producer.runs) for producer in self._known.values())
+        """Of all of them."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -92,7 +101,7 @@ class Producers:
         return iter(self._known.items())
 
     def add(self, name: bytes, index: int) -> Producer:
-        if len(self._known) >= PRODUCERS_MAX:
+        while len(self._known) >= PRODUCERS_MAX or (self._known and self.runs >= RUNS_MAX):
             self._forget_one()
         producer = self._known[name] = Producer(0, index, index)
         return producer
@@ -104,6 +113,7 @@ class Producers:
             name, producer = next(iter(known.items()))
             del known[name]
             if producer.used == producer.kept:
+                self.runs -= len(producer.runs)
                 return
             producer.kept = producer.used
             known[name] = producer

@@ -36,6 +36,11 @@ class Call:
         """Whether anybody still waits: not answered, cancelled, expired or disconnected."""
         return self._session is not None
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client does not take what was answered to it so far."""
+        return self._session is not None and self._session.is_congested
+
     def remaining_ms(self) -> int | None:
         """Until the deadline; None where the client set none."""
         if self.deadline == NEVER:

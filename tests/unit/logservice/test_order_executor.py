@@ -1,62 +1,64 @@
-"""A store kills a zombie, and refuses to kill a replica that it knows to be a member."""
+"""Orders to a store: each shard's one after the other, and none that HAKeeper has dropped."""
 
 import asyncio
-from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
-import pytest
-
-from raftwood.logservice.hakeeper.orders import EPOCH_OF_REMOVED, Order, OrderKind, Orders
+from raftwood.logservice.hakeeper.orders import Order, OrderKind, Orders
 from raftwood.logservice.server.order_executor import OrderExecutor
 from raftwood.raft.host.host import Host
-from tests.running import run
 
 
-class HostStub:
-    """Has one replica, of shard 7, on store 4."""
+class _SlowHost:
+    """Stopping takes until it is let go."""
 
-    def __init__(self, epoch: int, voters: tuple[int, ...]) -> None:
-        self._status = SimpleNamespace(store=4, epoch=epoch, voters=voters, learners=())
-        self.removed: list[int] = []
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.running = [7]
+        self.done: list[str] = []
 
     def groups(self) -> list[int]:
-        return [7]
+        return self.running
 
     def halted(self) -> dict[int, str]:
         return {}
 
-    def status(self, shard: int) -> SimpleNamespace:
-        assert shard == 7
-        return self._status
+    async def stop_group(self, group: int) -> None:
+        await self.go_on.wait()
+        self.running.remove(group)
+        self.done.append("stopped")
 
-    async def remove_replica(self, shard: int) -> None:
-        self.removed.append(shard)
+    async def start_group(self, group: int, _: Any) -> None:
+        self.running.append(group)
+        self.done.append("started")
 
 
-@pytest.mark.parametrize(
-    ("epoch", "voters", "ordered_at", "is_killed"),
-    [
-        (5, (1, 2, 4), 9, True),
-        (9, (1, 2, 3), 9, True),
-        (9, (1, 2, 4), 9, False),
-        (12, (1, 2, 4), 9, False),
-        (12, (1, 2, 4), EPOCH_OF_REMOVED, True),
-    ],
-    ids=["below the epoch", "knows that it is out", "member", "member by now", "removed shard"],
-)
-def test_a_member_is_not_killed_as_a_zombie(
-    *, epoch: int, voters: tuple[int, ...], ordered_at: int, is_killed: bool
-) -> None:
-    host = HostStub(epoch, voters)
+STOP = Order(1, OrderKind.STOP_REPLICA, 1, shard=7)
+START = Order(2, OrderKind.START_REPLICA, 1, shard=7)
 
-    async def main() -> str:
-        executor = OrderExecutor(cast("Host", host), lambda shard: pytest.fail(str(shard)))
-        order = Order(1, OrderKind.KILL_ZOMBIE, to_store=4, shard=7, epoch=ordered_at)
-        executor.take(Orders(1, 1, (order,)), ())
+
+def _run(*, is_kept: bool) -> list[str]:
+    async def scenario() -> list[str]:
+        host = _SlowHost()
+        executor = OrderExecutor(cast("Host", host), lambda _: cast("Any", None))
+        executor.take(Orders(1, 1, (STOP, START)), ())
+        await asyncio.sleep(0)
+        told = executor.finished()
+        assert told == ()
+        executor.take(Orders(1, 2, (STOP, START) if is_kept else (STOP,)), told)
+        host.go_on.set()
         for _ in range(10):
             await asyncio.sleep(0)
-        return executor.finished()[0].error
+        acknowledged = [each.order for each in executor.finished()]
+        assert acknowledged == ([1, 2] if is_kept else [1])
+        await executor.close()
+        return host.done
 
-    error = run(main())
-    assert bool(error) is not is_killed
-    assert host.removed == ([7] if is_killed else [])
+    return asyncio.run(scenario())
+
+
+def test_an_order_that_waited_is_carried_out_while_it_is_wanted() -> None:
+    assert _run(is_kept=True) == ["stopped", "started"]
+
+
+def test_an_order_that_comes_no_more_is_not_begun() -> None:
+    assert _run(is_kept=False) == ["stopped"]

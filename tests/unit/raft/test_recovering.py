@@ -296,3 +296,37 @@ def test_a_damaged_copy_is_refused() -> None:
             await _recover(cluster, 1)
 
     run_cluster(scenario)
+
+
+def test_the_log_is_kept_and_tells_the_new_members_to_whoever_joins() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await _lose_two(cluster)
+        await _recover(cluster, 1)
+        cluster.start(1)
+        await cluster.until(lambda: _leads(cluster, 1))
+        before = cluster.hosts[1].status(GROUP)
+        assert (before.first_index, before.voters) == (1, (1,))
+        assert before.epoch > 100, "a change of the members is news"
+        await _add(cluster, 4)
+        assert await cluster.agree(1, 4) == _numbered(100)
+        joined = cluster.hosts[4].status(GROUP)
+        assert (joined.first_index, joined.voters) == (1, (1, 4))
+
+    run_cluster(scenario, settings=msgspec.structs.replace(SETTINGS, snapshot_entries=0))
+
+
+def test_a_crash_as_the_members_are_noted_is_made_good_by_the_next_start() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await _lose_two(cluster)
+        await _recover(cluster, 1, 4)
+        for pause_s in (0.0, 0.001, 0.01, 0.05):
+            cluster.start(1)
+            await asyncio.sleep(pause_s)
+            cluster.machines[1].power_off()
+        cluster.start(1)
+        cluster.start(4, joins=True)
+        await cluster.until(lambda: _leads(cluster, 1) or _leads(cluster, 4))
+        assert cluster.hosts[1].status(GROUP).voters == (1, 4)
+        assert await cluster.agree(1, 4) == _numbered(100)
+
+    run_cluster(scenario)

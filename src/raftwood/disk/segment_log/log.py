@@ -165,24 +165,26 @@ class SegmentLog:
         `Overloaded`. When the disk is full, writes without a `Run` may use a reserve.
         """
         self._check_usable()
-        check_records(records, self._groups)
-        run_count = sum(isinstance(record, Run) for record in records)
+        run_count = check_records(records, self._groups)
         if self._run_count + run_count > self._settings.runs_live_max:
             raise Overloaded(
                 f"the log's index is full with {self._run_count} runs: truncate groups, write "
                 "larger batches, or raise runs_live_max"
             )
-        encoded = [_encode(record) for record in records]
-        record_bytes = sum(len(header) + len(payload) for header, payload in encoded)
+        buffers: list[Buffer] = []
+        payload_sizes = []
+        for record in records:
+            buffers += _encode(record)
+            payload_sizes.append(len(buffers[-1]))
+        record_bytes = RECORD_HEADER_BYTES * len(records) + sum(payload_sizes)
         if record_bytes > self.write_bytes_max:
             raise self._too_large(record_bytes)
-        buffers = [buffer for pair in encoded for buffer in pair]
         position = self._committer.take(
             buffers, record_bytes, len(records), done, may_use_reserve=not run_count
         )
-        for record, (header, payload) in zip(records, encoded, strict=True):
-            self._apply(record, position, len(payload))
-            position += len(header) + len(payload)
+        for record, payload_bytes in zip(records, payload_sizes, strict=True):
+            self._apply(record, position, payload_bytes)
+            position += RECORD_HEADER_BYTES + payload_bytes
 
     async def commit(self, *records: Record) -> None:
         """Write and wait until durable."""
@@ -236,6 +238,10 @@ class SegmentLog:
     def bounds(self, group: int) -> GroupBounds:
         index = self._group(group)
         return GroupBounds(index.head, index.next_index)
+
+    def next_index(self, group: int) -> int:
+        """As `bounds` tells it."""
+        return self._group(group).next_index
 
     def term_of(self, group: int, index: int) -> int:
         """The term of one entry; `OutOfRange` where it is not in the log."""
@@ -312,11 +318,12 @@ class SegmentLog:
         if index is None:
             index = self._groups[record.group] = GroupIndex()
         record_bytes = RECORD_HEADER_BYTES + payload_bytes
+        if type(record) is Run:
+            index.append(record.first_index, record.count, record.term, position, payload_bytes)
+            self._run_count += 1
+            self._live.add(position, record_bytes)
+            return
         match record:
-            case Run(_, term, first_index, count):
-                index.append(first_index, count, term, position, payload_bytes)
-                self._run_count += 1
-                self._live.add(position, record_bytes)
             case State(_, data):
                 self._forget_state(index)
                 index.state, index.state_position = data, position
@@ -362,11 +369,15 @@ class SegmentLog:
 
 
 def _encode(record: Record) -> tuple[bytes, Buffer]:
-    kind, term, index, count = 0, 0, 0, 0
-    payload: Buffer = b""
+    if type(record) is Run:  # nearly all are: they need not be matched
+        payload = record.payload
+        header = encode_record_header(
+            KIND_RUN, 0, record.group, record.term, record.first_index, record.count, payload
+        )
+        return header, payload
+    kind, index = 0, 0
+    payload = b""
     match record:
-        case Run(_, term, index, count, payload):
-            kind = KIND_RUN
         case State(_, payload):
             kind = KIND_STATE
         case TruncateHead(_, index):
@@ -375,7 +386,7 @@ def _encode(record: Record) -> tuple[bytes, Buffer]:
             kind = KIND_TAIL
         case DropGroup():
             kind = KIND_DROP
-    return encode_record_header(kind, 0, record.group, term, index, count, payload), payload
+    return encode_record_header(kind, 0, record.group, 0, index, 0, payload), payload
 
 
 def _parent(folder: str) -> str:

@@ -30,11 +30,13 @@ class _Group(msgspec.Struct):
     has_new_run: bool = False
 
 
-def check_records(records: Sequence[Record], groups: Mapping[int, GroupIndex]) -> None:
-    """`InvalidInput` naming the first record that does not fit."""
+def check_records(records: Sequence[Record], groups: Mapping[int, GroupIndex]) -> int:
+    """`InvalidInput` naming the first record that does not fit; answers how many are runs."""
     seen: dict[int, _Group | None] = {}
+    run_count = 0
     for record in records:
         number = record.group
+        run_count += type(record) is Run
         if not 0 <= number <= NUMBER_MAX:
             raise InvalidInput(f"group {number} is not a number of 63 bits")
         if number not in seen:
@@ -48,15 +50,17 @@ def check_records(records: Sequence[Record], groups: Mapping[int, GroupIndex]) -
             continue
         if group is None:
             group = seen[number] = _Group(None, 1, 1)
-        _check(record, group)
+        if type(record) is Run:
+            _check_run(record, group)
+            group.next_index = record.first_index + record.count
+            group.has_new_run = True
+        else:
+            _check(record, group)
+    return run_count
 
 
 def _check(record: Record, group: _Group) -> None:
     match record:
-        case Run():
-            _check_run(record, group)
-            group.next_index = record.first_index + record.count
-            group.has_new_run = True
         case State(number, data):
             if len(data) > STATE_BYTES_MAX:
                 raise TooLarge(

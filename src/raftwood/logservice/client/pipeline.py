@@ -144,11 +144,8 @@ class Pipeline:
         link, attempt = self._link, self._attempt
         asked = link.guess()
         request = encode_append(link.shard, [each.entry for each in batch])
-        left_ms = int((batch[0].deadline - self._loop.time()) * 1000)
         try:
-            answer = link.call(
-                APPEND, request, store=asked, timeout_ms=max(1, min(left_ms, ATTEMPT_MS))
-            )
+            answer = link.call(APPEND, request, store=asked, timeout_ms=self._attempt_ms(batch))
         except RaftwoodError as error:
             self._failed(error, asked, attempt)
             return
@@ -160,6 +157,10 @@ class Pipeline:
             self._answered(batch, done, asked, attempt)
 
         answer.add_done_callback(answered)
+
+    def _attempt_ms(self, batch: Sequence[_Append]) -> int:
+        left_ms = int((batch[0].deadline - self._loop.time()) * 1000)
+        return max(1, min(left_ms, ATTEMPT_MS))
 
     def _answered(
         self,
@@ -284,7 +285,8 @@ class Pipeline:
         asked, attempt = self._link.guess(), self._attempt
         request = encode_append(self._link.shard, [each.entry for each in batch])
         try:
-            answer = self._link.call(APPEND, request, store=asked, timeout_ms=ATTEMPT_MS)
+            timeout_ms = self._attempt_ms(batch)
+            answer = self._link.call(APPEND, request, store=asked, timeout_ms=timeout_ms)
             fresh = _doubt(batch)
             try:
                 results = decode_lsns(await answer, len(batch))

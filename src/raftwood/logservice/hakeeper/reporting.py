@@ -46,6 +46,8 @@ def hear_store(state: State, heartbeat: StoreHeartbeat) -> None:
         heartbeat.disk_free_bytes,
         before is not None and before.is_draining,
         is_short=heartbeat.is_short,
+        served_as=(before.served_as if before is not None else "")
+        or (heartbeat.incarnation if heartbeat.replicas else ""),
     )
     state.stores[number] = store
     for each, known in state.shards.items():

@@ -45,6 +45,13 @@ class StoreState(msgspec.Struct, array_like=True):
     """Shards whose replica it was told to remove; it gets no other before it has done so."""
     is_short: bool = False
     """It takes no more appends, for its disk is nearly full."""
+    served_as: str = ""
+    """The incarnation that it first had a replica as."""
+
+    @property
+    def is_reborn(self) -> bool:
+        """Whether it lost its data: other stores may refuse it under this number."""
+        return self.served_as not in ("", self.incarnation)
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):

@@ -9,7 +9,9 @@ from raftwood.logservice.hakeeper.commands import (
     Command,
     HearService,
     HearStore,
+    Schedule,
     SetInitialCluster,
+    Tick,
     check_command,
     decode_command,
     decode_id,
@@ -30,11 +32,12 @@ from raftwood.logservice.wire import (
     STORE_HEARTBEAT,
 )
 from raftwood.net import Call, Payload, Service
-from raftwood.net.store_names import STORE_ROLE, store_of
+from raftwood.net.store_names import store_of
 from raftwood.raft.host.host import Host
 
 TIMEOUT_MS: Final = 5_000
-_STORES_ALONE: Final = (HearStore, SetInitialCluster)
+_NO_OPERATORS: Final = (Tick, Schedule, HearStore, SetInitialCluster)
+"""Said by HAKeeper's leader, or as heartbeats: a batch of some far term would end all planning."""
 
 
 class KeeperService:
@@ -62,10 +65,10 @@ class KeeperService:
     async def _allocate(self, _: Call, count: int) -> int:
         return decode_id(await self._propose(AllocateIds(count)))
 
-    async def _command(self, call: Call, payload: Payload) -> bytes:
+    async def _command(self, _: Call, payload: Payload) -> bytes:
         command = decode_command(bytes(payload))
-        if isinstance(command, _STORES_ALONE) and call.peer.role != STORE_ROLE:
-            raise InvalidInput(f"{type(command).__name__} is a store's word, and no operator's")
+        if isinstance(command, _NO_OPERATORS):
+            raise InvalidInput(f"{type(command).__name__} is no operator's word")
         return await self._propose(command)
 
     async def _propose(self, command: Command) -> bytes:

@@ -34,9 +34,15 @@ class OrderExecutor:
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._finished: dict[int, FinishedOrder] = {}
+        self._wanted: set[int] = set()
+        """Orders of the newest answer: others are not begun any more."""
 
     def finished(self) -> tuple[FinishedOrder, ...]:
-        """What is to be acknowledged with the next heartbeat."""
+        """What is to be acknowledged with the next heartbeat.
+
+        HAKeeper judges by that heartbeat: what has not begun waits for its answer.
+        """
+        self._wanted.clear()
         return tuple(self._finished.values())
 
     def take(self, orders: Orders, acknowledged: tuple[FinishedOrder, ...]) -> None:
@@ -47,6 +53,7 @@ class OrderExecutor:
             _log.info("orders of an older term ignored", term=orders.term, known=self._term)
             return
         self._term = orders.term
+        self._wanted = {order.id for order in orders.orders}
         for order in orders.orders:
             is_known = order.id in self._under_way or order.id in self._finished
             if not is_known and len(self._under_way) < UNDER_WAY_MAX:
@@ -64,6 +71,8 @@ class OrderExecutor:
         error = ""
         try:
             async with self._locks.setdefault(order.shard, asyncio.Lock()):
+                if order.id not in self._wanted:
+                    return
                 await self._do(order)
         except RaftwoodError as failure:
             error = failure.message[:1000]

@@ -1,7 +1,8 @@
 """Reading a shard: entries of the raft log as the records that a reader may see."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from raftwood.base.errors import Conflict, OutOfRange, Unavailable
@@ -27,10 +28,18 @@ _USER = int(UpdateKind.USER)
 _LEASEHOLDER = int(UpdateKind.LEASEHOLDER)
 
 
-async def read_shard(host: Host, request: ReadRequest, *, bytes_max: int, timeout_ms: int) -> bytes:
+async def read_shard(
+    host: Host,
+    request: ReadRequest,
+    turn: Callable[[], AbstractAsyncContextManager[None]],
+    *,
+    bytes_max: int,
+    timeout_ms: int,
+) -> bytes:
     """Records with all that was acknowledged before the call, as `wire.decode_records` takes them.
 
-    Where there is nothing after the LSN, waits for as long as the request says.
+    Where there is nothing after the LSN, waits for as long as the request says. Memory is taken in
+    its turn only.
     """
     shard, first = request.shard, request.first_lsn
     loop = asyncio.get_running_loop()
@@ -44,6 +53,12 @@ async def read_shard(host: Host, request: ReadRequest, *, bytes_max: int, timeou
         assert isinstance(machine, LogStateMachine)
         longest_ms = int((wait_until - loop.time()) * 1000)
         await machine.wait_past(index - 1, max(0, min(request.wait_ms, longest_ms)))
+    async with turn():
+        return await _read(host, request, index, bytes_max=bytes_max)
+
+
+async def _read(host: Host, request: ReadRequest, index: int, *, bytes_max: int) -> bytes:
+    shard, first = request.shard, request.first_lsn
     try:
         entries, next_index = await host.read_log(shard, index, bytes_max=bytes_max)
     except OutOfRange as error:

@@ -12,6 +12,7 @@ from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
 from raftwood.logservice.log_rules import LogState
 from raftwood.logservice.records import HEAD_BYTES, UpdateKind, encode_update
 from raftwood.logservice.server.forwarding import Forwarder
+from raftwood.logservice.server.read_turns import ReadTurns
 from raftwood.logservice.server.shard_metrics import ShardMetrics
 from raftwood.logservice.server.shard_reading import read_shard
 from raftwood.logservice.settings import LogServiceSettings
@@ -64,6 +65,7 @@ class ShardService:
         self._loop = asyncio.get_running_loop()
         self._entry_bytes_max = settings.record_bytes_max + HEAD_BYTES
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._reads = ReadTurns()
 
     def register(self, service: Service) -> None:
         service.fast(APPEND, self._append)
@@ -153,12 +155,14 @@ class ShardService:
             raise InvalidInput("read from a log shard, not from 0, and 1 byte at least")
         began = self._loop.time()
         try:
-            answer = await read_shard(
-                self._host,
-                msgspec.structs.replace(request, wait_ms=min(request.wait_ms, WAIT_MS_MAX)),
-                bytes_max=min(request.bytes_max, self._settings.read_bytes_max),
-                timeout_ms=_remaining_ms(call),
-            )
+            with self._reads.patience(request.wait_ms):
+                answer = await read_shard(
+                    self._host,
+                    msgspec.structs.replace(request, wait_ms=min(request.wait_ms, WAIT_MS_MAX)),
+                    lambda: self._reads.turn(call),
+                    bytes_max=min(request.bytes_max, self._settings.read_bytes_max),
+                    timeout_ms=_remaining_ms(call),
+                )
         except (NotLeader, NotFound) as error:
             if not request.forward:
                 raise await self._refusal(request.shard, error) from error

@@ -199,7 +199,7 @@ def payload_bytes(entries: list[Entry]) -> int:
 
 def limit_entries(entries: list[Entry], bytes_max: int) -> list[Entry]:
     """The longest prefix within a size; at least one entry, or nothing would ever move."""
-    if bytes_max >= UNLIMITED or not entries:
+    if bytes_max >= UNLIMITED or entries_bytes(entries) <= bytes_max:
         return entries
     size = 0
     for position, entry in enumerate(entries):

@@ -12,6 +12,7 @@ from raftwood.raft.core import election, follower, leader, membership
 from raftwood.raft.core.log import RaftLog
 from raftwood.raft.core.messages import (
     EMPTY_HARD_STATE,
+    ENTRY_OVERHEAD_BYTES,
     FROM_LEADER,
     IS_VOTE,
     NEEDS_SYNC,
@@ -21,7 +22,6 @@ from raftwood.raft.core.messages import (
     Message,
     MessageKind,
     Snapshot,
-    entries_bytes,
     payload_bytes,
 )
 from raftwood.raft.core.reads import PendingReads, ReadState
@@ -356,8 +356,9 @@ def _on_storage_append_response(raft: Raft, message: Message) -> None:
 
 def _on_storage_apply_response(raft: Raft, message: Message) -> None:
     entries = message.entries
-    raft.applied_to(entries[-1].index, entries_bytes(entries))
-    raft.uncommitted_bytes = max(0, raft.uncommitted_bytes - payload_bytes(entries))
+    size = payload_bytes(entries)
+    raft.applied_to(entries[-1].index, size + ENTRY_OVERHEAD_BYTES * len(entries))
+    raft.uncommitted_bytes = max(0, raft.uncommitted_bytes - size)
 
 
 def _on_hup(raft: Raft, _: Message) -> None:

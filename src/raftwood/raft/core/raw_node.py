@@ -10,6 +10,7 @@ from raftwood.raft.core.messages import (
     EMPTY_HARD_STATE,
     IS_LOCAL,
     IS_RESPONSE,
+    NO_ENTRIES,
     ConfState,
     Entry,
     EntryKind,
@@ -17,7 +18,6 @@ from raftwood.raft.core.messages import (
     Message,
     MessageKind,
     entries_bytes,
-    is_storage_thread,
 )
 from raftwood.raft.core.raft import Raft
 from raftwood.raft.core.ready import Ready, SoftState
@@ -54,7 +54,7 @@ class RawNode:
         """
         kind = message.kind
         source = message.source
-        if not is_storage_thread(source):
+        if source < APPLY_THREAD:  # else it comes from a storage thread
             if IS_LOCAL[kind]:
                 raise LocalMessageRefused(f"{kind.name} from node {source} is a local message")
             if IS_RESPONSE[kind] and source not in self.raft.tracker.progress:
@@ -109,14 +109,26 @@ class RawNode:
         raft = self.raft
         if raft.messages or raft.messages_after_append or raft.read_states:
             return True
-        log = raft.log
+        log, known = raft.log, self._hard_state
+        unstable = log.unstable
+        # All but the last two are looked up without a call: this is asked after every message.
         return (
-            log.unstable.has_next_entries()
-            or log.has_next_committed(allow_unstable=not self._async_writes)
-            or log.unstable.next_snapshot() is not None
+            unstable.offset_in_progress - unstable.offset < len(unstable.entries)
+            or (unstable.snapshot is not None and not unstable.snapshot_in_progress)
             or raft.lead != self._lead
             or raft.role is not self._role
-            or self._new_hard_state() is not None
+            or (
+                (
+                    log.committed != known.commit
+                    or raft.term != known.term
+                    or raft.vote != known.vote
+                )
+                and self._new_hard_state() is not None
+            )
+            or (
+                log.applying < log.committed
+                and log.has_next_committed(allow_unstable=not self._async_writes)
+            )
         )
 
     def _new_hard_state(self) -> HardState | None:
@@ -137,8 +149,12 @@ class RawNode:
         """
         raft, log = self.raft, self.raft.log
         allow_unstable = not self._async_writes
-        entries = log.unstable.next_entries()
-        committed = log.next_committed(allow_unstable=allow_unstable)
+        unstable = log.unstable
+        entries = committed = NO_ENTRIES
+        if unstable.offset_in_progress - unstable.offset < len(unstable.entries):
+            entries = unstable.next_entries()
+        if log.applying < log.committed:
+            committed = log.next_committed(allow_unstable=allow_unstable)
         hard_state = self._new_hard_state()
         must_sync = bool(entries)
         if hard_state is not None and not must_sync:
@@ -153,7 +169,7 @@ class RawNode:
             hard_state,
             raft.read_states,
             entries,
-            log.unstable.next_snapshot(),
+            unstable.next_snapshot(),
             committed,
             raft.messages,
             must_sync,
@@ -164,7 +180,7 @@ class RawNode:
         raft.messages_after_append = []
         if hard_state is not None:
             self._hard_state = hard_state
-        log.unstable.accept_in_progress()
+        unstable.accept_in_progress()
         if committed:
             log.accept_applying(
                 committed[-1].index, entries_bytes(committed), allow_unstable=allow_unstable
@@ -178,8 +194,18 @@ class RawNode:
         if self._async_writes:
             if ready.entries or ready.hard_state or ready.snapshot or after_append:
                 ready.messages.append(self._storage_append(ready))
-            if ready.committed_entries:
-                ready.messages.append(self._storage_apply(ready))
+            committed = ready.committed_entries
+            if committed:
+                response = self._apply_response(ready)
+                ready.messages.append(
+                    Message(
+                        MessageKind.STORAGE_APPLY,
+                        APPLY_THREAD,
+                        raft.id,
+                        entries=committed,
+                        responses=[response],
+                    )
+                )
             return
         if self._on_advance:
             raise InvariantViolated("the last Ready has not been advanced")
@@ -244,15 +270,6 @@ class RawNode:
         if unstable:
             response.index, response.log_term = unstable[-1].index, unstable[-1].term
         return response
-
-    def _storage_apply(self, ready: Ready) -> Message:
-        return Message(
-            MessageKind.STORAGE_APPLY,
-            APPLY_THREAD,
-            self.raft.id,
-            entries=ready.committed_entries,
-            responses=[self._apply_response(ready)],
-        )
 
     def _apply_response(self, ready: Ready) -> Message:
         return Message(

@@ -57,7 +57,7 @@ class GroupStorage:
         return self._log.bounds(self._group).head
 
     def last_index(self) -> int:
-        return self._log.bounds(self._group).next_index - 1
+        return self._log.next_index(self._group) - 1
 
     def term(self, index: int) -> int:
         entry = self.cache.get(index)

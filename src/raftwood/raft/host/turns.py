@@ -19,7 +19,7 @@ from raftwood.raft.core import APPEND_THREAD, APPLY_THREAD, Message, MessageKind
 from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.outbox import Outbox
 from raftwood.raft.host.replica import Replica, Ticket
-from raftwood.raft.host.writes import PlannedWrite, plan_write
+from raftwood.raft.host.writes import PlannedWrite, needs_no_write, plan_write
 
 WRITES_IN_FLIGHT_MAX = 2
 """Proposals wait for a third one, and become larger runs meanwhile."""
@@ -66,8 +66,11 @@ class Turns:
             replica.is_dirty = True
             self._dirty.append(replica)
         if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._run)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        self._loop.call_soon(self._run)
 
     def at_once(self, work: Callable[..., None], *arguments: object) -> None:
         """Take in what came, which is known to be all that there is for now, and do its turn.
@@ -85,9 +88,14 @@ class Turns:
         self._is_closed = True
 
     def _run(self) -> None:
-        if self._dirty and not self._is_closed:
-            self._is_scheduled = False
+        if self._is_closed:
+            return
+        self._is_scheduled = False
+        if self._dirty:
             self.guarded(self._turn)
+        else:
+            # The answers that a write's end releases may be all there is.
+            self.guarded(self._outbox.flush)
 
     def guarded(self, work: Callable[..., None], *arguments: object) -> None:
         """Do work on replicas; whatever fails in it ends the process."""
@@ -136,7 +144,7 @@ class Turns:
                     self.mark(replica)
             else:
                 self._held.append(replica)
-        if replica.reads:
+        if replica.reads.waiting:
             replica.begin_reads()
         if not replica.node.has_ready():
             return
@@ -166,13 +174,18 @@ class Turns:
             if replica.backlog:
                 _put_behind(replica.backlog, message)
                 continue
+            storage, committed = replica.storage, replica.node.raft.log.committed
+            since_state = replica.bytes_since_state
+            if needs_no_write(storage, message, committed=committed, bytes_since_state=since_state):
+                self._respond_in_order(replica, message.responses)
+                continue
             plan = plan_write(
                 replica.group,
-                replica.storage,
+                storage,
                 message,
                 replica.book,
-                committed=replica.node.raft.log.committed,
-                bytes_since_state=replica.bytes_since_state,
+                committed=committed,
+                bytes_since_state=since_state,
             )
             if not plan.records:
                 self._respond_in_order(replica, message.responses)
@@ -282,7 +295,10 @@ class Turns:
                 replica.step(response)
             else:
                 outbox.add(replica.group, response, replica.book)
-        self.mark(replica)
+        if replica.has_work:
+            self.mark(replica)
+        elif not self._is_scheduled:
+            self._schedule()
 
 
 def _committed(replica: Replica, message: Message) -> int:

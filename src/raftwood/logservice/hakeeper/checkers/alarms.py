@@ -48,6 +48,9 @@ def _of_store(planning: Planning, number: int) -> list[Alarm]:
     if number not in planning.live:
         text = f"store {number} has been silent for {state.tick - store.heard_tick} ticks"
         return [Alarm(AlarmKind.STORE_DOWN, text, store=number)]
+    if store.is_reborn:
+        text = f"store {number} came back without its data, and the others may refuse it: let it"
+        found.append(Alarm(AlarmKind.STORE, f"{text} join with a new number", store=number))
     for report in store.replicas.values():
         if report.problem:
             found.append(Alarm(AlarmKind.REPLICA_PROBLEM, report.problem, report.shard, number))

@@ -47,13 +47,18 @@ def _spread(planning: Planning) -> bool:
         targets = [
             store
             for store in planning.places()
-            if planning.domain(store) not in used and is_free(planning, number, store)
+            if planning.domain(store) not in used and _is_fit(planning, number, store)
         ]
         if sharing and targets and number != HAKEEPER_SHARD:
             source = max(sharing, key=planning.load)
             place(planning, number, min(targets, key=planning.load), removed=source)
             return True
     return False
+
+
+def _is_fit(planning: Planning, number: int, store: int) -> bool:
+    """Whether a replica may move to a store; not to one that may never be let in."""
+    return is_free(planning, number, store) and not planning.is_reborn(store)
 
 
 def _level_replicas(planning: Planning) -> bool:
@@ -66,7 +71,7 @@ def _level_replicas(planning: Planning) -> bool:
                 if (
                     number != HAKEEPER_SHARD
                     and source in shard.voters
-                    and is_free(planning, number, target)
+                    and _is_fit(planning, number, target)
                     and _domains_after(planning, number, source=source, target=target)
                 ):
                     place(planning, number, target, removed=source)

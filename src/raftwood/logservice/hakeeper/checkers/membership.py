@@ -83,7 +83,9 @@ class _Change:
         unfit = [
             store
             for store in shard.learners
-            if planning.is_gone(shard, store) or planning.is_draining(store)
+            if planning.is_gone(shard, store)
+            or planning.is_draining(store)
+            or self._is_hopeless(store)
         ]
         if not unfit and len(shard.learners) > needed:
             kept = shard.move.target if shard.move is not None else 0
@@ -99,6 +101,18 @@ class _Change:
         for store in unfit[:1]:
             self._to_leader(OrderKind.REMOVE_MEMBER, store=store)
         return bool(unfit)
+
+    def _is_hopeless(self, learner: int) -> bool:
+        """Whether a learner may never catch up, and there is a better place for it."""
+        planning, number = self._planning, self._number
+        return (
+            planning.is_reborn(learner)
+            and not planning.is_caught_up(number, learner)
+            and any(
+                is_free(planning, number, store) and not planning.is_reborn(store)
+                for store in planning.places()
+            )
+        )
 
     def _remove_surplus_voter(self) -> None:
         planning, shard = self._planning, self._shard
@@ -166,6 +180,7 @@ class _Change:
         best = min(
             places,
             key=lambda store: (
+                planning.is_reborn(store),
                 planning.has_failed(number, store),
                 *placement_key(planning, store, remaining),
             ),

@@ -140,6 +140,11 @@ class Planning:
         known = self.state.stores.get(store)
         return known is not None and known.is_draining
 
+    def is_reborn(self, store: int) -> bool:
+        """Whether a store came back without its data: it may never be let in again."""
+        known = self.state.stores.get(store)
+        return known is not None and known.is_reborn
+
     def has_room(self, store: int) -> bool:
         """Whether a store takes appends, as far as is known."""
         known = self.state.stores.get(store)
@@ -160,10 +165,14 @@ class Planning:
         return sum(self.is_serving(shard, each) for each in listed) >= majority(listed)
 
     def is_caught_up(self, shard: int, store: int) -> bool:
-        """Whether a member serves and is close behind the leader, by the leader's word."""
-        lag = self.state.shards[shard].lagging.get(store)
+        """Whether a member serves and is close behind the leader, by the leader's word.
+
+        By its own word it is a member: one that nothing has reached yet is not.
+        """
+        lag, report = self.state.shards[shard].lagging.get(store), self.report(shard, store)
         is_there = self.is_serving(shard, store) and not self.is_silent(store)
-        return is_there and lag is not None and lag <= self.settings.lag_entries
+        knows = report is not None and store in (*report.voters, *report.learners)
+        return is_there and knows and lag is not None and lag <= self.settings.lag_entries
 
     def has_failed(self, shard: int, store: int) -> bool:
         """Whether a replica was to be started there lately, and was not."""
