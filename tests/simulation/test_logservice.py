@@ -17,6 +17,7 @@ def test_the_seeds_hold_every_kind_of_plan() -> None:
     assert sum(plan.is_replaced for plan in plans) >= 4
     assert sum(plan.has_leases for plan in plans) >= 4
     assert sum(plan.transfer_every_s is not None for plan in plans) >= 3
+    assert any(plan.big_share for plan in plans)
 
 
 @pytest.mark.slow
