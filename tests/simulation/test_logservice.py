@@ -17,28 +17,23 @@ def test_the_seeds_hold_every_kind_of_plan() -> None:
     assert sum(plan.is_replaced for plan in plans) >= 4
     assert sum(plan.has_leases for plan in plans) >= 4
     assert sum(plan.transfer_every_s is not None for plan in plans) >= 3
+    assert any(plan.big_share for plan in plans)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS_TWICE)
 def test_faults_break_no_promise_and_a_seed_runs_the_same_twice(seed: int) -> None:
     outcome = run_logs(seed, choose_plan(seed, faults_s=8.0), twice=True).result
-    # A run in which nothing is answered would keep all promises.
-    assert outcome.acked
+    assert outcome.operations > 100
 
 
 def test_a_calm_run_answers_all_and_elects_once() -> None:
     profile = SwarmProfile(seed=1)
     outcome = run_logs(1, Plan(faults_s=5.0), profile=profile).result
+    # A run in which nothing is answered would keep all promises.
     assert outcome.acked > 100
     assert outcome.cuts > 2
     assert outcome.terms <= 4  # HAKeeper's and the shard's first ones
-
-
-@pytest.mark.parametrize("seed", [1, 7, 11, 14])
-def test_an_append_that_may_be_written_is_never_called_refused(seed: int) -> None:
-    """With little time and room the last word is a refusal, when the first may have been heard."""
-    run_logs(seed, Plan(faults_s=6.0, timeout_ms=500))
 
 
 @pytest.mark.slow

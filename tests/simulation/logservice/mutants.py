@@ -60,7 +60,9 @@ _REPLACED = Plan(faults_s=15.0, is_replaced=True, pause_s=0.5)
 
 MUTANTS = {
     "acks before applied": Mutant(
-        plant=planted.acks_before_applied, profile=partitions, caught_as="acked and lost|one order"
+        plant=planted.acks_before_applied,
+        profile=partitions,
+        caught_as="acked and lost|one order|exactly once",
     ),
     "answers repetitions with their own place": Mutant(
         plant=planted.answers_repetitions_with_their_own_place,
@@ -133,6 +135,12 @@ MUTANTS = {
     ),
     "takes silence for a refusal": Mutant(
         plant=planted.takes_silence_for_a_refusal,
+        profile=network,
+        plan=_HASTY,
+        caught_as="nothing invented",
+    ),
+    "takes the last word for the only one": Mutant(
+        plant=planted.takes_the_last_word_for_the_only_one,
         profile=network,
         plan=_HASTY,
         caught_as="nothing invented",

@@ -143,6 +143,13 @@ def takes_silence_for_a_refusal() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def takes_the_last_word_for_the_only_one() -> Iterator[None]:
+    """A refusal is told as it is, also of a record that an earlier attempt may have written."""
+    with mock.patch.object(pipeline, "_told", lambda _, error: type(error)(error.message)):
+        yield
+
+
 # Reading
 
 

@@ -234,7 +234,7 @@ class Keyed(Actor):
             answers = await asyncio.gather(*calls, return_exceptions=True)
             lsns = [each for each in answers if isinstance(each, int)]
             if len(set(lsns)) > 1:
-                self.notebook.breaks(f"{text} stands at {lsns}")
+                self.notebook.breaks(f"exactly once: {text} stands at {lsns}")
             if lsns:
                 history.finish(event, "ok", lsns[0])
                 self.notebook.acked_lsns.append(lsns[0])
