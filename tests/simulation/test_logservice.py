@@ -24,7 +24,7 @@ def test_the_seeds_hold_every_kind_of_plan() -> None:
 def test_faults_break_no_promise_and_a_seed_runs_the_same_twice(seed: int) -> None:
     outcome = run_logs(seed, choose_plan(seed, faults_s=8.0), twice=True).result
     # A run in which nothing is answered would keep all promises.
-    assert outcome.acked > 10
+    assert outcome.acked
 
 
 def test_a_calm_run_answers_all_and_elects_once() -> None:

@@ -111,7 +111,9 @@ LOCATE: TypedMethod[int | str, Location] = TypedMethod(
 STORE_HEARTBEAT = TypedMethod(
     86, "store-heartbeat", request=StoreHeartbeat, response=Orders, roles=(STORE_ROLE,)
 )
-SERVICE_HEARTBEAT = TypedMethod(87, "service-heartbeat", request=ServiceHeartbeat, response=Orders)
+SERVICE_HEARTBEAT = TypedMethod(
+    87, "service-heartbeat", request=ServiceHeartbeat, response=Orders, roles=WRITERS
+)
 KEEPER_COMMAND = Method(88, "keeper-command", roles=_KEEPERS)
 KEEPER_QUERY = Method(89, "keeper-query")
 ALLOCATE_IDS = TypedMethod(90, "allocate-ids", request=int, response=int, roles=WRITERS)

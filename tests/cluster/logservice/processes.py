@@ -75,10 +75,10 @@ class LogNode(StoreProcess):
         self.signal(signal.SIGTERM)
         assert await self.ended() == 0, self.log.read_text()[-2000:]
 
-    async def says(self, event: str) -> None:
-        """Wait until its log has an event."""
+    async def says(self, event: str, times: int = 1) -> None:
+        """Wait until its log has an event, so often."""
         deadline = time.monotonic() + WAIT_S_MAX
-        while event not in [what for _, what in self.events()]:
+        while sum(count for (_, what), count in self.events().items() if what == event) < times:
             assert time.monotonic() < deadline, f"store {self.store} does not say {event!r}"
             await asyncio.sleep(0.05)
 

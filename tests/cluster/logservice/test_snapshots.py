@@ -51,7 +51,8 @@ def test_a_store_without_its_snapshots_is_repaired_from_the_others(tmp_path: Pat
                 lose_snapshots(stores.nodes[3], shard)
             await stores.start(3)
             stores.expected_errors = (_DAMAGED,)
-            await stores.nodes[3].says(_DAMAGED)
+            await stores.nodes[3].says(_DAMAGED, times=2)
+            await stores.nodes[3].says("replica repaired", times=2)
             await stores.seen("store 3 in good health", is_whole)
             # With two stores, all that is decided is on the repaired one.
             await stores.kill(1)

@@ -133,7 +133,7 @@ def test_memory_and_disk_stay_bounded_while_a_log_is_appended_and_truncated(
             client = await stores.client()
             await append_and_truncate(client, 10 << 20)
             before = {store: node.rss_bytes() for store, node in stores.nodes.items()}
-            await append_and_truncate(client, 80 << 20)
+            await append_and_truncate(client, 48 << 20)
             for store, node in stores.nodes.items():
                 grown = node.rss_bytes() - before[store]
                 print(f"store {store}: {before[store] >> 20} MiB, grown by {grown >> 10} KiB")

@@ -16,12 +16,14 @@ from raftwood.logservice.errors import (
     NotLeaseholder,
     SequenceForgotten,
 )
+from raftwood.logservice.producers import WINDOW
 from raftwood.logservice.records import Record
 from raftwood.simulation import Event, classify
 from tests.simulation.logservice.records import LOG, Notebook, Stamps
 from tests.unit.logservice.log_cluster import CLIENT
 
 SHARD = 1
+BURST_MAX = 2 * WINDOW
 _PADDING = (0, 0, 0, 120, 600)
 _READ_BYTES = (1, 700, 20_000)
 _BACK_MAX = 40
@@ -41,6 +43,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     has_leases: bool
     cut_every_s: float
     timeout_ms: int
+    big_share: float
+    """Of the bursts that are larger than a producer's window."""
 
 
 class Leases:
@@ -151,7 +155,8 @@ class Writer(Actor):
         while self.is_on():
             await asyncio.sleep(self.random.uniform(0, 2 * self.load.pause_s))
             pause_s = self.random.choice((0.0, 0.0, 0.001))
-            for _ in range(self.random.randint(1, 8)):
+            most = BURST_MAX if self.random.random() < self.load.big_share else 8
+            for _ in range(self.random.randint(1, most)):
                 self.append()
                 if pause_s:
                     await asyncio.sleep(pause_s)  # so that several requests are under way
@@ -204,6 +209,40 @@ class Writer(Actor):
         except RaftwoodError:
             return
         self.notebook.stamps.append(Stamps(first, first + count, called, history._time()))
+
+
+class Keyed(Actor):
+    """Appends under a name of its own, again and again until it is told where a record stands."""
+
+    async def work(self) -> None:
+        number = 0
+        while self.is_on():
+            number += 1
+            await asyncio.sleep(self.random.uniform(0, 2 * self.load.pause_s))
+            await self._append(number ^ 3)  # in any order: 2, 1, 0, 7, 6, …
+
+    async def _append(self, sequence: int) -> None:
+        history = self.notebook.history
+        text = f"{self.name}-{sequence}"
+        event = history.call(f"{self.name} {sequence}", "append", text, key=LOG)
+        while self.is_on():
+            # The same record twice at once, as two processes may that do the same work.
+            calls = [
+                self.client.append_once(text.encode(), producer=self.name, sequence=sequence)
+                for _ in range(self.random.choice((1, 1, 2)))
+            ]
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            lsns = [each for each in answers if isinstance(each, int)]
+            if len(set(lsns)) > 1:
+                self.notebook.breaks(f"{text} stands at {lsns}")
+            if lsns:
+                history.finish(event, "ok", lsns[0])
+                self.notebook.acked_lsns.append(lsns[0])
+                return
+            if any(isinstance(each, NotLeaseholder) for each in answers):
+                history.finish(event, "failed")
+                return
+            await asyncio.sleep(_PAUSE_AFTER_ERROR_S)
 
 
 class Follower(Actor):

@@ -33,6 +33,7 @@ from tests.simulation.logservice.workload import (
     Actor,
     Cutter,
     Follower,
+    Keyed,
     Leases,
     Load,
     Looker,
@@ -87,6 +88,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     has_leases: bool = False
     cut_every_s: float = 1.0
     timeout_ms: int = 4_000
+    big_share: float = 0.0
     is_replaced: bool = False
     """One store dies for good, and two others join."""
     transfer_every_s: float | None = None
@@ -210,10 +212,12 @@ class _Run:
             has_leases=self._plan.has_leases,
             cut_every_s=self._plan.cut_every_s,
             timeout_ms=self._plan.timeout_ms,
+            big_share=self._plan.big_share,
         )
         notebook, leases = self._notebook, Leases()
         actors: list[Actor] = [Writer(name, notebook, load, leases) for name in ("w1", "w2", "w3")]
         actors += [
+            Keyed("keyed", notebook, load),
             Follower("follower", notebook, load),
             Looker("looker", notebook, load),
             Cutter("cutter", notebook, load),
@@ -350,6 +354,7 @@ def choose_plan(seed: int, *, faults_s: float = FAULTS_S) -> Plan:
         has_leases=source.random() < 0.5,
         cut_every_s=source.choice((0.5, 1.0, 3.0)),
         timeout_ms=source.choice((500, 2_500, 6_000)),
+        big_share=source.choice((0.0, 0.0, 0.0, 0.01)),
         is_replaced=seed % 4 == 3,
         transfer_every_s=source.choice((None, None, 1.5)),
     )

@@ -90,7 +90,7 @@ def reads_by_lease() -> Iterator[None]:
 @contextmanager
 def reads_join_a_round_under_way() -> Iterator[None]:
     def add(reads: Reads, done: ReadDone) -> None:
-        (reads._in_round or reads._waiting).append(done)
+        (reads._in_round or reads.waiting).append(done)
 
     with mock.patch.object(Reads, "add", add):
         yield
@@ -142,7 +142,7 @@ def answers_by_place_alone() -> Iterator[None]:
 
     def enter_proposals(replica: Replica) -> None:
         original(replica)
-        for batch in replica.proposals._in_log:
+        for batch in replica.proposals.in_log:
             batch.term = _AnyTerm(batch.term)
 
     with mock.patch.object(Replica, "enter_proposals", enter_proposals):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -72,12 +73,14 @@ class Backups:
         await self.cluster.wait_for_leader(shard)
         return shard
 
-    async def restore(self, shard: int, manifest: Manifest, folder: str = FOLDER) -> None:
+    async def restore(
+        self, shard: int, manifest: Manifest, folder: str = FOLDER, **options: Any
+    ) -> None:
         stores = Stores(
             self.cluster.environment, CLIENT, {store: address(store) for store in (1, 2, 3)}
         )
         try:
-            await restore(stores, shard, self.files, folder, manifest)
+            await restore(stores, shard, self.files, folder, manifest, **options)
         finally:
             await stores.close()
 
@@ -173,28 +176,49 @@ def test_a_restored_shard_is_truncated_by_lsn_and_freed_on_all_stores() -> None:
     run_backups(scenario)
 
 
+class Interrupted(Exception):
+    """Raised by who is told of the progress."""
+
+
+def interrupt_after(most: int) -> Callable[[int, int], None]:
+    def told(records: int, _: int) -> None:
+        if records > most:
+            raise Interrupted
+
+    return told
+
+
 def test_a_restore_goes_on_over_failovers_and_after_an_interruption() -> None:
     async def scenario(backups: Backups) -> None:
         cluster = backups.cluster
         log = (await backups.client.info()).log
         manifest = await back_up(backups.client, backups.files, FOLDER)
         shard = await backups.new_shard()
-        progress = []
-        for _ in range(4):
-            restoring = asyncio.create_task(backups.restore(shard, manifest))
-            await asyncio.sleep(0.03)
-            restoring.cancel()
-            await asyncio.gather(restoring, return_exceptions=True)
+
+        async def fail_over() -> int:
+            """How many records the leader that fails had restored."""
             leader = await cluster.wait_for_leader(shard)
             machine = cluster.stores[leader].host.machine(shard)
             assert isinstance(machine, LogStateMachine)
-            progress.append(machine.state.restore.records if machine.state.restore else 0)
+            records = machine.state.restore.records if machine.state.restore else 0
             cluster.machines[leader].power_off()
             await cluster.wait_for_leader(shard)
             cluster.start(leader)
-        assert len({*progress}) > 2
-        assert max(progress) < manifest.records
-        await backups.restore(shard, manifest)
+            return records
+
+        for most in (20, 60, 100):
+            with pytest.raises(Interrupted):
+                await backups.restore(shard, manifest, told=interrupt_after(most))
+            assert most < await fail_over() < manifest.records
+        async with await cluster.client(shard) as new:
+            with pytest.raises(Conflict, match="is being restored"):
+                await new.read(log.first_lsn)
+            with pytest.raises(Conflict, match="is being restored"):
+                await new.append(b"too early")
+        restoring = asyncio.create_task(backups.restore(shard, manifest))
+        await asyncio.sleep(0.01)
+        await fail_over()
+        await restoring
         async with await cluster.client(shard) as new:
             assert await all_of(new, log.first_lsn) == await all_of(backups.client, log.first_lsn)
         with pytest.raises(Conflict, match="only an empty shard"):
@@ -259,15 +283,8 @@ def test_a_manifest_of_a_newer_version_or_with_strange_files_is_refused() -> Non
 
 def test_an_interrupted_backup_is_refused_and_its_folder_is_not_used_again() -> None:
     async def scenario(backups: Backups) -> None:
-        class Interrupted(Exception):
-            pass
-
-        def interrupt(records: int, _: int) -> None:
-            if records > 50:
-                raise Interrupted
-
         with pytest.raises(Interrupted):
-            await back_up(backups.client, backups.files, FOLDER, told=interrupt)
+            await back_up(backups.client, backups.files, FOLDER, told=interrupt_after(50))
         (names,) = await perform(backups.files, ListDirectory(FOLDER))
         assert names == ["records-00001.rwlb"]
         with pytest.raises(StoreDamaged, match="interrupted"):

@@ -127,7 +127,7 @@ def test_a_shard_that_was_never_freed_is_alarmed_too() -> None:
         host.now_ms += SETTINGS.stall_alarm_ms
         await worker.work()
         (alarm,) = worker.alarms()
-        assert alarm.startswith("truncation-stalled: shard 1 was truncated up to entry 90")
+        assert alarm.startswith("truncation-stalled: shard 1 was truncated up to")
         assert worker.shards[SHARD].retained_bytes == 10_000
         host.has_room = True
         await worker.work()  # the snapshot that is possible now is above what was truncated

@@ -3,6 +3,7 @@
 import pytest
 from tests.unit.raft.host_cluster import GROUP, Cluster, run_cluster, write
 
+from raftwood.base.errors import Unavailable
 from raftwood.raft.core import ConfState
 from raftwood.raft.host.succession import turn_of
 
@@ -46,3 +47,20 @@ def test_voters_take_turns_and_groups_begin_with_different_ones() -> None:
         None,
     ]
     assert [turn_of(store, members, lost=3, group=1) for store in (1, 2)] == [1, 0]
+
+
+def test_leadership_is_not_handed_to_a_store_that_is_gone() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        gone = next(store for store in (1, 2, 3) if store != leader)
+        async with cluster.client() as client:
+            await write(client, 1)
+            cluster.machines[gone].kill()
+            with pytest.raises(Unavailable, match="cannot be reached"):
+                await client.admin.transfer(GROUP, gone)
+            began = cluster.simulation.loop.time()
+            await write(client, 1, start=1)
+            assert cluster.simulation.loop.time() - began < 0.5
+
+    run_cluster(scenario)

@@ -128,8 +128,12 @@ class _Demo:
         await self._read(client, until=lsn)
         await client.truncate(lsn)
         after = await _until(
-            client, lambda info: info.log_bytes < before.log_bytes, "has freed nothing"
+            client,
+            lambda info: info.log_bytes < before.log_bytes or info.leader != before.leader,
+            "has freed nothing",
         )
+        if after.leader != before.leader:
+            return await self._truncate(client)  # figures of two stores, with other snapshots
         first = 0
         try:
             await client.read(lsn)

@@ -133,7 +133,7 @@ class TruncationWorker:
             stalled_ms = now - storage.progress_ms
             if settings.stall_alarm_ms and stalled_ms >= settings.stall_alarm_ms:
                 found.append(
-                    f"truncation-stalled: shard {shard} was truncated up to "
+                    f"truncation-stalled: shard {shard} was truncated up to entry "
                     f"{storage.truncated_index} and is freed up to {storage.freed_index}, "
                     f"{storage.retained_bytes} bytes, for {stalled_ms // 1000} s"
                 )

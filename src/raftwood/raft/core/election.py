@@ -58,7 +58,7 @@ def _ask_for_votes(raft: "Raft", *, context: bytes) -> None:
 def _send_requests(
     raft: "Raft", request: MessageKind, response: MessageKind, term: int, context: bytes
 ) -> None:
-    last, last_term = raft.log.last_index, raft.log.last_term()
+    last, last_term = raft.log.last_index, raft.log.last_term
     for node in sorted(raft.tracker.members.voters):
         if node == raft.id:
             # Its own vote counts once it is durable.

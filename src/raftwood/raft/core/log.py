@@ -30,6 +30,7 @@ class RaftLog:
         "applying",
         "committed",
         "last_index",
+        "last_term",
         "storage",
         "unstable",
     )
@@ -39,6 +40,8 @@ class RaftLog:
         first, last = storage.first_index(), storage.last_index()
         self.committed = self.applying = self.applied = first - 1
         self.last_index = last
+        self.last_term = storage.term(last)
+        """Of the last entry, which is asked for most."""
         self.unstable = Unstable(last + 1)
         self._applying_bytes_max = applying_bytes_max
         self._applying_bytes = 0
@@ -51,6 +54,8 @@ class RaftLog:
 
     def term(self, index: int) -> int:
         """The term of an entry; raises `OutOfRange` for what the log does not hold."""
+        if index == self.last_index:
+            return self.last_term
         unstable = self.unstable
         position = index - unstable.offset
         if 0 <= position < len(unstable.entries):
@@ -64,15 +69,10 @@ class RaftLog:
             return unstable.snapshot.term
         raise EntryCompacted(f"entry {index} lies before the first, {self.first_index}")
 
-    def last_term(self) -> int:
-        return self.term(self.last_index)
-
     def holds(self, index: int, *, term: int) -> bool:
         """Whether the log has an entry of that index and term."""
-        unstable = self.unstable
-        position = index - unstable.offset
-        if 0 <= position < len(unstable.entries):
-            return unstable.entries[position].term == term
+        if index == self.last_index:
+            return self.last_term == term
         if index > self.last_index:
             return False
         try:
@@ -82,7 +82,7 @@ class RaftLog:
 
     def up_to_date(self, index: int, *, term: int) -> bool:
         """Whether a log that ends there is at least as complete as this one (Raft, 5.4.1)."""
-        last_term = self.last_term()
+        last_term = self.last_term
         return term > last_term or (term == last_term and index >= self.last_index)
 
     def entries(self, low: int, bytes_max: int) -> list[Entry]:
@@ -119,7 +119,8 @@ class RaftLog:
                 f"entry {entries[0].index} would replace a committed one (up to {self.committed})"
             )
         self.unstable.truncate_and_append(entries)
-        self.last_index = entries[-1].index
+        last = entries[-1]
+        self.last_index, self.last_term = last.index, last.term
 
     def try_append(
         self, previous_index: int, previous_term: int, entries: list[Entry], commit: int
@@ -197,9 +198,11 @@ class RaftLog:
         """What may be applied next; nothing overtakes a snapshot that is on its way."""
         if not self.has_next_committed(allow_unstable=allow_unstable):
             return NO_ENTRIES
-        high = self._appliable(allow_unstable=allow_unstable) + 1
+        low, high = self.applying + 1, self._appliable(allow_unstable=allow_unstable) + 1
         room = self._applying_bytes_max - self._applying_bytes
-        return self.slice(self.applying + 1, high, room)
+        if high <= self.unstable.offset:
+            return self.storage.entries(low, high, room)
+        return self.slice(low, high, room)
 
     def accept_applying(self, index: int, size: int, *, allow_unstable: bool) -> None:
         """Entries up to an index were handed out to be applied."""
@@ -208,9 +211,8 @@ class RaftLog:
         self.applying = index
         self._applying_bytes += size
         # A batch that was cut short is waited for, so that the limit holds for what is under way.
-        self._applying_paused = (
-            self._applying_bytes >= self._applying_bytes_max
-            or index < self._appliable(allow_unstable=allow_unstable)
+        self._applying_paused = self._applying_bytes >= self._applying_bytes_max or (
+            index < self.committed and index < self._appliable(allow_unstable=allow_unstable)
         )
 
     def applied_to(self, index: int, size: int) -> None:
@@ -227,5 +229,5 @@ class RaftLog:
     def restore(self, snapshot: Snapshot) -> None:
         """Continue after a snapshot; all entries give way to it."""
         self.committed = snapshot.index
-        self.last_index = snapshot.index
+        self.last_index, self.last_term = snapshot.index, snapshot.term
         self.unstable.restore(snapshot)

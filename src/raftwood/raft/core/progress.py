@@ -124,11 +124,12 @@ class Progress:
     def sent_entries(self, count: int, payload_bytes: int) -> None:
         """Account for an append that was just sent."""
         if self.state is REPLICATE:
+            inflights = self.inflights
             if count:
                 self.next += count
-                self.inflights.add(self.next - 1, payload_bytes)
+                inflights.add(self.next - 1, payload_bytes)
             # A full window still lets an answer through that frees it, so pausing is enough.
-            self.flow_paused = self.inflights.full
+            self.flow_paused = inflights.full
         elif self.state is PROBE:
             if count:
                 self.flow_paused = True

@@ -18,7 +18,6 @@ from raftwood.raft.core.messages import (
     Message,
     MessageKind,
     entries_bytes,
-    is_storage_thread,
 )
 from raftwood.raft.core.raft import Raft
 from raftwood.raft.core.ready import Ready, SoftState
@@ -55,7 +54,7 @@ class RawNode:
         """
         kind = message.kind
         source = message.source
-        if not is_storage_thread(source):
+        if source < APPLY_THREAD:  # else it comes from a storage thread
             if IS_LOCAL[kind]:
                 raise LocalMessageRefused(f"{kind.name} from node {source} is a local message")
             if IS_RESPONSE[kind] and source not in self.raft.tracker.progress:
@@ -151,8 +150,9 @@ class RawNode:
         raft, log = self.raft, self.raft.log
         allow_unstable = not self._async_writes
         unstable = log.unstable
-        entries = unstable.next_entries() if unstable.has_next_entries() else NO_ENTRIES
-        committed = NO_ENTRIES
+        entries = committed = NO_ENTRIES
+        if unstable.offset_in_progress - unstable.offset < len(unstable.entries):
+            entries = unstable.next_entries()
         if log.applying < log.committed:
             committed = log.next_committed(allow_unstable=allow_unstable)
         hard_state = self._new_hard_state()
@@ -194,8 +194,18 @@ class RawNode:
         if self._async_writes:
             if ready.entries or ready.hard_state or ready.snapshot or after_append:
                 ready.messages.append(self._storage_append(ready))
-            if ready.committed_entries:
-                ready.messages.append(self._storage_apply(ready))
+            committed = ready.committed_entries
+            if committed:
+                response = self._apply_response(ready)
+                ready.messages.append(
+                    Message(
+                        MessageKind.STORAGE_APPLY,
+                        APPLY_THREAD,
+                        raft.id,
+                        entries=committed,
+                        responses=[response],
+                    )
+                )
             return
         if self._on_advance:
             raise InvariantViolated("the last Ready has not been advanced")
@@ -260,15 +270,6 @@ class RawNode:
         if unstable:
             response.index, response.log_term = unstable[-1].index, unstable[-1].term
         return response
-
-    def _storage_apply(self, ready: Ready) -> Message:
-        return Message(
-            MessageKind.STORAGE_APPLY,
-            APPLY_THREAD,
-            self.raft.id,
-            entries=ready.committed_entries,
-            responses=[self._apply_response(ready)],
-        )
 
     def _apply_response(self, ready: Ready) -> Message:
         return Message(

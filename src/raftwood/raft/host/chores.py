@@ -77,7 +77,7 @@ class Chores:
         if replica.storage.state.voters:
             self.tell_members(replica)
         every = self._settings.snapshot_entries
-        since = replica.applied - replica.snapshot_index
+        since = replica.applier.applied - replica.snapshot_index
         if not every or since < every:
             return
         # A follower that gets the last one, or what comes after it, would have to begin again.

@@ -13,22 +13,18 @@ from raftwood.raft.core import Entry
 class EntryCache:
     """Consecutive entries up to the log's last one."""
 
-    __slots__ = ("_entries", "_runs", "_size", "first_index")
+    __slots__ = ("_entries", "_runs", "first_index", "size_bytes")
 
     def __init__(self, first_index: int) -> None:
         self.first_index = first_index
         self._entries: list[Entry] = []
         self._runs: deque[tuple[int, int]] = deque()
         """First index and size of each run."""
-        self._size = 0
+        self.size_bytes = 0
 
     @property
     def next_index(self) -> int:
         return self.first_index + len(self._entries)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size
 
     def get(self, index: int) -> Entry | None:
         position = index - self.first_index
@@ -42,7 +38,7 @@ class EntryCache:
         """Add a run behind the last one."""
         self._runs.append((self.next_index, size_bytes))
         self._entries.extend(run)
-        self._size += size_bytes
+        self.size_bytes += size_bytes
 
     def run_start(self, index: int) -> int:
         """The first index of the run that holds an index."""
@@ -54,17 +50,17 @@ class EntryCache:
     def truncate(self, run_start: int) -> None:
         """Forget the runs from one on."""
         while self._runs and self._runs[-1][0] >= run_start:
-            self._size -= self._runs.pop()[1]
+            self.size_bytes -= self._runs.pop()[1]
         del self._entries[max(0, run_start - self.first_index) :]
 
     def shrink(self, *, applied: int, bytes_max: int) -> None:
         """Forget the oldest runs that were applied; a quarter more, for it moves all others."""
-        if self._size <= bytes_max:
+        if self.size_bytes <= bytes_max:
             return
         keep_bytes = bytes_max * 3 // 4
         runs = self._runs
-        while len(runs) > 1 and self._size > keep_bytes and runs[1][0] <= applied + 1:
-            self._size -= runs.popleft()[1]
+        while len(runs) > 1 and self.size_bytes > keep_bytes and runs[1][0] <= applied + 1:
+            self.size_bytes -= runs.popleft()[1]
         if runs:
             del self._entries[: runs[0][0] - self.first_index]
             self.first_index = runs[0][0]

@@ -391,6 +391,9 @@ class Host(HostViews):
             raise replica.not_leader()
         if store not in replica.configuration.voters:
             raise InvalidInput(f"store {store} is no voter of group {group}")
+        if store != self.id and not self._peers.is_connected(store):
+            # The leader would take no proposals until it gives up, for an election's time.
+            raise Unavailable(f"store {store} cannot be reached: group {group} stays here")
         replica.wake()
         replica.node.transfer_leadership(store)
         self._turns.mark(replica)

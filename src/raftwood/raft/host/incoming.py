@@ -97,13 +97,14 @@ class Incoming:
             replica = replicas.get(group)
             if replica is None or not replica.is_serving:
                 continue
-            if message.kind is _PREVOTE:
+            kind = message.kind
+            if kind is _PREVOTE:
                 self._tell_if_removed(replica, store)
             if replica.has_given_up(store):
                 continue
-            if message.kind in _ELECTIONS and not replica.may_vote:
+            if kind in _ELECTIONS and not replica.may_vote:
                 continue
-            if message.kind is _HEARTBEAT and replica.has_lost(message):
+            if kind is _HEARTBEAT and replica.has_lost(message):
                 self._on_lost_log(replica, message.commit)
                 continue
             replica.receive(message, runs)

@@ -68,6 +68,10 @@ class Peers:
     def get(self, store: int) -> Peer | None:
         return self._peers.get(store)
 
+    def is_connected(self, store: int) -> bool:
+        peer = self._peers.get(store)
+        return peer is not None and peer.channel.is_connected
+
     def set_address(self, store: int, address: str) -> None:
         """Reach a store there from now on."""
         if store == self._own:

@@ -90,32 +90,29 @@ def waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Any]", Prop
 class Waiting:
     """What waits in all groups of a host, and how many groups share its memory."""
 
-    __slots__ = ("_running", "size_bytes")
+    __slots__ = ("running", "size_bytes")
 
     def __init__(self, running: Sized = ()) -> None:
-        self._running = running
+        self.running = running
+        """The groups."""
         self.size_bytes = 0
-
-    @property
-    def groups(self) -> int:
-        return max(1, len(self._running))
 
 
 class Proposals:
     """Batches that wait to enter the log, then batches that wait to be applied."""
 
-    __slots__ = ("_applied_term", "_host", "_in_log", "queue", "size_bytes")
+    __slots__ = ("_applied_term", "_host", "in_log", "queue", "size_bytes")
 
     def __init__(self, host: Waiting | None = None) -> None:
         self._host = host or Waiting()
         self.queue: list[Batch] = []
-        self._in_log: deque[Batch] = deque()
+        self.in_log: deque[Batch] = deque()
         self._applied_term = 0
         self.size_bytes = 0
         """Of all that wait, either way."""
 
     def __len__(self) -> int:
-        return len(self.queue) + len(self._in_log)
+        return len(self.queue) + len(self.in_log)
 
     def add(self, batch: Batch) -> None:
         self.queue.append(batch)
@@ -139,13 +136,13 @@ class Proposals:
 
     def entered_log(self, batches: Sequence[Batch]) -> None:
         """The core has given the batches their places."""
-        in_log = self._in_log
+        in_log = self.in_log
         is_ordered = not in_log or in_log[-1].first_index < batches[0].first_index
         in_log.extend(batches)
         if not is_ordered:
             # Led before, with entries that are gone from this log. Whether another replica brings
             # them back is not known until something of a later term was applied.
-            self._in_log = deque(sorted(in_log, key=lambda batch: batch.first_index))
+            self.in_log = deque(sorted(in_log, key=lambda batch: batch.first_index))
 
     def refuse(self, batches: Sequence[Batch], error: RaftwoodError) -> None:
         for batch in batches:
@@ -154,13 +151,13 @@ class Proposals:
     def refuse_all(self, error: RaftwoodError) -> None:
         """The replica ends: what stands in the log may still be carried out by others."""
         self.refuse_queue(error)
-        in_log, self._in_log = self._in_log, deque()
+        in_log, self.in_log = self.in_log, deque()
         self.refuse(in_log, OutcomeUnknown(f"{error.message}; {_LEFT_BEHIND}"))
 
     def applied(self, entries: list[Entry], results: Sequence[Any]) -> None:
         """Entries were applied, with a result each: hand out what was waited for."""
         last = entries[-1].index
-        in_log = self._in_log
+        in_log = self.in_log
         unfinished = []
         while in_log and in_log[0].first_index <= last:
             batch = in_log.popleft()
@@ -173,11 +170,9 @@ class Proposals:
 
     def _end_older(self) -> None:
         """Terms never fall along a log: nothing of an older term is committed from here on."""
-        older = [batch for batch in self._in_log if batch.term < self._applied_term]
+        older = [batch for batch in self.in_log if batch.term < self._applied_term]
         if older:
-            self._in_log = deque(
-                batch for batch in self._in_log if batch.term >= self._applied_term
-            )
+            self.in_log = deque(batch for batch in self.in_log if batch.term >= self._applied_term)
             for batch in older:
                 self._replaced(batch)
 
@@ -210,7 +205,7 @@ class Proposals:
 
     def overtaken(self, index: int) -> None:
         """A snapshot took the place of entries up to an index: their results are not known."""
-        in_log = self._in_log
+        in_log = self.in_log
         while in_log and in_log[0].first_index <= index:
             self._end(in_log.popleft(), None, OutcomeUnknown(_OVERTAKEN))
 

@@ -31,32 +31,29 @@ def read_waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[None]"
 class Reads:
     """Reads waiting for a round, in a round, and waiting for the state machine to get there."""
 
-    __slots__ = ("_confirmed", "_in_round", "_prefix", "_round", "_round_ticks", "_waiting")
+    __slots__ = ("_confirmed", "_in_round", "_prefix", "_round", "_round_ticks", "waiting")
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
         """Unique to this start of this store: an answer to an older question must not fit."""
-        self._waiting: list[ReadDone] = []
+        self.waiting: list[ReadDone] = []
         self._in_round: list[ReadDone] = []
         self._confirmed: list[tuple[int, list[ReadDone]]] = []
         self._round = 0
         self._round_ticks = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting or self._in_round or self._confirmed)
-
     def __len__(self) -> int:
         confirmed = sum(len(dones) for _, dones in self._confirmed)
-        return len(self._waiting) + len(self._in_round) + confirmed
+        return len(self.waiting) + len(self._in_round) + confirmed
 
     def add(self, done: ReadDone) -> None:
-        self._waiting.append(done)
+        self.waiting.append(done)
 
     def next_round(self) -> bytes | None:
         """The context of a round to begin now; None if one is under way or nobody waits."""
-        if self._in_round or not self._waiting:
+        if self._in_round or not self.waiting:
             return None
-        self._in_round, self._waiting = self._waiting, []
+        self._in_round, self.waiting = self.waiting, []
         self._round += 1
         self._round_ticks = 0
         return self._context()
@@ -71,7 +68,7 @@ class Reads:
         self._round_ticks += 1
         if self._round_ticks > round_ticks_max:
             # The reads go first into the next round, with a context of its own.
-            self._waiting = self._in_round + self._waiting
+            self.waiting = self._in_round + self.waiting
             self._in_round = []
 
     def confirmed(self, context: bytes, index: int) -> None:
@@ -91,9 +88,9 @@ class Reads:
                 done(None)
 
     def refuse_all(self, error: RaftwoodError) -> None:
-        dones = self._waiting + self._in_round
+        dones = self.waiting + self._in_round
         for _, group in self._confirmed:
             dones += group
-        self._waiting, self._in_round, self._confirmed = [], [], []
+        self.waiting, self._in_round, self._confirmed = [], [], []
         for done in dones:
             done(error)

@@ -44,6 +44,8 @@ from raftwood.raft.host.runs import EncodedRun, RunBook
 from raftwood.raft.host.settings import RaftHostSettings
 
 _log = get_logger("raft")
+_APPEND = MessageKind.APPEND
+_APPEND_RESPONSE = MessageKind.APPEND_RESPONSE
 _PROPOSE = MessageKind.PROPOSE
 _NORMAL = EntryKind.NORMAL
 
@@ -168,7 +170,8 @@ class Replica:
 
     def receive(self, message: Message, runs: list[tuple[EncodedRun, list[Entry]]]) -> None:
         """A message of a peer."""
-        if not is_chatter(message):
+        kind = message.kind
+        if kind is _APPEND or kind is _APPEND_RESPONSE or not is_chatter(message):
             self.idle_ticks = 0
         if self.is_asleep and wakes(message):
             self.is_asleep = False
@@ -245,7 +248,7 @@ class Replica:
         return (
             self.node.has_ready()
             or self.storage.missed is not None
-            or bool(self.reads)
+            or bool(self.reads.waiting)
             or bool(self.proposals.queue)
         )
 
@@ -296,12 +299,15 @@ class Replica:
     def apply(self, message: Message) -> None:
         """Work of the apply thread: committed entries, in order."""
         entries = message.entries
-        results = self.applier.apply(entries)
-        if self.proposals:
+        applier, cache = self.applier, self.storage.cache
+        results = applier.apply(entries)
+        if self.proposals.in_log:
             self.proposals.applied(entries, results)
         self.node.step(message.responses[0])
-        self.reads.applied(self.applier.applied)
-        self.storage.cache.shrink(applied=self.applier.applied, bytes_max=self.cache_bytes_max)
+        self.reads.applied(applier.applied)
+        bytes_max = self.cache_bytes_max
+        if cache.size_bytes > bytes_max:
+            cache.shrink(applied=applier.applied, bytes_max=bytes_max)
 
     def best_follower(self) -> int:
         """The voter to hand over to: heard from, and with most of the log; 0 for none."""
@@ -362,8 +368,9 @@ class Replica:
     @property
     def cache_bytes_max(self) -> int:
         """This group's share of the memory for entries that may be asked for again."""
-        share = self.settings.host_entry_cache_bytes_max // self._waiting.groups
-        return min(self.settings.entry_cache_bytes_max, share)
+        settings = self.settings
+        share = settings.host_entry_cache_bytes_max // (len(self._waiting.running) or 1)
+        return min(settings.entry_cache_bytes_max, share)
 
     def sleep(self) -> None:
         """All members have all entries: none need be kept in memory."""

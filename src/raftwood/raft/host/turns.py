@@ -19,7 +19,7 @@ from raftwood.raft.core import APPEND_THREAD, APPLY_THREAD, Message, MessageKind
 from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.outbox import Outbox
 from raftwood.raft.host.replica import Replica, Ticket
-from raftwood.raft.host.writes import PlannedWrite, plan_write
+from raftwood.raft.host.writes import PlannedWrite, needs_no_write, plan_write
 
 WRITES_IN_FLIGHT_MAX = 2
 """Proposals wait for a third one, and become larger runs meanwhile."""
@@ -144,7 +144,7 @@ class Turns:
                     self.mark(replica)
             else:
                 self._held.append(replica)
-        if replica.reads:
+        if replica.reads.waiting:
             replica.begin_reads()
         if not replica.node.has_ready():
             return
@@ -174,13 +174,18 @@ class Turns:
             if replica.backlog:
                 _put_behind(replica.backlog, message)
                 continue
+            storage, committed = replica.storage, replica.node.raft.log.committed
+            since_state = replica.bytes_since_state
+            if needs_no_write(storage, message, committed=committed, bytes_since_state=since_state):
+                self._respond_in_order(replica, message.responses)
+                continue
             plan = plan_write(
                 replica.group,
-                replica.storage,
+                storage,
                 message,
                 replica.book,
-                committed=replica.node.raft.log.committed,
-                bytes_since_state=replica.bytes_since_state,
+                committed=committed,
+                bytes_since_state=since_state,
             )
             if not plan.records:
                 self._respond_in_order(replica, message.responses)

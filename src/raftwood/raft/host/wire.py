@@ -18,6 +18,7 @@ from typing import Final
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
 from raftwood.raft.core import Entry, Message, MessageKind
+from raftwood.raft.core.messages import NO_ENTRIES
 from raftwood.raft.host.runs import EncodedRun, RunBook, decode_run
 
 FRAME_VERSION: Final = 1
@@ -54,6 +55,8 @@ _SENT: Final = tuple(kind if kind in SENT_KINDS else None for kind in MessageKin
 Received = tuple[int, Message, list[tuple[EncodedRun, list[Entry]]]]
 """Group, message, and the runs that its entries came in."""
 
+
+_NO_RUNS: Final[list[tuple[EncodedRun, list[Entry]]]] = []
 
 FRAME_BYTES = 16 << 20
 """Where a frame ends and another begins, if there is more to say."""
@@ -118,6 +121,9 @@ def _decode(data: Buffer, target: int) -> list[Received]:
     view = memoryview(data)
     received: list[Received] = []
     for group, message, run_heads in heads:
+        if not run_heads:
+            received.append((group, message, _NO_RUNS))
+            continue
         runs = []
         first_index = message.index + 1
         for term, entry_count, size in run_heads:
@@ -127,7 +133,9 @@ def _decode(data: Buffer, target: int) -> list[Received]:
             runs.append((run, decode_run(run)))
             offset += size
             first_index += entry_count
-        if runs:
+        if len(runs) == 1:
+            message.entries = runs[0][1]
+        elif runs:
             message.entries = [entry for _, entries in runs for entry in entries]
         received.append((group, message, runs))
     if offset != len(view):
@@ -148,15 +156,17 @@ def _decode_head(
     if term > TERM_MAX or (term == 0 and kind not in _WITHOUT_TERM):
         raise ProtocolError(f"{kind.name} is of term {term}")
     offset += HEAD_BYTES
-    context = bytes(data[offset : offset + context_bytes])
-    if len(context) != context_bytes:
-        raise ProtocolError("a raft frame ends within a context")
-    offset += context_bytes
+    context = b""
+    if context_bytes:
+        context = bytes(data[offset : offset + context_bytes])
+        if len(context) != context_bytes:
+            raise ProtocolError("a raft frame ends within a context")
+        offset += context_bytes
     if runs and kind is not _APPEND:
         raise ProtocolError(f"{kind.name} carries no entries")
     if runs * _RUN.size > len(data) - offset:
         raise ProtocolError(f"{runs} runs do not fit the frame")
-    run_heads = []
+    run_heads: list[tuple[int, int, int]] = []
     for _ in range(runs):
         run_heads.append(_RUN.unpack_from(data, offset))
         if not 0 < run_heads[-1][0] <= term:
@@ -169,9 +179,10 @@ def _decode_head(
         term,
         log_term,
         index,
-        commit=commit,
-        rejected=bool(rejected),
-        reject_hint=hint,
+        NO_ENTRIES,
+        commit,
+        rejected == 1,
+        hint,
         context=context,
     )
     return message, group, run_heads, offset

@@ -7,12 +7,12 @@ import msgspec
 
 from raftwood.disk.segment_log import DropGroup, Record, Run, State, TruncateHead, TruncateTail
 from raftwood.disk.segment_log.format import RECORD_HEADER_BYTES
-from raftwood.raft.core import Entry, EntryKind, Message, Snapshot
+from raftwood.raft.core import IS_CHANGE, Entry, EntryKind, Message, Snapshot
 from raftwood.raft.host.group_state import GroupState
 from raftwood.raft.host.group_storage import GroupStorage
 from raftwood.raft.host.runs import EncodedRun, RunBook, encode_run
 
-_CHANGE_V1, _CHANGE_V2 = EntryKind.CHANGE_V1, EntryKind.CHANGE_V2
+_NORMAL = EntryKind.NORMAL
 STATE_EVERY_BYTES = 1 << 20
 """The commit index is stored along so often: what comes after it is replayed as uncommitted."""
 
@@ -34,7 +34,7 @@ class PlannedWrite:
         """What the records take in the log, entries and headers."""
         size = len(self.records) * RECORD_HEADER_BYTES
         for record in self.records:
-            if isinstance(record, Run):
+            if type(record) is Run:
                 size += len(record.payload)
             elif isinstance(record, State):
                 size += len(record.data)
@@ -72,14 +72,14 @@ def plan_write(
     """What a message to the append thread asks of the log; `committed` is what the core knows."""
     planned = PlannedWrite()
     records = planned.records
+    entries = message.entries
     if message.snapshot is not None:
         _plan_snapshot(planned, group, storage, message, message.snapshot)
-    entries = message.entries
-    if message.snapshot is None and message.term:
-        _plan_state(planned, group, storage, message, bytes_since_state)
+    elif message.term and _is_state_due(storage.state, message, bytes_since_state):
+        _plan_state(planned, group, storage, message)
     planned.change_index = _last_change(entries)
-    last = entries[-1].index if entries else storage.last_index()
     if planned.change_index or _settles_change(storage, committed):
+        last = entries[-1].index if entries else storage.last_index()
         _plan_commit(planned, group, storage, min(committed, last))
     if entries:
         first = entries[0].index
@@ -92,21 +92,31 @@ def plan_write(
     return planned
 
 
-def _plan_state(
-    planned: PlannedWrite,
-    group: int,
-    storage: GroupStorage,
-    message: Message,
-    bytes_since_state: int,
-) -> None:
-    state = storage.state
-    is_new = (message.term, message.vote) != (state.term, state.vote)
-    is_due = bytes_since_state >= STATE_EVERY_BYTES and message.commit > state.commit
-    if is_new or is_due:
-        planned.state = msgspec.structs.replace(
-            state, term=message.term, vote=message.vote, commit=message.commit
-        )
-        planned.records.append(State(group, planned.state.encoded()))
+def needs_no_write(
+    storage: GroupStorage, message: Message, *, committed: int, bytes_since_state: int
+) -> bool:
+    """Whether a plan would be empty: most messages without entries only tell of a commit index."""
+    return (
+        not message.entries
+        and message.snapshot is None
+        and not (message.term and _is_state_due(storage.state, message, bytes_since_state))
+        and not _settles_change(storage, committed)
+    )
+
+
+def _is_state_due(state: GroupState, message: Message, bytes_since_state: int) -> bool:
+    return (
+        message.term != state.term
+        or message.vote != state.vote
+        or (bytes_since_state >= STATE_EVERY_BYTES and message.commit > state.commit)
+    )
+
+
+def _plan_state(planned: PlannedWrite, group: int, storage: GroupStorage, message: Message) -> None:
+    planned.state = msgspec.structs.replace(
+        storage.state, term=message.term, vote=message.vote, commit=message.commit
+    )
+    planned.records.append(State(group, planned.state.encoded()))
 
 
 def _last_change(entries: list[Entry]) -> int:
@@ -114,7 +124,7 @@ def _last_change(entries: list[Entry]) -> int:
     found = 0
     for entry in entries:
         kind = entry.kind
-        if kind is _CHANGE_V1 or kind is _CHANGE_V2:
+        if kind is not _NORMAL and IS_CHANGE[kind]:
             found = entry.index
     return found
 
