@@ -25,7 +25,7 @@ def test_a_client_that_was_forgotten_while_it_was_idle_goes_on(
         rest = await asyncio.gather(*(idle.append(b"%d" % each) for each in range(2, 40)))
         assert rest == sorted(rest)
         records, _ = await idle.read(first)
-        assert [bytes(each.payload) for each in records if each.payload != b"other"] == [
+        assert [bytes(each.payload) for each in records if bytes(each.payload) != b"other"] == [
             b"%d" % each for each in range(40)
         ]
         await idle.close()
