@@ -4,6 +4,7 @@ from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.checkers.planning import Planning
 from raftwood.logservice.hakeeper.commands import Schedule, Scheduled
 from raftwood.logservice.hakeeper.orders import OrderKind
+from raftwood.logservice.hakeeper.reports import FinishedOrder
 from tests.unit.logservice.hakeeper.keeper import Keeper, report
 
 
@@ -49,3 +50,26 @@ def test_a_store_is_reborn_only_if_it_ever_had_a_replica() -> None:
     keeper.incarnations[3] = "a"
     keeper.store(3)
     assert not keeper.state.stores[3].is_reborn
+
+
+def test_a_place_that_the_leader_refuses_is_tried_last() -> None:
+    keeper = Keeper()
+    keeper.running(5)
+    keeper.silence(3, known=5)
+    keeper.schedule()
+    (add,) = [
+        order
+        for order in keeper.state.orders.values()
+        if order.shard == 1 and order.kind is OrderKind.ADD_LEARNER
+    ]
+    # It has started its replica, and was given up long ago by whoever recovered the shard.
+    refused, other = add.store, 9 - add.store
+    keeper.store(refused, report(1))
+    serves = (report(0, (1, 2, 3), leader=1), report(1, (1, 2, 3), leader=1))
+    keeper.store(1, *serves, finished=(FinishedOrder(add.id, "it was given up"),))
+    chosen = [
+        order.store
+        for order in keeper.plan()
+        if order.kind is OrderKind.ADD_LEARNER and order.shard == 1
+    ]
+    assert chosen == [other]
