@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from raftwood.simulation import fuzz
+from tests.cluster.logservice.churn import run_churn
 from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
@@ -30,6 +31,8 @@ HOSTS_FAULTS_S = 120.0
 PROCESSES_EVERY = 500
 """One seed of so many, for real processes take real time."""
 REAL_FAULTS = 12
+REAL_CHANGES = 4
+"""Of members, each with a kill."""
 LOGS_FAULTS_S = 40.0
 
 Counts = dict[str, float]
@@ -125,6 +128,8 @@ def _processes(seed: int) -> Counts:
         return {}
     with tempfile.TemporaryDirectory() as folder:
         counts = run_storm(Path(folder), seed, REAL_FAULTS)
+    with tempfile.TemporaryDirectory() as folder:
+        counts += run_churn(Path(folder), seed, REAL_CHANGES)
     return {f"real faults: {name}": count for name, count in counts.items()}
 
 

@@ -136,6 +136,8 @@ class LogState:
         results: list[int | RaftwoodError] = []
         producers = self.producers
         find, add = producers.get, results.append
+        # The last record's: mostly the next one is its own as well, right behind it.
+        producer, known = None, b""
         for command in commands:
             index, payload = command.index, command.payload
             if len(payload) >= HEAD_BYTES:
@@ -145,17 +147,28 @@ class LogState:
                     and version == VERSION
                     and not flags & RESTORED
                     and (holder == self.holder or not self.holder)
-                    and (producer := find(name)) is not None
+                ):
+                    if name != known:
+                        producer, known = find(name), name
                     # Not the first one: who has a record is no producer of a shard that may be
                     # restored, or is being.
-                    and producer.top == sequence - 1 > 0
-                ):
-                    lsn = index + self.offset
-                    producer.used = lsn
-                    producers.runs += producer.add_next(sequence, lsn)
-                    add(lsn)
-                    continue
+                    if producer is not None and producer.top == sequence - 1 > 0:
+                        lsn = index + self.offset
+                        producer.used = lsn
+                        run = producer.runs[-1]
+                        first_lsn = run.lsn  # of one that was refused: none
+                        if (
+                            first_lsn
+                            and run.last == sequence - 1
+                            and first_lsn + sequence - run.first == lsn
+                        ):
+                            run.last = producer.top = sequence
+                        else:
+                            producers.runs += producer.add_next(sequence, lsn)
+                        add(lsn)
+                        continue
             add(self.apply(index, payload))
+            known = b""  # it may have come now, or have been forgotten for another
         if commands:
             self.applied = commands[-1].index
         return results

@@ -85,6 +85,11 @@ def encode_user_entry(
     return b"".join((head, payload))
 
 
+def renumbered(entry: bytes, producer: bytes, sequence: int) -> bytes:
+    """A user's entry as another producer sends it."""
+    return b"".join((entry[:2], producer, sequence.to_bytes(8, "big"), entry[DATA_OFFSET:]))
+
+
 def encode_update(kind: UpdateKind, number: int) -> bytes:
     """An entry that changes no more than the shard's state; a new holder is the number itself."""
     if not 0 <= number < 1 << 63:

@@ -32,6 +32,9 @@ FORWARD: Final = 1
 RECORDS_MAX: Final = 16_384
 """In one append."""
 
+HAS_ERRORS: Final = b"\x01"
+"""So an answer to an append begins that tells of errors."""
+
 _APPEND: Final = struct.Struct(">QBI")
 _READ: Final = struct.Struct(">QI")
 _ERROR_BIT: Final = 1 << 31

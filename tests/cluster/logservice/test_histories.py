@@ -3,6 +3,9 @@
 import random
 from pathlib import Path
 
+import pytest
+
+from tests.cluster.logservice.churn import run_churn
 from tests.cluster.logservice.load import Load
 from tests.cluster.logservice.processes import log_stores
 from tests.cluster.logservice.storm import run_storm
@@ -15,6 +18,13 @@ def test_no_answer_was_wrong_after_faults_of_all_kinds(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     assert run_storm(tmp_path, seed, FAULTS).total() == FAULTS
+
+
+@pytest.mark.slow
+def test_no_answer_was_wrong_while_members_change_and_stores_are_killed(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    run_churn(tmp_path, seed, rounds=3)
 
 
 def test_all_that_was_acked_is_there_once_after_three_restarts_at_once(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What `log` and `cluster` say before a cluster is there, and how records and progress look."""
 
+import json
 import os
 import pty
 import socket
@@ -12,13 +13,22 @@ import pytest
 from tests.running import run
 
 from raftwood.app.command_line import run as raftwood
-from raftwood.app.commands.cluster import what_is_left
+from raftwood.app.commands.cluster import show, what_is_left
 from raftwood.app.commands.log_target import shard_of
 from raftwood.app.line_input import line_batches
 from raftwood.app.output import size_text
 from raftwood.logservice.errors import RecordTooLarge
-from raftwood.logservice.hakeeper.state import Phase
-from raftwood.logservice.hakeeper.views import ClusterView, ShardView, StoreView
+from raftwood.logservice.hakeeper.alarm import Alarm, AlarmKind
+from raftwood.logservice.hakeeper.orders import Order, OrderKind
+from raftwood.logservice.hakeeper.reports import ServiceKind
+from raftwood.logservice.hakeeper.state import FailedOrder, Phase
+from raftwood.logservice.hakeeper.views import (
+    ClusterView,
+    ServiceView,
+    ShardView,
+    StoreView,
+    TnShardView,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +168,60 @@ def test_a_store_is_empty_when_it_is_no_member_and_has_no_replica() -> None:
     assert what_is_left(view((1, 2), 1), 1) == "replicas of shards [4]"
     assert what_is_left(view((2,), 1), 1) == "1 replicas to remove"
     assert what_is_left(view((2,), 0), 1) == ""
+
+
+FAILED_CLUSTER = ClusterView(
+    Phase.BOOTSTRAP_FAILED,
+    "stores [3] have never reported",
+    100,
+    4,
+    (
+        StoreView(1, "a:1", "rack", "0.1", True, False, 1, 2, 1, 1 << 40, 1 << 30),
+        StoreView(2, "b:1", "", "0.1", True, True, 1, 2, 1, 1 << 40, 1 << 30),
+        StoreView(3, "c:1", "", "0.1", False, True, 90, 0, 0, 0, 0),
+    ),
+    (ShardView(1, "log-1", 3, 1, (1, 2), (3,), {}, 0, 4, 9, {2: 17}, 3 << 20),),
+    (ServiceView("tn-1", ServiceKind.TN, "d:1", {"zone": "x"}, False, 50),),
+    (TnShardView(8, 1, "tn-1", 12),),
+    (
+        Alarm(AlarmKind.BOOTSTRAP_FAILED, "stores [3] have never reported"),
+        Alarm(AlarmKind.LEADERLESS, "no leader", 1, 2),
+    ),
+    (
+        Order(5, OrderKind.BOOTSTRAP_SHARD, to_store=3, shard=1, members={1: "a:1"}),
+        Order(6, OrderKind.SHUTDOWN_SERVICE, to_service="tn-1"),
+    ),
+    (FailedOrder(90, OrderKind.ADD_LEARNER, "store 1", 1, "it took too long"),),
+)
+
+
+def test_a_cluster_is_shown_whole_for_people_and_for_machines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show(FAILED_CLUSTER, "text")
+    text, errors = capsys.readouterr()
+    assert errors == "error: the cluster could not be set up: stores [3] have never reported\n"
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for line in (
+        "the cluster is bootstrap-failed: stores [3] have never reported",
+        "1 a:1 up rack 2 1 1 GiB of 1 TiB 0.1",
+        "2 b:1 draining 2 1 1 GiB of 1 TiB 0.1",
+        "3 c:1 down 0 0 0 B of 0 B 0.1",
+        '1 log-1 - [1,2] [3] 3+1 {"2":17} 3 MiB',
+        "tn-1 tn d:1 down",
+        "8 1 tn-1 12",
+        "leaderless 2 1 no leader",
+        "5 bootstrap-shard store 3 1 0",
+        "6 shutdown-service tn-1 0 0",
+        "add-learner store 1 1 it took too long",
+    ):
+        assert line in lines
+    show(FAILED_CLUSTER, "json")
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["phase"] == "bootstrap-failed"
+    assert shown["shards"][0]["lagging"] == {"2": 17}
+    assert [alarm["kind"] for alarm in shown["alarms"]] == ["bootstrap-failed", "leaderless"]
+    assert [order["target"] for order in shown["orders"]] == ["store 3", "tn-1"]
 
 
 def test_sizes_are_told_as_people_read_them() -> None:

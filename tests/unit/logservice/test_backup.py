@@ -227,6 +227,43 @@ def test_a_restore_goes_on_over_failovers_and_after_an_interruption() -> None:
     run_backups(scenario)
 
 
+def test_a_new_replica_of_a_restored_shard_learns_its_lsns_from_a_snapshot() -> None:
+    async def scenario(backups: Backups) -> None:
+        cluster = backups.cluster
+        manifest = await back_up(backups.client, backups.files, FOLDER)
+        shard = await backups.new_shard()
+        with pytest.raises(Interrupted):
+            await backups.restore(shard, manifest, told=interrupt_after(60))
+        await asyncio.sleep(2)  # a hidden snapshot is taken, half way
+        await backups.restore(shard, manifest)
+        async with await cluster.client(shard, timeout_ms=60_000) as new:
+            await new.update_leaseholder_id(6)
+            records = await all_of(new, manifest.first_lsn)
+            await new.truncate(records[99][0])
+            await cluster.until(lambda: cluster.stores[3].host.status(shard).first_index > 1)
+            kept = await all_of(new, records[100][0])
+            cluster.start(4, joins=True)
+            await cluster.until(lambda: cluster.is_running(4))
+            cluster.machines[1].power_off()
+            await cluster.until(
+                lambda: (
+                    shard in cluster.stores[4].host.groups()
+                    and 4 in cluster.stores[4].host.status(shard).voters
+                )
+            )
+            # The new replica is needed for a majority, and leads in the end.
+            cluster.machines[2].power_off()
+            await cluster.until(lambda: cluster.leader(shard) in (3, 4))
+            assert await new.append(b"last") > kept[-1][0]
+            host = cluster.stores[cluster.leader(shard)].host
+            if host.id == 3:
+                await host.transfer_leadership(shard, 4, timeout_ms=5_000)
+            await cluster.until(lambda: cluster.leader(shard) == 4)
+            assert (await all_of(new, kept[0][0]))[:-1] == kept
+
+    run_backups(scenario)
+
+
 async def change(files: Files, path: str, offset: int, data: bytes) -> None:
     await perform(files, Open(path), Write(path, offset, [data]))
 

@@ -1,5 +1,6 @@
 """What a message to the append thread asks of the log."""
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,12 @@ from raftwood.disk.segment_log import Run, State
 from raftwood.raft.core import Entry, EntryKind, Message, MessageKind
 from raftwood.raft.host.group_state import decode_state, first_state
 from raftwood.raft.host.runs import RunBook
-from raftwood.raft.host.writes import PlannedWrite, plan_write
+from raftwood.raft.host.writes import (
+    STATE_EVERY_BYTES,
+    PlannedWrite,
+    needs_no_write,
+    plan_write,
+)
 
 
 def plan(*entries: Entry, committed: int, change_index: int = 0) -> PlannedWrite:
@@ -53,3 +59,23 @@ def test_that_a_change_is_committed_is_stored_with_the_entries_that_come_after()
     assert isinstance(state, State)
     assert isinstance(run, Run)
     assert decode_state(1, state.data).commit == 7
+
+
+def test_what_is_said_to_need_no_write_is_what_a_plan_without_records_comes_of() -> None:
+    state = first_state()
+    terms = (0, state.term, state.term + 1)
+    votes = (state.vote, state.vote + 1)
+    sizes = (0, STATE_EVERY_BYTES)
+    counts = {True: 0, False: 0}
+    for term, vote, commit, size, change_index in itertools.product(
+        terms, votes, (state.commit, 7), sizes, (0, 6, 8)
+    ):
+        storage: Any = SimpleNamespace(
+            state=state, last_index=lambda: 9, cache=None, change_index=change_index
+        )
+        message = Message(MessageKind.STORAGE_APPEND, term=term, vote=vote, commit=commit)
+        planned = plan_write(1, storage, message, RunBook(), committed=7, bytes_since_state=size)
+        is_none = needs_no_write(storage, message, committed=7, bytes_since_state=size)
+        assert is_none is (not planned.records)
+        counts[is_none] += 1
+    assert all(counts.values())

@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from raftwood.app.commands.log_target import TARGET, Target
-from raftwood.app.output import size_text, write_json, write_line, write_rows
+from raftwood.app.output import Format, size_text, write_json, write_line, write_rows
 from raftwood.app.progress import Progress
 from raftwood.app.settings import Settings
 from raftwood.base.errors import DeadlineExceeded, Unavailable
@@ -73,7 +73,7 @@ def status(
         while view.phase is not Phase.RUNNING and loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
             view = await keeper.describe()
-        _show(view, target)
+        show(view, target.output)
         return 0 if view.phase is Phase.RUNNING else 1
 
     return _until_answered(lambda: target.with_keeper(work), wait_seconds)
@@ -162,11 +162,12 @@ def _until_answered(work: Callable[[], int], wait_s: float) -> int:
         time.sleep(_POLL_S)
 
 
-def _show(view: ClusterView, target: Target) -> None:
+def show(view: ClusterView, output: Format) -> None:
+    """Print all of it; that the cluster could not be set up is an error as well."""
     if view.phase is Phase.BOOTSTRAP_FAILED:
         sys.stderr.write(f"error: the cluster could not be set up: {view.reason}\n")
     tables = _tables(view)
-    if target.output == "json":
+    if output == "json":
         head = {"phase": view.phase, "reason": view.reason, "tick": view.tick, "term": view.term}
         write_json(head | {name: rows for name, (rows, _) in tables.items()})
         return

@@ -14,7 +14,7 @@ from typing import Final, Self
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.logservice.client.pipeline import Pipeline
 from raftwood.logservice.client.shard_link import ShardLink, ask_store_addresses
@@ -180,7 +180,11 @@ class AsyncLogClient:
         futures: list[asyncio.Future[int]] = []
         size = 0
         for record in records:
-            futures.append(self.append_soon(record))
+            try:
+                futures.append(self.append_soon(record))
+            except RaftwoodError:
+                await _all_of(futures)  # an error of one that was sent comes first
+                raise
             size += len(record.payload if isinstance(record, LogRecord) else record)
             if len(futures) >= MANY_RECORDS or size >= MANY_BYTES:
                 lsns += await _all_of(futures)

@@ -10,6 +10,7 @@ as another producer.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from raftwood.base.environment import Environment
@@ -35,8 +36,8 @@ from raftwood.logservice.client.shard_link import (
 )
 from raftwood.logservice.errors import RecordTooLarge, SequenceForgotten, SequenceGap
 from raftwood.logservice.producers import WINDOW
-from raftwood.logservice.records import encode_user_entry
-from raftwood.logservice.wire import APPEND, decode_lsns, encode_append
+from raftwood.logservice.records import encode_user_entry, renumbered
+from raftwood.logservice.wire import APPEND, HAS_ERRORS, decode_lsns, encode_append
 from raftwood.net import Payload
 
 BATCH_RECORDS_MAX: Final = WINDOW // 4
@@ -153,7 +154,7 @@ class Pipeline:
 
         def answered(done: "asyncio.Future[Payload]") -> None:
             if attempt == self._attempt:
-                _settle_doubt(fresh, done)
+                _settle_doubt(batch, fresh, done)
             self._answered(batch, done, asked, attempt)
 
         answer.add_done_callback(answered)
@@ -235,6 +236,8 @@ class Pipeline:
             self._refusal = error
         # Alone: with others under way, the shard may just have seen them in another order.
         if is_alone and self._is_forgotten(error):
+            if isinstance(error, SequenceGap) and self._begin_anew():
+                return
             self._give_up(SequenceForgotten(f"{error.message}; {_FORGOTTEN}"))
             return
         if not isinstance(error, _PASSING):
@@ -254,6 +257,24 @@ class Pipeline:
             and bool(self._sent)
             and 0 < error.due < self._sent[0].sequence
         )
+
+    def _begin_anew(self) -> bool:
+        """Go on as another producer with all that waits, where nothing of it may be written.
+
+        So it is when a shard has forgotten a client that was idle for long.
+        """
+        waiting = [each for each in (*self._sent, *self._queue) if each.sequence]
+        if any(each.is_doubtful for each in waiting):
+            return False
+        self._begin_producer()
+        for append in waiting:
+            append.sequence = self._next_sequence
+            append.entry = renumbered(append.entry, self._producer, append.sequence)
+            self._next_sequence += 1
+        self._sent.clear()
+        self._queue = deque(waiting)
+        self._sent_bytes, self._waiting_bytes = 0, sum(len(each.entry) for each in waiting)
+        return True
 
     async def _recover(self) -> None:
         """Send the first records alone until they are answered, then go on as usual."""
@@ -291,7 +312,7 @@ class Pipeline:
             try:
                 results = decode_lsns(await answer, len(batch))
             finally:
-                _settle_doubt(fresh, answer)
+                _settle_doubt(batch, fresh, answer)
         except RaftwoodError as error:
             self._failed(error, asked, attempt, is_alone=True)
             return False
@@ -331,12 +352,23 @@ def _doubt(batch: Sequence[_Append]) -> list[_Append]:
     return fresh
 
 
-def _settle_doubt(fresh: Sequence[_Append], answer: "asyncio.Future[Payload]") -> None:
-    """A request that was refused as a whole has written nothing."""
+def _settle_doubt(
+    batch: Sequence[_Append], fresh: Sequence[_Append], answer: "asyncio.Future[Payload]"
+) -> None:
+    """A request that was refused as a whole, or for its first sequence, has written nothing."""
     error = None if answer.cancelled() else answer.exception()
+    if error is None and not answer.cancelled() and answer.result()[:1] == HAS_ERRORS:
+        with suppress(ProtocolError):  # which is dealt with later
+            error = _gap_of(decode_lsns(answer.result(), len(batch)))
     if isinstance(error, RaftwoodError) and not isinstance(error, _UNKNOWN):
         for append in fresh:
             append.is_doubtful = False
+
+
+def _gap_of(results: Sequence[int | RaftwoodError]) -> SequenceGap | None:
+    first = results[0]
+    is_gap = all(isinstance(each, SequenceGap) for each in results)
+    return first if is_gap and isinstance(first, SequenceGap) else None
 
 
 def _told(append: _Append, error: RaftwoodError) -> RaftwoodError:

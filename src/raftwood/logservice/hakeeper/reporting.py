@@ -105,7 +105,8 @@ def finish(
         if each.error:
             target = to_service or f"store {to_store}"
             note_failure(
-                state, FailedOrder(state.tick, order.kind, target, order.shard, each.error)
+                state,
+                FailedOrder(state.tick, order.kind, target, order.shard, each.error, order.store),
             )
         elif order.kind is OrderKind.BOOTSTRAP_SHARD and order.shard in state.shards:
             _begun(state.shards[order.shard], to_store)

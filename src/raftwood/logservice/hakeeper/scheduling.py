@@ -140,7 +140,8 @@ def _fits(state: State, order: Order) -> bool:
     if order.kind is OrderKind.TRANSFER_LEADER:
         return order.to_store == shard.leader
     if order.kind in MEMBERSHIP:
-        if order.to_store != shard.leader:
+        leader = state.stores.get(order.to_store)
+        if order.to_store != shard.leader or leader is None or order.shard not in leader.replicas:
             return False
         if order.epoch != shard.epoch or shard.is_joint:
             return False

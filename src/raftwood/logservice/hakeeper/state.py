@@ -119,6 +119,8 @@ class FailedOrder(msgspec.Struct, frozen=True, array_like=True):
     target: str
     shard: int
     error: str
+    store: int = 0
+    """Whom the order was about, where that is another than its target."""
 
 
 class State(msgspec.Struct, array_like=True):

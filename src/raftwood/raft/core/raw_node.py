@@ -194,18 +194,8 @@ class RawNode:
         if self._async_writes:
             if ready.entries or ready.hard_state or ready.snapshot or after_append:
                 ready.messages.append(self._storage_append(ready))
-            committed = ready.committed_entries
-            if committed:
-                response = self._apply_response(ready)
-                ready.messages.append(
-                    Message(
-                        MessageKind.STORAGE_APPLY,
-                        APPLY_THREAD,
-                        raft.id,
-                        entries=committed,
-                        responses=[response],
-                    )
-                )
+            if ready.committed_entries:
+                ready.messages.append(self._storage_apply(ready))
             return
         if self._on_advance:
             raise InvariantViolated("the last Ready has not been advanced")
@@ -270,6 +260,15 @@ class RawNode:
         if unstable:
             response.index, response.log_term = unstable[-1].index, unstable[-1].term
         return response
+
+    def _storage_apply(self, ready: Ready) -> Message:
+        return Message(
+            MessageKind.STORAGE_APPLY,
+            APPLY_THREAD,
+            self.raft.id,
+            entries=ready.committed_entries,
+            responses=[self._apply_response(ready)],
+        )
 
     def _apply_response(self, ready: Ready) -> Message:
         return Message(

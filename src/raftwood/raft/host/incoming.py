@@ -100,7 +100,7 @@ class Incoming:
             kind = message.kind
             if kind is _PREVOTE:
                 self._tell_if_removed(replica, store)
-            if replica.has_given_up(store):
+            if store in replica.storage.state.given_up:
                 continue
             if kind in _ELECTIONS and not replica.may_vote:
                 continue

@@ -52,11 +52,9 @@ def decode_run(run: EncodedRun) -> list[Entry]:
     data = bytes(payload) if len(payload) <= _SMALL_BYTES * count else payload
     term, index, start = run.term, run.first_index, table_bytes
     for word in words:
-        kind = _NORMAL
+        kind, end = _NORMAL, start + word
         if word > _LENGTH_MASK:
-            kind = _KINDS[word >> _KIND_SHIFT]
-            word &= _LENGTH_MASK
-        end = start + word
+            kind, end = _KINDS[word >> _KIND_SHIFT], start + (word & _LENGTH_MASK)
         entries.append(Entry(term, index, kind, bytes(data[start:end])))
         index += 1
         start = end
@@ -71,26 +69,27 @@ class RunBook:
     A leader writes to its log what it sends to its peers; a follower writes what it received.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("known",)
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[EncodedRun, Entry, Entry]] = {}
+        self.known: dict[int, tuple[EncodedRun, Entry, Entry]] = {}
+        """By first index, with the first and the last entry; cleared when the turn is over."""
 
     def remember(self, run: EncodedRun, entries: list[Entry]) -> None:
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        self._known[run.first_index] = (run, entries[0], entries[-1])
+        if len(self.known) >= _KNOWN_MAX:
+            self.known.clear()
+        self.known[run.first_index] = (run, entries[0], entries[-1])
 
     def runs(self, entries: list[Entry]) -> list[tuple[EncodedRun, list[Entry]]]:
         """Entries as runs with their parts of the list: known ones as they are, others made."""
         position, end = 0, len(entries)
         if self._known_until(entries, 0) == end:
-            return [(self._known[entries[0].index][0], entries)]
+            return [(self.known[entries[0].index][0], entries)]
         found = []
         while position < end:
             stop = self._known_until(entries, position)
             if stop:
-                run = self._known[entries[position].index][0]
+                run = self.known[entries[position].index][0]
                 part = entries[position:stop]
             else:
                 stop = self._unknown_until(entries, position)
@@ -103,7 +102,7 @@ class RunBook:
 
     def _known_until(self, entries: list[Entry], position: int) -> int:
         """Where a remembered run that begins here ends; zero if there is none."""
-        known = self._known.get(entries[position].index)
+        known = self.known.get(entries[position].index)
         if known is None:
             return 0
         run, first, last = known
@@ -113,13 +112,9 @@ class RunBook:
 
     def _unknown_until(self, entries: list[Entry], position: int) -> int:
         term = entries[position].term
-        known = self._known
+        known = self.known
         for stop in range(position + 1, len(entries)):
             entry = entries[stop]
             if entry.term != term or (entry.index in known and self._known_until(entries, stop)):
                 return stop
         return len(entries)
-
-    def clear(self) -> None:
-        """The turn is over."""
-        self._known.clear()

@@ -127,7 +127,8 @@ class Turns:
             if replica.is_serving and replica.node.has_ready():
                 self.mark(replica)
         for replica in dirty:
-            replica.book.clear()
+            if replica.book.known:
+                replica.book.known.clear()
             if replica.storage.missed is not None and not replica.is_fetching:
                 self._chores.fetch(replica)
 

@@ -16,11 +16,13 @@ import msgspec
 
 from raftwood.base.errors import InternalError, ProtocolError, RaftwoodError
 from raftwood.net import Method, Payload
+from raftwood.net.store_names import CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE
 from raftwood.net.wire_errors import decode_error, encode_error
 
-PROPOSE = Method(32, "raft-propose")
+_WRITERS: Final = (CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE)
+PROPOSE = Method(32, "raft-propose", roles=_WRITERS)
 READ = Method(33, "raft-read")
-REGISTER = Method(34, "raft-register")
+REGISTER = Method(34, "raft-register", roles=_WRITERS)
 
 _HEAD: Final = struct.Struct("<QQQQI")
 _COUNT: Final = struct.Struct("<I")

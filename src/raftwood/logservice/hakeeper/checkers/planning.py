@@ -175,11 +175,13 @@ class Planning:
         return is_there and knows and lag is not None and lag <= self.settings.lag_entries
 
     def has_failed(self, shard: int, store: int) -> bool:
-        """Whether a replica was to be started there lately, and was not."""
+        """Whether a replica was to be started there lately, or to be a member, and was not."""
         return any(
-            failure.kind is OrderKind.START_REPLICA
-            and failure.shard == shard
-            and failure.target == f"store {store}"
+            failure.shard == shard
+            and (
+                (failure.kind is OrderKind.START_REPLICA and failure.target == f"store {store}")
+                or (failure.kind is OrderKind.ADD_LEARNER and failure.store == store)
+            )
             for failure in self.state.failures
         )
 
