@@ -29,6 +29,12 @@ from raftwood.raft.host.status import LogEntry
 _PRODUCER = b"p" * 16
 _ANSWERS = 3
 _BEGIN = RestoreBegin(7, 60, 0, 5, 3)
+_BEFORE = (
+    [encode_update(UpdateKind.LEASEHOLDER, 3)],
+    [encode_begin(_BEGIN)],
+    [encode_begin(_BEGIN), encode_finish(RestoreFinish(7, 90, 0))],
+)
+"""A shard in use, one that is being restored, and one that was."""
 
 
 def _saved(state: LogState) -> bytes:
@@ -39,11 +45,7 @@ def _saved(state: LogState) -> bytes:
 
 def entry_target(data: bytes) -> None:
     """Every entry is taken or refused; only what is taken is a record, and all can be saved."""
-    for before in (
-        [encode_update(UpdateKind.LEASEHOLDER, 3)],
-        [encode_begin(_BEGIN)],
-        [encode_begin(_BEGIN), encode_finish(RestoreFinish(7, 90, 0))],
-    ):
+    for before in _BEFORE:
         state = LogState()
         for index, entry in enumerate(before, 1):
             assert isinstance(state.apply(index, entry), int)
@@ -54,7 +56,8 @@ def entry_target(data: bytes) -> None:
             lsn = None if state.is_restoring else state.lsns.lsn_of(index)
             is_shown = is_record and lsn is not None and state.hole_at(lsn) is None
             assert not (is_shown and isinstance(answer, RaftwoodError))
-        assert _saved(restored(_saved(state))) == _saved(state)
+        saved = _saved(state)
+        assert _saved(restored(saved)) == saved
         state.info(next_lsn=state.lsns.lsn_from(7))
 
 

@@ -49,3 +49,16 @@ def test_a_planted_bug_is_caught_by_the_check_that_it_is_for(name: str) -> None:
             if re.search(mutant.caught_as, str(error)):
                 return
     pytest.fail(f"{SEEDS_MAX} seeds did not show that the log service {name}: {seen}")
+
+
+def _different_weathers() -> list[str]:
+    """A mutant for each combination of faults and plan."""
+    found = {f"{each.profile.__name__} {each.plan}": name for name, each in MUTANTS.items()}
+    return list(found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _different_weathers())
+def test_without_the_bug_the_same_faults_do_no_harm(name: str) -> None:
+    mutant = MUTANTS[name]
+    run_logs(0, mutant.plan, profile=mutant.profile(0))
