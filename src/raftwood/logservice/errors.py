@@ -12,13 +12,11 @@ RaftwoodError
 │   └── ReadOnlyClient
 ├── NotFound
 │   └── ShardNotFound
-├── Conflict
-│   ├── NotLeaseholder           names the holder
-│   ├── LeaseTooOld              names the holder
-│   ├── SequenceGap              names the sequence that is due
-│   └── SequenceForgotten
-└── Unavailable
-    └── BootstrapFailed
+└── Conflict
+    ├── NotLeaseholder           names the holder
+    ├── LeaseTooOld              names the holder
+    ├── SequenceGap              names the sequence that is due
+    └── SequenceForgotten
 """
 
 from collections.abc import Mapping
@@ -30,7 +28,6 @@ from raftwood.base.errors import (
     OutOfRange,
     PermissionDenied,
     TooLarge,
-    Unavailable,
 )
 
 
@@ -112,9 +109,3 @@ class SequenceForgotten(Conflict):
     """So old a sequence of its producer that nobody knows any more where it was written."""
 
     code = "sequence_forgotten"
-
-
-class BootstrapFailed(Unavailable):
-    """The cluster could not be set up; the message says why."""
-
-    code = "bootstrap_failed"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from raftwood.logservice.client.shard_log import ShardLog
     from raftwood.logservice.client.sync_client import LogClient
     from raftwood.logservice.errors import (
-        BootstrapFailed,
         LeaseTooOld,
         LsnOutOfRange,
         LsnPastEnd,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncLogClient",
-    "BootstrapFailed",
     "KeeperClient",
     "LeaseTooOld",
     "LogClient",

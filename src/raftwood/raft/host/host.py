@@ -65,6 +65,8 @@ from raftwood.raft.state_machine import StateMachine
 
 _log = get_logger("raft")
 _NORMAL = EntryKind.NORMAL
+REACH_S = 0.5
+"""A store that was just added may not be connected yet."""
 
 
 class Host(HostViews):
@@ -391,15 +393,22 @@ class Host(HostViews):
             raise replica.not_leader()
         if store not in replica.configuration.voters:
             raise InvalidInput(f"store {store} is no voter of group {group}")
-        if store != self.id and not self._peers.is_connected(store):
-            # The leader would take no proposals until it gives up, for an election's time.
-            raise Unavailable(f"store {store} cannot be reached: group {group} stays here")
+        pause_s = self.settings.tick_ms / 4000
+        if store != self.id:
+            await self._reached(store, pause_s)
         replica.wake()
         replica.node.transfer_leadership(store)
         self._turns.mark(replica)
         async with within(timeout_ms, f"a transfer of group {group} to store {store}"):
-            pause_s = self.settings.tick_ms / 4000
             await until(lambda: replica.leader == store, pause_s=pause_s)
+
+    async def _reached(self, store: int, pause_s: float) -> None:
+        """Else a leader that hands over takes no proposals for an election's time, in vain."""
+        try:
+            async with asyncio.timeout(REACH_S):
+                await until(lambda: self._peers.is_connected(store), pause_s=pause_s)
+        except TimeoutError:
+            raise Unavailable(f"store {store} cannot be reached to lead: try another") from None
 
     # What replicas ask for
 
