@@ -104,8 +104,8 @@ class RawNode:
 
     # Out
 
-    def has_ready(self, *, to_apply: bool = True) -> bool:
-        """Whether `ready` would hand out anything, be it only entries to apply or more than that."""
+    def has_ready(self) -> bool:
+        """Whether `ready` would hand out anything."""
         raft = self.raft
         if raft.messages or raft.messages_after_append or raft.read_states:
             return True
@@ -126,8 +126,7 @@ class RawNode:
                 and self._new_hard_state() is not None
             )
             or (
-                to_apply
-                and log.applying < log.committed
+                log.applying < log.committed
                 and log.has_next_committed(allow_unstable=not self._async_writes)
             )
         )

@@ -244,13 +244,9 @@ class Replica:
 
     @property
     def has_work(self) -> bool:
-        """Whether a turn would find something to do at once.
-
-        A follower that nobody reads from applies entries along with the next ones that come, or
-        with the next tick: it hears of a commit no sooner in general.
-        """
+        """Whether a turn would find something to do."""
         return (
-            self.node.has_ready(to_apply=self.is_leader or bool(self.reads))
+            self.node.has_ready()
             or self.storage.missed is not None
             or bool(self.reads.waiting)
             or bool(self.proposals.queue)
