@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from raftwood.logservice.client import (
     ReadOnlyClient,
     ShardNotFound,
 )
-from tests.cluster.stores import COMMAND, Stores
+from tests.cluster.stores import Stores
 
 ALONE = """
 [logservice]
@@ -149,8 +150,13 @@ def test_a_cluster_that_cannot_be_set_up_says_so(tmp_path: Path) -> None:
 
 
 def test_a_tail_ends_when_it_is_interrupted(stores: Stores, tmp_path: Path) -> None:
+    # Whoever runs this in the background has let it ignore the signal.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from raftwood.app.command_line import main; main()"
+    )
     tail = subprocess.Popen(
-        (*COMMAND, "log", "tail", "log-1", "--from", "1"),
+        (sys.executable, "-c", program, "log", "tail", "log-1", "--from", "1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -141,7 +141,7 @@ def test_a_store_that_waits_for_the_others_is_alive_and_not_ready(tmp_path: Path
     with Stores(tmp_path, more=0, extra=f'[http]\nlisten = "{address}"') as stores:
         stores.start(1)
         assert ask(address, "/livez") == (200, "ok\n")
-        assert ask(address, "/readyz") == (503, "metastore: no leader is known\n")
+        assert ask(address, "/readyz") == (503, "service: metastore: no leader is known\n")
         assert ask(address, "/metrics", token="")[0] == 401
 
 

@@ -41,6 +41,7 @@ def test_tallies_add_up_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
         "toy": [(0, 1)],
         "hosts": [(0, 1)],
         "logs": [(0, 1)],
+        "processes": [(0, 1)],
         "raft": [(0, 1)],
         "hakeeper": [(0, 1)],
         "images": [(0, 3)],
