@@ -82,6 +82,11 @@ class LogNode(StoreProcess):
             assert time.monotonic() < deadline, f"store {self.store} does not say {event!r}"
             await asyncio.sleep(0.05)
 
+    def newest_snapshot(self, shard: int) -> int:
+        """The index of the last one that is whole."""
+        names = (path.stem.split("-") for path in self.folder.glob(f"snapshots/{shard}-*.snapshot"))
+        return max((int(index) for _, index in names), default=0)
+
     def disk_bytes(self) -> int:
         """What the store's log takes, segments that are kept for reuse included."""
         files = (each for each in self.folder.rglob("*") if each.is_file())

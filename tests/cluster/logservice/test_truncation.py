@@ -39,7 +39,10 @@ def test_reading_goes_on_behind_the_truncated_lsn_after_all_were_killed(tmp_path
         async with log_stores(tmp_path, settings={"logservice.truncation_ms": 20}) as stores:
             await stores.start()
             client = await stores.client()
-            lsns = await append_up_to(client, 200)
+            lsns = await append_up_to(client, 90)
+            for node in stores.nodes.values():
+                await has_cut_point(node, 65)
+            lsns += await append_up_to(client, 200)
             whole_bytes = {store: node.disk_bytes() for store, node in stores.nodes.items()}
             await client.truncate(100)
             await has_snapshot_from(client, 195)
@@ -67,6 +70,14 @@ def test_reading_goes_on_behind_the_truncated_lsn_after_all_were_killed(tmp_path
             ]
 
     run(body())
+
+
+async def has_cut_point(node: LogNode, lsn: int) -> None:
+    """A store that is slow may have no snapshot for long, and then frees less."""
+    deadline = time.monotonic() + WAIT_S_MAX
+    while node.newest_snapshot(1) < lsn:
+        assert time.monotonic() < deadline, f"store {node.store} takes no snapshot"
+        await asyncio.sleep(0.02)
 
 
 async def has_snapshot_from(client: AsyncLogClient, lsn: int) -> None:
