@@ -87,6 +87,10 @@ class LogNode(StoreProcess):
         names = (path.stem.split("-") for path in self.folder.glob(f"snapshots/{shard}-*.snapshot"))
         return max((int(index) for _, index in names), default=0)
 
+    def oldest_segment(self) -> int:
+        """The number of the first one that its log still has."""
+        return min(int(path.stem) for path in self.folder.glob("log/*.segment"))
+
     def disk_bytes(self) -> int:
         """What the store's log takes, segments that are kept for reuse included."""
         files = (each for each in self.folder.rglob("*") if each.is_file())
