@@ -25,6 +25,17 @@ def test_a_change_is_not_ordered_of_a_leader_that_has_lost_its_replica() -> None
     ]
 
 
+def test_a_replica_is_not_started_where_its_data_was_lost_after_the_plan() -> None:
+    keeper = Keeper()
+    keeper.running(4)
+    keeper.store(3, report(0, (1, 2, 3), leader=1))
+    plan = keeper.plan()
+    assert [(order.kind, order.to_store) for order in plan] == [(OrderKind.START_REPLICA, 3)]
+    keeper.incarnations[3] = "b"
+    keeper.store(3)
+    assert keeper.tell(Schedule(1, keeper.state.tick, tuple(plan))) == Scheduled(0)
+
+
 def test_a_learner_that_nothing_has_reached_is_not_caught_up_however_short_the_log_is() -> None:
     keeper = Keeper()
     keeper.running(4)
