@@ -129,6 +129,7 @@ class World:
             self._check_bytes()
         term = self.groups[0].term
         plan = tuple(planner.plan(self.state, SETTINGS))
+        self.oracle.check_plan(plan)
         if plan and self.chance(self.profile.delay_plan):
             self.plans.append(Schedule(term, self.state.tick, plan))
         elif plan:

@@ -140,8 +140,7 @@ def _fits(state: State, order: Order) -> bool:
     if order.kind is OrderKind.TRANSFER_LEADER:
         return order.to_store == shard.leader
     if order.kind in MEMBERSHIP:
-        leader = state.stores.get(order.to_store)
-        if order.to_store != shard.leader or leader is None or order.shard not in leader.replicas:
+        if order.to_store != shard.leader or not _says_it_leads(state, order):
             return False
         if order.epoch != shard.epoch or shard.is_joint:
             return False
@@ -150,6 +149,12 @@ def _fits(state: State, order: Order) -> bool:
         if order.kind is OrderKind.ADD_LEARNER and order.removed:
             shard.move = Move(order.removed, order.store)
     return True
+
+
+def _says_it_leads(state: State, order: Order) -> bool:
+    store = state.stores.get(order.to_store)
+    report = None if store is None else store.replicas.get(order.shard)
+    return report is not None and report.leader == order.to_store
 
 
 def _may_start(shard: ShardState, store: int) -> bool:
@@ -171,7 +176,13 @@ def _is_stranger(state: State, order: Order) -> bool:
         return False
     if shard is None:
         return order.shard in state.removed_shards
-    return order.shard in store.strange_since and order.epoch == shard.epoch
+    report = store.replicas[order.shard]
+    is_out = bool(report.voters) and order.to_store not in (*report.voters, *report.learners)
+    return (
+        order.shard in store.strange_since
+        and order.epoch == shard.epoch
+        and (report.epoch < shard.epoch or is_out)
+    )
 
 
 def _prepare_tn(state: State, order: Order) -> Order | None:
