@@ -118,6 +118,15 @@ def _two_changes_at_once() -> Iterator[None]:
 
 
 @contextmanager
+def _leaves_joint_voters_stopped() -> Iterator[None]:
+    def may_start(shard: ShardState, store: int) -> bool:
+        return store not in shard.lost and not shard.is_joint
+
+    with mock.patch.object(scheduling, "_may_start", may_start):
+        yield
+
+
+@contextmanager
 def _moves_for_ever() -> Iterator[None]:
     with mock.patch.object(balance, "DIFFERENCE", 1):
         yield
@@ -187,6 +196,11 @@ MUTANTS: dict[str, Mutant] = {
     "gives an old lease to a new owner": Mutant(_keeps_the_holder, {"crash": 0.01}),
     "kills a replica at an equal epoch": Mutant(_kills_at_equal_epoch, _LOSSES | {"fork": 0.01}),
     "kills a replica that is just added": Mutant(_kills_at_once, _LOSSES),
+    "leaves voters of a joint change stopped": Mutant(
+        _leaves_joint_voters_stopped,
+        {"crash": 0.002, "stop_replica": 0.1, "operate": 0.004, "stores": 5, "log_shards": 6}
+        | {"replicas": 3, "tn_shards": 0, "restart": 0.02},
+    ),
     "moves for ever": Mutant(_moves_for_ever, {"crash": 0.0}),
     "promotes before caught up": Mutant(_promotes_early, {"crash": 0.01, "write": 0.9}),
     "removes the dead before adding": Mutant(_removes_before_adding, {"crash": 0.01}),

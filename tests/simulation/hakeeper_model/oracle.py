@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
@@ -45,6 +46,17 @@ class Oracle:
                 raise Violation(f"the holder of TN shard {number} went back")
             self._holders[number] = each.holder
 
+    def check_plan(self, plan: Sequence[Order]) -> None:
+        """What a leader planned, judged by the state that it saw.
+
+        Reports that come before the plan is taken may put a store further behind, or show that it
+        stopped: the orders' targets refuse what would do harm by then, and the truth shows it.
+        """
+        for order in plan:
+            self._check_order(order)
+            if order.kind in (OrderKind.ADD_VOTER, OrderKind.REMOVE_MEMBER):
+                self._check_change(order)
+
     def _check_queue(self) -> None:
         orders = list(self._world.state.orders.values())
         changes = Counter(order.shard for order in orders if order.kind in _CHANGES)
@@ -78,15 +90,17 @@ class Oracle:
         raise Violation(f"shard {number} never had epoch {epoch}")
 
     def _check_order(self, order: Order) -> None:
-        shard = self._world.state.shards.get(order.shard)
+        """What holds when an order is planned, and still when it is taken."""
         if order.kind is OrderKind.KILL_ZOMBIE:
             self._check_kill(order)
-        if order.kind not in (OrderKind.ADD_VOTER, OrderKind.REMOVE_MEMBER):
-            return
-        assert shard is not None
+        elif order.kind in _CHANGES:
+            leader = self._world.state.stores[order.to_store].replicas[order.shard]
+            if leader.leader != order.to_store:
+                raise Violation(f"a change of members is ordered at {order.to_store}, no leader")
+
+    def _check_change(self, order: Order) -> None:
+        shard = self._world.state.shards[order.shard]
         leader = self._world.state.stores[order.to_store].replicas[order.shard]
-        if leader.leader != order.to_store:
-            raise Violation(f"a change of members is ordered at {order.to_store}, no leader")
         gone = order.removed or (order.store if order.kind is OrderKind.REMOVE_MEMBER else 0)
         after = [store for store in shard.voters if store != gone]
         if order.kind is OrderKind.ADD_VOTER:

@@ -129,6 +129,7 @@ class World:
             self._check_bytes()
         term = self.groups[0].term
         plan = tuple(planner.plan(self.state, SETTINGS))
+        self.oracle.check_plan(plan)
         if plan and self.chance(self.profile.delay_plan):
             self.plans.append(Schedule(term, self.state.tick, plan))
         elif plan:
@@ -287,15 +288,22 @@ class World:
         self.services.return_all()
         for number in self.state.stores:
             self.apply(DrainStore(number, is_draining=False))
-        quiet_since, ordered = self.state.tick, self.ordered
+        quiet_since, done = self.state.tick, self._done()
         for _ in range(ROUNDS_TO_SETTLE):
             self._round()
-            if self.ordered != ordered:
-                quiet_since, ordered = self.state.tick, self.ordered
+            if self._done() != done:
+                quiet_since, done = self.state.tick, self._done()
             if self.state.tick - quiet_since > QUIET_TICKS and not self.state.orders:
                 check_end(self)
                 return
         raise Violation(f"no end of orders: {list(self.state.orders.values())[-5:]}")
+
+    def _done(self) -> tuple[int, ...]:
+        """What has been ordered and copied: who has a long log to catch up with is not at rest."""
+        copied = (
+            replica.match for group in self.groups.values() for replica in group.replicas.values()
+        )
+        return self.ordered, *copied
 
     def _choose_dead(self) -> Store | None:
         """A store that never returns, where the others are enough for all that is wanted."""

@@ -8,8 +8,8 @@ import msgspec
 
 from raftwood.logservice.hakeeper.commands import ORDERS_MAX, TICKS_MAX, Schedule, Scheduled
 from raftwood.logservice.hakeeper.orders import Order, OrderKind, Orders
-from raftwood.logservice.hakeeper.reporting import PLACING, drop_order, note_failure
-from raftwood.logservice.hakeeper.state import FailedOrder, Move, Phase, State
+from raftwood.logservice.hakeeper.reporting import PLACING, drop_order, is_member, note_failure
+from raftwood.logservice.hakeeper.state import FailedOrder, Move, Phase, ShardState, State
 
 MEMBERSHIP = (OrderKind.ADD_LEARNER, OrderKind.ADD_VOTER, OrderKind.REMOVE_MEMBER)
 ANSWER_ORDERS_MAX = 1000
@@ -135,13 +135,12 @@ def _fits(state: State, order: Order) -> bool:
         return order.members == shard.founders and order.to_store in shard.awaited
     if order.kind in PLACING and _is_condemned(state, order):
         return False
-    if order.kind is OrderKind.START_REPLICA and shard.is_joint:
-        return False  # It may still be a member of the configuration that is left.
+    if order.kind is OrderKind.START_REPLICA:
+        return _may_start(shard, order.to_store)
     if order.kind is OrderKind.TRANSFER_LEADER:
         return order.to_store == shard.leader
     if order.kind in MEMBERSHIP:
-        leader = state.stores.get(order.to_store)
-        if order.to_store != shard.leader or leader is None or order.shard not in leader.replicas:
+        if order.to_store != shard.leader or not _says_it_leads(state, order):
             return False
         if order.epoch != shard.epoch or shard.is_joint:
             return False
@@ -150,6 +149,20 @@ def _fits(state: State, order: Order) -> bool:
         if order.kind is OrderKind.ADD_LEARNER and order.removed:
             shard.move = Move(order.removed, order.store)
     return True
+
+
+def _says_it_leads(state: State, order: Order) -> bool:
+    store = state.stores.get(order.to_store)
+    report = None if store is None else store.replicas.get(order.shard)
+    return report is not None and report.leader == order.to_store
+
+
+def _may_start(shard: ShardState, store: int) -> bool:
+    """Whether a replica that is not there may be started without harm to what it has promised."""
+    if store in shard.lost:
+        return False
+    # While a change is joint, who is no member after it may still be one before it.
+    return is_member(shard, store) or not shard.is_joint
 
 
 def _is_condemned(state: State, order: Order) -> bool:
@@ -163,7 +176,13 @@ def _is_stranger(state: State, order: Order) -> bool:
         return False
     if shard is None:
         return order.shard in state.removed_shards
-    return order.shard in store.strange_since and order.epoch == shard.epoch
+    report = store.replicas[order.shard]
+    is_out = bool(report.voters) and order.to_store not in (*report.voters, *report.learners)
+    return (
+        order.shard in store.strange_since
+        and order.epoch == shard.epoch
+        and (report.epoch < shard.epoch or is_out)
+    )
 
 
 def _prepare_tn(state: State, order: Order) -> Order | None:

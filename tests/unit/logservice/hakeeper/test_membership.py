@@ -4,7 +4,7 @@ import pytest
 
 from raftwood.logservice.hakeeper.alarm import AlarmKind
 from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
-from raftwood.logservice.hakeeper.commands import AddShard, Done, DrainStore
+from raftwood.logservice.hakeeper.commands import AddShard, Done, DrainStore, Schedule, Scheduled
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
 from raftwood.logservice.hakeeper.reports import FinishedOrder
 from tests.unit.logservice.hakeeper.keeper import Keeper, report
@@ -142,6 +142,28 @@ def test_a_joint_change_is_waited_for() -> None:
     for store in (1, 2, 4):
         keeper.store(store, report(0, (1, 2, 3), leader=1), told)
     assert of_shard(keeper) == []
+
+
+def test_a_voter_that_stopped_within_a_joint_change_is_started() -> None:
+    """Else nobody may lead, and the change never ends."""
+    keeper = Keeper()
+    keeper.running(4)
+    hakeeper = report(0, (1, 2, 3), leader=1)
+    told = report(1, (1, 2, 4), leader=0, epoch=7, is_joint=True)
+    keeper.store(4, told)
+    keeper.store(2, hakeeper)
+    assert keeper.schedule() == 1
+    (start,) = keeper.state.orders.values()
+    assert (start.kind, start.to_store, start.shard) == (OrderKind.START_REPLICA, 2, 1)
+
+
+def test_who_may_be_leaving_by_a_joint_change_is_not_started_anew() -> None:
+    keeper = Keeper()
+    keeper.running(4)
+    keeper.store(4, report(1, (1, 2, 4), leader=0, epoch=7, is_joint=True))
+    keeper.store(3, report(0, (1, 2, 3), leader=1))
+    start = Order(0, OrderKind.START_REPLICA, to_store=3, shard=1, expires_tick=9)
+    assert keeper.tell(Schedule(1, keeper.state.tick, (start,))) == Scheduled(0)
 
 
 def test_a_replica_with_a_problem_is_left_to_its_store() -> None:

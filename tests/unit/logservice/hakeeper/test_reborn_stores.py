@@ -25,6 +25,31 @@ def test_a_change_is_not_ordered_of_a_leader_that_has_lost_its_replica() -> None
     ]
 
 
+def test_a_change_is_not_ordered_of_a_leader_that_has_said_that_it_does_not_lead() -> None:
+    keeper = Keeper()
+    keeper.running(4)
+    keeper.incarnations[3] = "b"
+    keeper.store(3)
+    plan = [order for order in keeper.plan() if order.kind is OrderKind.ADD_LEARNER]
+    assert {order.to_store for order in plan} == {1}
+    keeper.store(2, report(1, (1, 2, 3), leader=1, term=2))
+    keeper.store(1, report(1, (1, 2, 3), leader=0, term=1))
+    assert keeper.state.shards[1].leader == 1
+    late = tuple(order for order in plan if order.shard == 1)
+    assert keeper.tell(Schedule(1, keeper.state.tick, late)) == Scheduled(0)
+
+
+def test_a_replica_is_not_started_where_its_data_was_lost_after_the_plan() -> None:
+    keeper = Keeper()
+    keeper.running(4)
+    keeper.store(3, report(0, (1, 2, 3), leader=1))
+    plan = keeper.plan()
+    assert [(order.kind, order.to_store) for order in plan] == [(OrderKind.START_REPLICA, 3)]
+    keeper.incarnations[3] = "b"
+    keeper.store(3)
+    assert keeper.tell(Schedule(1, keeper.state.tick, tuple(plan))) == Scheduled(0)
+
+
 def test_a_learner_that_nothing_has_reached_is_not_caught_up_however_short_the_log_is() -> None:
     keeper = Keeper()
     keeper.running(4)

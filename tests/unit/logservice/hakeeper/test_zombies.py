@@ -1,6 +1,6 @@
 """Replicas that belong to nobody are removed, and never one that belongs to somebody."""
 
-from raftwood.logservice.hakeeper.commands import RemoveShard, Schedule
+from raftwood.logservice.hakeeper.commands import RemoveShard, Schedule, Scheduled
 from raftwood.logservice.hakeeper.orders import EPOCH_OF_REMOVED, Order, OrderKind
 from raftwood.logservice.hakeeper.reports import ReplicaReport
 from tests.unit.logservice.hakeeper.keeper import Keeper, report
@@ -55,6 +55,17 @@ def test_a_replica_at_an_equal_or_higher_epoch_is_not_killed() -> None:
     changed(keeper)
     assert strangers(keeper, report(1, (1, 2, 4), epoch=9)) == []
     assert 4 in keeper.state.shards[1].conflicts
+
+
+def test_a_replica_that_has_said_after_the_plan_that_it_is_a_member_is_not_killed() -> None:
+    keeper = Keeper()
+    keeper.running(4)
+    changed(keeper)
+    plan = strangers(keeper, report(1, (1, 2, 4), epoch=5))
+    assert len(plan) == 1
+    keeper.store(4, report(1, (1, 2, 4), epoch=9))
+    assert keeper.tell(Schedule(1, keeper.state.tick, tuple(plan))) == Scheduled(0)
+    assert keeper.state.stores[4].condemned == []
 
 
 def test_a_replica_that_knows_that_it_is_out_is_killed() -> None:
