@@ -2,8 +2,8 @@
 
     python -m benchmarks.run [--parts raft] [--quick] [--write]
 
-The figures of each part go to benchmarks/results/ as JSON; `--write` puts the tables into
-benchmarks/README.md, which needs all parts.
+The figures of each part go to benchmarks/results/ as JSON; `--write` puts the tables
+into benchmarks/README.md, each part in its place.
 """
 
 import argparse
@@ -31,7 +31,6 @@ from benchmarks.raft_cluster import report as raft_report
 README = pathlib.Path(__file__).with_name("README.md")
 RESULTS = pathlib.Path(__file__).with_name("results")
 WIDTH = 140
-MARKS = ("<!-- figures -->", "<!-- end of figures -->")
 
 
 class Outcome(msgspec.Struct):
@@ -90,12 +89,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="short rounds, to see that it works")
     parser.add_argument("--write", action="store_true", help="put the figures into README.md")
     options = parser.parse_args()
-    if options.write and set(options.parts) != set(PARTS):
-        parser.error("--write replaces all figures, so it needs all parts")
     # A pipe or a file has no width of its own.
     console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
-    texts = []
     for name in options.parts:
+        texts = []
         with console.status(f"{name} …") as status:
             outcome = PARTS[name](options.quick, _progress(console, status, name))
         for table in outcome.tables:
@@ -109,9 +106,9 @@ def main() -> None:
         RESULTS.mkdir(exist_ok=True)
         encoded = msgspec.json.format(msgspec.json.encode(outcome.figures))
         (RESULTS / f"{name}.json").write_bytes(encoded + b"\n")
-    if options.write:
-        _write("\n".join(texts))
-        console.print(f"written to {README}")
+        if options.write:
+            _write(name, "\n".join(texts))
+            console.print(f"written to {README}")
 
 
 def _progress(
@@ -130,14 +127,15 @@ def _as_text(table: rich.table.Table) -> str:
     return f"```\n{file.getvalue().rstrip()}\n```\n"
 
 
-def _write(figures: str) -> None:
-    before, _, rest = README.read_text().partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
+def _write(part: str, figures: str) -> None:
+    begin, end = f"<!-- figures: {part} -->", f"<!-- end of figures: {part} -->"
+    before, _, rest = README.read_text().partition(begin)
+    after = rest.partition(end)[2]
     day = datetime.datetime.now(datetime.UTC).date()
     machine = f"{os.cpu_count()} cores, Linux {platform.release()}"
     python = f"Python {platform.python_version()}"
-    head = f"{MARKS[0]}\nMeasured {day} on {machine}, {python}.\n\n"
-    README.write_text(before + head + figures + MARKS[1] + after)
+    head = f"{begin}\nMeasured {day} on {machine}, {python}.\n\n"
+    README.write_text(before + head + figures + end + after)
 
 
 if __name__ == "__main__":
