@@ -50,7 +50,7 @@ class Oracle:
         """What a leader planned, judged by the state that it saw.
 
         Reports that come before the plan is taken may put a store further behind, or show that it
-        stopped: the orders' targets refuse what would do harm by then, and the truth shows it.
+        stopped; whether that does harm is seen by what the groups come to.
         """
         for order in plan:
             self._check_order(order)
