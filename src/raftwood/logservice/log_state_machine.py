@@ -16,10 +16,10 @@ from raftwood.logservice.lsn_map import LsnMap, Span
 from raftwood.logservice.producers import Producer, Producers
 from raftwood.logservice.restoring import RestoreState
 from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
+from raftwood.raft.whole_snapshot import gathered, in_chunks
 
 FORMAT_VERSION: Final = 2
 """Version 1 knew of no restored shards."""
-CHUNK_BYTES: Final = 256 << 10
 _MAGIC: Final = b"RWLS"
 _DAMAGED: Final = "a snapshot of a log shard cannot be read: remove this replica and add it anew"
 
@@ -85,10 +85,7 @@ class LogStateMachine:
 
     def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
         data = _MAGIC + bytes([FORMAT_VERSION]) + _encode(_stored(self.state))
-        for offset in range(0, len(data), CHUNK_BYTES):
-            if stopped():
-                return
-            yield data[offset : offset + CHUNK_BYTES]
+        return in_chunks(data, stopped)
 
     async def recover_from_snapshot(
         self,
@@ -96,12 +93,10 @@ class LogStateMachine:
         files: Mapping[str, str],  # noqa: ARG002
         stopped: Stopped,
     ) -> None:
-        data = bytearray()
-        async for chunk in chunks:
-            if stopped():
-                return
-            data += chunk
-        self.state = restored(bytes(data))
+        data = await gathered(chunks, stopped)
+        if data is None:
+            return
+        self.state = restored(data)
         self._wake()
 
     def close(self) -> None:

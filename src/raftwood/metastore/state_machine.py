@@ -17,10 +17,10 @@ from raftwood.metastore.commands import Command as MetaCommand
 from raftwood.metastore.commands import Done, Tick, encode, failed
 from raftwood.metastore.rules import MetaState
 from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
+from raftwood.raft.whole_snapshot import gathered, in_chunks
 
 STEP_MS_MAX = 500
 """What one `Advance` counts at the most."""
-CHUNK_BYTES = 256 << 10
 _MAGIC = b"RWMS"
 FORMAT_VERSION = 1
 _DAMAGED = "a snapshot of the metastore cannot be read: remove this replica and add it anew"
@@ -89,12 +89,8 @@ class MetaStateMachine:
         return queries.answer(self._state, query)
 
     def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
-        data = self._state.snapshot()
-        yield _MAGIC + bytes([FORMAT_VERSION])
-        for offset in range(0, len(data), CHUNK_BYTES):
-            if stopped():
-                return
-            yield data[offset : offset + CHUNK_BYTES]
+        data = _MAGIC + bytes([FORMAT_VERSION]) + self._state.snapshot()
+        return in_chunks(data, stopped)
 
     async def recover_from_snapshot(
         self,
@@ -102,12 +98,10 @@ class MetaStateMachine:
         files: Mapping[str, str],  # noqa: ARG002
         stopped: Stopped,
     ) -> None:
-        data = bytearray()
-        async for chunk in chunks:
-            if stopped():
-                return
-            data += chunk
-        self._state = _restored(bytes(data))
+        data = await gathered(chunks, stopped)
+        if data is None:
+            return
+        self._state = _restored(data)
 
     def close(self) -> None:
         """Nothing is held."""

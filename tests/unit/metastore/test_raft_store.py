@@ -221,7 +221,7 @@ def test_a_snapshot_that_is_given_up_ends_early() -> None:
     async def main() -> None:
         machine = MetaStateMachine()
         _apply(machine, *(_set(f"k{number}", bytes(300 << 10)) for number in range(3)))
-        assert len(list(machine.save_snapshot(Files(), lambda: True))) == 1
+        assert not list(machine.save_snapshot(Files(), lambda: True))
         whole = list(machine.save_snapshot(Files(), lambda: False))
         await recover(machine, whole, stopped=True)
 

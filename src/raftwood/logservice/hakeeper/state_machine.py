@@ -13,8 +13,7 @@ from raftwood.logservice.hakeeper.orders import Order
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import State, decode_state, encode_state
 from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
-
-CHUNK_BYTES = 256 << 10
+from raftwood.raft.whole_snapshot import gathered, in_chunks
 
 
 class HaKeeperStateMachine:
@@ -46,11 +45,7 @@ class HaKeeperStateMachine:
         return encode_command(Schedule(term, self.state.tick, tuple(orders))) if orders else None
 
     def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
-        data = encode_state(self.state)
-        for offset in range(0, len(data), CHUNK_BYTES):
-            if stopped():
-                return
-            yield data[offset : offset + CHUNK_BYTES]
+        return in_chunks(encode_state(self.state), stopped)
 
     async def recover_from_snapshot(
         self,
@@ -58,12 +53,10 @@ class HaKeeperStateMachine:
         files: Mapping[str, str],  # noqa: ARG002
         stopped: Stopped,
     ) -> None:
-        data = bytearray()
-        async for chunk in chunks:
-            if stopped():
-                return
-            data += chunk
-        self.state = decode_state(bytes(data))
+        data = await gathered(chunks, stopped)
+        if data is None:
+            return
+        self.state = decode_state(data)
 
     def close(self) -> None:
         """Nothing is held."""
