@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from functools import cache
@@ -66,6 +67,16 @@ def namespaces() -> None:
         raise Missing("network namespaces are not allowed here, or there is no `ip`")
 
 
+@cache
+def ipv6() -> None:
+    """The loopback address of version 6."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        raise Missing(f"there is no ::1 here: {error.strerror}") from error
+
+
 NEW_MOUNTS = (
     ("unshare", "--mount", "--propagation", "private")
     if os.geteuid() == 0
@@ -73,6 +84,7 @@ NEW_MOUNTS = (
 )
 
 COMPONENTS: dict[str, Callable[[], None]] = {
+    "ipv6": ipv6,
     "memory_disk": memory_disk,
     "namespaces": namespaces,
     "strace": strace,

@@ -6,7 +6,7 @@ from raftwood.app.settings import Settings
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Secret as SecretSetting
 from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
-from raftwood.net.store_names import OPERATOR_ROLE, READER_ROLE, STORE_ROLE
+from raftwood.net.store_names import CLIENT_ROLE, OPERATOR_ROLE, READER_ROLE, STORE_ROLE
 from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.protocol import HostNetwork
 
@@ -27,42 +27,33 @@ def store_network(settings: Settings) -> HostNetwork:
 
 def store_as_client(settings: Settings) -> ClientNetwork:
     """How this store asks others as a client does."""
-    return ClientNetwork(
-        cluster=settings.cluster.name,
-        secret=_secret("stores", settings.secrets.stores),
-        role=STORE_ROLE,
-        name=str(settings.node.store_id),
-        tls=_client_tls(settings),
-    )
-
-
-def reader_network(settings: Settings) -> ClientNetwork:
-    """As of a client, for somebody who may change nothing."""
-    return ClientNetwork(
-        cluster=settings.cluster.name,
-        secret=_secret("readers", settings.secrets.readers),
-        role=READER_ROLE,
-        name="reader",
-        tls=_client_tls(settings),
-    )
+    secret = _secret("stores", settings.secrets.stores)
+    return _as(settings, STORE_ROLE, str(settings.node.store_id), secret)
 
 
 def client_network(settings: Settings) -> ClientNetwork:
     """How a client and the stores prove themselves to one another."""
-    return ClientNetwork(
-        cluster=settings.cluster.name,
-        secret=_secret("clients", settings.secrets.clients),
-        tls=_client_tls(settings),
-    )
+    return _as(settings, CLIENT_ROLE, "client", _secret("clients", settings.secrets.clients))
+
+
+def reader_network(settings: Settings) -> ClientNetwork:
+    """As of a client, for somebody who may change nothing."""
+    return _as(settings, READER_ROLE, "reader", _secret("readers", settings.secrets.readers))
 
 
 def operator_network(settings: Settings) -> ClientNetwork:
     """As of a client, for somebody who may change the cluster."""
+    return _as(
+        settings, OPERATOR_ROLE, "operator", _secret("operators", settings.secrets.operators)
+    )
+
+
+def _as(settings: Settings, role: str, name: str, secret: Secret) -> ClientNetwork:
     return ClientNetwork(
         cluster=settings.cluster.name,
-        secret=_secret("operators", settings.secrets.operators),
-        role=OPERATOR_ROLE,
-        name="operator",
+        secret=secret,
+        role=role,
+        name=name,
         tls=_client_tls(settings),
     )
 
