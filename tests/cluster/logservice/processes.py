@@ -28,6 +28,7 @@ from tests.cluster.store_process import StoreProcess
 # Generous: the machine may be busy with much else.
 WAIT_S_MAX = 60.0
 CLIENT_TIMEOUT_MS = 30_000
+SNAPSHOT_ENTRIES = 10
 
 FAST: Mapping[str, Any] = {
     "raft.tick_ms": 50,
@@ -39,7 +40,7 @@ FAST: Mapping[str, Any] = {
     "logs.format": "json",
     "logservice.record_bytes_max": 64 << 10,
     "logservice.truncation_ms": 100,
-    "logservice.snapshot_entries": 10,
+    "logservice.snapshot_entries": SNAPSHOT_ENTRIES,
     "logservice.disk_alarm_bytes": 0,
     "logservice.disk_refuse_bytes": 0,
     "hakeeper.tick_ms": 100,
