@@ -11,6 +11,7 @@ RaftwoodError
 ├── NotFound
 ├── AlreadyExists
 ├── Conflict                  a compare-and-set lost
+│   └── LogSealed             the log takes no more: nothing was stored
 ├── SessionExpired            a client's session ended; unanswered commands may have been done
 ├── Unavailable               nothing was done; try again
 │   ├── Overloaded
@@ -116,6 +117,12 @@ class Conflict(RaftwoodError):
 
     code = "conflict"
     http_status = 409
+
+
+class LogSealed(Conflict):
+    """The log has ended, and what was to be appended was not stored."""
+
+    code = "log_sealed"
 
 
 class SessionExpired(RaftwoodError):

@@ -19,6 +19,10 @@ class Bounds(msgspec.Struct, frozen=True):
 
     first: Position
     next: Position
+    is_sealed: bool = False
+    """Nothing more will come."""
+    appended_bytes: int = 0
+    """Of all batches that were ever appended, those that were truncated too."""
 
 
 class StoredBatch(msgspec.Struct, frozen=True):
@@ -32,7 +36,11 @@ class Log(Protocol):
     """A log of opaque batches."""
 
     async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
-        """Durable when it returns; the same (producer, sequence) again stores nothing twice."""
+        """Durable when it returns; the same (producer, sequence) again stores nothing twice.
+
+        `LogSealed` where the log had ended before: nothing was stored, nor ever will be under this
+        sequence. What was stored before the end is answered as ever.
+        """
         ...
 
     async def read(
@@ -46,6 +54,30 @@ class Log(Protocol):
         ...
 
     async def bounds(self) -> Bounds: ...
+
+    async def seal(self) -> Position:
+        """End the log for ever, for every writer; behind all that was stored. Again: the same."""
+        ...
+
+
+class Logs(Protocol):
+    """Where logs are made, found and removed; each has a name of its own."""
+
+    async def create(self, name: str) -> None:
+        """A log without batches; nothing where it is there already."""
+        ...
+
+    async def open(self, name: str) -> Log:
+        """`NotFound` where there is none."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """The log and all its batches; nothing where it is gone already."""
+        ...
+
+    async def names(self, prefix: str) -> list[str]:
+        """Of all logs whose name begins so."""
+        ...
 
 
 class Versioned(msgspec.Struct, frozen=True):

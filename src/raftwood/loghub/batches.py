@@ -1,0 +1,90 @@
+"""The stored form of a batch: a head of fixed size, then the body as the producer sent it.
+
+What stands in a shard's log is what a native reader gets: nothing between the two looks into a
+body, or changes it.
+"""
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+from raftwood.base.files import Buffer
+
+VERSION: Final = 1
+_MAGIC: Final = 0x4C  # L
+_HEAD: Final = struct.Struct("<BBBBIIQ")  # magic, version, format, codec, raw bytes, records, ms
+HEAD_BYTES: Final = _HEAD.size
+
+
+class Format(IntEnum):
+    """What a body is, once it is decompressed."""
+
+    LOG_GROUP = 1
+    """An SLS LogGroup, as protobuf."""
+    ARROW = 2
+    """A stream of Arrow record batches."""
+
+
+class Codec(IntEnum):
+    """How a body is compressed."""
+
+    NONE = 0
+    LZ4 = 1
+    """A raw block, without its size."""
+    ZSTD = 2
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a producer puts at once."""
+
+    body: Buffer
+    format: Format = Format.LOG_GROUP
+    codec: Codec = Codec.NONE
+    raw_bytes: int
+    """Of the body, decompressed."""
+    records: int = 0
+    """How many; 0 where nobody counted."""
+
+
+class StoredHead(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a stored batch without looking into it."""
+
+    format: Format
+    codec: Codec
+    raw_bytes: int
+    records: int
+    received_ms: int
+    """When a gateway took it, since 1970."""
+
+
+def encode_batch(batch: Batch, *, received_ms: int) -> bytes:
+    head = _HEAD.pack(
+        _MAGIC,
+        VERSION,
+        batch.format,
+        batch.codec,
+        batch.raw_bytes,
+        batch.records,
+        received_ms,
+    )
+    return b"".join((head, batch.body))
+
+
+def decode_head(data: Buffer) -> StoredHead:
+    """The head of what stands in a log; the body begins after `HEAD_BYTES`."""
+    if len(data) < HEAD_BYTES or data[0] != _MAGIC:
+        raise StoreDamaged("a batch in a shard's log cannot be read: it was not put by a gateway")
+    if data[1] != VERSION:
+        raise UnsupportedVersion(
+            f"a batch is of version {data[1]}, this program reads {VERSION}: use a newer program"
+        )
+    _, _, kind, codec, raw_bytes, records, received_ms = _HEAD.unpack_from(data)
+    try:
+        return StoredHead(Format(kind), Codec(codec), raw_bytes, records, received_ms)
+    except ValueError as error:
+        raise UnsupportedVersion(
+            f"a batch has format {kind} and codec {codec}, unknown to this program: use a newer one"
+        ) from error

@@ -1,0 +1,145 @@
+"""LogHub's errors, a class for each; they travel by their codes, to SLS clients by theirs.
+
+RaftwoodError
+├── InvalidInput
+│   ├── InvalidParameter       ParameterInvalid
+│   ├── InvalidCursor          InvalidCursor
+│   └── TooLarge
+│       └── BatchTooLarge      PostBodyTooLarge
+├── Unauthenticated
+│   └── SignatureMismatch      SignatureNotMatch
+├── NotFound
+│   ├── ProjectNotFound        ProjectNotExist
+│   ├── LogstoreNotFound       LogStoreNotExist
+│   ├── ShardNotFound          ShardNotExist
+│   └── ConsumerGroupNotFound  ConsumerGroupNotExist
+├── AlreadyExists
+│   ├── ProjectExists          ProjectAlreadyExist
+│   ├── LogstoreExists         LogStoreAlreadyExist
+│   └── ConsumerGroupExists    ConsumerGroupAlreadyExist
+├── Conflict
+│   ├── ShardReadonly          the shard was split or merged: nothing was put
+│   └── ConsumerMismatch       ConsumerNotMatch
+└── Unavailable
+    └── QuotaExceeded          WriteQuotaExceed
+"""
+
+from typing import ClassVar
+
+from raftwood.base.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    RaftwoodError,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+
+
+class SlsError(RaftwoodError):
+    """Mixed in: what the error is called in the SLS API."""
+
+    sls_code: ClassVar[str]
+
+
+class InvalidParameter(SlsError, InvalidInput):
+    """A parameter is missing, or not what it should be."""
+
+    code = "invalid_parameter"
+    sls_code = "ParameterInvalid"
+
+
+class InvalidCursor(SlsError, InvalidInput):
+    """A cursor that the shard never gave, or does not have."""
+
+    code = "invalid_cursor"
+    sls_code = "InvalidCursor"
+
+
+class BatchTooLarge(SlsError, TooLarge):
+    """A batch is above the limit, or says so of itself."""
+
+    code = "batch_too_large"
+    sls_code = "PostBodyTooLarge"
+
+
+class SignatureMismatch(SlsError, Unauthenticated):
+    """The signature is not the one that the key makes."""
+
+    code = "signature_mismatch"
+    sls_code = "SignatureNotMatch"
+
+
+class ProjectNotFound(SlsError, NotFound):
+    """There is no such project, or the key has no right there."""
+
+    code = "project_not_found"
+    sls_code = "ProjectNotExist"
+
+
+class LogstoreNotFound(SlsError, NotFound):
+    """There is no such logstore in the project."""
+
+    code = "logstore_not_found"
+    sls_code = "LogStoreNotExist"
+
+
+class ShardNotFound(SlsError, NotFound):
+    """There is no such shard in the logstore."""
+
+    code = "stream_shard_not_found"
+    sls_code = "ShardNotExist"
+
+
+class ConsumerGroupNotFound(SlsError, NotFound):
+    """There is no such consumer group in the logstore."""
+
+    code = "consumer_group_not_found"
+    sls_code = "ConsumerGroupNotExist"
+
+
+class ProjectExists(SlsError, AlreadyExists):
+    """The project is there already."""
+
+    code = "project_exists"
+    sls_code = "ProjectAlreadyExist"
+
+
+class LogstoreExists(SlsError, AlreadyExists):
+    """The logstore is there already."""
+
+    code = "logstore_exists"
+    sls_code = "LogStoreAlreadyExist"
+
+
+class ConsumerGroupExists(SlsError, AlreadyExists):
+    """The consumer group is there already."""
+
+    code = "consumer_group_exists"
+    sls_code = "ConsumerGroupAlreadyExist"
+
+
+class ShardReadonly(SlsError, Conflict):
+    """The shard was split or merged, and what was to be put there was not: ask for the shards
+    again, and put it where its key belongs now.
+    """
+
+    code = "shard_readonly"
+    sls_code = "ShardReadonly"
+
+
+class ConsumerMismatch(SlsError, Conflict):
+    """The consumer does not have the shard any more."""
+
+    code = "consumer_mismatch"
+    sls_code = "ConsumerNotMatch"
+
+
+class QuotaExceeded(SlsError, Unavailable):
+    """Too much is put: slow down."""
+
+    code = "quota_exceeded"
+    http_status = 403
+    sls_code = "WriteQuotaExceed"

@@ -1,0 +1,96 @@
+"""`Logs` in memory, for tests of what stands above them."""
+
+import asyncio
+
+from raftwood.base.errors import LogSealed, NotFound, OutOfRange
+from raftwood.base.files import Buffer
+from raftwood.base.position import Position
+from raftwood.base.seams import Bounds, Log, StoredBatch
+
+
+class MemoryLog:
+    """A `Log` that lives as long as the object; its positions leave gaps, as real ones do."""
+
+    def __init__(self, *, first: int = 3, step: int = 2) -> None:
+        self._first = first
+        self._step = step
+        self._next = first
+        self._batches: dict[int, bytes] = {}
+        self._known: dict[tuple[str, int], int | None] = {}
+        self._is_sealed = False
+        self._bytes = 0
+        self._changed = asyncio.Condition()
+
+    async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
+        await asyncio.sleep(0)
+        key = (producer, sequence)
+        if self._known.setdefault(key, None if self._is_sealed else self._next) is None:
+            raise LogSealed("the log has ended: nothing was stored")
+        position = self._known[key]
+        assert position is not None
+        if position == self._next:
+            self._batches[position] = bytes(batch)
+            self._next += self._step
+            self._bytes += len(batch)
+            await self._notify()
+        return Position(position)
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def read(
+        self, start: Position, *, bytes_max: int, wait_ms: int = 0
+    ) -> tuple[list[StoredBatch], Position]:
+        if not self._first <= start <= self._next:
+            raise OutOfRange(f"{start} cannot be read: {self._first} to {self._next} can")
+        if start == self._next and wait_ms and not self._is_sealed:
+            try:
+                async with asyncio.timeout(wait_ms / 1000), self._changed:
+                    await self._changed.wait()
+            except TimeoutError:
+                return [], start
+        found: list[StoredBatch] = []
+        size = 0
+        for position in range(start, self._next):
+            if position in self._batches:
+                data = self._batches[position]
+                if found and size + len(data) > bytes_max:
+                    return found, Position(position)
+                found.append(StoredBatch(Position(position), data))
+                size += len(data)
+        return found, Position(self._next)
+
+    async def truncate(self, before: Position) -> None:
+        self._first = max(self._first, min(before, self._next))
+        for position in [each for each in self._batches if each < self._first]:
+            del self._batches[position]
+
+    async def bounds(self) -> Bounds:
+        return Bounds(Position(self._first), Position(self._next), self._is_sealed, self._bytes)
+
+    async def seal(self) -> Position:
+        self._is_sealed = True
+        await self._notify()
+        return Position(self._next)
+
+
+class MemoryLogs:
+    """`Logs`, each a `MemoryLog`."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, MemoryLog] = {}
+
+    async def create(self, name: str) -> None:
+        self.logs.setdefault(name, MemoryLog())
+
+    async def open(self, name: str) -> Log:
+        if name not in self.logs:
+            raise NotFound(f"there is no log {name!r}")
+        return self.logs[name]
+
+    async def remove(self, name: str) -> None:
+        self.logs.pop(name, None)
+
+    async def names(self, prefix: str) -> list[str]:
+        return sorted(name for name in self.logs if name.startswith(prefix))
