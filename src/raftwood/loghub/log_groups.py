@@ -69,7 +69,7 @@ def _describe() -> descriptor_pb2.FileDescriptorProto:
 
 
 _pool: Final = descriptor_pool.DescriptorPool()
-_pool.Add(_describe())  # type: ignore[no-untyped-call]
+_pool.Add(_describe())
 
 
 def _message(name: str) -> Any:
@@ -86,9 +86,7 @@ def decode_log_group(data: Buffer) -> Any:
     try:
         group = LogGroup.FromString(bytes(data))
     except DecodeError as error:
-        raise InvalidInput(
-            "the body is no LogGroup: encode it as SLS's protobuf message"
-        ) from error
+        raise InvalidInput("the body is no LogGroup: encode it as SLS does") from error
     if not group.IsInitialized():
         raise InvalidInput("the LogGroup lacks a required field: give each log a time")
     return group
