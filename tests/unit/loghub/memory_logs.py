@@ -2,7 +2,7 @@
 
 import asyncio
 
-from raftwood.base.errors import LogSealed, NotFound, OutOfRange
+from raftwood.base.errors import InvalidInput, LogSealed, NotFound, OutOfRange
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position
 from raftwood.base.seams import Bounds, Log, StoredBatch
@@ -22,6 +22,8 @@ class MemoryLog:
         self._changed = asyncio.Condition()
 
     async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
+        if not producer or sequence < 0:
+            raise InvalidInput(f"sequence {sequence} of {producer!r}: give a name, and 0 or more")
         await asyncio.sleep(0)
         key = (producer, sequence)
         if self._known.setdefault(key, None if self._is_sealed else self._next) is None:
@@ -44,7 +46,7 @@ class MemoryLog:
     ) -> tuple[list[StoredBatch], Position]:
         if not self._first <= start <= self._next:
             raise OutOfRange(f"{start} cannot be read: {self._first} to {self._next} can")
-        if start == self._next and wait_ms and not self._is_sealed:
+        if start == self._next and wait_ms:
             try:
                 async with asyncio.timeout(wait_ms / 1000), self._changed:
                     await self._changed.wait()
@@ -62,7 +64,9 @@ class MemoryLog:
         return found, Position(self._next)
 
     async def truncate(self, before: Position) -> None:
-        self._first = max(self._first, min(before, self._next))
+        if before > self._next:
+            raise OutOfRange(f"{before} cannot be truncated: up to {self._next} can")
+        self._first = max(self._first, before)
         for position in [each for each in self._batches if each < self._first]:
             del self._batches[position]
 
