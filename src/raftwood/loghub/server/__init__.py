@@ -1,0 +1,1 @@
+"""A gateway: the server side of LogHub, over RPC and over HTTP."""
