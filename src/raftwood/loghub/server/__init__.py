@@ -1,0 +1,1 @@
+"""LogHub's gateway: what stands between clients and the seams that keep their data."""
