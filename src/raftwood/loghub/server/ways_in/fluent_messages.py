@@ -224,9 +224,7 @@ def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, list):
-        return {
-            _text(key).decode(errors="replace"): _plain(each, depth - 1) for key, each in value
-        }
+        return {_text(key).decode(errors="replace"): _plain(each, depth - 1) for key, each in value}
     if isinstance(value, msgpack.ExtType):
         return base64.b64encode(value.data).decode()
     if isinstance(value, msgpack.Timestamp):

@@ -93,9 +93,7 @@ def _shared(sections: Sequence[Section]) -> dict[bytes, bytes]:
     }
 
 
-def pack(
-    sections: Sequence[Section], *, source: bytes = b"", bytes_max: int
-) -> list[Packed]:
+def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) -> list[Packed]:
     """LogGroups of at most so many bytes, in order; `BatchTooLarge` where a record is larger."""
     sections = [section for section in sections if section.records]
     if not sections:
@@ -111,7 +109,11 @@ def pack(
     for section in sections:
         own = _pairs(
             _CONTENT,
-            ((b"__tag__:" + key, value) for key, value in section.tags.items() if key not in shared),
+            (
+                (b"__tag__:" + key, value)
+                for key, value in section.tags.items()
+                if key not in shared
+            ),
         )
         for record in section.records:
             number += 1

@@ -23,9 +23,7 @@ _FACILITIES: Final = (
     b"local3", b"local4", b"local5", b"local6", b"local7",
 )  # fmt: skip
 _PRIORITY: Final = re.compile(rb"<(\d{1,3})>")
-_HEAD: Final = re.compile(
-    rb"1 (\S{1,64}) (\S{1,255}) (\S{1,128}) (\S{1,128}) (\S{1,64}) (?=[-\[])"
-)
+_HEAD: Final = re.compile(rb"1 (\S{1,64}) (\S{1,255}) (\S{1,128}) (\S{1,128}) (\S{1,64}) (?=[-\[])")
 _ELEMENT: Final = re.compile(
     rb'\[([^ =\]"]{1,64})((?: +[^ =\]"]{1,64}="(?:[^"\\\]]|\\.)*")*) *\]', re.DOTALL
 )
