@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from raftwood.base.names import checked_name
+from raftwood.base.position import Position
 
 SHARDS_MAX: Final = 512
 """Of a logstore, those counted that only can be read."""
@@ -87,8 +88,12 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """Whose ranges it took over: all of theirs comes before all of its own."""
     children: tuple[int, ...] = ()
     """Who takes its range over, once it is sealing."""
-    end_position: int | None = None
-    """Behind its last batch, once it is readonly."""
+    end_position: str | None = None
+    """Behind its last batch, once it is readonly; as text, for JSON has no integers of 128 bits."""
+
+    @property
+    def ends_at(self) -> Position | None:
+        return None if self.end_position is None else Position(int(self.end_position))
 
 
 class Logstore(msgspec.Struct, frozen=True, kw_only=True):

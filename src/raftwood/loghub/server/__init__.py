@@ -1,1 +1,1 @@
-"""A gateway: the server side of LogHub, over RPC and over HTTP."""
+"""A gateway's inside: metadata, streams, consumer groups, and the protocols that reach them."""
