@@ -93,9 +93,7 @@ def _shared(sections: Sequence[Section]) -> dict[bytes, bytes]:
     }
 
 
-def pack(
-    sections: Sequence[Section], *, source: bytes = b"", bytes_max: int
-) -> list[Packed]:
+def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) -> list[Packed]:
     """LogGroups of at most so many bytes, in order; `BatchTooLarge` where a record is larger."""
     sections = [section for section in sections if section.records]
     if not sections:
@@ -111,7 +109,11 @@ def pack(
     for section in sections:
         own = _pairs(
             _CONTENT,
-            ((b"__tag__:" + key, value) for key, value in section.tags.items() if key not in shared),
+            (
+                (b"__tag__:" + key, value)
+                for key, value in section.tags.items()
+                if key not in shared
+            ),
         )
         for record in section.records:
             number += 1
@@ -121,7 +123,7 @@ def pack(
             if bytes_more > room:
                 raise BatchTooLarge(
                     f"record {number} takes {bytes_more + len(end)} bytes, {bytes_max} are allowed: "
-                    "send it in parts, or raise ways_in.group_bytes_max"
+                    "send it in parts"
                 )
             if size + bytes_more > room:
                 packed.append(Packed(b"".join((*parts, end)), count))
@@ -131,3 +133,14 @@ def pack(
             count += 1
     packed.append(Packed(b"".join((*parts, end)), count))
     return packed
+
+
+def take_out_too_large(sections: Sequence[Section], *, bytes_max: int) -> int:
+    """Where records that fit no LogGroup are refused alone: answers how many."""
+    refused = 0
+    for section in sections:
+        room = bytes_max - sum(len(key) + len(value) + 32 for key, value in section.tags.items())
+        kept = [record for record in section.records if len(record) <= room - 512]
+        refused += len(section.records) - len(kept)
+        section.records[:] = kept
+    return refused

@@ -23,9 +23,7 @@ _FACILITIES: Final = (
     b"local3", b"local4", b"local5", b"local6", b"local7",
 )  # fmt: skip
 _PRIORITY: Final = re.compile(rb"<(\d{1,3})>")
-_HEAD: Final = re.compile(
-    rb"1 (\S{1,64}) (\S{1,255}) (\S{1,128}) (\S{1,128}) (\S{1,64}) (?=[-\[])"
-)
+_HEAD: Final = re.compile(rb"1 (\S{1,64}) (\S{1,255}) (\S{1,128}) (\S{1,128}) (\S{1,64}) (?=[-\[])")
 _ELEMENT: Final = re.compile(
     rb'\[([^ =\]"]{1,64})((?: +[^ =\]"]{1,64}="(?:[^"\\\]]|\\.)*")*) *\]', re.DOTALL
 )
@@ -63,6 +61,10 @@ class FrameReader:
         self._rest = data[at:]
         return frames
 
+    @property
+    def held_bytes(self) -> int:
+        return len(self._rest)
+
     def end(self) -> list[bytes]:
         """The line that the stream ended with, where it was not counted."""
         rest, self._rest = self._rest, b""
@@ -84,7 +86,7 @@ class FrameReader:
         if length > self._bytes_max:
             raise ProtocolError(
                 f"a syslog message is above {self._bytes_max} bytes: make it shorter, or raise "
-                "ways_in.message_bytes_max"
+                "ways_in.syslog_message_bytes_max"
             )
 
 
