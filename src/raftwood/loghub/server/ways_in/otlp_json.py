@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput
 from raftwood.base.files import Buffer
 from raftwood.loghub.server.ways_in.json_records import UNREADABLE, refused
 

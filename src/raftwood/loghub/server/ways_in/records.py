@@ -1,7 +1,7 @@
 """What all ways in decode to: sections of encoded records, packed into as few LogGroups as can be.
 
-All records of a request for one logstore become one LogGroup, which is put whole or not at all; only
-where it would be above the limit do several follow each other. Tags that all records share stand
+All records of a request for one logstore become one LogGroup, which is put whole or not at all;
+only where it would be above the limit do several follow each other. Tags that all records share stand
 once, as the LogGroup's tags. Those in which they differ stand with each record, under the name by
 which SLS's readers show a tag: `__tag__:NAME`.
 
@@ -122,8 +122,8 @@ def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) ->
             bytes_more = 1 + len(length) + len(body)
             if bytes_more > room:
                 raise BatchTooLarge(
-                    f"record {number} takes {bytes_more + len(end)} bytes, {bytes_max} are allowed: "
-                    "send it in parts"
+                    f"record {number} takes {bytes_more + len(end)} bytes, {bytes_max} are "
+                    "allowed: send it in parts"
                 )
             if size + bytes_more > room:
                 packed.append(Packed(b"".join((*parts, end)), count))

@@ -130,7 +130,7 @@ class SocketServer:
             "ways_in_records_total", "Records stored that came over a socket.", labels
         )
         self.dropped = metrics.counter(
-            "ways_in_dropped_total", "Records that were not stored, and will not be.", labels
+            "ways_in_dropped_total", "Records not stored; who asked for acks sends them again.", labels
         )
         self._refused = metrics.counter(
             "ways_in_refused_total", "Connections that were not let in.", labels
@@ -191,7 +191,7 @@ class SocketServer:
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        connection = self._connections.pop(task)
+        del self._connections[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a connection's task failed", way=self.way, exc_info=error)
 
