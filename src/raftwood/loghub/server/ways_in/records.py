@@ -1,9 +1,9 @@
 """What all ways in decode to: sections of encoded records, packed into as few LogGroups as can be.
 
 All records of a request for one logstore become one LogGroup, which is put whole or not at all;
-only where it would be above the limit do several follow each other. Tags that all records share stand
-once, as the LogGroup's tags. Those in which they differ stand with each record, under the name by
-which SLS's readers show a tag: `__tag__:NAME`.
+only where it would be above the limit do several follow each other. Tags that all records share
+stand once, as the LogGroup's tags. Those in which they differ stand with each record, under the
+name by which SLS's readers show a tag: `__tag__:NAME`.
 
 The messages are written by hand, in the form of `loghub/log_groups.py`: a record is encoded before
 it is known which tags it shares, and what is appended to an encoded message belongs to it.
@@ -14,11 +14,13 @@ from typing import Final
 
 import msgspec
 
-from raftwood.loghub.batches import Batch
+from raftwood.loghub.batches import Batch, Codec
+from raftwood.loghub.compression import compress
 from raftwood.loghub.errors import BatchTooLarge
 
 Contents = Iterable[tuple[bytes, bytes]]
 
+COMPRESS_BYTES_MIN: Final = 1 << 10
 _NS_PER_S: Final = 1_000_000_000
 _HEADS_MAX: Final = 4_096
 
@@ -83,7 +85,13 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
     records: int
 
     def batch(self) -> Batch:
-        return Batch(body=self.body, raw_bytes=len(self.body), records=self.records)
+        """Compressed, where that makes it smaller."""
+        raw_bytes = len(self.body)
+        if raw_bytes >= COMPRESS_BYTES_MIN:
+            body = compress(self.body, Codec.LZ4)
+            if len(body) < raw_bytes:
+                return Batch(body=body, codec=Codec.LZ4, raw_bytes=raw_bytes, records=self.records)
+        return Batch(body=self.body, raw_bytes=raw_bytes, records=self.records)
 
 
 def _shared(sections: Sequence[Section]) -> dict[bytes, bytes]:

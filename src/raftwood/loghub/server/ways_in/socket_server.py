@@ -130,7 +130,9 @@ class SocketServer:
             "ways_in_records_total", "Records stored that came over a socket.", labels
         )
         self.dropped = metrics.counter(
-            "ways_in_dropped_total", "Records not stored; who asked for acks sends them again.", labels
+            "ways_in_dropped_total",
+            "Records not stored; who asked for acks sends them again.",
+            labels,
         )
         self._refused = metrics.counter(
             "ways_in_refused_total", "Connections that were not let in.", labels
