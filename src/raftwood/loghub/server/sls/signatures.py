@@ -19,7 +19,8 @@ _SIGNED: Final = (b"x-log-", b"x-acs-")
 _MONTHS: Final = {
     name: number
     for number, name in enumerate(
-        "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"],
+        start=1,
     )
 }
 
@@ -90,7 +91,9 @@ def _resource(path: str, parameters: Mapping[str, str]) -> str:
 def signature_v4(secret: str, parts: SignedParts, *, date: str, region: str) -> str:
     """Of HMAC-SHA256, in hexadecimal; covers the host as well."""
     headers = parts.headers
-    names = sorted(name for name in headers if name in (b"content-type", b"host") or _is_signed(name))
+    names = sorted(
+        name for name in headers if name in (b"content-type", b"host") or _is_signed(name)
+    )
     request = b"\n".join(
         (
             parts.method.encode(),

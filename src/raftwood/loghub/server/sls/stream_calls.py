@@ -110,9 +110,7 @@ class StreamCalls:
         at: Literal["begin", "end"] | int = (
             text if text == "begin" or text == "end" else number(text, "from")  # noqa: PLR1714
         )
-        position = await self._streams.cursor(
-            project, logstore_of(request), _shard_of(request), at
-        )
+        position = await self._streams.cursor(project, logstore_of(request), _shard_of(request), at)
         return json_answer(CursorAnswer(cursor=encode_cursor(position)))
 
     async def _cursor_time(self, request: Request, project: str) -> Answer:
