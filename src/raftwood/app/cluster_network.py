@@ -1,9 +1,11 @@
 """From the settings to how stores and clients reach and know one another."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from raftwood.app.settings import Settings
 from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.logs import get_logger
 from raftwood.base.settings import Secret as SecretSetting
 from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
 from raftwood.net.store_names import CLIENT_ROLE, OPERATOR_ROLE, READER_ROLE, STORE_ROLE
@@ -11,6 +13,7 @@ from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.protocol import HostNetwork
 
 LISTEN_DEFAULT: Final = "127.0.0.1:7001"
+_log = get_logger("tls")
 
 
 def store_network(settings: Settings) -> HostNetwork:
@@ -64,6 +67,17 @@ def server_tls(settings: Settings) -> ServerTls | None:
     if not tls.certificate:
         return None
     return ServerTls(TlsFiles(certificate=tls.certificate, key=tls.key))
+
+
+def reload_certificates(certificates: Sequence[ServerTls | ClientTls]) -> None:
+    """Read the TLS files again, for new connections; what was stays where they are bad."""
+    try:
+        for each in certificates:
+            each.reload()
+    except InvalidConfiguration as error:
+        _log.error("certificates not renewed", reason=error.message)
+    else:
+        _log.info("certificates read again", count=len(certificates))
 
 
 def listen_address(settings: Settings) -> str:

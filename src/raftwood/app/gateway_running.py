@@ -1,6 +1,7 @@
 """A gateway as a process, until it is told to stop."""
 
 import asyncio
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from typing import Final
 
 from raftwood.app.cluster_network import operator_network
 from raftwood.app.commands.source import Source
+from raftwood.app.connecting import given_addresses
 from raftwood.app.event_loop import run
 from raftwood.app.gateway_server import GatewayServer
 from raftwood.app.groups import METASTORE_SHARD
@@ -20,7 +22,6 @@ from raftwood.app.process import (
 )
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
 from raftwood.base.logs import get_logger, set_up_logs
 from raftwood.base.metrics import Metrics
 from raftwood.base.seams import Logs, MetaStore
@@ -42,10 +43,7 @@ async def connected_cluster(
 ) -> AsyncIterator[tuple[MetaStore, Logs]]:
     """The metastore and the logs of a running cluster of log stores, for one who may make logs."""
     network = operator_network(settings)
-    given = [each.strip() for each in (addresses or "").split(",") if each.strip()]
-    given = given or list(settings.cluster.addresses().values())
-    if not given:
-        raise InvalidInput("name some stores: --connect HOST:PORT, or cluster.members in the file")
+    given = given_addresses(settings, addresses)
     found = await discover(environment, network, given, ask_store_addresses)
     stores = Stores(environment, network, found)
     logs = ShardLogs(environment, stores, replicas=settings.loghub.log_replicas)
@@ -88,12 +86,16 @@ async def _serve(
     ):
         server = await GatewayServer.start(environment, settings, store, logs, metrics=metrics)
         servers.append(server)
-        write_line(f"gateway of cluster {settings.cluster.name} serves on {server.address}")
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
+        http = f", HTTP on {server.http_address}" if server.http_address else ""
+        name = settings.cluster.name
+        write_line(f"gateway of cluster {name} serves on {server.address}{http}")
         sys.stdout.flush()
         if ready_file is not None:
-            write_ready_file(ready_file, server.address)
+            write_ready_file(ready_file, server.address, server.http_address or "-")
         await stop.wait()
-        overdue = asyncio.get_running_loop().call_later(
+        overdue = loop.call_later(
             STOP_S_MAX, environment.end_process, f"the gateway did not stop in {STOP_S_MAX:g} s"
         )
         await server.close()

@@ -118,17 +118,6 @@ def _plain(value: Any) -> Any:
     return getattr(value, kind)
 
 
-def take_out_too_large(sections: list[Section], *, bytes_max: int) -> int:
-    """Records that fit no LogGroup are refused alone; answers how many."""
-    refused = 0
-    for section in sections:
-        room = bytes_max - sum(len(key) + len(value) + 32 for key, value in section.tags.items())
-        kept = [record for record in section.records if len(record) <= room - 512]
-        refused += len(section.records) - len(kept)
-        section.records[:] = kept
-    return refused
-
-
 def encode_answer(*, is_json: bool, refused: int = 0, why: str = "") -> bytes:
     """Success, or with `refused` a partial one."""
     if is_json:
