@@ -42,9 +42,7 @@ class ErrorBody(msgspec.Struct, frozen=True, gc=False):
 
 def error_answer(error: RaftwoodError) -> Answer:
     status, code = _status_and_code(error)
-    return Answer(
-        status=status, body=msgspec.json.encode(ErrorBody(code, error.message))
-    )
+    return Answer(status=status, body=msgspec.json.encode(ErrorBody(code, error.message)))
 
 
 def _status_and_code(error: RaftwoodError) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 """Which path and method is which call of SLS's API.
 
-    front = HttpFront(environment, [SlsRoutes(environment, gateway, body_bytes_max=...)], ...)
+front = HttpFront(environment, [SlsRoutes(environment, gateway, body_bytes_max=...)], ...)
 """
 
 from raftwood.base.environment import Environment
