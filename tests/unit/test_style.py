@@ -19,6 +19,7 @@ FILES = {str(file.relative_to(SOURCE)): file for file in sorted(SOURCE.rglob("*.
 _RUNS_OTHERS = "runs the code of others and reports whatever it raises"
 SUPERVISORS = {
     "disk/thread_files.py": "a bug fails its own submission, not the thread that all wait for",
+    "loghub/server/http/front.py": "a route's bug fails its own request, not the gateway",
     "net/session.py": "a handler's bug fails its own call or connection, not the server",
     "raft/host/turns.py": "ends the process: what a replica promised may no longer be in memory",
     "simulation/loop.py": _RUNS_OTHERS,

@@ -28,6 +28,7 @@ _COMMANDS: Final = {
         "raftwood.app.commands.logservice:app",
         "Run one store of the log service.",
     ),
+    "gateway": ("raftwood.app.commands.gateway:app", "Run one gateway of LogHub."),
     "log": ("raftwood.app.commands.log:app", "Make, write, read and truncate logs."),
     "cluster": (
         "raftwood.app.commands.cluster:app",

@@ -4,49 +4,35 @@
     ...
     await server.close()
 
-On the loop of everything else, so that `/livez` says that the loop turns. uvicorn's protocol is
-used without its server, which would take the signals and end the process where a port is taken.
+On the loop of everything else, so that `/livez` says that the loop turns.
 """
 
-import asyncio
 import hmac
-import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
-from uvicorn import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
-from raftwood.base.errors import Unavailable
-from raftwood.base.logs import get_logger
 from raftwood.base.metrics import CONTENT_TYPE, Metrics
 from raftwood.base.sections import HttpSettings
 from raftwood.base.settings import Secret
+from raftwood.net.http_listener import HttpLimits, HttpListener
 
 Check = Callable[[], str]
 """Why something is not ready; empty where it is. Anybody may read it."""
 
-STOP_S_MAX: Final = 1.0
-"""For answers under way; after it connections are cut."""
 
-_log = get_logger("http")
+_REQUEST_BYTES_MAX: Final = 128 << 10
 
 
 class HttpServer:
     """Use `start`, and `close` when done."""
 
-    def __init__(
-        self, listener: asyncio.Server, connections: set["_Connection"], state: ServerState
-    ) -> None:
+    def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
-        self._connections = connections
-        self._state = state
-        host, port = listener.sockets[0].getsockname()[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = listener.address
 
     @classmethod
     async def start(
@@ -58,49 +44,17 @@ class HttpServer:
         checks: Mapping[str, Check],
     ) -> "HttpServer":
         """Listen on `settings.listen`; `token` is what `/metrics` asks for."""
-        _take_over_logs()
-        config = Config(
-            _Pages(metrics, token, checks).router(),
-            http="h11",
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            workers=1,
+        limits = HttpLimits(
+            keep_alive_ms=settings.keep_alive_ms,
+            request_ms=settings.request_ms,
+            connections_max=settings.connections_max,
+            request_bytes_max=_REQUEST_BYTES_MAX,
         )
-        config.load()
-        connections: set[_Connection] = set()
-        state = ServerState()
-        name, _, port = settings.listen.rpartition(":")
-        try:
-            listener = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(config, state, settings, connections),
-                name.strip("[]"),
-                int(port),
-            )
-        except OSError as error:
-            raise Unavailable(
-                f"cannot listen on {settings.listen}: {error.strerror or error}; set http.listen "
-                "to an address of this machine that is free"
-            ) from error
-        return cls(listener, connections, state)
+        router = _Pages(metrics, token, checks).router()
+        return cls(await HttpListener.start(router, settings.listen, limits))
 
     async def close(self) -> None:
-        """Finish answers that are under way, within a bounded time, and let nobody in any more."""
-        self._listener.close()
-        for connection in list(self._connections):
-            connection.shutdown()
-        await self._wait_for_ends()
-        for connection in list(self._connections):
-            connection.transport.abort()
-        await self._wait_for_ends()
-
-    async def _wait_for_ends(self) -> None:
-        ends = [*(connection.closed for connection in self._connections), *self._state.tasks]
-        if ends:
-            await asyncio.wait(ends, timeout=STOP_S_MAX)
+        await self._listener.close()
 
 
 class _Pages:
@@ -144,84 +98,3 @@ class _Pages:
 
 def _text(text: str, status: int = 200) -> Response:
     return PlainTextResponse(text + "\n", status, headers={"cache-control": "no-store"})
-
-
-class _Connection(H11Protocol):
-    """uvicorn's, with what it lacks: a cap on connections, and a time for each request."""
-
-    def __init__(
-        self,
-        config: Config,
-        state: ServerState,
-        settings: HttpSettings,
-        connections: set["_Connection"],
-    ) -> None:
-        super().__init__(config, state, {}, asyncio.get_running_loop())
-        self.timeout_keep_alive = settings.keep_alive_ms / 1000  # type: ignore[assignment]
-        self.closed: asyncio.Future[None] = self.loop.create_future()
-        self._all = connections
-        self._connections_max = settings.connections_max
-        self._request_s = settings.request_ms / 1000
-        self._deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._all.add(self)
-        if len(self._all) > self._connections_max:
-            _log.debug("connection refused", limit="http.connections_max")
-            transport.abort()
-        self._set_deadline()
-
-    def data_received(self, data: bytes) -> None:
-        if self._deadline is None:
-            self._set_deadline()
-        super().data_received(data)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._drop_deadline()
-        if not self._is_idle():
-            self._set_deadline()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._drop_deadline()
-        super().connection_lost(exc)
-        # It does so itself only where the client ended the connection in order.
-        self._unset_keepalive_if_required()
-        self._all.discard(self)
-        self.closed.set_result(None)
-
-    def _is_idle(self) -> bool:
-        """The answer is out, and the time to keep the connection runs."""
-        has_sent = self.transport.get_write_buffer_size() == 0
-        return self.timeout_keep_alive_task is not None and has_sent
-
-    def _set_deadline(self) -> None:
-        self._deadline = self.loop.call_later(self._request_s, self._on_deadline)
-
-    def _drop_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _on_deadline(self) -> None:
-        # A client that sends or reads a byte now and then would hold its place for ever.
-        self._deadline = None
-        if not self._is_idle():
-            self.transport.abort()
-
-
-class _LogBridge(logging.Handler):
-    """uvicorn's lines as ours; what clients do wrong is no warning to whoever runs the store."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.ERROR:
-            _log.error(record.getMessage().strip(), exc_info=record.exc_info)
-        else:
-            _log.debug(record.getMessage().strip())
-
-
-def _take_over_logs() -> None:
-    logger = logging.getLogger("uvicorn.error")
-    logger.handlers = [_LogBridge()]
-    logger.propagate = False

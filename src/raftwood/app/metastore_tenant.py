@@ -1,24 +1,19 @@
-"""The metastore on a store: one raft group, and its time, which goes on where the store leads."""
+"""The metastore on a store of its own: one raft group, and its time."""
 
 import asyncio
 import contextlib
 from collections.abc import Mapping
 
 from raftwood.app.groups import METASTORE_GROUP
+from raftwood.app.metastore_time import MetastoreTime
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
-from raftwood.base.errors import NotFound, Unavailable
-from raftwood.base.logs import get_logger
+from raftwood.base.errors import NotFound
 from raftwood.base.metrics import Metrics
-from raftwood.metastore.lease_ticker import LeaseTicker
 from raftwood.metastore.state_machine import MetaStateMachine
 from raftwood.net import Service
 from raftwood.raft.host.host import Host
 from raftwood.raft.remote.service import RaftService
-
-LEASE_TICK_S = 0.05
-
-_log = get_logger("metastore")
 
 
 class MetastoreTenant:
@@ -34,7 +29,7 @@ class MetastoreTenant:
         self._environment = environment
         self._host = host
         self._members = settings.cluster.addresses()
-        self._ticker = LeaseTicker(MetaStateMachine())
+        self._time = MetastoreTime(environment, host, METASTORE_GROUP)
         self._ticking: asyncio.Task[None] | None = None
 
     def register(self, service: Service) -> None:
@@ -42,28 +37,9 @@ class MetastoreTenant:
 
     async def start(self, *, joins: bool) -> None:
         members = None if joins else self._members
-        await self._host.start_group(METASTORE_GROUP, self._machine, members=members)
-        self._ticking = asyncio.create_task(self._tick_leases(), name="the metastore's time")
+        await self._host.start_group(METASTORE_GROUP, MetaStateMachine, members=members)
+        self._ticking = asyncio.create_task(self._time.run(), name="the metastore's time")
         self._ticking.add_done_callback(self._ended)
-
-    def _machine(self) -> MetaStateMachine:
-        machine = MetaStateMachine()
-        self._ticker = LeaseTicker(machine)
-        return machine
-
-    async def _tick_leases(self) -> None:
-        """Let the metastore's time go on for as long as this store leads it."""
-        clock = self._environment.clock
-        while True:
-            await asyncio.sleep(LEASE_TICK_S)
-            try:
-                if not self._host.is_leading(METASTORE_GROUP):
-                    continue
-                command = self._ticker.due(clock.monotonic_ns() // 1_000_000)
-                if command is not None:
-                    self._host.propose_batch(METASTORE_GROUP, [command], lambda _, __: None)
-            except (NotFound, Unavailable) as error:
-                _log.debug("the metastore's time stands still", reason=error.message)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and task.exception() is not None:

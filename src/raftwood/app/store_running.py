@@ -1,17 +1,20 @@
-"""A store as a process: its signals, log lines and health over HTTP, until it is told to stop."""
+"""A store as a process, until it is told to stop."""
 
 import asyncio
-import os
 import signal
-import stat
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 
 from raftwood.app.commands.source import Source
 from raftwood.app.event_loop import run
-from raftwood.app.http_server import Check, HttpServer
+from raftwood.app.http_server import Check
 from raftwood.app.output import write_line
+from raftwood.app.process import (
+    served_over_http,
+    stop_on_signals,
+    warn_of_open_secrets,
+    write_ready_file,
+)
 from raftwood.app.settings import Settings
 from raftwood.app.store_server import StoreServer, serve
 from raftwood.app.tenant import MakeTenant
@@ -34,7 +37,7 @@ def run_store(
     """Run one store until SIGTERM or SIGINT; `ready_file` is written once it serves."""
     with real_environment() as environment:
         set_up_logs(settings.logs, clock=environment.clock)
-        _warn_of_open_secrets(source, settings)
+        warn_of_open_secrets(source, settings)
         run(_serve(environment, settings, make_tenant, joins=joins, ready_file=ready_file))
 
 
@@ -47,30 +50,23 @@ async def _serve(
     ready_file: str | None,
 ) -> None:
     bind_context(store=settings.node.store_id)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    stop = stop_on_signals(environment)
     metrics = Metrics(store=str(settings.node.store_id))
     readiness = Readiness(stop)
 
     def ready(server: StoreServer) -> None:
         readiness.server = server
+        loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
         write_line(
             f"store {server.host.id} of cluster {settings.cluster.name} serves on {server.address}"
         )
         sys.stdout.flush()
         if ready_file is not None:
-            _write_ready_file(ready_file, server)
+            write_ready_file(ready_file, server.address)
 
-    def stopping(name: str) -> None:
-        if stop.is_set():
-            environment.end_process(f"{name} came a second time")
-        _log.info("stopping", signal=name)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping, number.name)
-    async with _served_over_http(settings, metrics, readiness):
+    # From before the store is opened, which may take long, until it is closed.
+    async with served_over_http(settings, metrics, readiness.checks()):
         await serve(
             environment,
             settings,
@@ -104,36 +100,3 @@ class Readiness:
             return ""
         problems = self.server.tenant.problems()
         return "; ".join(f"{part}: {reason}" for part, reason in problems.items() if reason)
-
-
-@asynccontextmanager
-async def _served_over_http(
-    settings: Settings, metrics: Metrics, readiness: Readiness
-) -> AsyncIterator[None]:
-    """From before the store is opened, which may take long, until it is closed."""
-    if not settings.http.listen:
-        yield
-        return
-    server = await HttpServer.start(
-        settings.http, metrics=metrics, token=settings.secrets.metrics, checks=readiness.checks()
-    )
-    _log.info("health and metrics are served", address=server.address)
-    try:
-        yield
-    finally:
-        await server.close()
-
-
-def _write_ready_file(path: str, server: StoreServer) -> None:
-    """Whoever waits for the file finds it whole: the address, and the process."""
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        file.write(f"{server.address} {os.getpid()}\n")
-    os.replace(f"{path}.new", path)
-
-
-def _warn_of_open_secrets(source: Source, settings: Settings) -> None:
-    """Whoever reads the file can act as a store."""
-    if source.file is None or not settings.secrets.stores:
-        return
-    if stat.S_IMODE(os.stat(source.file).st_mode) & (stat.S_IRGRP | stat.S_IROTH):
-        _log.warning("others can read the secrets", file=source.file, remedy="chmod 600")

@@ -28,6 +28,7 @@ from raftwood.logservice.records import (
     NO_PRODUCER,
     ORDERED,
     RESTORED,
+    SEALED,
     VERSION,
     RecordKind,
     UpdateKind,
@@ -80,6 +81,10 @@ class LogInfo(msgspec.Struct, frozen=True):
     producers: int
     holes: int
     lease_history: tuple[LeaseChange, ...] = ()
+    sealed_lsn: int = 0
+    """Where the log has ended, which is `next_lsn` then; 0 while it goes on."""
+    appended_bytes: int = 0
+    """Of all records that there ever were."""
 
 
 class LogState:
@@ -96,6 +101,8 @@ class LogState:
         self.producers = Producers()
         self.has_records = False
         """Whether any record was ever appended."""
+        self.appended_bytes = 0
+        """Of all records that were ever appended."""
         self.lsns = LsnMap()
         self.restore: RestoreState | None = None
         self.is_restoring = False
@@ -109,15 +116,24 @@ class LogState:
         return min(first, self.required) if self.required else first
 
     @property
+    def sealed_lsn(self) -> int:
+        """Where the log has ended for every reader; 0 while it goes on."""
+        return self.leases[-1].lsn if self.holder == SEALED and self.leases else 0
+
+    @property
     def freeable_index(self) -> int:
         """Up to here the log need not be kept."""
-        return 0 if self.is_restoring else self.lsns.index_from(self.first_lsn) - 1
+        if self.is_restoring:
+            return 0
+        first, sealed = self.first_lsn, self.sealed_lsn
+        # Behind the end there is nothing that anybody reads.
+        return self.applied if 0 < sealed <= first else self.lsns.index_from(first) - 1
 
     def info(self, *, next_lsn: int) -> LogInfo:
         """Figures; which entry comes next only the raft group knows."""
         return LogInfo(
             first_lsn=self.first_lsn,
-            next_lsn=next_lsn,
+            next_lsn=self.sealed_lsn or next_lsn,
             truncated_lsn=self.truncated,
             required_lsn=self.required,
             holder=self.holder,
@@ -125,6 +141,8 @@ class LogState:
             producers=len(self.producers),
             holes=sum(hole.last - hole.first + 1 for hole in self.holes),
             lease_history=tuple(self.leases),
+            sealed_lsn=self.sealed_lsn,
+            appended_bytes=self.appended_bytes,
         )
 
     def apply_all(self, commands: Sequence[Command]) -> list[int | RaftwoodError]:
@@ -138,15 +156,17 @@ class LogState:
         find, add = producers.get, results.append
         # The last record's: mostly the next one is its own as well, right behind it.
         producer, known = None, b""
+        size = 0
         for command in commands:
             index, payload = command.index, command.payload
-            if len(payload) >= HEAD_BYTES:
+            length = len(payload)
+            if length >= HEAD_BYTES:
                 version, flags, name, sequence, kind, holder = _unpack(payload)
                 if (
                     kind == _USER
                     and version == VERSION
                     and not flags & RESTORED
-                    and (holder == self.holder or not self.holder)
+                    and (holder == self.holder != SEALED or not self.holder)
                 ):
                     if name != known:
                         producer, known = find(name), name
@@ -165,10 +185,12 @@ class LogState:
                             run.last = producer.top = sequence
                         else:
                             producers.runs += producer.add_next(sequence, lsn)
+                        size += length - HEAD_BYTES
                         add(lsn)
                         continue
             add(self.apply(index, payload))
             known = b""  # it may have come now, or have been forgotten for another
+        self.appended_bytes += size
         if commands:
             self.applied = commands[-1].index
         return results
@@ -184,7 +206,10 @@ class LogState:
             if answer is not None:
                 return answer
         if kind == _USER:
-            return self._append(lsn, name, sequence, holder, is_ordered=bool(flags & ORDERED))
+            answer = self._append(lsn, name, sequence, holder, is_ordered=bool(flags & ORDERED))
+            if answer == lsn:  # and it is no repetition of another
+                self.appended_bytes += len(payload) - HEAD_BYTES
+            return answer
         if len(payload) != HEAD_BYTES + 8:
             message = f"update {kind} has {len(payload)} bytes, not {HEAD_BYTES + 8}"
             return self._unknown(lsn, message)
@@ -224,7 +249,7 @@ class LogState:
         self.has_records = True
         lsn = index
         refusal: RaftwoodError | None = None
-        if holder != self.holder and self.holder:
+        if self.holder and (holder != self.holder or holder == SEALED):
             refusal = self._not_holder(holder)
             self._refuse(index, RecordKind.LEASE_REJECTED)
             lsn = REFUSED
@@ -236,6 +261,8 @@ class LogState:
         return refusal or index
 
     def _not_holder(self, holder: int) -> NotLeaseholder:
+        if self.holder == SEALED:
+            return NotLeaseholder("the log is sealed: nothing was written, nor will be", SEALED)
         return NotLeaseholder(
             f"leaseholder {self.holder} has the log, not {holder}: nothing was written; take the "
             "lease with a larger id if the holder is gone",
@@ -298,9 +325,9 @@ class LogState:
     ) -> int | RaftwoodError | None:
         """What comes of an entry that restores; None for one that has nothing to do with it."""
         if kind == _USER and flags & RESTORED:
-            return self._restore_at(index, sequence, records=1)
+            return self._restore_at(index, sequence, records=1, size=len(payload) - HEAD_BYTES)
         if kind == UpdateKind.FILL and len(payload) == HEAD_BYTES + 8:
-            return self._restore_at(index, number_of(payload), records=0)
+            return self._restore_at(index, number_of(payload), records=0, size=0)
         if kind == UpdateKind.RESTORE:
             return self._begin_restore(payload)
         if kind == UpdateKind.RESTORED:
@@ -328,7 +355,7 @@ class LogState:
         self.is_restoring = True
         return self.restore.last_lsn
 
-    def _restore_at(self, index: int, lsn: int, *, records: int) -> int | RaftwoodError:
+    def _restore_at(self, index: int, lsn: int, *, records: int, size: int) -> int | RaftwoodError:
         state = self.restore
         if state is None or state.is_done:
             self._refuse(index + self.offset, RecordKind.INTERNAL)
@@ -339,6 +366,7 @@ class LogState:
             self.lsns.add(index, lsn)
             state.last_lsn = lsn
             state.records += records
+            self.appended_bytes += size
             self.has_records = True
         return lsn
 
@@ -358,6 +386,8 @@ class LogState:
         self.is_restoring = False
         self.offset = finish.next_lsn - (index + 1)
         self.lsns.go_on(index + 1, finish.next_lsn)
+        if self.holder == SEALED:
+            self.leases.append(LeaseChange(finish.next_lsn, SEALED))  # it ends where it did
         return finish.next_lsn
 
     # The rest
@@ -365,6 +395,8 @@ class LogState:
     def _take_lease(self, index: int, holder: int) -> int | RaftwoodError:
         if holder == self.holder:
             return holder
+        if holder > SEALED:
+            return InvalidInput(f"leaseholder {holder} is above {SEALED}: give a smaller id")
         if holder < self.holder:
             return LeaseTooOld(
                 f"leaseholder {self.holder} has the log: only a larger id takes it over, "
@@ -377,11 +409,12 @@ class LogState:
         return holder
 
     def _truncate(self, index: int, lsn: int) -> int | RaftwoodError:
-        if lsn >= index:
+        end = self.sealed_lsn or index
+        if lsn >= end:
             return LsnPastEnd(
-                f"LSN {lsn} cannot be truncated: {self.first_lsn} to {index - 1} are written",
+                f"LSN {lsn} cannot be truncated: {self.first_lsn} to {end - 1} are written",
                 self.first_lsn,
-                index,
+                end,
             )
         if lsn > self.truncated:
             self.truncated = lsn

@@ -18,8 +18,8 @@ from raftwood.logservice.restoring import RestoreState
 from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
 from raftwood.raft.whole_snapshot import gathered, in_chunks
 
-FORMAT_VERSION: Final = 2
-"""Version 1 knew of no restored shards."""
+FORMAT_VERSION: Final = 3
+"""Version 1 knew of no restored shards, version 2 did not count what was appended."""
 _MAGIC: Final = b"RWLS"
 _DAMAGED: Final = "a snapshot of a log shard cannot be read: remove this replica and add it anew"
 
@@ -40,6 +40,7 @@ class _Stored(msgspec.Struct, array_like=True):
     spans: list[Span] = []
     restore: RestoreState | None = None
     offset: int = 0
+    appended_bytes: int = 0
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -118,6 +119,7 @@ def _stored(state: LogState) -> _Stored:
         state.lsns.spans,
         state.restore,
         state.offset,
+        state.appended_bytes,
     )
 
 
@@ -149,4 +151,5 @@ def restored(data: bytes) -> LogState:
     state.restore = stored.restore
     state.is_restoring = stored.restore is not None and not stored.restore.is_done
     state.offset = stored.offset
+    state.appended_bytes = stored.appended_bytes
     return state

@@ -29,6 +29,8 @@ DATA_OFFSET: Final = 26
 KIND_OFFSET: Final = 29
 """Where the last byte of the update kind is, which tells all kinds there are."""
 _NUMBER: Final = struct.Struct(">Q")
+SEALED: Final = (1 << 62) - 1
+"""The largest leaseholder id: under it nobody appends, so that whoever takes it ends the log."""
 RECORD_BYTES_MAX: Final = (8 << 20) - HEAD_BYTES
 """What the raft host takes as one entry at its default settings."""
 

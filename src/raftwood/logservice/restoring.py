@@ -20,11 +20,12 @@ from raftwood.logservice.records import (
     HEAD_BYTES,
     NO_PRODUCER,
     RESTORED,
+    SEALED,
     VERSION,
     UpdateKind,
 )
 
-NUMBER_MAX: Final = (1 << 62) - 1
+NUMBER_MAX: Final = SEALED
 """Of LSNs, timestamps and holders: what is counted up from them still fits 64 bits."""
 _BEGIN: Final = struct.Struct(">QQQQQ")
 _FINISH: Final = struct.Struct(">QQQ")

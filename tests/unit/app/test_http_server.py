@@ -12,13 +12,14 @@ import pytest
 import uvloop
 from tests.running import run
 
-from raftwood.app.http_server import STOP_S_MAX, Check, HttpServer
+from raftwood.app.http_server import Check, HttpServer
 from raftwood.app.settings import Settings
 from raftwood.base.configuration import compose
 from raftwood.base.errors import InvalidConfiguration, Unavailable
 from raftwood.base.metrics import Metrics
 from raftwood.base.sections import HttpSettings
 from raftwood.base.settings import Secret
+from raftwood.net.http_listener import STOP_S_MAX
 
 TOKEN = "the scraper's own"
 SETTINGS = HttpSettings(listen="127.0.0.1:0")

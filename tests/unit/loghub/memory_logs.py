@@ -2,7 +2,7 @@
 
 import asyncio
 
-from raftwood.base.errors import LogSealed, NotFound, OutOfRange
+from raftwood.base.errors import InvalidInput, LogSealed, NotFound, OutOfRange
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position
 from raftwood.base.seams import Bounds, Log, StoredBatch
@@ -19,9 +19,13 @@ class MemoryLog:
         self._known: dict[tuple[str, int], int | None] = {}
         self._is_sealed = False
         self._bytes = 0
+        self.is_removed = False
         self._changed = asyncio.Condition()
 
     async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
+        self._check_there()
+        if not producer or sequence < 0:
+            raise InvalidInput(f"sequence {sequence} of {producer!r}: give a name, and 0 or more")
         await asyncio.sleep(0)
         key = (producer, sequence)
         if self._known.setdefault(key, None if self._is_sealed else self._next) is None:
@@ -35,6 +39,10 @@ class MemoryLog:
             await self._notify()
         return Position(position)
 
+    def _check_there(self) -> None:
+        if self.is_removed:
+            raise NotFound("the log was removed")
+
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
@@ -42,9 +50,10 @@ class MemoryLog:
     async def read(
         self, start: Position, *, bytes_max: int, wait_ms: int = 0
     ) -> tuple[list[StoredBatch], Position]:
+        self._check_there()
         if not self._first <= start <= self._next:
             raise OutOfRange(f"{start} cannot be read: {self._first} to {self._next} can")
-        if start == self._next and wait_ms and not self._is_sealed:
+        if start == self._next and wait_ms:
             try:
                 async with asyncio.timeout(wait_ms / 1000), self._changed:
                     await self._changed.wait()
@@ -62,14 +71,19 @@ class MemoryLog:
         return found, Position(self._next)
 
     async def truncate(self, before: Position) -> None:
-        self._first = max(self._first, min(before, self._next))
+        self._check_there()
+        if before > self._next:
+            raise OutOfRange(f"{before} cannot be truncated: up to {self._next} can")
+        self._first = max(self._first, before)
         for position in [each for each in self._batches if each < self._first]:
             del self._batches[position]
 
     async def bounds(self) -> Bounds:
+        self._check_there()
         return Bounds(Position(self._first), Position(self._next), self._is_sealed, self._bytes)
 
     async def seal(self) -> Position:
+        self._check_there()
         self._is_sealed = True
         await self._notify()
         return Position(self._next)
@@ -90,7 +104,9 @@ class MemoryLogs:
         return self.logs[name]
 
     async def remove(self, name: str) -> None:
-        self.logs.pop(name, None)
+        log = self.logs.pop(name, None)
+        if log is not None:
+            log.is_removed = True
 
     async def names(self, prefix: str) -> list[str]:
         return sorted(name for name in self.logs if name.startswith(prefix))

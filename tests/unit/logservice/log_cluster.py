@@ -1,7 +1,7 @@
 """Log stores in a simulation: the server code of a process, on simulated disks and wires."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from raftwood.base.environment import Environment
@@ -10,7 +10,7 @@ from raftwood.disk.segment_log import LogSettings
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
-from raftwood.logservice.server.log_store import LogStore, LogStorePlace, host_settings
+from raftwood.logservice.server.log_store import Guest, LogStore, LogStorePlace, host_settings
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.net import Secret, Server, Service
 from raftwood.net.store_names import OPERATOR_ROLE, READER_ROLE, STORE_ROLE
@@ -45,6 +45,9 @@ KEEPER = HaKeeperSettings(
 )
 
 
+GuestsOf = Callable[[Environment, Host], Mapping[int, Guest]]
+
+
 def address(store: int) -> str:
     return f"s{store}:7000"
 
@@ -61,6 +64,7 @@ class LogCluster:
         keeper: HaKeeperSettings = KEEPER,
         raft: RaftHostSettings = RAFT,
         log: LogSettings = LOG,
+        guests: GuestsOf = lambda _, __: {},
     ) -> None:
         self.simulation = simulation
         self.environment = simulation.environment
@@ -69,6 +73,7 @@ class LogCluster:
         self.keeper_settings = keeper
         self.raft = raft
         self.log = log
+        self.guests = guests
         self.machines: dict[int, Machine] = {}
         self.stores: dict[int, LogStore] = {}
         self.metrics: dict[int, Metrics] = {}
@@ -107,7 +112,13 @@ class LogCluster:
             )
             metrics = self.metrics[store] = Metrics()
             started = LogStore(
-                environment, host, place, self.service, self.keeper_settings, metrics
+                environment,
+                host,
+                place,
+                self.service,
+                self.keeper_settings,
+                metrics,
+                self.guests(environment, host),
             )
             service = Service()
             host.register(service)

@@ -6,12 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftwood.base.errors import Conflict, RaftwoodError
+from raftwood.base.errors import Conflict, InvalidInput, RaftwoodError
+from raftwood.logservice.errors import NotLeaseholder
 from raftwood.logservice.log_rules import LogState
 from raftwood.logservice.log_state_machine import LogStateMachine, restored
 from raftwood.logservice.records import (
     HEAD,
     RESTORED,
+    SEALED,
     VERSION,
     RecordKind,
     UpdateKind,
@@ -65,7 +67,7 @@ def _payload(random_source: random.Random) -> bytes:
     if pick < 0.55:
         return encode_user_entry(
             b"x",
-            holder=random_source.choice([0, 0, 0, 1, 2]),
+            holder=random_source.choice([0, 0, 0, 1, 2, SEALED]),
             producer=bytes([random_source.randrange(4)]) * 16,
             sequence=random_source.choice([1, 2, 3, 4, 5, number, U64_MAX]),
             is_ordered=random_source.random() < 0.7,
@@ -95,7 +97,8 @@ def _payload(random_source: random.Random) -> bytes:
                 UpdateKind.FILL,
             ]
         )
-        return encode_update(kind, number)
+        is_end = kind is UpdateKind.LEASEHOLDER and random_source.random() < 0.1
+        return encode_update(kind, SEALED if is_end else number)
     version, kind_number = random_source.choice([(2, 2), (1, 258), (1, 9), (0, 0)])
     flags = random_source.choice([0, 1, RESTORED])
     return HEAD.pack(version, flags, bytes(16), number, kind_number, 0) + b"?"
@@ -183,3 +186,31 @@ def test_what_was_refused_before_a_restore_hides_no_restored_record() -> None:
     state.apply_all([_Command(5, gap)])
     _restored_shard(state, 5, range(1, 11))
     assert not state.has_holes(1, 10)
+
+
+def test_nobody_appends_to_a_sealed_log_not_even_under_the_lease_that_sealed_it() -> None:
+    state = LogState()
+
+    def append(index: int, sequence: int, holder: int) -> int | RaftwoodError:
+        entry = encode_user_entry(b"1234", holder=holder, producer=b"p" * 16, sequence=sequence)
+        return state.apply_all([_Command(index, entry)])[0]
+
+    assert [append(index, index, 0) for index in (1, 2, 3)] == [1, 2, 3]
+    state.apply_all([_Command(4, encode_update(UpdateKind.LEASEHOLDER, SEALED))])
+    for holder in (0, SEALED):
+        assert isinstance(append(5, 4, holder), NotLeaseholder)
+        assert isinstance(append(6, 5, holder), NotLeaseholder)
+    above = state.apply_all([_Command(7, encode_update(UpdateKind.LEASEHOLDER, SEALED + 1))])
+    assert isinstance(above[0], InvalidInput)
+    assert (state.sealed_lsn, state.appended_bytes) == (4, 12)
+
+
+def test_a_snapshot_from_before_bytes_were_counted_is_read() -> None:
+    state = LogState()
+    state.apply_all([_Command(1, encode_update(UpdateKind.TSO, 5))])
+    data = bytearray(_snapshot(state))
+    assert data[4] == 3
+    assert data[5] == 0x90 + 13  # fields
+    data[4], data[5] = 2, 0x90 + 12
+    old = restored(bytes(data[:-1]))
+    assert (old.tso, old.appended_bytes) == (6, 0)

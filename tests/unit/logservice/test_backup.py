@@ -142,6 +142,23 @@ def test_a_restored_shard_has_the_same_records_at_the_same_lsns_and_goes_on() ->
     run_backups(scenario)
 
 
+def test_a_sealed_shard_is_sealed_at_the_same_lsn_when_it_is_restored() -> None:
+    async def scenario(backups: Backups) -> None:
+        old = backups.client
+        end = await old.seal()
+        manifest = await back_up(old, backups.files, FOLDER)
+        shard = await backups.new_shard()
+        await backups.restore(shard, manifest)
+        async with await backups.cluster.client(shard) as new:
+            log, was = (await new.info()).log, (await old.info()).log
+            assert (log.sealed_lsn, log.next_lsn, await new.seal()) == (end, end, end)
+            assert await all_of(new, log.first_lsn) == await all_of(old, was.first_lsn)
+            with pytest.raises(NotLeaseholder):
+                await new.append(b"late")
+
+    run_backups(scenario)
+
+
 def test_a_restored_shard_is_truncated_by_lsn_and_freed_on_all_stores() -> None:
     async def scenario(backups: Backups) -> None:
         cluster = backups.cluster

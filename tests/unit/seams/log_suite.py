@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pytest
 
-from raftwood.base.errors import InvalidInput, OutOfRange
+from raftwood.base.errors import InvalidInput, LogSealed, OutOfRange
 from raftwood.base.position import Position
 from raftwood.base.seams import Log
 
@@ -206,6 +206,99 @@ class LogSuite:
             with pytest.raises(OutOfRange):
                 await log.truncate(far)
             assert (await log.bounds()).first == bounds.first
+
+        self.run(scenario)
+
+    def test_a_sealed_log_takes_nothing_more_and_shows_all_that_it_took(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log, other = await kit.open(), await kit.open()
+            positions = [await log.append(b"%d" % n, producer="a", sequence=n) for n in range(5)]
+            assert not (await log.bounds()).is_sealed
+            end = await other.seal()
+            assert end > positions[-1]
+            for sequence, producer in ((5, "a"), (5, "a"), (0, "b")):
+                with pytest.raises(LogSealed):
+                    await log.append(b"late", producer=producer, sequence=sequence)
+            # What was stored before is answered as ever, and by everybody.
+            assert await other.append(b"4", producer="a", sequence=4) == positions[-1]
+            assert [data for _, data in await read_all(log)] == [b"%d" % n for n in range(5)]
+            assert await log.seal() == await other.seal() == end
+            bounds = await log.bounds()
+            assert (bounds.next, bounds.is_sealed) == (end, True)
+
+        self.run(scenario)
+
+    def test_at_the_end_of_a_sealed_log_there_is_nothing(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            await log.append(b"one", producer="a", sequence=1)
+            start = (await log.bounds()).next
+            reading = asyncio.create_task(log.read(start, bytes_max=1000, wait_ms=20_000))
+            await asyncio.sleep(0.5)
+            end = await (await kit.open()).seal()
+            assert await asyncio.wait_for(reading, 5) == ([], end)
+            with pytest.raises(LogSealed):
+                await log.append(b"late", producer="a", sequence=2)
+            assert await log.read(end, bytes_max=1000) == ([], end)
+            assert await log.read(end, bytes_max=1000, wait_ms=50) == ([], end)
+            with pytest.raises(OutOfRange):
+                await log.read(Position(end + 1), bytes_max=1000)
+
+        self.run(scenario)
+
+    def test_a_sealed_log_stays_sealed_when_all_of_it_is_truncated_and_after_a_failover(
+        self,
+    ) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            positions = [await log.append(b"%d" % n, producer="a", sequence=n) for n in range(40)]
+            end = await log.seal()
+            await log.truncate(positions[30])
+            assert [data for _, data in await read_all(log)] == [b"%d" % n for n in range(30, 40)]
+            await log.truncate(end)
+            await kit.fail_over()
+            other = await kit.open()
+            await asyncio.sleep(2.0)  # so that what was truncated may be freed
+            assert await other.read(end, bytes_max=1000) == ([], end)
+            with pytest.raises(LogSealed):
+                await other.append(b"late", producer="a", sequence=40)
+            bounds = await other.bounds()
+            assert (bounds.first, bounds.next, bounds.is_sealed) == (end, end, True)
+            assert await other.seal() == end
+
+        self.run(scenario)
+
+    def test_appends_that_a_seal_meets_are_stored_before_it_or_never(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log, other = await kit.open(), await kit.open()
+            appends = [
+                asyncio.create_task(log.append(b"%d" % n, producer="a", sequence=n))
+                for n in range(40)
+            ]
+            await asyncio.sleep(0)
+            end = await other.seal()
+            results = await asyncio.gather(*appends, return_exceptions=True)
+            stored = {each: b"%d" % n for n, each in enumerate(results) if isinstance(each, int)}
+            assert all(isinstance(each, int | LogSealed) for each in results)
+            assert dict(await read_all(other)) == stored
+            assert all(position < end for position in stored)
+
+        self.run(scenario)
+
+    def test_the_bytes_that_were_ever_appended_are_counted_once(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log = await kit.open()
+            assert (await log.bounds()).appended_bytes == 0
+            for number in range(10):
+                position = await log.append(b"x" * number, producer="a", sequence=number)
+                await log.append(b"x" * number, producer="a", sequence=number)
+            await log.append(b"y" * 100, producer="b", sequence=77)
+            await log.truncate(position)
+            await kit.fail_over()
+            await log.seal()
+            with pytest.raises(LogSealed):
+                await log.append(b"late", producer="a", sequence=10)
+            assert (await log.bounds()).appended_bytes == 45 + 100
 
         self.run(scenario)
 

@@ -24,7 +24,7 @@ from raftwood.base.errors import InvalidInput
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import READ_BYTES, TAIL_WAIT_MS, AsyncLogClient
 from raftwood.logservice.hakeeper.commands import AddShard, RemoveShard
-from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
+from raftwood.logservice.hakeeper.reports import is_log
 from raftwood.logservice.hakeeper.views import ShardView
 from raftwood.logservice.records import Record
 
@@ -77,7 +77,7 @@ def list_shards(*, read_only: ReadOnly = False, target: Target = TARGET) -> int:
 
     async def work(keeper: KeeperClient, _: Settings) -> int:
         shards = (await keeper.describe()).shards
-        rows = [_row(each) for each in shards if each.shard != HAKEEPER_SHARD]
+        rows = [_row(each) for each in shards if is_log(each.shard)]
         write_rows(rows, _SHARDS, target.output)
         return 0
 

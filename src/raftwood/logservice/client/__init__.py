@@ -1,9 +1,9 @@
 """The log service's client: append, read, truncate and tail a shard, wherever its leader is.
 
 Imports `wire`, the structs that it carries, `net` and `base`, and no server. Start reading at
-`log_client`; `shard_log` is the same as the `Log` seam, `sync_client` is for programs without an
-event loop, `keeper_client` talks to HAKeeper and `service_agent` keeps in touch with it. What is
-listed here is loaded when it is first used.
+`log_client`; `shard_log` is the same as the `Log` seam, and `shard_logs` is all shards as `Logs`;
+`sync_client` is for programs without an event loop, `keeper_client` talks to HAKeeper and
+`service_agent` keeps in touch with it. What is listed here is loaded when it is first used.
 """
 
 from importlib import import_module
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from raftwood.logservice.client.log_client import AsyncLogClient, LogClientConfig
     from raftwood.logservice.client.service_agent import ServiceAgent
     from raftwood.logservice.client.shard_log import ShardLog
+    from raftwood.logservice.client.shard_logs import ShardLogs
     from raftwood.logservice.client.sync_client import LogClient
     from raftwood.logservice.errors import (
         LeaseTooOld,
@@ -46,6 +47,7 @@ __all__ = [
     "SequenceGap",
     "ServiceAgent",
     "ShardLog",
+    "ShardLogs",
     "ShardNotFound",
 ]
 
@@ -57,6 +59,7 @@ _PLACES = {
     "Record": "raftwood.logservice.records",
     "ServiceAgent": "raftwood.logservice.client.service_agent",
     "ShardLog": "raftwood.logservice.client.shard_log",
+    "ShardLogs": "raftwood.logservice.client.shard_logs",
 }
 
 

@@ -22,6 +22,8 @@ from raftwood.logservice.hakeeper.views import (
     ClusterView,
     DescribeCluster,
     FindShard,
+    ListLogs,
+    LogNames,
     Query,
     ShardView,
     decode_answer,
@@ -79,6 +81,10 @@ class KeeperClient:
     async def find_shard(self, shard: int | str) -> ShardView:
         query = FindShard(shard) if isinstance(shard, int) else FindShard(name=shard)
         return await self.query(query, ShardView)
+
+    async def log_names(self, prefix: str) -> list[str]:
+        """Of the logs whose names begin so, in order."""
+        return (await self.query(ListLogs(prefix), LogNames)).names
 
     async def store_heartbeat(self, heartbeat: StoreHeartbeat, *, timeout_ms: int) -> Orders:
         return await self._link.ask(STORE_HEARTBEAT, heartbeat, timeout_ms=timeout_ms)

@@ -20,7 +20,7 @@ from raftwood.logservice.client.pipeline import Pipeline
 from raftwood.logservice.client.shard_link import ShardLink, ask_store_addresses
 from raftwood.logservice.client.single_append import append_once
 from raftwood.logservice.errors import ReadOnlyClient
-from raftwood.logservice.records import Record, UpdateKind
+from raftwood.logservice.records import SEALED, Record, UpdateKind
 from raftwood.logservice.wire import (
     CONNECT,
     INFO,
@@ -278,6 +278,14 @@ class AsyncLogClient:
         self._check_writer("take the lease")
         await self._update(UpdateKind.LEASEHOLDER, holder)
         self._pipeline.holder = holder
+
+    async def seal(self) -> int:
+        """End the log for ever: nobody appends any more. The LSN of its end, below which all stands
+        that was ever appended; the same however often it is asked for.
+        """
+        self._check_writer("seal the log")
+        await self._update(UpdateKind.LEASEHOLDER, SEALED)
+        return (await self.info()).log.sealed_lsn
 
     async def info(self) -> ShardInfo:
         """The shard's figures, with all that was acknowledged before the call."""

@@ -3,12 +3,18 @@
 A batch is one record. The same (producer, sequence) again, by whichever client and after whatever
 failure, answers the position that it was first written at. A shard remembers the last `WINDOW`
 sequences of each producer: one that is further behind is refused with `SequenceForgotten`.
+
+Where a shard is sealed, its end is `Bounds.next` for ever: no read goes beyond it, and one that
+begins there answers nothing once its time is over.
 """
 
+from raftwood.base.errors import LogSealed
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position
 from raftwood.base.seams import Bounds, StoredBatch
 from raftwood.logservice.client.log_client import AsyncLogClient
+from raftwood.logservice.errors import NotLeaseholder
+from raftwood.logservice.records import SEALED
 
 
 class ShardLog:
@@ -19,7 +25,12 @@ class ShardLog:
 
     async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
         """Durable when it returns; where its time is over, it may be tried again as it was."""
-        lsn = await self._client.append_once(batch, producer=producer, sequence=sequence)
+        try:
+            lsn = await self._client.append_once(batch, producer=producer, sequence=sequence)
+        except NotLeaseholder as error:
+            if error.holder == SEALED:
+                raise LogSealed("the log has ended: nothing was stored, nor will be") from error
+            raise
         return Position(lsn)
 
     async def read(
@@ -36,4 +47,13 @@ class ShardLog:
 
     async def bounds(self) -> Bounds:
         log = (await self._client.info()).log
-        return Bounds(Position(log.first_lsn), Position(log.next_lsn))
+        return Bounds(
+            Position(log.first_lsn),
+            Position(log.next_lsn),
+            is_sealed=log.sealed_lsn > 0,
+            appended_bytes=log.appended_bytes,
+        )
+
+    async def seal(self) -> Position:
+        """End the log for ever; where it ended."""
+        return Position(await self._client.seal())

@@ -173,6 +173,10 @@ class LogClient:
         """Take the shard's lease: appends of other holders are refused from now on."""
         self._thread.call(self._client.update_leaseholder_id(holder))
 
+    def seal(self) -> int:
+        """End the log for ever; the LSN of its end."""
+        return self._thread.call(self._client.seal())
+
     def info(self) -> ShardInfo:
         return self._thread.call(self._client.info())
 

@@ -16,6 +16,7 @@ SERVICES_MAX = 10_000
 ORDERS_MAX = 10_000
 REPLICAS_MAX = 64
 """Members of one shard."""
+GUESTS_MAX = 64
 TEXT_MAX = 1024
 ALARMS_MAX = 100
 IDS_MAX = 1_000_000
@@ -64,6 +65,8 @@ class SetInitialCluster(
     hakeeper_replicas: int
     members: dict[int, str]
     """The first stores and their addresses; all of them begin HAKeeper's own shard."""
+    guests: dict[int, str] = {}
+    """Shards that are no logs, by number, and their names; with as many replicas as HAKeeper."""
 
 
 class AllocateIds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
@@ -297,3 +300,9 @@ def _check_initial(command: SetInitialCluster) -> None:
     _check_text(*command.members.values())
     _check_range("log_replicas", command.log_replicas, least=1, most=most)
     _check_range("hakeeper_replicas", command.hakeeper_replicas, least=1, most=most)
+    _check_range("guests", len(command.guests), least=0, most=GUESTS_MAX)
+    for number, name in command.guests.items():
+        _check_range("the number of a guest", number, least=reports.GUESTS_FIRST, most=_NUMBER_MAX)
+        checked_name("guest", name)
+    if len({*command.guests.values()}) < len(command.guests):
+        raise InvalidInput("two guests have the same name: give each its own")

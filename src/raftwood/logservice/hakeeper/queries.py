@@ -5,6 +5,7 @@ import msgspec
 from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError
 from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.commands import Failed, failed
+from raftwood.logservice.hakeeper.reports import is_log
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import State
 from raftwood.logservice.hakeeper.views import (
@@ -14,6 +15,8 @@ from raftwood.logservice.hakeeper.views import (
     DescribeCluster,
     FindShard,
     ListAddresses,
+    ListLogs,
+    LogNames,
     Query,
     ServiceView,
     ShardView,
@@ -36,6 +39,8 @@ def answer(state: State, settings: HaKeeperSettings, query: bytes) -> bytes:
                 said = view_shard(state, _number(state, shard, name))
             case ListAddresses():
                 said = Addresses(_addresses(state))
+            case ListLogs(prefix):
+                said = LogNames(_log_names(state, prefix))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         said = failed(InvalidInput(f"not a question to HAKeeper: {error}"))
     except RaftwoodError as error:
@@ -99,6 +104,13 @@ def _number(state: State, shard: int, name: str) -> int:
     if shard not in state.shards:
         raise NotFound(f"there is no shard {shard}: check its number")
     return shard
+
+
+def _log_names(state: State, prefix: str) -> list[str]:
+    shards = state.shards.items()
+    return sorted(
+        each.name for number, each in shards if is_log(number) and each.name.startswith(prefix)
+    )
 
 
 def _addresses(state: State) -> dict[int, str]:

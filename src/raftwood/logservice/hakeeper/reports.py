@@ -5,6 +5,13 @@ from enum import StrEnum
 import msgspec
 
 HAKEEPER_SHARD = 0
+GUESTS_FIRST = 1 << 40
+"""Shards from this number on are no logs: other state machines, named when a cluster begins, that
+HAKeeper places and mends as it does logs."""
+
+
+def is_log(shard: int) -> bool:
+    return HAKEEPER_SHARD < shard < GUESTS_FIRST
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):

@@ -34,7 +34,7 @@ from raftwood.logservice.hakeeper.commands import (
     failed,
 )
 from raftwood.logservice.hakeeper.reporting import hear_service, hear_store, is_member
-from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
+from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, HAKEEPER_SHARD, is_log
 from raftwood.logservice.hakeeper.scheduling import expire, orders_for, schedule, settle_moves
 from raftwood.logservice.hakeeper.state import Phase, ShardState, State, TnShardState
 
@@ -96,6 +96,8 @@ def carry_out(state: State, command: Command) -> Result:
 
 def _allocate(state: State, count: int) -> int:
     first = state.next_id
+    if first + count > GUESTS_FIRST:
+        raise Overloaded(f"all numbers below {GUESTS_FIRST} are taken")
     state.next_id += count
     return first
 
@@ -149,6 +151,10 @@ def _set_initial_cluster(state: State, command: SetInitialCluster) -> InitialClu
         founders=dict(state.members),
         voters=tuple(state.members),
     )
+    for number, name in sorted(command.guests.items()):
+        state.shards[number] = ShardState(
+            name, command.hakeeper_replicas, 0, state.tick, is_initial=True
+        )
     first = _allocate(state, command.log_shards)
     for number in range(first, first + command.log_shards):
         state.shards[number] = ShardState(
@@ -182,8 +188,8 @@ def _add_shard(state: State, command: AddShard) -> int:
 
 
 def _remove_shard(state: State, number: int) -> None:
-    if number == HAKEEPER_SHARD:
-        raise InvalidInput("HAKeeper's own shard cannot be removed")
+    if not is_log(number):
+        raise InvalidInput(f"shard {number} is no log, and part of every cluster: it stays")
     if number not in state.shards:
         if number in state.removed_shards:
             return
@@ -223,7 +229,7 @@ def _remove_service(state: State, name: str) -> None:
 
 
 def _add_tn_shard(state: State, command: AddTnShard) -> int:
-    if command.log_shard == HAKEEPER_SHARD or command.log_shard not in state.shards:
+    if not is_log(command.log_shard) or command.log_shard not in state.shards:
         raise NotFound(f"there is no log shard {command.log_shard}: add it first")
     for number, shard in state.tn_shards.items():
         if shard.log_shard == command.log_shard:

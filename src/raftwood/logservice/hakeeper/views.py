@@ -27,7 +27,13 @@ class ListAddresses(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Where the stores are; `Addresses`."""
 
 
-Query = DescribeCluster | FindShard | ListAddresses
+class ListLogs(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """The logs whose names begin so; `LogNames`."""
+
+    prefix: str = ""
+
+
+Query = DescribeCluster | FindShard | ListAddresses | ListLogs
 
 
 class StoreView(msgspec.Struct, frozen=True, array_like=True):
@@ -110,8 +116,14 @@ class Addresses(msgspec.Struct, frozen=True, array_like=True, tag=13):
     stores: dict[int, str]
 
 
-Answer = ClusterView | ShardView | Addresses
-AnswerType = TypeVar("AnswerType", ClusterView, ShardView, Addresses)
+class LogNames(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Names of logs, in order."""
+
+    names: list[str]
+
+
+Answer = ClusterView | ShardView | Addresses | LogNames
+AnswerType = TypeVar("AnswerType", ClusterView, ShardView, Addresses, LogNames)
 
 _encoder = msgspec.msgpack.Encoder()
 _answers: msgspec.msgpack.Decoder[Answer | Failed] = msgspec.msgpack.Decoder(Answer | Failed)

@@ -24,11 +24,16 @@ class KeeperDriver:
     """Runs on every store, and does something where that one leads HAKeeper."""
 
     def __init__(
-        self, host: Host, settings: HaKeeperSettings, first_members: Mapping[int, str]
+        self,
+        host: Host,
+        settings: HaKeeperSettings,
+        first_members: Mapping[int, str],
+        guests: Mapping[int, str],
     ) -> None:
         self._host = host
         self._settings = settings
         self._first_members = dict(first_members)
+        self._guests = dict(guests)
 
     async def run(self) -> None:
         while True:
@@ -66,6 +71,7 @@ class KeeperDriver:
                         log_replicas=min(settings.log_replicas, stores),
                         hakeeper_replicas=min(settings.hakeeper_replicas, stores),
                         members=self._first_members,
+                        guests=self._guests,
                     )
                 )
             )

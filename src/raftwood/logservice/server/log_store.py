@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import NotFound
+from raftwood.base.errors import NotFound, UnsupportedVersion
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.errors import ShardNotFound
-from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
+from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD, is_log
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
 from raftwood.logservice.log_state_machine import LogStateMachine
@@ -33,10 +33,22 @@ from raftwood.net import Service
 from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.settings import RaftHostSettings
-from raftwood.raft.remote.admin import RaftAdminService
+from raftwood.raft.remote.service import RaftService
 from raftwood.raft.state_machine import StateMachine
 
 _log = get_logger("log-store")
+
+
+class Guest(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs on the stores as a shard of its own, and is no log.
+
+    It is placed and mended as logs are, and served to clients as a raft group.
+    """
+
+    name: str
+    machine: Callable[[], StateMachine]
+    run: Callable[[], Coroutine[Any, Any, None]]
+    """What goes on beside it on every store, for ever."""
 
 
 class LogStorePlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +79,9 @@ class LogStore:
         settings: LogServiceSettings,
         keeper_settings: HaKeeperSettings,
         metrics: Metrics,
+        guests: Mapping[int, Guest],
     ) -> None:
+        """`guests` by number, from `GUESTS_FIRST` on; the same on all stores."""
         self.host = host
         self._place = place
         self._keeper_settings = keeper_settings
@@ -98,12 +112,14 @@ class LogStore:
             alarms=self.alarms,
             storage_of=self.truncation.shards.get,
         )
-        self._driver = KeeperDriver(host, keeper_settings, place.first_members)
+        names = {number: guest.name for number, guest in guests.items()}
+        self._driver = KeeperDriver(host, keeper_settings, place.first_members, names)
+        self._guests = guests
         self._environment = environment
         self._tasks: list[asyncio.Task[None]] = []
 
     def register(self, service: Service) -> None:
-        RaftAdminService(self.host).register(service)
+        RaftService(self.host, groups=self._guests).register(service)
         self._shards.register(service)
         self._keeper_service.register(service)
 
@@ -124,6 +140,8 @@ class LogStore:
         self._run(self.truncation.run(), "truncation worker")
         self._run(self._driver.run(), "HAKeeper's ticks")
         self._run(self.heartbeats.run(), "heartbeats")
+        for guest in self._guests.values():
+            self._run(guest.run(), guest.name)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -163,7 +181,16 @@ class LogStore:
     def _factory_of(self, shard: int) -> Callable[[], StateMachine]:
         if shard == HAKEEPER_SHARD:
             return lambda: HaKeeperStateMachine(self._keeper_settings)
+        if not is_log(shard):
+            return self._guest(shard).machine
         return LogStateMachine
+
+    def _guest(self, shard: int) -> Guest:
+        if shard not in self._guests:
+            raise UnsupportedVersion(
+                f"shard {shard} is none that this program knows: use a newer program"
+            )
+        return self._guests[shard]
 
     async def _look_up(self, shard: int | str) -> Location:
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from raftwood.base.metrics import Metrics
-from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
+from raftwood.logservice.hakeeper.reports import is_log
 from raftwood.raft.host.host import Host
 
 
@@ -74,7 +74,7 @@ class ShardMetrics:
 
     def _reader(self, read: Callable[[_Counts], int]) -> Callable[[], dict[str, float]]:
         def read_all() -> dict[str, float]:
-            here = [shard for shard in self._host.groups() if shard != HAKEEPER_SHARD]
+            here = [shard for shard in self._host.groups() if is_log(shard)]
             # What left takes its counts along: one that comes back begins anew.
             self._counts = {shard: self._counts.get(shard) or _Counts() for shard in here}
             return {str(shard): read(counts) for shard, counts in self._counts.items()}

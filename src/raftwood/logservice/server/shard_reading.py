@@ -47,6 +47,9 @@ async def read_shard(
     wait_until = loop.time() + timeout_ms * WAIT_SHARE / 1000
     state: LogState = await host.read(shard, _whole, timeout_ms=timeout_ms)
     _check_range(host, state, shard, first)
+    if first == state.sealed_lsn:
+        await asyncio.sleep(max(0.0, min(request.wait_ms / 1000, wait_until - loop.time())))
+        return encode_records(first, [], b"", [])
     index = state.lsns.index_from(first)
     if index > host.applied(shard) and request.wait_ms:
         machine = host.machine(shard)
@@ -85,7 +88,8 @@ def _whole(state: LogState) -> LogState:
 def _check_range(host: Host, state: LogState, shard: int, lsn: int) -> None:
     if state.is_restoring:
         raise Conflict(f"shard {shard} is being restored from a backup: wait until that is done")
-    first, end = state.first_lsn, state.lsns.lsn_from(host.applied(shard) + 1)
+    first = state.first_lsn
+    end = state.sealed_lsn or state.lsns.lsn_from(host.applied(shard) + 1)
     if lsn < first:
         raise LsnTruncated(
             f"LSN {lsn} of shard {shard} is truncated: {first} to {end - 1} can be read", first, end
@@ -102,6 +106,11 @@ def _encoded(
     state: LogState, entries: Sequence[LogEntry], next_index: int, *, has_internal: bool
 ) -> bytes:
     lsns = state.lsns
+    next_lsn = lsns.lsn_from(next_index)
+    sealed = state.sealed_lsn
+    if sealed and next_lsn > sealed:
+        next_lsn = sealed
+        entries = [entry for entry in entries if lsns.lsn_from(entry.index) < sealed]
     if lsns.spans:
         entries = [entry for entry in entries if lsns.lsn_of(entry.index) is not None]
     has_holes = bool(entries) and state.has_holes(
@@ -120,7 +129,7 @@ def _encoded(
         chosen = [entry for entry in entries if is_user_entry(entry)]
         kinds = [RecordKind.USER] * len(chosen)
     return encode_records(
-        lsns.lsn_from(next_index),
+        next_lsn,
         [lsns.lsn_from(entry.index) for entry in chosen]
         if lsns.spans
         else [entry.index for entry in chosen],

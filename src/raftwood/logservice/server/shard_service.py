@@ -8,7 +8,7 @@ import msgspec
 
 from raftwood.base.errors import InvalidInput, NotFound, NotLeader, RaftwoodError, Unavailable
 from raftwood.logservice.errors import RecordTooLarge
-from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
+from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD, is_log
 from raftwood.logservice.log_rules import LogState
 from raftwood.logservice.records import HEAD_BYTES, UpdateKind, encode_update
 from raftwood.logservice.server.forwarding import Forwarder
@@ -108,8 +108,7 @@ class ShardService:
     def _check_append(self, shard: int, entries: list[bytes]) -> None:
         if not 0 < len(entries) <= RECORDS_MAX:
             raise InvalidInput(f"an append has 1 to {RECORDS_MAX} records, not {len(entries)}")
-        if shard == HAKEEPER_SHARD:
-            raise InvalidInput("shard 0 is HAKeeper, and no log: append to another")
+        _check_log(shard)
         largest = max(map(len, entries))
         if largest > self._entry_bytes_max:
             raise RecordTooLarge(
@@ -151,8 +150,9 @@ class ShardService:
             request = decode_read_request(payload)
         except (msgspec.MsgspecError, ValueError) as error:
             raise InvalidInput(f"the request to read cannot be read: {error}") from error
-        if request.shard == HAKEEPER_SHARD or request.bytes_max <= 0:
-            raise InvalidInput("read from a log shard, not from 0, and 1 byte at least")
+        _check_log(request.shard)
+        if request.bytes_max <= 0:
+            raise InvalidInput("read 1 byte at least")
         began = self._loop.time()
         try:
             with self._reads.patience(request.wait_ms):
@@ -178,8 +178,7 @@ class ShardService:
     # The rest
 
     async def _update(self, call: Call, request: UpdateRequest) -> int:
-        if request.shard == HAKEEPER_SHARD:
-            raise InvalidInput("shard 0 is HAKeeper, and no log")
+        _check_log(request.shard)
         try:
             kind = UpdateKind(request.kind)
         except ValueError:
@@ -202,8 +201,7 @@ class ShardService:
     async def _info(self, call: Call, request: ShardRequest) -> ShardInfo:
         timeout_ms = _remaining_ms(call)
         shard = request.shard
-        if shard == HAKEEPER_SHARD:
-            raise InvalidInput("shard 0 is HAKeeper, and no log: `raftwood cluster status` tells")
+        _check_log(shard)
         try:
             if not self._host.is_leading(shard):
                 raise NotLeader(
@@ -245,6 +243,12 @@ class ShardService:
 
     async def _locate(self, _: Call, shard: int | str) -> Location:
         return await self._forwarder.locate(shard)
+
+
+def _check_log(shard: int) -> None:
+    if not is_log(shard):
+        name = "HAKeeper" if shard == HAKEEPER_SHARD else "a guest of the stores"
+        raise InvalidInput(f"shard {shard} is {name}, and no log: `raftwood log list` shows logs")
 
 
 def _remaining_ms(call: Call) -> int:

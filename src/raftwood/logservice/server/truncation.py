@@ -11,7 +11,6 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, RaftwoodError
 from raftwood.base.logs import get_logger
-from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
 from raftwood.logservice.log_state_machine import LogStateMachine
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.logservice.truncation_rules import next_step
@@ -91,12 +90,11 @@ class TruncationWorker:
         self._observe(shard)
 
     def _freeable(self, shard: int) -> int:
-        """Up to where the log need not be kept: HAKeeper's not at all before a snapshot."""
-        if shard == HAKEEPER_SHARD:
-            return self._host.applied(shard)
+        """Up to where the log need not be kept: of what is no log, all that a snapshot has."""
         machine = self._host.machine(shard)
-        assert isinstance(machine, LogStateMachine)
-        return machine.state.freeable_index
+        if isinstance(machine, LogStateMachine):
+            return machine.state.freeable_index
+        return self._host.applied(shard)
 
     def _truncated_lsn(self, shard: int) -> int:
         machine = self._host.machine(shard)

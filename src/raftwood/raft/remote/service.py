@@ -1,5 +1,6 @@
 """The store's side: proposals, reads and questions of clients, handed to the host."""
 
+from collections.abc import Container
 from typing import Any
 
 from raftwood.base.errors import InvalidInput, RaftwoodError, Unavailable
@@ -25,10 +26,11 @@ SESSIONS_MAX = 1_024
 
 
 class RaftService:
-    """Serves one host's groups; state machines there answer in bytes."""
+    """Serves one host's groups, all or those named; state machines there answer in bytes."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, *, groups: Container[int] | None = None) -> None:
         self._host = host
+        self._groups = groups
 
     def register(self, service: Service) -> None:
         service.fast(PROPOSE, self._propose)
@@ -39,6 +41,7 @@ class RaftService:
     def _propose(self, call: Call, payload: Payload) -> None:
         proposal = decode_proposal(payload)
         commands = proposal.commands
+        self._check_served(proposal.group)
         if not 0 < len(commands) <= COMMANDS_MAX:
             raise InvalidInput(f"a proposal has 1 to {COMMANDS_MAX} commands, not {len(commands)}")
         kind = EntryKind.NORMAL
@@ -62,8 +65,13 @@ class RaftService:
 
         self._host.propose_batch(proposal.group, commands, done, kind=kind)
 
+    def _check_served(self, group: int) -> None:
+        if self._groups is not None and group not in self._groups:
+            raise InvalidInput(f"group {group} is not served to clients of groups: it has its own")
+
     async def _register(self, call: Call, payload: Payload) -> bytes:
         group, nonce = decode_register_request(payload)
+        self._check_served(group)
         command = encode_register(nonce, sessions_max=SESSIONS_MAX)
         answer = await self._host.propose(
             group, command, timeout_ms=_remaining_ms(call), kind=EntryKind.CONTROL
@@ -72,6 +80,7 @@ class RaftService:
 
     async def _read(self, call: Call, payload: Payload) -> bytes:
         group, is_stale, query = decode_read(payload)
+        self._check_served(group)
         if is_stale:
             answer = self._host.stale_read(group, query)
         else:

@@ -1,0 +1,103 @@
+"""A gateway as a process, until it is told to stop."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from raftwood.app.cluster_network import operator_network
+from raftwood.app.commands.source import Source
+from raftwood.app.connecting import given_addresses
+from raftwood.app.event_loop import run
+from raftwood.app.gateway_server import GatewayServer
+from raftwood.app.groups import METASTORE_SHARD
+from raftwood.app.output import write_line
+from raftwood.app.process import (
+    served_over_http,
+    stop_on_signals,
+    warn_of_open_secrets,
+    write_ready_file,
+)
+from raftwood.app.settings import Settings
+from raftwood.base.environment import Environment
+from raftwood.base.logs import get_logger, set_up_logs
+from raftwood.base.metrics import Metrics
+from raftwood.base.seams import Logs, MetaStore
+from raftwood.disk.real_environment import real_environment
+from raftwood.logservice.client.shard_link import ask_store_addresses
+from raftwood.logservice.client.shard_logs import ShardLogs
+from raftwood.metastore.raft_store import RaftMetaStore
+from raftwood.net.discovery import discover
+from raftwood.net.stores import Stores
+from raftwood.raft.remote.client import AsyncRaftClient
+
+STOP_S_MAX: Final = 15.0
+_log = get_logger("gateway")
+
+
+@asynccontextmanager
+async def connected_cluster(
+    environment: Environment, settings: Settings, addresses: str | None
+) -> AsyncIterator[tuple[MetaStore, Logs]]:
+    """The metastore and the logs of a running cluster of log stores, for one who may make logs."""
+    network = operator_network(settings)
+    given = given_addresses(settings, addresses)
+    found = await discover(environment, network, given, ask_store_addresses)
+    stores = Stores(environment, network, found)
+    logs = ShardLogs(environment, stores, replicas=settings.loghub.log_replicas)
+    try:
+        async with AsyncRaftClient(environment, network, found) as client:
+            store = RaftMetaStore(client, METASTORE_SHARD)
+            try:
+                yield store, logs
+            finally:
+                await store.close()
+    finally:
+        await logs.close()
+        await stores.close()
+
+
+def run_gateway(source: Source, connect: str | None, *, ready_file: str | None) -> None:
+    """Run one gateway until SIGTERM or SIGINT; `ready_file` is written once it serves."""
+    settings = source.load().settings
+    with real_environment() as environment:
+        set_up_logs(settings.logs, clock=environment.clock)
+        warn_of_open_secrets(source, settings)
+        run(_serve(environment, settings, connect, ready_file=ready_file))
+
+
+async def _serve(
+    environment: Environment, settings: Settings, connect: str | None, *, ready_file: str | None
+) -> None:
+    stop = stop_on_signals(environment)
+    metrics = Metrics(gateway=settings.gateway.listen)
+    servers: list[GatewayServer] = []
+
+    def problem() -> str:
+        if stop.is_set():
+            return "it is stopping"
+        return servers[0].problem() if servers else "it is being started"
+
+    async with (
+        served_over_http(settings, metrics, {"gateway": problem}),
+        connected_cluster(environment, settings, connect) as (store, logs),
+    ):
+        server = await GatewayServer.start(environment, settings, store, logs, metrics=metrics)
+        servers.append(server)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
+        http = f", HTTP on {server.http_address}" if server.http_address else ""
+        name = settings.cluster.name
+        write_line(f"gateway of cluster {name} serves on {server.address}{http}")
+        sys.stdout.flush()
+        if ready_file is not None:
+            write_ready_file(ready_file, server.address, server.http_address or "-")
+        await stop.wait()
+        overdue = loop.call_later(
+            STOP_S_MAX, environment.end_process, f"the gateway did not stop in {STOP_S_MAX:g} s"
+        )
+        await server.close()
+        overdue.cancel()
+    _log.info("stopped")

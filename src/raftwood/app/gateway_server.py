@@ -1,0 +1,158 @@
+"""One gateway as a server: native clients, HTTP and the other ways in, over a metastore and logs.
+
+Takes all it needs from its arguments, so that it runs in simulation as well; signals and log lines
+are the command's.
+"""
+
+from typing import Final
+
+import msgspec
+
+from raftwood.app.cluster_network import reload_certificates, server_tls
+from raftwood.app.settings import Settings
+from raftwood.base.environment import Environment
+from raftwood.base.errors import Unavailable
+from raftwood.base.metrics import Metrics
+from raftwood.base.seams import Logs, MetaStore
+from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.http.front import FrontLimits, HttpFront
+from raftwood.loghub.server.rpc_service import RpcService
+from raftwood.loghub.server.sls.routes import SlsRoutes
+from raftwood.loghub.server.ways_in.serving import SocketWays, http_groups
+from raftwood.loghub.wire import CLUSTER, GATEWAY_ROLE, KEY_ROLE
+from raftwood.net import Identity, Secret, Server, ServerCredentials, ServerTls, Service
+from raftwood.net.http_listener import HttpLimits, HttpListener
+from raftwood.net.store_names import split_address
+
+DRAIN_MS: Final = 2_000
+
+
+class GatewayServer:
+    """Use `start`, and `close` when done; metastore and logs stay their owner's."""
+
+    def __init__(self, gateway: Gateway, server: Server) -> None:
+        self.gateway = gateway
+        self._server = server
+        self._http: HttpListener | None = None
+        self._sockets: SocketWays | None = None
+        self._certificates: list[ServerTls] = []
+        self.address = ""
+        """Where native clients are served."""
+        self.http_address = ""
+        """Where HTTP is served; empty where it is not."""
+
+    @classmethod
+    async def start(
+        cls,
+        environment: Environment,
+        settings: Settings,
+        store: MetaStore,
+        logs: Logs,
+        *,
+        metrics: Metrics,
+    ) -> "GatewayServer":
+        """Read the metadata, then listen."""
+        gateway = Gateway(
+            environment,
+            store,
+            logs,
+            settings=settings.gateway,
+            loghub=settings.loghub,
+            metrics=metrics,
+            record_bytes_max=settings.logservice.record_bytes_max,
+        )
+        service = Service()
+        RpcService(gateway).register(service)
+        name = f"gateway-{environment.random.randbytes(6).hex()}"
+        credentials = ServerCredentials(
+            cluster_id=CLUSTER,
+            identity=Identity(role=GATEWAY_ROLE, node_id=name),
+            secret_of=_Secrets(gateway).secret_of,
+        )
+        started = cls(gateway, Server(service, credentials, environment.random))
+        try:
+            await gateway.start()
+            await started._listen(environment, settings, metrics)
+        except BaseException:
+            await started.close(drain_ms=0)
+            raise
+        return started
+
+    async def _listen(self, environment: Environment, settings: Settings, metrics: Metrics) -> None:
+        tls = server_tls(settings)
+        if tls is not None:
+            self._certificates.append(tls)
+        self.address = await _listen(self._server, settings.gateway.listen, tls)
+        if settings.gateway.http_listen:
+            self._http = await _listen_for_http(environment, settings, self.gateway, metrics, tls)
+            self.http_address = self._http.address
+        self._sockets = await SocketWays.start(
+            environment, self.gateway, settings.ways_in, metrics=metrics
+        )
+        self._certificates += self._sockets.certificates
+
+    def reload_certificates(self) -> None:
+        """Read the TLS files again, for new connections; what was stays where they are bad."""
+        reload_certificates(self._certificates)
+
+    def problem(self) -> str:
+        """Why it is of no use at the moment; empty where it is."""
+        return "" if self.gateway.metadata.is_fresh else "the metastore does not answer"
+
+    async def close(self, *, drain_ms: int = DRAIN_MS) -> None:
+        """Answer what is under way, within its time, then stop."""
+        if self._sockets is not None:
+            await self._sockets.close()
+        if self._http is not None:
+            await self._http.close()
+        await self._server.close(drain_timeout_ms=drain_ms)
+        await self.gateway.close()
+
+
+class _Secrets(msgspec.Struct, frozen=True):
+    gateway: Gateway
+
+    def secret_of(self, peer: Identity) -> Secret | None:
+        key = self.gateway.access.key(peer.node_id) if peer.role == KEY_ROLE else None
+        return None if key is None else Secret(key.secret.encode())
+
+
+async def _listen(server: Server, address: str, tls: ServerTls | None) -> str:
+    name, port = split_address(address)
+    try:
+        port = await server.listen(name, port, tls=tls)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {address}: {error.strerror or error}; set gateway.listen to an "
+            "address of this machine that is free"
+        ) from error
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
+async def _listen_for_http(
+    environment: Environment,
+    settings: Settings,
+    gateway: Gateway,
+    metrics: Metrics,
+    tls: ServerTls | None,
+) -> HttpListener:
+    own = settings.gateway
+    sls = SlsRoutes(environment, gateway, body_bytes_max=own.body_bytes_max)
+    front = HttpFront(
+        environment,
+        http_groups(environment, gateway, settings.ways_in, own, sls=sls),
+        metrics=metrics,
+        limits=FrontLimits(body_bytes_max=own.bodies_bytes_max),
+    )
+    limits = HttpLimits(
+        keep_alive_ms=own.keep_alive_ms,
+        request_ms=own.request_ms,
+        connections_max=own.connections_max,
+    )
+    return await HttpListener.start(
+        front,
+        own.http_listen,
+        limits,
+        tls=None if tls is None else tls.context,
+        setting="gateway.http_listen",
+    )

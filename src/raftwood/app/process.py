@@ -1,0 +1,67 @@
+"""A server as a process: its signals, its health over HTTP, and the file that says it is ready."""
+
+import asyncio
+import os
+import signal
+import stat
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from raftwood.app.commands.source import Source
+from raftwood.app.http_server import Check, HttpServer
+from raftwood.app.settings import Settings
+from raftwood.base.environment import Environment
+from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
+
+_log = get_logger("process")
+
+
+def stop_on_signals(environment: Environment) -> asyncio.Event:
+    """Set by SIGTERM or SIGINT; a second one ends the process at once."""
+    stop = asyncio.Event()
+
+    def stopping(name: str) -> None:
+        if stop.is_set():
+            environment.end_process(f"{name} came a second time")
+        _log.info("stopping", signal=name)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping, number.name)
+    return stop
+
+
+@asynccontextmanager
+async def served_over_http(
+    settings: Settings, metrics: Metrics, checks: Mapping[str, Check]
+) -> AsyncIterator[None]:
+    """Health and metrics, where `http.listen` says so."""
+    if not settings.http.listen:
+        yield
+        return
+    server = await HttpServer.start(
+        settings.http, metrics=metrics, token=settings.secrets.metrics, checks=checks
+    )
+    _log.info("health and metrics are served", address=server.address)
+    try:
+        yield
+    finally:
+        await server.close()
+
+
+def write_ready_file(path: str, *addresses: str) -> None:
+    """Whoever waits for the file finds it whole: the addresses, and the process."""
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        file.write(f"{' '.join(addresses)} {os.getpid()}\n")
+    os.replace(f"{path}.new", path)
+
+
+def warn_of_open_secrets(source: Source, settings: Settings) -> None:
+    """Whoever reads the file can act as a store, or as an operator."""
+    secrets = settings.secrets
+    if source.file is None or not (secrets.stores or secrets.operators):
+        return
+    if stat.S_IMODE(os.stat(source.file).st_mode) & (stat.S_IRGRP | stat.S_IROTH):
+        _log.warning("others can read the secrets", file=source.file, remedy="chmod 600")

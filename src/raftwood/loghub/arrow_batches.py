@@ -1,0 +1,134 @@
+"""LogGroups as Arrow, and Arrow as LogGroups, a batch at a time. Needs the extra `arrow`.
+
+A LogGroup as a table: `__time__`, `__topic__`, `__source__`, a column `__tag__:name` for each tag,
+then one for each key of the contents: text, or binary where not all of it is UTF-8; null where a
+record lacks the key. The way back takes columns of any type, as text.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from raftwood.base.errors import InvalidConfiguration, InvalidInput
+from raftwood.base.files import Buffer
+from raftwood.loghub.errors import BatchTooLarge
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TIME: Final = "__time__"
+TOPIC: Final = "__topic__"
+SOURCE: Final = "__source__"
+TAG_PREFIX: Final = "__tag__:"
+STREAM_BYTES_MAX: Final = 16 << 20
+RECORDS_MAX: Final = 1 << 20
+"""Of one stream: some columns take no room however many records there are."""
+_FIELDS_MAX: Final = 4096
+
+
+def import_arrow() -> Any:
+    """pyarrow, or the error that says how to get it."""
+    try:
+        import_module("numpy")
+        return import_module("pyarrow")
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(
+            "Arrow needs pyarrow and numpy: pip install 'raftwood[arrow]'"
+        ) from error
+
+
+def log_group_to_arrow(data: Buffer) -> "pyarrow.RecordBatch":
+    """A LogGroup's bytes as one record batch; `InvalidInput` for what is none."""
+    arrow = import_arrow()
+    columns = import_module("raftwood.loghub.log_group_columns").columns_of(data)
+    count = columns.count
+    arrays = {TIME: arrow.array(columns.time_ns).cast(arrow.timestamp("ns"))}
+
+    def share(name: str, value: bytes) -> None:
+        arrays[name] = arrow.repeat(arrow.scalar(*_text_or_bytes(arrow, value)), count)
+
+    share(TOPIC, columns.topic)
+    share(SOURCE, columns.source)
+    for key, value in columns.tags:
+        share(_free_name(TAG_PREFIX + key.decode("utf-8", "replace"), arrays), value)
+    for key, values in columns.values.items():
+        name = _free_name(key.decode("utf-8", "replace"), arrays)
+        arrays[name] = _as_text(arrow, values)
+    return arrow.RecordBatch.from_pydict(arrays)
+
+
+def _free_name(name: str, taken: dict[str, Any]) -> str:
+    """A content may be called as a column that is there for another reason."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _text_or_bytes(arrow: Any, value: bytes) -> tuple[Any, Any]:
+    try:
+        return value.decode(), arrow.string()
+    except UnicodeDecodeError:
+        return value, arrow.binary()
+
+
+def _as_text(arrow: Any, values: Any) -> Any:
+    """Arrow checks the encoding."""
+    try:
+        return values.cast(arrow.string())
+    except arrow.ArrowInvalid:
+        return values
+
+
+def read_arrow_stream(
+    data: Buffer, *, bytes_max: int = STREAM_BYTES_MAX, records_max: int = RECORDS_MAX
+) -> "list[pyarrow.RecordBatch]":
+    """The record batches of a stranger's stream, without copies, checked to the last offset.
+
+    Refused are compressed buffers, whose real size nobody knows, and types whose values can be far
+    larger than what was sent: the whole stream may be compressed instead.
+    """
+    arrow = import_arrow()
+    if len(data) > bytes_max:
+        raise BatchTooLarge(
+            f"the Arrow stream has {len(data)} bytes, the limit is {bytes_max}: put less at once"
+        )
+    try:
+        check = import_module("raftwood.loghub.arrow_checks")
+        batches: list[Any] = check.checked_batches(
+            data, fields_max=_FIELDS_MAX, records_max=records_max, bytes_max=bytes_max
+        )
+    except (arrow.ArrowException, OSError, ValueError, UnicodeError) as error:
+        raise InvalidInput(f"the body is no Arrow stream: {str(error)[:200]}") from error
+    return batches
+
+
+def arrow_to_log_groups(data: Buffer, *, received_s: int) -> list[bytes]:
+    """A stored stream as LogGroups, in order: a new one wherever topic, source or tags change.
+
+    Records without a time have that of the batch's receipt.
+    """
+    batches = read_arrow_stream(data)
+    encode = import_module("raftwood.loghub.arrow_encoding").log_groups_of
+    return [group for batch in batches for group in encode(batch, received_s=received_s)]
+
+
+def write_arrow_stream(table: Any) -> bytes:
+    """A record batch or a table as a stream that every gateway takes."""
+    arrow = import_arrow()
+    if isinstance(table, arrow.RecordBatch):
+        table = arrow.Table.from_batches([table])
+    table = _without_views(arrow, table)
+    sink = arrow.BufferOutputStream()
+    with arrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def _without_views(arrow: Any, table: Any) -> Any:
+    """Views, as polars makes them, as plain text."""
+    plain = {arrow.string_view(): arrow.string(), arrow.binary_view(): arrow.binary()}
+    if not any(field.type in plain for field in table.schema):
+        return table
+    return table.cast(
+        arrow.schema([field.with_type(plain.get(field.type, field.type)) for field in table.schema])
+    )

@@ -1,0 +1,119 @@
+"""Judging an Arrow stream that a stranger sent, before anything of it is used."""
+
+import struct
+from typing import Any, Final
+
+import pyarrow
+import pyarrow.compute
+from pyarrow import types
+
+from raftwood.base.errors import InvalidInput
+from raftwood.base.files import Buffer
+from raftwood.loghub.errors import BatchTooLarge
+
+_DEPTH_MAX: Final = 8
+_HEADER, _COMPRESSION = 2, 3
+"""Which field of a message's and of a record batch's flatbuffer."""
+_BATCH_KINDS: Final = ("record batch", "dictionary")
+
+
+def checked_batches(
+    data: Buffer, *, fields_max: int, records_max: int, bytes_max: int
+) -> list[Any]:
+    """All batches, each validated in full; raises what pyarrow raises, or InvalidInput."""
+    source = pyarrow.py_buffer(data)
+    _check_messages(source)
+    reader = pyarrow.ipc.open_stream(source)
+    if len(reader.schema) > fields_max:
+        raise InvalidInput(f"the Arrow stream has more than {fields_max} columns: put fewer")
+    for field in reader.schema:
+        _check_type(field.name, field.type, depth=0)
+    batches = []
+    records = expanded = 0
+    for batch in reader:
+        records += batch.num_rows
+        if records > records_max:
+            raise BatchTooLarge(f"the Arrow stream has above {records_max} records: put fewer")
+        batch.validate(full=True)
+        expanded += sum(map(_expanded_bytes, batch.columns))
+        if expanded > bytes_max:
+            raise BatchTooLarge(
+                f"the Arrow stream's dictionaries stand for above {bytes_max} bytes: put less"
+            )
+        batches.append(batch)
+    return batches
+
+
+def _check_messages(source: Any) -> None:
+    for message in pyarrow.ipc.MessageReader.open_stream(source):
+        if message.type in _BATCH_KINDS and _is_compressed(
+            message.metadata.to_pybytes(), is_dictionary=message.type == "dictionary"
+        ):
+            raise InvalidInput(
+                "the Arrow stream's buffers are compressed: leave them plain, and compress the "
+                "body as a whole"
+            )
+
+
+def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
+    """Whether a message's record batch names a compression; read from its flatbuffer."""
+    try:
+        table = struct.unpack_from("<I", metadata)[0]
+        table = _field_of(metadata, table, _HEADER)
+        if table and is_dictionary:
+            table = _field_of(metadata, table, 1)
+        return table is None or _field_of(metadata, table, _COMPRESSION) is not None
+    except struct.error as error:
+        raise InvalidInput("the Arrow stream's messages cannot be read") from error
+
+
+def _field_of(metadata: bytes, table: int, number: int) -> int | None:
+    """Where a flatbuffer table's field, itself a table, stands; None where it is left out."""
+    vtable = table - struct.unpack_from("<i", metadata, table)[0]
+    if vtable < 0:
+        raise InvalidInput("the Arrow stream's messages cannot be read")
+    slot = 4 + 2 * number
+    if slot >= struct.unpack_from("<H", metadata, vtable)[0]:
+        return None
+    offset = struct.unpack_from("<H", metadata, vtable + slot)[0]
+    if not offset:
+        return None
+    place: int = table + offset
+    return place + int(struct.unpack_from("<I", metadata, place)[0])
+
+
+def _check_type(name: str, kind: Any, *, depth: int) -> None:
+    if depth > _DEPTH_MAX:
+        raise InvalidInput(f"column {name!r} is nested too deep: flatten it")
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+        if types.is_nested(kind):
+            raise InvalidInput(f"column {name!r} is a dictionary of {kind}: send it plain")
+    if (
+        types.is_union(kind)
+        or types.is_run_end_encoded(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+        or types.is_string_view(kind)
+        or types.is_binary_view(kind)
+        or isinstance(kind, pyarrow.BaseExtensionType)
+    ):
+        raise InvalidInput(f"column {name!r} has the type {kind}, which is not taken: cast it")
+    if types.is_nested(kind):
+        for index in range(kind.num_fields):
+            _check_type(name, kind.field(index).type, depth=depth + 1)
+
+
+def _expanded_bytes(array: Any) -> int:
+    """What a dictionary stands for: each record may point to the same long value."""
+    if not types.is_dictionary(array.type) or not len(array.dictionary):
+        return 0
+    if not (
+        types.is_string(array.type.value_type)
+        or types.is_binary(array.type.value_type)
+        or types.is_large_string(array.type.value_type)
+        or types.is_large_binary(array.type.value_type)
+    ):
+        return len(array) * 16
+    sizes = pyarrow.compute.binary_length(array.dictionary).take(array.indices)
+    return int(pyarrow.compute.sum(sizes.cast(pyarrow.int64())).as_py() or 0)

@@ -1,0 +1,1 @@
+"""A gateway's inside: metadata, streams, consumer groups, and the protocols that reach them."""

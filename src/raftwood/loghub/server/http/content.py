@@ -1,0 +1,87 @@
+"""Bodies that come compressed: unpacked within a bound, whatever they say of themselves."""
+
+import zlib
+from typing import Final
+
+import zstandard
+
+from raftwood.base.errors import InvalidInput
+from raftwood.base.files import Buffer
+from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_ZSTD_WINDOW_MAX: Final = 8 << 20
+"""A frame may ask for a window of gigabytes."""
+
+
+def unpacked(body: Buffer, encoding: str, *, bytes_max: int) -> Buffer:
+    """A body by its Content-Encoding: gzip, deflate, zstd or none.
+
+    `BatchTooLarge` where it would get larger than the bound.
+    """
+    match encoding.strip().lower():
+        case "" | "identity":
+            if len(body) > bytes_max:
+                raise too_large(bytes_max)
+            return body
+        case "gzip" | "x-gzip":
+            return inflate(body, _GZIP, bytes_max=bytes_max)
+        case "deflate":
+            return inflate(body, zlib.MAX_WBITS, bytes_max=bytes_max)
+        case "zstd":
+            return unpack_zstd(body, bytes_max=bytes_max)
+        case other:
+            raise InvalidParameter(
+                f"content encoding {other[:40]!r} is not known: use gzip, deflate, zstd or none"
+            )
+
+
+def inflate(body: Buffer, window_bits: int = zlib.MAX_WBITS, *, bytes_max: int) -> bytes:
+    """zlib's formats; a body of several gzip members is unpacked whole."""
+    parts: list[bytes] = []
+    left = bytes_max
+    rest: Buffer = body
+    while True:
+        unpacker = zlib.decompressobj(window_bits)
+        try:
+            # One byte more than is left tells a body that is too large.
+            part = unpacker.decompress(rest, left + 1)
+        except zlib.error as error:
+            raise InvalidInput("the body is not compressed as its headers say") from error
+        if len(part) > left:
+            raise too_large(bytes_max)
+        if not unpacker.eof:
+            raise InvalidInput("the compressed body ends too early: send all of it")
+        parts.append(part)
+        left -= len(part)
+        rest = unpacker.unused_data
+        if not rest:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def unpack_zstd(body: Buffer, *, bytes_max: int) -> bytes:
+    """One zstd frame, with or without its size."""
+    unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+    try:
+        declared = zstandard.frame_content_size(body)
+        if declared > bytes_max:
+            raise too_large(bytes_max)
+        if declared >= 0:
+            return unpacker.decompress(body, allow_extra_data=False)
+        return _streamed(unpacker, body, bytes_max)
+    except zstandard.ZstdError as error:
+        raise InvalidInput("the body is not compressed as its headers say") from error
+
+
+def _streamed(unpacker: zstandard.ZstdDecompressor, body: Buffer, bytes_max: int) -> bytes:
+    with unpacker.stream_reader(body, read_across_frames=False) as reader:
+        data = reader.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise too_large(bytes_max)
+    return data
+
+
+def too_large(bytes_max: int) -> BatchTooLarge:
+    return BatchTooLarge(
+        f"unpacked, the body has more than the {bytes_max} bytes allowed: send smaller batches"
+    )

@@ -1,0 +1,140 @@
+"""The application behind a gateway's HTTP port: finds the route, lets in, answers.
+
+    front = HttpFront(environment, [sls, otlp], metrics=metrics)
+    listener = await HttpListener.start(front, "127.0.0.1:8080", HttpLimits())
+
+Plain ASGI, without a framework's requests: puts and pulls come through here.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import Counter, Histogram
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InternalError, NotFound, Overloaded, RaftwoodError
+from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
+from raftwood.loghub.server.http.hosts import project_of_host
+from raftwood.loghub.server.http.request import ByteBudget, Receive, Request
+from raftwood.loghub.server.http.routes import Answer, Route, RouteGroup
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_log = get_logger("gateway")
+
+
+async def _nothing_here(request: Request) -> Answer:
+    raise NotFound(f"there is nothing at {request.method} {request.path[:200]}")
+
+
+_NOT_FOUND: Final = Route("unknown", _nothing_here)
+
+
+class FrontLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What all requests under way may take together."""
+
+    requests_max: int = 4096
+    body_bytes_max: int = 256 << 20
+
+
+class HttpFront:
+    """An ASGI application over groups of routes; the first group that knows a path has it."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        groups: Sequence[RouteGroup],
+        *,
+        metrics: Metrics,
+        limits: FrontLimits | None = None,
+        endpoints: Collection[str] = (),
+    ) -> None:
+        self._environment = environment
+        self._groups = groups
+        self._limits = limits or FrontLimits()
+        self._endpoints = tuple(sorted(endpoints))
+        self._budget = ByteBudget(self._limits.body_bytes_max)
+        self._metrics = metrics
+        self._requests = 0
+        self._counters: dict[tuple[str, int], Counter] = {}
+        self._timers: dict[str, Histogram] = {}
+        metrics.pull_gauge("gateway_requests", "Requests under way.", lambda: self._requests)
+        metrics.pull_gauge(
+            "gateway_request_bytes", "Held for requests under way.", lambda: self._budget.bytes
+        )
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        clock = self._environment.clock
+        began_ns = clock.monotonic_ns()
+        headers = dict(scope["headers"])
+        request = Request(
+            scope,
+            receive,
+            self._budget,
+            id=f"{self._environment.random.getrandbits(96):024X}",
+            project=project_of_host(headers.get(b"host", b"").decode("latin-1"), self._endpoints),
+            headers=headers,
+        )
+        group, route = self._find(request.method, request.path)
+        self._requests += 1
+        try:
+            answer = await self._answered(request, group, route)
+        finally:
+            self._requests -= 1
+            request.release()
+        self._count(f"{group.name}_{route.name}", answer.status, clock.monotonic_ns() - began_ns)
+        await _send(send, answer, request.id)
+
+    def _find(self, method: str, path: str) -> tuple[RouteGroup, Route]:
+        for group in self._groups:
+            route = group.find(method, path)
+            if route is not None:
+                return group, route
+        return self._groups[0], _NOT_FOUND
+
+    async def _answered(self, request: Request, group: RouteGroup, route: Route) -> Answer:
+        try:
+            if self._requests > self._limits.requests_max:
+                raise Overloaded("too many requests are under way: try again in a moment")
+            request.key = group.authenticate(request)
+            return await route.handle(request)
+        except RaftwoodError as error:
+            if error.http_status >= 500 and not error.retriable:
+                _log.error("request failed", call=route.name, request=request.id, exc_info=True)
+            return group.error_answer(error, request)
+        except Exception:
+            _log.error("request failed", call=route.name, request=request.id, exc_info=True)
+            return group.error_answer(
+                InternalError("the gateway failed; its log tells more under the request's id"),
+                request,
+            )
+
+    def _count(self, call: str, status: int, elapsed_ns: int) -> None:
+        counter = self._counters.get((call, status))
+        if counter is None:
+            counter = self._counters[call, status] = self._metrics.counter(
+                "gateway_answers_total",
+                "Requests answered over HTTP.",
+                labels={"call": call, "status": str(status)},
+            )
+        counter.inc()
+        timer = self._timers.get(call)
+        if timer is None:
+            timer = self._timers[call] = self._metrics.histogram(
+                "gateway_answer_seconds", "Until an answer was ready.", labels={"call": call}
+            )
+        timer.observe(elapsed_ns / 1e9)
+
+
+async def _send(send: Send, answer: Answer, request_id: str) -> None:
+    headers = [
+        (b"content-length", b"%d" % len(answer.body)),
+        (b"x-log-requestid", request_id.encode()),
+        *answer.headers,
+    ]
+    if answer.body:
+        headers.append((b"content-type", answer.content_type))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

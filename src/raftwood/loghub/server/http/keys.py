@@ -1,0 +1,63 @@
+"""Who may do what over HTTP: keys sent as they are, and roles in projects.
+
+SLS clients sign instead (`sls/signatures`).
+"""
+
+import base64
+import binascii
+import hmac
+from collections.abc import Callable
+
+from raftwood.base.errors import PermissionDenied, Unauthenticated
+from raftwood.loghub.errors import ProjectNotFound
+from raftwood.loghub.model import AccessKey, Role, allows
+from raftwood.loghub.server.http.request import Request
+
+FindKey = Callable[[str], AccessKey | None]
+
+
+def key_of_authorization(request: Request, find: FindKey) -> AccessKey:
+    """The key of `Authorization: Basic base64(id:secret)` or `Bearer id:secret`."""
+    scheme, _, rest = request.header(b"authorization").partition(" ")
+    name, _, secret = _credentials(scheme.lower(), rest.strip()).partition(":")
+    key = find(name)
+    # An unknown key is compared too, so that it takes as long as a wrong secret.
+    known = key.secret if key is not None else ""
+    is_right = hmac.compare_digest(secret.encode(), known.encode())
+    if key is None or not is_right or not known:
+        raise Unauthenticated(
+            "the access key or its secret is wrong: send `Authorization: Basic` with id:secret in "
+            "base64, or `Authorization: Bearer id:secret`"
+        )
+    return key
+
+
+def _credentials(scheme: str, text: str) -> str:
+    if scheme == "bearer":
+        return text
+    if scheme in ("basic", "apikey"):  # the latter is Elasticsearch's
+        try:
+            return base64.b64decode(text, validate=True).decode()
+        except (binascii.Error, ValueError):
+            return ""
+    return ""
+
+
+def require_role(request: Request, project: str, needed: Role) -> AccessKey:
+    """The request's key where it may do this in the project.
+
+    A project in which it may do nothing is, to it, one that does not exist.
+    """
+    key = request.key
+    if key is None:
+        raise Unauthenticated("this needs an access key: sign the request")
+    role = key.role_in(project)
+    if role is None:
+        raise ProjectNotFound(
+            f"there is no project {project[:140]!r}, or key {key.id!r} has no right there"
+        )
+    if not allows(role, needed):
+        raise PermissionDenied(
+            f"key {key.id!r} is {role.value} in project {project!r}: this needs {needed.value}"
+        )
+    return key

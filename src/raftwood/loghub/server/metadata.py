@@ -1,0 +1,214 @@
+"""`Metadata`: LogHub's part of the metastore, with a copy in memory of what every request needs.
+
+The copy is what a watch tells, so it may be somewhat behind. Nothing relies on it being fresh: what
+it lacks is looked up, and a shard that was split in the meantime refuses what is put to it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from raftwood.base.errors import Conflict, OutOfRange, RaftwoodError, ShuttingDown
+from raftwood.base.logs import get_logger
+from raftwood.base.seams import Change, Entry, MetaStore, Versioned
+from raftwood.loghub.model import AccessKey, Logstore, Project
+
+COPIED: Final = "loghub/catalog/"
+"""Below this, all is copied."""
+PROJECTS: Final = f"{COPIED}project/"
+LOGSTORES: Final = f"{COPIED}logstore/"
+KEYS: Final = f"{COPIED}key/"
+ATTEMPTS_MAX: Final = 50
+"""Of a change that others were faster with."""
+_PAGE: Final = 1000
+_PAUSE_S: Final = 0.5
+
+_Value = TypeVar("_Value", bound=msgspec.Struct)
+_types: Final[dict[str, type[msgspec.Struct]]] = {
+    PROJECTS: Project,
+    LOGSTORES: Logstore,
+    KEYS: AccessKey,
+}
+_decoders: Final = {prefix: msgspec.json.Decoder(kind) for prefix, kind in _types.items()}
+_encode: Final = msgspec.json.Encoder().encode
+_log = get_logger("loghub")
+
+
+def project_key(project: str) -> str:
+    return f"{PROJECTS}{project}"
+
+
+def logstore_key(project: str, logstore: str) -> str:
+    return f"{LOGSTORES}{project}/{logstore}"
+
+
+def access_key_key(number: str) -> str:
+    return f"{KEYS}{number}"
+
+
+class Metadata:
+    """Use `start`, and `close` when done; the store is its owner's."""
+
+    def __init__(self, store: MetaStore) -> None:
+        self.store = store
+        self._copies: dict[str, tuple[msgspec.Struct, int]] = {}
+        self._version = 0
+        self._watching: asyncio.Task[None] | None = None
+        self.is_fresh = False
+        """Whether the watch answered when it was last heard of."""
+
+    async def start(self) -> None:
+        await self._copy_all()
+        self._watching = asyncio.create_task(self._watch(), name="watch of LogHub's metadata")
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    # The copy
+
+    def copy(self, key: str, kind: type[_Value]) -> _Value | None:
+        """As last heard."""
+        found = self._copies.get(key)
+        if found is None:
+            return None
+        assert isinstance(found[0], kind)
+        return found[0]
+
+    def copies(self, prefix: str, kind: type[_Value]) -> list[_Value]:
+        """All that are known below a prefix, in order of their keys."""
+        found = []
+        for key in sorted(each for each in self._copies if each.startswith(prefix)):
+            value = self._copies[key][0]
+            assert isinstance(value, kind)
+            found.append(value)
+        return found
+
+    async def fresh(self, key: str, kind: type[_Value]) -> _Value | None:
+        """As it is now."""
+        found = await self._fresh(key, kind)
+        return None if found is None else found[0]
+
+    async def _fresh(self, key: str, kind: type[_Value]) -> tuple[_Value, int] | None:
+        found: Versioned | None = await self.store.get(key)
+        if found is None:
+            self._copies.pop(key, None)
+            return None
+        value = self._learn(key, found.value, found.version)
+        assert isinstance(value, kind)
+        return value, found.version
+
+    def _learn(self, key: str, data: bytes, version: int) -> msgspec.Struct | None:
+        """The value, or None where a newer program wrote something that this one cannot read."""
+        known = self._copies.get(key)
+        if known is not None and known[1] >= version:
+            return known[0]
+        prefix = next((each for each in _decoders if key.startswith(each)), None)
+        if prefix is None:
+            return None
+        value: msgspec.Struct = _decoders[prefix].decode(data)
+        self._copies[key] = (value, version)
+        return value
+
+    # Changes
+
+    async def change(
+        self, key: str, kind: type[_Value], change: Callable[[_Value | None], _Value | None]
+    ) -> _Value | None:
+        """Let `change` make a new value of the one that is there; None removes it.
+
+        It may be asked several times, where others change the value as well. What it raises is
+        raised; where it answers the same value again, nothing is written.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            found = await self._fresh(key, kind)
+            value, version = found if found is not None else (None, 0)
+            new = change(value)
+            if new is value:
+                return new
+            data = None if new is None else _encode(new)
+            written = await self.store.compare_and_set(key, data, version=version)
+            if written is None:
+                continue
+            if new is None:
+                self._copies.pop(key, None)
+            else:
+                self._copies[key] = (new, written)
+            return new
+        raise Conflict(f"{key} is changed by too many at a time: try again")
+
+    async def entries(self, prefix: str) -> AsyncIterator[Entry]:
+        """All below a prefix, as it is now, in order."""
+        start = ""
+        while True:
+            page = await self.store.range(prefix=prefix, start=start, limit=_PAGE)
+            for entry in page.entries:
+                yield entry
+            if page.next_start is None:
+                return
+            start = page.next_start
+
+    async def list(self, prefix: str, kind: type[_Value]) -> list[_Value]:
+        """All values below a prefix, as they are now."""
+        found = []
+        async for entry in self.entries(prefix):
+            value = self._learn(entry.key, entry.value, entry.version)
+            assert isinstance(value, kind)
+            found.append(value)
+        return found
+
+    # The watch
+
+    async def _copy_all(self) -> None:
+        version: int | None = None
+        known: set[str] = set()
+        start = ""
+        while True:
+            page = await self.store.range(prefix=COPIED, start=start, limit=_PAGE)
+            version = page.version if version is None else version
+            for entry in page.entries:
+                known.add(entry.key)
+                self._learn(entry.key, entry.value, entry.version)
+            if page.next_start is None:
+                break
+            start = page.next_start
+        for key in [each for each in self._copies if each not in known]:
+            del self._copies[key]
+        self._version = version
+        self.is_fresh = True
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for changes in self.store.watch(COPIED, after_version=self._version):
+                    self.is_fresh = True
+                    for change in changes:
+                        self._take(change)
+                        self._version = max(self._version, change.version)
+            except OutOfRange:
+                await self._again()
+            except ShuttingDown:
+                return
+            except RaftwoodError as error:
+                self.is_fresh = False
+                _log.warning("metadata is not watched", reason=error.message)
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _again(self) -> None:
+        try:
+            await self._copy_all()
+        except RaftwoodError as error:
+            self.is_fresh = False
+            _log.warning("metadata is not read", reason=error.message)
+            await asyncio.sleep(_PAUSE_S)
+
+    def _take(self, change: Change) -> None:
+        if change.value is not None:
+            self._learn(change.key, change.value, change.version)
+            return
+        known = self._copies.get(change.key)
+        if known is not None and known[1] < change.version:
+            del self._copies[change.key]

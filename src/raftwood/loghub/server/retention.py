@@ -1,0 +1,248 @@
+"""`Retention`: frees what is too old or too much, splits hot shards, finishes what was left.
+
+One gateway at a time does it: the one that holds a lease in the metastore. Two at once would do no
+harm, but for the work.
+"""
+
+import asyncio
+from typing import Final, Protocol
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import NotFound, RaftwoodError
+from raftwood.base.logs import get_logger
+from raftwood.base.position import Position
+from raftwood.base.seams import Bounds
+from raftwood.loghub.batches import decode_head
+from raftwood.loghub.model import Logstore, Shard, ShardStatus
+from raftwood.loghub.retention_rules import (
+    Heat,
+    Marks,
+    freeable,
+    hottest,
+    position_of_bytes,
+    with_mark,
+    without_freed,
+)
+from raftwood.loghub.server.metadata import LOGSTORES, Metadata
+from raftwood.loghub.server.settling import Settling
+from raftwood.loghub.server.stream_metrics import StreamMetrics
+from raftwood.loghub.server.streams import Streams
+from raftwood.loghub.settings import LogHubSettings
+from raftwood.loghub.shard_rules import is_settled, writable_shards
+
+TURN_KEY: Final = "loghub/retention/turn"
+MARKS: Final = "loghub/retention/marks/"
+_DAY_MS: Final = 86_400_000
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Marks).decode
+_log = get_logger("retention")
+
+
+class Required(msgspec.Struct, frozen=True):
+    """What the slowest registered reader of a shard reads next."""
+
+    position: int
+    group: str
+
+
+class Readers(Protocol):
+    """Who is registered to read, and how far each is."""
+
+    async def required_positions(self, project: str, logstore: str) -> dict[int, Required]: ...
+
+
+class Retention:
+    """Use `start`, and `close` when done."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        metadata: Metadata,
+        streams: Streams,
+        readers: Readers,
+        settling: Settling,
+        settings: LogHubSettings,
+        metrics: StreamMetrics,
+    ) -> None:
+        self._environment = environment
+        self._metadata = metadata
+        self._streams = streams
+        self._readers = readers
+        self._settling = settling
+        self._settings = settings
+        self._metrics = metrics
+        self._lease = 0
+        self._heat: dict[str, Heat] = {}
+        self._oldest: dict[str, tuple[Position, int]] = {}
+        """By log: its first position, and when the batch there was received."""
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._running = asyncio.create_task(self._run(), name="retention")
+
+    async def close(self) -> None:
+        if self._running is None:
+            return
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        if self._lease:
+            try:
+                await self._metadata.store.revoke_lease(self._lease)
+            except RaftwoodError as error:
+                _log.debug("the turn ends by itself", reason=error.message)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.retention_ms / 1000)
+            try:
+                if await self._has_turn():
+                    await self.work()
+            except RaftwoodError as error:
+                _log.warning("nothing was freed", reason=error.message)
+
+    async def _has_turn(self) -> bool:
+        store = self._metadata.store
+        if self._lease:
+            try:
+                await store.keep_alive(self._lease)
+                return True
+            except NotFound:
+                self._lease = 0
+        if await store.get(TURN_KEY) is not None:
+            return False
+        lease = await store.grant_lease(ttl_ms=3 * self._settings.retention_ms + 1000)
+        if await store.compare_and_set(TURN_KEY, b"", version=0, lease=lease) is None:
+            await store.revoke_lease(lease)
+            return False
+        self._lease = lease
+        self._heat.clear()
+        return True
+
+    async def work(self) -> None:
+        """Look at every logstore once."""
+        logs: set[str] = set()
+        for logstore in self._metadata.copies(LOGSTORES, Logstore):
+            logs.update(each.log for each in logstore.shards)
+            try:
+                await self._look_at(logstore)
+            except RaftwoodError as error:
+                _log.warning(
+                    "nothing was freed",
+                    project=logstore.project,
+                    logstore=logstore.name,
+                    reason=error.message,
+                )
+        for log in [each for each in self._heat if each not in logs]:
+            del self._heat[log]
+        for log in [each for each in self._oldest if each not in logs]:
+            del self._oldest[log]
+
+    async def _look_at(self, logstore: Logstore) -> None:
+        if not is_settled(logstore):
+            settled = await self._settling.settle(logstore.project, logstore.name)
+            if settled is None:
+                return
+            logstore = settled
+        required = await self._readers.required_positions(logstore.project, logstore.name)
+        heat: list[tuple[int, int]] = []
+        for shard in logstore.visible():
+            bounds = await self._streams.bounds(shard)
+            await self._free(logstore, shard, bounds, required.get(shard.id))
+            if shard.status is ShardStatus.READWRITE:
+                heat.append((shard.id, self._heat_of(shard, bounds)))
+        if logstore.auto_split and len(writable_shards(logstore)) < logstore.shards_split_max:
+            hot = hottest(heat, needed=self._settings.hot_rounds)
+            if hot is not None:
+                _log.info("hot shard is split", logstore=logstore.name, shard=hot)
+                await self._streams.split(logstore.project, logstore.name, hot)
+                self._metrics.automatic_splits += 1
+
+    def _heat_of(self, shard: Shard, bounds: Bounds) -> int:
+        now = self._environment.clock.monotonic_ns() // 1_000_000
+        known = self._heat.get(shard.log)
+        if known is None:
+            self._heat[shard.log] = Heat(appended_bytes=bounds.appended_bytes, time_ms=now)
+            return 0
+        return known.observe(
+            appended_bytes=bounds.appended_bytes,
+            time_ms=now,
+            limit_per_s=self._settings.hot_bytes_per_s,
+        )
+
+    async def _free(
+        self, logstore: Logstore, shard: Shard, bounds: Bounds, required: Required | None
+    ) -> None:
+        old = await self._too_old(logstore, shard, bounds)
+        freeing = freeable(
+            first=bounds.first,
+            too_old_before=old,
+            too_much_before=await self._too_much(logstore, shard, bounds),
+            required=None if required is None else required.position,
+            ttl_spares_readers=logstore.ttl_spares_readers,
+        )
+        is_dead = shard.ends_at is not None and old >= shard.ends_at == freeing.before
+        if freeing.before > bounds.first:
+            if freeing.overridden and required is not None:
+                self._metrics.overridden_positions += freeing.overridden
+                _log.warning(
+                    "too old, freed before it was read",
+                    logstore=logstore.name,
+                    shard=shard.id,
+                    reader=required.group,
+                    positions=freeing.overridden,
+                )
+            if not is_dead:
+                await self._streams.truncate(shard, Position(freeing.before))
+            self._metrics.truncations += 1
+        if is_dead:
+            # Nothing is left in it, and nothing will come.
+            await self._streams.delete_shard(logstore.project, logstore.name, shard.id)
+
+    async def _too_old(self, logstore: Logstore, shard: Shard, bounds: Bounds) -> int:
+        if not logstore.ttl_days:
+            return 0
+        cutoff_ms = self._streams.now_ms() - logstore.ttl_days * _DAY_MS
+        first, received_ms = self._oldest.get(shard.log, (Position(-1), 0))
+        if first != bounds.first or received_ms < cutoff_ms:
+            found = await self._streams.first_batch(shard, bounds)
+            if found is None:
+                # An empty shard is as old as its creation.
+                is_past = shard.created_s * 1000 < cutoff_ms
+                return bounds.next if is_past and shard.ends_at is not None else 0
+            received_ms = decode_head(found.data).received_ms
+            self._oldest[shard.log] = (bounds.first, received_ms)
+        if received_ms >= cutoff_ms:
+            return 0
+        return await self._streams.position_of_time(shard, bounds, cutoff_ms)
+
+    async def _too_much(self, logstore: Logstore, shard: Shard, bounds: Bounds) -> int:
+        limit = logstore.retained_bytes_max
+        if not limit:
+            return 0
+        key = f"{_marks_of(logstore.project, logstore.name)}{shard.id}"
+        stored = await self._metadata.store.get(key)
+        marks = Marks() if stored is None else _decode(stored.value)
+        new = without_freed(
+            with_mark(
+                marks,
+                position=bounds.next,
+                appended_bytes=bounds.appended_bytes,
+                limit=limit,
+            ),
+            bounds.first,
+        )
+        if new != marks:
+            version = 0 if stored is None else stored.version
+            await self._metadata.store.compare_and_set(key, _encode(new), version=version)
+        return position_of_bytes(new, appended_bytes=bounds.appended_bytes, limit=limit)
+
+    async def forget(self, project: str, logstore: str) -> None:
+        """Of a logstore that is removed."""
+        async for entry in self._metadata.entries(_marks_of(project, logstore)):
+            await self._metadata.store.compare_and_set(entry.key, None, version=entry.version)
+
+
+def _marks_of(project: str, logstore: str) -> str:
+    return f"{MARKS}{project}/{logstore}/"

@@ -1,0 +1,420 @@
+"""`Streams`: what goes into shards and comes out of them, and how shards are cut and joined.
+
+A batch is stored as it came, behind a small head. Which shard takes it is decided with the copy of
+the metadata; where that is too old, the shard's log is sealed and refuses, and the new shards are
+looked up.
+"""
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import LogSealed, NotFound, OutOfRange, Unavailable
+from raftwood.base.position import Position
+from raftwood.base.seams import Bounds, Log, Logs, StoredBatch
+from raftwood.loghub.batches import HEAD_BYTES, Batch, decode_head, encode_batch
+from raftwood.loghub.errors import (
+    BatchTooLarge,
+    InvalidCursor,
+    InvalidParameter,
+    LogstoreNotFound,
+    ShardReadonly,
+)
+from raftwood.loghub.key_ranges import checked_key
+from raftwood.loghub.model import Logstore, Shard, check_stream_names
+from raftwood.loghub.server.catalog import Catalog, no_logstore
+from raftwood.loghub.server.metadata import Metadata, logstore_key
+from raftwood.loghub.server.settling import Settling
+from raftwood.loghub.server.stream_metrics import StreamMetrics
+from raftwood.loghub.shard_rules import (
+    begin_delete,
+    begin_merge,
+    begin_split,
+    shard_of_key,
+    visible_shard,
+    writable_shards,
+)
+from raftwood.loghub.wire import Pulled
+
+ATTEMPTS_MAX: Final = 10
+"""To find a shard that takes a batch, while shards are split and merged all the time."""
+PULL_BYTES_MAX: Final = 16 << 20
+PULL_BATCHES_MAX: Final = 10_000
+WAIT_MS_MAX: Final = 60_000
+PRODUCER_CHARACTERS_MAX: Final = 128
+
+
+class PutResult(msgspec.Struct, frozen=True):
+    """Where a batch stands."""
+
+    shard: int
+    position: Position
+
+
+class StreamLimits(msgspec.Struct, frozen=True):
+    """What a gateway takes."""
+
+    stored_bytes_max: int = 4 << 20
+    """Of a batch as it is stored: what one record of a log may have."""
+    raw_bytes_max: int = 10 << 20
+    """Of a batch once it is decompressed."""
+
+
+class Streams:
+    """One for a gateway."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        metadata: Metadata,
+        catalog: Catalog,
+        settling: Settling,
+        logs: Logs,
+        limits: StreamLimits,
+        metrics: StreamMetrics,
+    ) -> None:
+        self._environment = environment
+        self._metadata = metadata
+        self._catalog = catalog
+        self._settling = settling
+        self._logs = logs
+        self.limits = limits
+        self._metrics = metrics
+        self._producer = f"gateway-{environment.random.randbytes(12).hex()}"
+        self._sequence = 0
+        self._turn = 0
+
+    def _now_s(self) -> int:
+        return self._environment.clock.wall_ns() // 1_000_000_000
+
+    def now_ms(self) -> int:
+        """What a batch that comes now is stored with."""
+        return self._environment.clock.wall_ns() // 1_000_000
+
+    async def logstore(self, project: str, name: str) -> Logstore:
+        """From the copy where it has one."""
+        known = self._metadata.copy(logstore_key(project, name), Logstore)
+        if known is not None and not known.is_deleting:
+            return known
+        return await self._catalog.logstore(project, name)
+
+    # Putting
+
+    async def put(
+        self,
+        project: str,
+        logstore: str,
+        batch: Batch,
+        *,
+        key: str | None = None,
+        shard: int | None = None,
+        producer: str = "",
+        sequence: int = 0,
+    ) -> PutResult:
+        """Durable when it returns.
+
+        With a `shard`, the batch goes there or nowhere; `ShardReadonly` says that it was not
+        stored. With a `producer`, the same sequence again stores nothing twice in that shard.
+        """
+        self._check_batch(batch, producer, shard)
+        data = encode_batch(batch, received_ms=self.now_ms())
+        known = await self.logstore(project, logstore)
+        if shard is not None:
+            result = await self._put_to(known, shard, data, producer, sequence)
+        else:
+            result = await self._put_anywhere(known, data, key)
+        metrics = self._metrics
+        metrics.put_batches += 1
+        metrics.put_bytes += len(data)
+        metrics.put_records += batch.records
+        return result
+
+    async def _put_anywhere(self, known: Logstore, data: bytes, key: str | None) -> PutResult:
+        key = None if key is None else checked_key(key)
+        for _ in range(ATTEMPTS_MAX):
+            target = shard_of_key(known, key) if key is not None else self._next_shard(known)
+            try:
+                position = await self._append(target, data, self._producer, self._next_sequence())
+            except (LogSealed, NotFound):
+                self._metrics.sealed_puts += 1
+                known = await self._settled(known.project, known.name)
+                continue
+            return PutResult(target.id, position)
+        raise Unavailable(
+            f"the shards of logstore {known.name} change all the time: try again in a moment"
+        )
+
+    async def _put_to(
+        self, known: Logstore, number: int, data: bytes, producer: str, sequence: int
+    ) -> PutResult:
+        shard = known.shard(number)
+        if shard is None:
+            known = await self._catalog.logstore(known.project, known.name)
+        shard = visible_shard(known, number)
+        try:
+            if producer:
+                position = await self._append(shard, data, producer, sequence)
+            else:
+                position = await self._append(shard, data, self._producer, self._next_sequence())
+        except LogSealed as error:
+            self._metrics.sealed_puts += 1
+            await self._settled(known.project, known.name)
+            raise ShardReadonly(
+                f"shard {number} of logstore {known.name} was split or merged, and nothing was "
+                "put: ask for the shards again"
+            ) from error
+        except NotFound:
+            await self._settled(known.project, known.name)
+            visible_shard(await self.logstore(known.project, known.name), number)
+            raise
+        return PutResult(number, position)
+
+    def _next_shard(self, logstore: Logstore) -> Shard:
+        shards = writable_shards(logstore)
+        if not shards:
+            raise Unavailable(f"logstore {logstore.name} is being made: try again in a moment")
+        self._turn += 1
+        return shards[self._turn % len(shards)]
+
+    def _next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    async def _append(self, shard: Shard, data: bytes, producer: str, sequence: int) -> Position:
+        log = await self._logs.open(shard.log)
+        return await log.append(data, producer=producer, sequence=sequence)
+
+    async def _settled(self, project: str, name: str) -> Logstore:
+        known = await self._settling.settle(project, name)
+        if known is None:
+            await self._catalog.project(project)
+            raise no_logstore(project, name)
+        return known
+
+    def _check_batch(self, batch: Batch, producer: str, shard: int | None) -> None:
+        limits = self.limits
+        if len(batch.body) > limits.stored_bytes_max - HEAD_BYTES:
+            raise BatchTooLarge(
+                f"a batch of {len(batch.body)} bytes is above the limit of "
+                f"{limits.stored_bytes_max - HEAD_BYTES}: put smaller ones"
+            )
+        if batch.raw_bytes > limits.raw_bytes_max:
+            raise BatchTooLarge(
+                f"a batch of {batch.raw_bytes} bytes, decompressed, is above the limit of "
+                f"{limits.raw_bytes_max}: put smaller ones"
+            )
+        if batch.raw_bytes < 0 or not 0 <= batch.records < 1 << 32:
+            raise InvalidParameter("a batch says of itself that it has a negative size")
+        if len(producer) > PRODUCER_CHARACTERS_MAX:
+            raise InvalidParameter(
+                f"a producer's name has up to {PRODUCER_CHARACTERS_MAX} characters"
+            )
+        if producer and shard is None:
+            raise InvalidParameter("a producer that numbers its batches names the shard as well")
+
+    # Pulling
+
+    async def pull(
+        self,
+        project: str,
+        logstore: str,
+        shard: int,
+        start: int,
+        *,
+        batches_max: int = PULL_BATCHES_MAX,
+        bytes_max: int = PULL_BYTES_MAX,
+        end: int | None = None,
+        wait_ms: int = 0,
+    ) -> Pulled:
+        """Batches from a position on, below `end`; waits so long where there is none yet."""
+        if batches_max < 1 or bytes_max < 1 or wait_ms < 0:
+            raise InvalidParameter("ask for 1 batch, 1 byte and 0 ms at least")
+        known = await self._shard(project, logstore, shard)
+        ends_at = known.ends_at
+        limit = min((each for each in (end, ends_at) if each is not None), default=None)
+        log = await self._open(known)
+        if (ends_at is not None and start >= ends_at) or (end is not None and start >= end):
+            return await self._nothing(known, log, start, end)
+        try:
+            batches, following = await log.read(
+                Position(start),
+                bytes_max=min(bytes_max, PULL_BYTES_MAX),
+                wait_ms=min(wait_ms, WAIT_MS_MAX),
+            )
+            first = Position(start)
+        except OutOfRange as error:
+            bounds = await log.bounds()
+            if start >= bounds.first:
+                raise _bad_cursor(shard, start, bounds) from error
+            # What stood there was freed; who reads is told by `first`.
+            first = bounds.first
+            batches, following = await log.read(first, bytes_max=min(bytes_max, PULL_BYTES_MAX))
+        batches, following = _cut(batches, following, limit, batches_max)
+        is_ended = ends_at is not None and following >= ends_at
+        self._metrics.pulled_batches += len(batches)
+        self._metrics.pulled_bytes += sum([len(each.data) for each in batches])
+        return Pulled(batches, following, first, is_ended)
+
+    async def _nothing(self, shard: Shard, log: Log, start: int, end: int | None) -> Pulled:
+        bounds = await log.bounds()
+        ends_at = shard.ends_at
+        if start > (bounds.next if ends_at is None else ends_at):
+            raise _bad_cursor(shard.id, start, bounds)
+        is_ended = ends_at is not None and start >= ends_at
+        return Pulled(
+            [], Position(start if end is None else min(start, end)), Position(start), is_ended
+        )
+
+    async def _shard(self, project: str, logstore: str, number: int) -> Shard:
+        known = await self.logstore(project, logstore)
+        if known.shard(number) is None:
+            known = await self._catalog.logstore(project, logstore)
+        return visible_shard(known, number)
+
+    async def _open(self, shard: Shard) -> Log:
+        return await self._logs.open(shard.log)
+
+    async def bounds(self, shard: Shard) -> Bounds:
+        """What can be read of a shard."""
+        bounds = await (await self._open(shard)).bounds()
+        ends_at = shard.ends_at
+        return bounds if ends_at is None else msgspec.structs.replace(bounds, next=ends_at)
+
+    # Cursors
+
+    async def cursor(
+        self, project: str, logstore: str, shard: int, at: Literal["begin", "end"] | int
+    ) -> Position:
+        """The first position, the one behind the last, or the first received at or after a time
+        in seconds; gateways' clocks differ, so that one is as good as they agree.
+        """
+        known = await self._shard(project, logstore, shard)
+        bounds = await self.bounds(known)
+        if at == "begin":
+            return bounds.first
+        if at == "end" or at * 1000 > self.now_ms():
+            return bounds.next
+        return await self.position_of_time(known, bounds, at * 1000)
+
+    async def position_of_time(self, shard: Shard, bounds: Bounds, time_ms: int) -> Position:
+        """Of the first batch that was received at a time or later: found by halving."""
+        log = await self._open(shard)
+        low, high = bounds.first, bounds.next
+        while low < high:
+            middle = Position((low + high) // 2)
+            try:
+                batches, following = await log.read(middle, bytes_max=1)
+            except OutOfRange:
+                low = (await log.bounds()).first  # it was truncated meanwhile
+                if low <= middle:
+                    raise
+                continue
+            if not batches:
+                # Nothing but gaps as far as this read came.
+                if following >= high or following <= middle:
+                    high = middle
+                else:
+                    low = following
+            elif decode_head(batches[0].data).received_ms >= time_ms:
+                high = middle
+            else:
+                low = Position(batches[0].position + 1)
+        return low
+
+    async def first_batch(self, shard: Shard, bounds: Bounds) -> StoredBatch | None:
+        """The oldest one that can be read; None where there is none."""
+        log = await self._open(shard)
+        position = bounds.first
+        while position < bounds.next:
+            batches, position = await log.read(position, bytes_max=1)
+            if batches:
+                return batches[0]
+        return None
+
+    async def truncate(self, shard: Shard, before: Position) -> None:
+        """Let go of all before a position."""
+        await (await self._open(shard)).truncate(before)
+
+    async def cursor_time(self, project: str, logstore: str, shard: int, position: int) -> int:
+        """When the batch there was received, in seconds; behind the last one: now."""
+        pulled = await self.pull(project, logstore, shard, position, batches_max=1, bytes_max=1)
+        if not pulled.batches:
+            return self._now_s()
+        return decode_head(pulled.batches[0].data).received_ms // 1000
+
+    # Shards
+
+    async def shards(self, project: str, logstore: str) -> list[Shard]:
+        """Those that clients see, as they are now."""
+        return (await self._catalog.logstore(project, logstore)).visible()
+
+    async def split(
+        self, project: str, logstore: str, shard: int, key: str | None = None
+    ) -> list[Shard]:
+        """Cut a shard at a key or in the middle; it, and the two that take over."""
+        cut = None if key is None else checked_key(key)
+        logs = (self._settling.new_log(), self._settling.new_log())
+        now = self._now_s()
+        return await self._reshard(
+            project, logstore, lambda known: begin_split(known, shard, cut, logs, now_s=now)
+        )
+
+    async def merge(self, project: str, logstore: str, shard: int) -> list[Shard]:
+        """Join a shard with the next one; the two, and the one that takes over."""
+        log, now = self._settling.new_log(), self._now_s()
+        return await self._reshard(
+            project, logstore, lambda known: begin_merge(known, shard, log, now_s=now)
+        )
+
+    async def delete_shard(self, project: str, logstore: str, shard: int) -> None:
+        await self._change(project, logstore, lambda known: begin_delete(known, shard))
+        await self._settled(project, logstore)
+
+    async def _reshard(
+        self, project: str, logstore: str, begin: Callable[[Logstore], Logstore]
+    ) -> list[Shard]:
+        before = await self._change(project, logstore, begin)
+        newest = max(each.id for each in before.shards)
+        parents = next(each.parents for each in before.shards if each.id == newest)
+        after = await self._settled(project, logstore)
+        return [each for each in after.shards if each.id in parents or each.parents == parents]
+
+    async def _change(
+        self, project: str, logstore: str, change: Callable[[Logstore], Logstore]
+    ) -> Logstore:
+        check_stream_names(project, logstore)
+
+        def checked(known: Logstore | None) -> Logstore:
+            if known is None or known.is_deleting:
+                raise no_logstore(project, logstore)
+            return change(known)
+
+        try:
+            changed = await self._metadata.change(
+                logstore_key(project, logstore), Logstore, checked
+            )
+        except LogstoreNotFound:
+            await self._catalog.project(project)
+            raise
+        assert changed is not None
+        return changed
+
+
+def _cut(
+    batches: list[StoredBatch], following: Position, end: int | None, batches_max: int
+) -> tuple[list[StoredBatch], Position]:
+    if end is not None and following > end:
+        batches = [each for each in batches if each.position < end]
+        following = Position(end)
+    if len(batches) > batches_max:
+        following = batches[batches_max].position
+        batches = batches[:batches_max]
+    return batches, following
+
+
+def _bad_cursor(shard: int, position: int, bounds: Bounds) -> InvalidCursor:
+    return InvalidCursor(
+        f"shard {shard} has no position {position}: {bounds.first} to {bounds.next} can be read"
+    )

@@ -1,0 +1,179 @@
+"""Elasticsearch's `_bulk`: documents by index, and an answer for each of them.
+
+An index is a logstore. Documents are appended: `index` and `create` do the same, `update` and
+`delete` are answered with an error of their item. A document's own `_id` is kept as a content.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput
+from raftwood.base.files import Buffer
+from raftwood.loghub.server.ways_in import times
+from raftwood.loghub.server.ways_in.json_records import (
+    TIME_FIELDS,
+    UNREADABLE,
+    contents_of,
+    refused,
+    time_of,
+)
+from raftwood.loghub.server.ways_in.records import encode_record
+
+VERSION: Final = "9.0.0"
+"""What clients see: they take servers of their own major version, and newer clients this one."""
+_STORING: Final = ("index", "create")
+_WITH_DOCUMENT: Final = (*_STORING, "update")
+_ACTIONS: Final = (*_WITH_DOCUMENT, "delete")
+
+
+class _Target(msgspec.Struct, frozen=True):
+    """Where an action goes."""
+
+    index: str | None = msgspec.field(default=None, name="_index")
+    id: str | int | None = msgspec.field(default=None, name="_id")
+
+
+_decode_action: Final = msgspec.json.Decoder(dict[str, _Target]).decode
+_decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Item(msgspec.Struct, kw_only=True):
+    """An action of a request; without a record it has failed already."""
+
+    action: str
+    index: str
+    id: str | None
+    record: bytes | None = None
+    status: int = 201
+    error_type: str = ""
+    reason: str = ""
+
+    def fail(self, status: int, kind: str, reason: str) -> None:
+        self.status, self.error_type, self.reason = status, kind, reason
+
+    def answer(self, made_id: str) -> dict[str, Any]:
+        told: dict[str, Any] = {"_index": self.index, "_id": self.id or made_id}
+        if self.error_type:
+            told["_id"] = self.id
+            told["error"] = {"type": self.error_type, "reason": self.reason}
+        else:
+            told |= {
+                "_version": 1,
+                "result": "created",
+                "_shards": {"total": 1, "successful": 1, "failed": 0},
+                "_seq_no": 0,
+                "_primary_term": 1,
+            }
+        return {self.action: told | {"status": self.status}}
+
+
+def decode(body: Buffer, *, index: str, received_ns: int) -> list[Item]:
+    """Every action in order; `InvalidInput` where a line that should be one is none.
+
+    `index` is for actions that name none.
+    """
+    lines = bytes(body).split(b"\n")
+    items: list[Item] = []
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        at += 1
+        if not line or line.isspace():
+            continue
+        item = _item(line, at, index)
+        items.append(item)
+        if item.action in _WITH_DOCUMENT:
+            if at == len(lines):
+                raise InvalidInput(f"line {at} is an action without a document behind it")
+            _take_document(item, lines[at], at + 1, received_ns)
+            at += 1
+    return items
+
+
+def _item(line: bytes, number: int, index: str) -> Item:
+    try:
+        actions = _decode_action(line)
+    except UNREADABLE as error:
+        raise refused(f"Malformed action/metadata line [{number}]: it", error) from error
+    action, target = next(iter(actions.items()), ("", _Target()))
+    if len(actions) != 1 or action not in _ACTIONS:
+        raise InvalidInput(
+            f"Malformed action/metadata line [{number}]: expected one of {', '.join(_ACTIONS)}"
+        )
+    identifier = None if target.id is None else str(target.id)
+    item = Item(action=action, index=target.index or index, id=identifier)
+    if not item.index:
+        raise InvalidInput(f"line {number} names no index, and neither does the path")
+    if action not in _STORING:
+        item.fail(
+            400,
+            "illegal_argument_exception",
+            f"[{action}] cannot be done to a log: only [index] and [create] can",
+        )
+    return item
+
+
+def _take_document(item: Item, line: bytes, number: int, received_ns: int) -> None:
+    if item.error_type:
+        return
+    try:
+        document = _decode_document(line)
+    except UNREADABLE as error:
+        why = refused(f"the document in line {number}", error).message
+        item.fail(400, "document_parsing_exception", why)
+        return
+    contents = list(contents_of(document))
+    if item.id is not None:
+        contents.append((b"_id", item.id.encode()))
+    time_ns = times.sensible(time_of(document, TIME_FIELDS), received_ns)
+    item.record = encode_record(time_ns, contents)
+
+
+def error_type(status: int) -> str:
+    """What Elasticsearch calls it."""
+    by_status = {
+        401: "security_exception",
+        403: "security_exception",
+        404: "index_not_found_exception",
+        413: "content_too_long_exception",
+        429: "es_rejected_execution_exception",
+        503: "cluster_block_exception",
+    }
+    return by_status.get(status, "illegal_argument_exception")
+
+
+def encode_answer(items: list[Item], *, made_ids: list[str], took_ms: int) -> bytes:
+    return msgspec.json.encode(
+        {
+            "errors": any(item.error_type for item in items),
+            "took": took_ms,
+            "items": [item.answer(made) for item, made in zip(items, made_ids, strict=True)],
+        }
+    )
+
+
+def encode_error(status: int, kind: str, reason: str) -> bytes:
+    cause = {"type": kind, "reason": reason}
+    return msgspec.json.encode({"error": {"root_cause": [cause], **cause}, "status": status})
+
+
+def encode_greeting() -> bytes:
+    """What `GET /` answers."""
+    return msgspec.json.encode(
+        {
+            "name": "raftwood",
+            "cluster_name": "raftwood",
+            "cluster_uuid": "raftwood",
+            "version": {
+                "number": VERSION,
+                "build_flavor": "default",
+                "build_type": "raftwood",
+                "build_snapshot": False,
+                "lucene_version": "10.0.0",
+                "minimum_wire_compatibility_version": "8.18.0",
+                "minimum_index_compatibility_version": "8.0.0",
+            },
+            "tagline": "You Know, for Search",
+        }
+    )

@@ -1,0 +1,234 @@
+"""Fluent Forward: messages out of a stream of msgpack, and their events to sections.
+
+All four modes: message, forward, packed forward, and that compressed by gzip. A text may hold any
+bytes, so texts stay bytes. Before anything is decoded its lengths are checked against the bytes
+that are there: a few bytes cannot make the decoder reserve much.
+"""
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgpack
+import msgspec
+
+from raftwood.base.errors import ProtocolError, TooLarge
+from raftwood.loghub.server.ways_in import times
+from raftwood.loghub.server.ways_in.records import Section, encode_record
+
+_EVENT_TIME: Final = 0
+_EVENT: Final = struct.Struct(">II")
+_DEPTH_MAX: Final = 64
+
+
+def _kinds() -> tuple[tuple[int, int, int], ...]:
+    """By first byte: how many bytes of length follow, how many fixed ones, how many elements.
+
+    Elements of -1 stand for as many as the length says, -2 for twice as many, and of 0 for none:
+    then the length is one of bytes.
+    """
+    fixed = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+    fixed |= {0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8, 0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}
+    sized = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+    extended = {0xC7: 1, 0xC8: 2, 0xC9: 4}
+    found = []
+    for first in range(256):
+        kind = (0, 0, 0)
+        if 0x80 <= first <= 0x8F:
+            kind = (0, 0, 2 * (first - 0x80))
+        elif 0x90 <= first <= 0x9F:
+            kind = (0, 0, first - 0x90)
+        elif 0xA0 <= first <= 0xBF:
+            kind = (0, first - 0xA0, 0)
+        elif first in sized:
+            kind = (sized[first], 0, 0)
+        elif first in extended:
+            kind = (extended[first], 1, 0)
+        elif first in (0xDC, 0xDD):
+            kind = (2 if first == 0xDC else 4, 0, -1)
+        elif first in (0xDE, 0xDF):
+            kind = (2 if first == 0xDE else 4, 0, -2)
+        elif first in fixed:
+            kind = (0, fixed[first], 0)
+        found.append(kind)
+    return tuple(found)
+
+
+_KINDS: Final = _kinds()
+
+
+class MessageReader:
+    """Whole msgpack values of a stream that comes in pieces, none of them decoded."""
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self._data = bytearray()
+        self._at = 0
+        self._missing = 1
+        """Values that are still to come until the message is whole."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that are whole now; `ProtocolError` for one that cannot become so."""
+        self._data += data
+        found = []
+        while self._scan():
+            found.append(bytes(self._data[: self._at]))
+            del self._data[: self._at]
+            self._at, self._missing = 0, 1
+        return found
+
+    @property
+    def held_bytes(self) -> int:
+        """Of a message that is not yet whole."""
+        return len(self._data)
+
+    def _scan(self) -> bool:
+        data, at, missing = self._data, self._at, self._missing
+        size, bytes_max = len(data), self.bytes_max
+        while missing and at < size:
+            width, fixed, elements = _KINDS[data[at]]
+            if width:
+                if at + 1 + width > size:
+                    break
+                length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
+                if elements:
+                    elements *= -length
+                else:
+                    fixed += length
+            end = at + 1 + width + fixed
+            # Each value that is still to come has one byte at least.
+            if end + missing - 1 + elements > bytes_max:
+                raise ProtocolError(
+                    f"a Fluent message is above {bytes_max} bytes: send smaller chunks, or raise "
+                    "ways_in.fluent_message_bytes_max"
+                )
+            if end > size:
+                break
+            at = end
+            missing += elements - 1
+        self._at, self._missing = at, missing
+        return not missing
+
+
+def unpacked(data: bytes) -> Any:
+    """A value: maps as lists of pairs, arrays as tuples, texts as bytes."""
+    try:
+        return msgpack.unpackb(
+            data, raw=True, use_list=False, object_pairs_hook=list, strict_map_key=False
+        )
+    except (ValueError, RecursionError, OverflowError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"a Fluent message cannot be read: {str(error)[:200]}") from error
+
+
+class Forwarded(msgspec.Struct, frozen=True):
+    """A message's events, and the chunk that is to be acked once they are durable."""
+
+    section: Section
+    chunk: bytes | None
+
+
+def decode_message(data: bytes, *, received_ns: int, bytes_max: int) -> Forwarded:
+    """A message of any mode, or `ProtocolError`; `bytes_max` bounds what is decompressed."""
+    message = unpacked(data)
+    if not (type(message) is tuple and 2 <= len(message) <= 4 and type(message[0]) is bytes):
+        raise ProtocolError("a Fluent message is no array that begins with a tag")
+    tag, second = message[0], message[1]
+    if isinstance(second, bytes):
+        options = _options(message, 2)
+        packed = second
+        if options.get(b"compressed") == b"gzip":
+            packed = _decompressed(second, bytes_max)
+        events: Iterator[Any] = _packed_events(packed)
+    elif type(second) is tuple:  # not an ExtType, which is one too
+        options = _options(message, 2)
+        events = iter(second)
+    elif len(message) >= 3:
+        options = _options(message, 3)
+        events = iter(((second, message[2]),))
+    else:
+        raise ProtocolError("a Fluent message has no record")
+    records = [_record(event, received_ns) for event in events]
+    chunk = options.get(b"chunk")
+    return Forwarded(
+        Section({b"tag": tag}, records), chunk if isinstance(chunk, bytes) and chunk else None
+    )
+
+
+def _options(message: tuple[Any, ...], at: int) -> dict[bytes, Any]:
+    options = message[at] if len(message) > at else None
+    if not isinstance(options, list | None):
+        raise ProtocolError("the options of a Fluent message are no map")
+    return {key: value for key, value in options or () if isinstance(key, bytes)}
+
+
+def _packed_events(packed: bytes) -> Iterator[Any]:
+    reader = MessageReader(bytes_max=max(len(packed), 1))
+    for data in reader.feed(packed):
+        yield unpacked(data)
+    if reader.held_bytes:
+        raise ProtocolError("the packed events of a Fluent message end within one")
+
+
+def _decompressed(data: bytes, bytes_max: int) -> bytes:
+    """Gzip members, one behind the other, as a chunk that was made in pieces has them."""
+    parts = []
+    size = 0
+    while data:
+        decompressor = zlib.decompressobj(wbits=31)
+        try:
+            part = decompressor.decompress(data, bytes_max - size + 1)
+        except zlib.error as error:
+            raise ProtocolError(f"a Fluent message is not compressed by gzip: {error}") from error
+        size += len(part)
+        if size > bytes_max:
+            raise TooLarge(
+                f"a Fluent message is above {bytes_max} bytes when decompressed: send smaller "
+                "chunks, or raise ways_in.fluent_message_bytes_max"
+            )
+        if not decompressor.eof:
+            raise ProtocolError("the compressed events of a Fluent message end too early")
+        parts.append(part)
+        data = decompressor.unused_data
+    return b"".join(parts)
+
+
+def _record(event: Any, received_ns: int) -> bytes:
+    if not (type(event) is tuple and len(event) >= 2 and isinstance(event[1], list)):
+        raise ProtocolError("an event of a Fluent message is no [time, record]")
+    time_ns = times.sensible(_time(event[0]), received_ns)
+    return encode_record(time_ns, ((_text(key), _text(value)) for key, value in event[1]))
+
+
+def _time(value: Any) -> int | None:
+    # Fluent Bit wraps it with metadata: [[time, {…}], record].
+    if type(value) is tuple and value:
+        value = value[0]
+    if isinstance(value, msgpack.ExtType):
+        if value.code != _EVENT_TIME or len(value.data) != _EVENT.size:
+            return None
+        seconds, nanoseconds = _EVENT.unpack(value.data)
+        return int(seconds) * times.NS_PER_S + int(nanoseconds)
+    return times.from_any(value)
+
+
+def _text(value: Any) -> bytes:
+    return value if type(value) is bytes else msgspec.json.encode(_plain(value, _DEPTH_MAX))
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """What JSON has for it."""
+    if depth == 0:
+        raise ProtocolError(f"a record of a Fluent message is nested deeper than {_DEPTH_MAX}")
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list):
+        return {_text(key).decode(errors="replace"): _plain(each, depth - 1) for key, each in value}
+    if isinstance(value, msgpack.ExtType):
+        return base64.b64encode(value.data).decode()
+    if isinstance(value, msgpack.Timestamp):
+        return value.to_unix_nano()
+    if isinstance(value, tuple):
+        return [_plain(each, depth - 1) for each in value]
+    return value

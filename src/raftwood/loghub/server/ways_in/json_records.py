@@ -1,0 +1,36 @@
+"""JSON objects as records: each member a pair, texts as they are, all else as JSON."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput
+from raftwood.loghub.server.ways_in import times
+
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What msgspec raises for what it cannot decode."""
+TIME_FIELDS: Final = ("@timestamp", "timestamp", "time", "ts")
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def text_of(value: Any) -> bytes:
+    """A text itself, all else as JSON."""
+    return value.encode() if type(value) is str else _encode(value)
+
+
+def contents_of(record: dict[str, Any]) -> Iterator[tuple[bytes, bytes]]:
+    for key, value in record.items():
+        yield key.encode(), value.encode() if type(value) is str else _encode(value)
+
+
+def time_of(record: dict[str, Any], fields: Iterable[str]) -> int | None:
+    """From the first of the fields that is there and tells a time."""
+    for field in fields:
+        if field in record and (found := times.from_any(record[field])) is not None:
+            return found
+    return None
+
+
+def refused(what: str, error: Exception) -> InvalidInput:
+    return InvalidInput(f"{what} cannot be read: {str(error)[:200] or type(error).__name__}")

@@ -1,0 +1,181 @@
+"""Loki's push: streams as JSON or as snappy-compressed protobuf, to sections.
+
+A stream's labels are tags, an entry's line is the content `line`, and its structured metadata are
+contents beside it. Protobuf's messages are described in place, as those of `loghub/log_groups.py`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import cramjam
+import msgspec
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from raftwood.base.errors import InvalidInput, TooLarge
+from raftwood.base.files import Buffer
+from raftwood.loghub.server.ways_in import times
+from raftwood.loghub.server.ways_in.json_records import UNREADABLE, refused
+from raftwood.loghub.server.ways_in.records import Section, encode_record
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_PACKAGE: Final = "raftwood.loki"
+_LABEL: Final = re.compile(
+    r'\s*([A-Za-z_][A-Za-z0-9_.:]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|\Z)', re.DOTALL
+)
+_ESCAPE: Final = re.compile(
+    r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL
+)
+_ESCAPES: Final = {
+    "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v",
+    "\\": "\\", '"': '"', "'": "'",
+}  # fmt: skip
+
+
+class _Stream(msgspec.Struct, frozen=True):
+    """A stream in JSON."""
+
+    stream: dict[str, str]
+    values: list[list[str | dict[str, str]]] = []
+    """Each a time in nanoseconds, a line, and perhaps metadata."""
+
+
+class _Push(msgspec.Struct, frozen=True):
+    """A push in JSON."""
+
+    streams: list[_Stream]
+
+
+_decode_json: Final = msgspec.json.Decoder(_Push).decode
+
+
+def _describe() -> descriptor_pb2.FileDescriptorProto:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="raftwood/loki.proto", package=_PACKAGE, syntax="proto3"
+    )
+
+    def add(owner: str, *fields: tuple[str, int, int, str]) -> None:
+        message = file.message_type.add(name=owner)
+        for name, number, kind, of in fields:
+            is_many = name in ("metadata", "entries", "streams")
+            message.field.add(
+                name=name,
+                number=number,
+                label=_Field.LABEL_REPEATED if is_many else _Field.LABEL_OPTIONAL,
+                type=kind,
+                type_name=f".{_PACKAGE}.{of}" if of else None,
+            )
+
+    whole, text, message = _Field.TYPE_INT64, _Field.TYPE_BYTES, _Field.TYPE_MESSAGE
+    add("Time", ("seconds", 1, whole, ""), ("nanos", 2, whole, ""))
+    add("Pair", ("name", 1, text, ""), ("value", 2, text, ""))
+    add(
+        "Entry",
+        ("timestamp", 1, message, "Time"),
+        ("line", 2, text, ""),
+        ("metadata", 3, message, "Pair"),
+    )
+    add("Stream", ("labels", 1, text, ""), ("entries", 2, message, "Entry"))
+    add("Push", ("streams", 1, message, "Stream"))
+    return file
+
+
+_pool: Final = descriptor_pool.DescriptorPool()
+_pool.Add(_describe())
+PushRequest: Final[Any] = message_factory.GetMessageClass(
+    _pool.FindMessageTypeByName(f"{_PACKAGE}.Push")
+)
+
+
+def decode_json(body: Buffer, *, received_ns: int) -> list[Section]:
+    """All streams, or `InvalidInput` that names what is wrong."""
+    try:
+        push = _decode_json(bytes(body))
+    except UNREADABLE as error:
+        raise refused("the push", error) from error
+    return [
+        Section(
+            {key.encode(): value.encode() for key, value in stream.stream.items()},
+            [
+                _json_entry(value, f"value {at} of stream {number}", received_ns)
+                for at, value in enumerate(stream.values, 1)
+            ],
+        )
+        for number, stream in enumerate(push.streams, 1)
+    ]
+
+
+def _json_entry(value: list[str | dict[str, str]], name: str, received_ns: int) -> bytes:
+    time, line, metadata = (*value, {})[:3] if len(value) in (2, 3) else (None, None, None)
+    if not (isinstance(time, str) and isinstance(line, str) and isinstance(metadata, dict)):
+        raise InvalidInput(f"{name} is no [time, line] or [time, line, metadata]")
+    if not (time.isascii() and time.isdigit() and len(time) <= 20):
+        raise InvalidInput(f"{name} has the time {time[:40]!r}: give nanoseconds since 1970")
+    pairs = ((key.encode(), value.encode()) for key, value in metadata.items())
+    return encode_record(times.sensible(int(time), received_ns), _contents(line.encode(), pairs))
+
+
+def decode_protobuf(body: Buffer, *, received_ns: int, bytes_max: int) -> list[Section]:
+    """All streams, or `InvalidInput`; what would be above the limit is not decompressed."""
+    push = _decompressed(bytes(body), bytes_max)
+    return [
+        Section(
+            parse_labels(stream.labels, f"the labels of stream {number}"),
+            [_entry(entry, received_ns) for entry in stream.entries],
+        )
+        for number, stream in enumerate(push.streams, 1)
+    ]
+
+
+def _decompressed(body: bytes, bytes_max: int) -> Any:
+    try:
+        if cramjam.snappy.decompress_raw_len(body) > bytes_max:
+            raise TooLarge(f"the push is above {bytes_max} bytes when decompressed: send less")
+        return PushRequest.FromString(bytes(cramjam.snappy.decompress_raw(body)))
+    except cramjam.DecompressionError as error:
+        raise InvalidInput(f"the push is not compressed by snappy: {str(error)[:200]}") from error
+    except DecodeError as error:
+        raise InvalidInput("the push is no logproto.PushRequest") from error
+
+
+def _entry(entry: Any, received_ns: int) -> bytes:
+    time = entry.timestamp
+    time_ns = times.sensible(time.seconds * times.NS_PER_S + time.nanos, received_ns)
+    pairs = ((pair.name, pair.value) for pair in entry.metadata)
+    return encode_record(time_ns, _contents(entry.line, pairs))
+
+
+def _contents(
+    line: bytes, metadata: Iterable[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    yield b"line", line
+    for key, value in metadata:
+        yield b"metadata.line" if key == b"line" else key, value
+
+
+def parse_labels(data: bytes, name: str) -> dict[bytes, bytes]:
+    """From `{name="value", …}`, values as Go quotes them."""
+    try:
+        text = data.decode().strip()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{name} are no UTF-8") from error
+    if not (text.startswith("{") and text.endswith("}")):
+        raise InvalidInput(f'{name} are {text[:80]!r}: give them as {{name="value"}}')
+    inner = text[1:-1].strip()
+    labels = {}
+    at = 0
+    while at < len(inner):
+        if (found := _LABEL.match(inner, at)) is None:
+            raise InvalidInput(f"{name} cannot be read at {inner[at : at + 40]!r}")
+        labels[found[1].encode()] = _ESCAPE.sub(_unescaped, found[2]).encode(errors="replace")
+        at = found.end()
+    return labels
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    digits = found[1] or found[2] or found[3]
+    if digits is None:
+        return _ESCAPES.get(found[4], found[0])
+    code = int(digits, 16)
+    return chr(code) if code <= 0x10FFFF else "\ufffd"

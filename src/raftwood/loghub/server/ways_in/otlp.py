@@ -1,0 +1,137 @@
+"""OTLP logs: an export request as protobuf or JSON to sections, and the answers it wants.
+
+A resource's attributes are tags, its scope's as `otel.scope.*`; a record's attributes are its
+contents, beside `body`, `severity_text`, `severity_number`, `trace_id`, `span_id`, `flags` and
+`event_name`. Values that are no texts stand as JSON.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+
+from raftwood.base.errors import InvalidInput
+from raftwood.base.files import Buffer
+from raftwood.loghub.server.ways_in import otlp_json, times
+from raftwood.loghub.server.ways_in.records import Section, encode_record
+
+_OWN: Final = frozenset(
+    ("body", "severity_text", "severity_number", "trace_id", "span_id", "flags", "event_name")
+)
+_encode_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_Plain = Callable[[Any], Any]
+
+
+def decode(body: Buffer, *, is_json: bool, received_ns: int) -> list[Section]:
+    """All records of a request, or `InvalidInput`; a record without a time has its observed one."""
+    if is_json:
+        request: Any = otlp_json.decode(body)
+        plain: _Plain = otlp_json.plain
+    else:
+        try:
+            request = ExportLogsServiceRequest.FromString(bytes(body))
+        except DecodeError as error:
+            raise InvalidInput("the body is no ExportLogsServiceRequest") from error
+        plain = _plain
+    return [
+        Section(
+            dict((*_pairs(of_resource.resource, plain), *_scope_pairs(of_scope.scope, plain))),
+            [_record(record, plain, received_ns) for record in of_scope.log_records],
+        )
+        for of_resource in request.resource_logs
+        for of_scope in of_resource.scope_logs
+    ]
+
+
+def _record(record: Any, plain: _Plain, received_ns: int) -> bytes:
+    time_ns = int(record.time_unix_nano) or int(record.observed_time_unix_nano) or None
+    return encode_record(times.sensible(time_ns, received_ns), _contents(record, plain))
+
+
+def _contents(record: Any, plain: _Plain) -> Iterator[tuple[bytes, bytes]]:
+    if (body := plain(record.body)) is not None:
+        yield b"body", _text(body)
+    if text := record.severity_text:
+        yield b"severity_text", text.encode()
+    if number := record.severity_number:
+        yield b"severity_number", b"%d" % number
+    if trace := record.trace_id:
+        yield b"trace_id", _hexadecimal(trace)
+    if span := record.span_id:
+        yield b"span_id", _hexadecimal(span)
+    if flags := record.flags:
+        yield b"flags", b"%d" % flags
+    if event := record.event_name:
+        yield b"event_name", event.encode()
+    for attribute in record.attributes:
+        key = attribute.key
+        if key in _OWN:
+            key = f"attributes.{key}"
+        yield key.encode(), _text(plain(attribute.value))
+
+
+def _pairs(owner: Any, plain: _Plain, prefix: str = "") -> Iterable[tuple[bytes, bytes]]:
+    for attribute in owner.attributes:
+        yield f"{prefix}{attribute.key}".encode(), _text(plain(attribute.value))
+
+
+def _scope_pairs(scope: Any, plain: _Plain) -> Iterable[tuple[bytes, bytes]]:
+    if scope.name:
+        yield b"otel.scope.name", scope.name.encode()
+    if scope.version:
+        yield b"otel.scope.version", scope.version.encode()
+    yield from _pairs(scope, plain, "otel.scope.")
+
+
+def _hexadecimal(identifier: bytes | str) -> bytes:
+    # JSON has it so already.
+    return identifier.hex().encode() if isinstance(identifier, bytes) else identifier.encode()
+
+
+def _text(value: Any) -> bytes:
+    if value is None:
+        return b""
+    return value.encode() if type(value) is str else _encode_json(value).encode()
+
+
+def _plain(value: Any) -> Any:
+    """An `AnyValue` of protobuf as what JSON has; None for one that is not set."""
+    kind = value.WhichOneof("value")
+    if kind == "string_value":
+        return value.string_value
+    if kind is None:
+        return None
+    if kind == "array_value":
+        return [_plain(each) for each in value.array_value.values]
+    if kind == "kvlist_value":
+        return {each.key: _plain(each.value) for each in value.kvlist_value.values}
+    if kind == "bytes_value":
+        return base64.b64encode(value.bytes_value).decode()
+    return getattr(value, kind)
+
+
+def encode_answer(*, is_json: bool, refused: int = 0, why: str = "") -> bytes:
+    """Success, or with `refused` a partial one."""
+    if is_json:
+        partial = {"rejectedLogRecords": str(refused), "errorMessage": why}
+        return _encode_json({"partialSuccess": partial} if refused else {}).encode()
+    answer = ExportLogsServiceResponse()
+    if refused:
+        answer.partial_success.rejected_log_records = refused
+        answer.partial_success.error_message = why
+    return answer.SerializeToString()
+
+
+def encode_status(message: str, *, is_json: bool) -> bytes:
+    """A `google.rpc.Status` that says why; its code is left to HTTP's, as OTLP allows."""
+    if is_json:
+        return _encode_json({"message": message}).encode()
+    text = message.encode()[:8_000].decode(errors="ignore").encode()
+    low, high = len(text) & 0x7F, len(text) >> 7
+    return b"".join((b"\x12", bytes((low | 0x80, high) if high else (low,)), text))

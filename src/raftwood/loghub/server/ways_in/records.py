@@ -1,0 +1,154 @@
+"""What all ways in decode to: sections of encoded records, packed into as few LogGroups as can be.
+
+All records of a request for one logstore become one LogGroup, which is put whole or not at all;
+only where it would be above the limit do several follow each other. Tags that all records share
+stand once, as the LogGroup's tags. Those in which they differ stand with each record, under the
+name by which SLS's readers show a tag: `__tag__:NAME`.
+
+The messages are written by hand, in the form of `loghub/log_groups.py`: a record is encoded before
+it is known which tags it shares, and what is appended to an encoded message belongs to it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from raftwood.loghub.batches import Batch, Codec
+from raftwood.loghub.compression import compress
+from raftwood.loghub.errors import BatchTooLarge
+
+Contents = Iterable[tuple[bytes, bytes]]
+
+COMPRESS_BYTES_MIN: Final = 1 << 10
+_NS_PER_S: Final = 1_000_000_000
+_HEADS_MAX: Final = 4_096
+
+_CONTENT: Final = b"\x12"  # Log.Contents
+_LOG: Final = b"\x0a"  # LogGroup.Logs
+_SOURCE: Final = b"\x22"  # LogGroup.Source
+_TAG: Final = b"\x32"  # LogGroup.LogTags
+
+
+def _varint(number: int) -> bytes:
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+_SHORT: Final = tuple(_varint(number) for number in range(1 << 14))
+_heads: dict[bytes, bytes] = {}
+"""The part of a pair up to its value's length, by key: keys recur."""
+
+
+def _length(number: int) -> bytes:
+    return _SHORT[number] if number < len(_SHORT) else _varint(number)
+
+
+def _head(key: bytes) -> bytes:
+    head = b"".join((b"\x0a", _length(len(key)), key, b"\x12"))
+    if len(_heads) < _HEADS_MAX and len(key) <= 64:
+        _heads[key] = head
+    return head
+
+
+def _pairs(field: bytes, pairs: Contents) -> bytes:
+    parts: list[bytes] = []
+    for key, value in pairs:
+        head = _heads.get(key) or _head(key)
+        length = _length(len(value))
+        parts += (field, _length(len(head) + len(length) + len(value)), head, length, value)
+    return b"".join(parts)
+
+
+def encode_record(time_ns: int, contents: Contents) -> bytes:
+    """A `Log`; its time is one that `times.sensible` gave."""
+    seconds, nanoseconds = divmod(time_ns, _NS_PER_S)
+    time = b"".join((b"\x08", _varint(seconds), b"\x25", nanoseconds.to_bytes(4, "little")))
+    return time + _pairs(_CONTENT, contents)
+
+
+class Section(msgspec.Struct, frozen=True):
+    """Records that have the same tags."""
+
+    tags: Mapping[bytes, bytes]
+    records: list[bytes]
+
+
+class Packed(msgspec.Struct, frozen=True, gc=False):
+    """A `LogGroup` and how many records it has."""
+
+    body: bytes
+    records: int
+
+    def batch(self) -> Batch:
+        """Compressed, where that makes it smaller."""
+        raw_bytes = len(self.body)
+        if raw_bytes >= COMPRESS_BYTES_MIN:
+            body = compress(self.body, Codec.LZ4)
+            if len(body) < raw_bytes:
+                return Batch(body=body, codec=Codec.LZ4, raw_bytes=raw_bytes, records=self.records)
+        return Batch(body=self.body, raw_bytes=raw_bytes, records=self.records)
+
+
+def _shared(sections: Sequence[Section]) -> dict[bytes, bytes]:
+    first, *others = (section.tags for section in sections)
+    return {
+        key: value for key, value in first.items() if all(tags.get(key) == value for tags in others)
+    }
+
+
+def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) -> list[Packed]:
+    """LogGroups of at most so many bytes, in order; `BatchTooLarge` where a record is larger."""
+    sections = [section for section in sections if section.records]
+    if not sections:
+        return []
+    shared = _shared(sections)
+    end = _pairs(_TAG, shared.items())
+    if source:
+        end = b"".join((_SOURCE, _length(len(source)), source, end))
+    room = bytes_max - len(end)
+    packed: list[Packed] = []
+    parts: list[bytes] = []
+    size = count = number = 0
+    for section in sections:
+        own = _pairs(
+            _CONTENT,
+            (
+                (b"__tag__:" + key, value)
+                for key, value in section.tags.items()
+                if key not in shared
+            ),
+        )
+        for record in section.records:
+            number += 1
+            body = record + own
+            length = _length(len(body))
+            bytes_more = 1 + len(length) + len(body)
+            if bytes_more > room:
+                raise BatchTooLarge(
+                    f"record {number} takes {bytes_more + len(end)} bytes, {bytes_max} are "
+                    "allowed: send it in parts"
+                )
+            if size + bytes_more > room:
+                packed.append(Packed(b"".join((*parts, end)), count))
+                parts, size, count = [], 0, 0
+            parts += (_LOG, length, body)
+            size += bytes_more
+            count += 1
+    packed.append(Packed(b"".join((*parts, end)), count))
+    return packed
+
+
+def take_out_too_large(sections: Sequence[Section], *, bytes_max: int) -> int:
+    """Where records that fit no LogGroup are refused alone: answers how many."""
+    refused = 0
+    for section in sections:
+        room = bytes_max - sum(len(key) + len(value) + 32 for key, value in section.tags.items())
+        kept = [record for record in section.records if len(record) <= room - 512]
+        refused += len(section.records) - len(kept)
+        section.records[:] = kept
+    return refused

@@ -1,0 +1,149 @@
+"""`ShardLogs`: the log service as the `Logs` seam; each log is a shard, found by its name.
+
+A shard that was removed answers for a moment longer, until its stores have heard of it; from then
+on `NotFound`. Names should not be used again: a log that was opened before stays the old one.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import AlreadyExists, NotFound
+from raftwood.base.files import Buffer
+from raftwood.base.position import Position
+from raftwood.base.seams import Bounds, Log, StoredBatch
+from raftwood.logservice.client.keeper_client import KeeperClient
+from raftwood.logservice.client.log_client import AsyncLogClient
+from raftwood.logservice.client.shard_log import ShardLog
+from raftwood.logservice.errors import ShardNotFound
+from raftwood.logservice.hakeeper.commands import AddShard, RemoveShard
+from raftwood.logservice.hakeeper.reports import is_log
+from raftwood.net.stores import Stores
+
+OPENED_MAX: Final = 4_096
+"""Logs that are kept open, those used last."""
+TIMEOUT_MS: Final = 15_000
+"""For one call. A shard that was just made has a leader after some heartbeats."""
+
+
+class ShardLogs:
+    """The connections are shared with others, and must be an operator's: logs are made and removed.
+
+    Use `close` when done. A log that was opened can be used until then, however many came after it.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        stores: Stores,
+        *,
+        replicas: int,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> None:
+        self._environment = environment
+        self._stores = stores
+        self._replicas = replicas
+        self._timeout_ms = timeout_ms
+        self._keeper = KeeperClient(stores, timeout_ms=timeout_ms)
+        self._opened: dict[str, _NamedLog] = {}
+        """In the order in which they were last asked for."""
+
+    async def create(self, name: str) -> None:
+        """A log without batches; nothing where it is there already."""
+        try:
+            # The name says it all: asked twice, it is the same shard.
+            await self._keeper.number(AddShard(name, self._replicas, 0, name))
+        except AlreadyExists:
+            return
+
+    async def open(self, name: str) -> Log:
+        """Waits for a log that was just made; `NotFound` where there is none."""
+        log = self._opened.pop(name, None)
+        if log is None:
+            opened = await self._open(name)
+            log = self._opened.pop(name, None) or opened  # another may have been faster
+            if log is not opened:
+                await opened.client.close()
+        self._opened[name] = log
+        while len(self._opened) > OPENED_MAX:
+            await self._opened.pop(next(iter(self._opened))).client.close()
+        return log
+
+    async def _open(self, name: str) -> "_NamedLog":
+        shard = (await self._keeper.find_shard(name)).shard
+        if not is_log(shard):
+            raise NotFound(f"shard {name!r} is no log: choose another")
+        client = await AsyncLogClient.attach(
+            self._environment, self._stores, shard=shard, timeout_ms=self._timeout_ms
+        )
+        return _NamedLog(self, name, client)
+
+    async def remove(self, name: str) -> None:
+        """The log and all its batches; nothing where it is gone already."""
+        try:
+            shard = (await self._keeper.find_shard(name)).shard
+            await self._keeper.command(RemoveShard(shard))
+        except NotFound:
+            pass
+        await self.forget(name)
+
+    async def names(self, prefix: str) -> list[str]:
+        """Of all logs whose name begins so, in order."""
+        return await self._keeper.log_names(prefix)
+
+    async def forget(self, name: str) -> None:
+        """The log is gone: whoever has it open is told so, and it is looked for anew."""
+        log = self._opened.pop(name, None)
+        if log is not None:
+            log.is_removed = True
+            await log.client.close()
+
+    async def close(self) -> None:
+        opened, self._opened = self._opened, {}
+        for log in opened.values():
+            await log.client.close()
+        await self._keeper.close()
+
+
+class _NamedLog:
+    """A `ShardLog` that is looked for anew once its shard is gone."""
+
+    def __init__(self, logs: ShardLogs, name: str, client: AsyncLogClient) -> None:
+        self._logs = logs
+        self._name = name
+        self._log = ShardLog(client)
+        self.client = client
+        self.is_removed = False
+
+    @asynccontextmanager
+    async def _there(self) -> AsyncIterator[None]:
+        if self.is_removed:
+            raise ShardNotFound(f"log {self._name!r} was removed")
+        try:
+            yield
+        except ShardNotFound:
+            await self._logs.forget(self._name)
+            raise
+
+    async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
+        async with self._there():
+            return await self._log.append(batch, producer=producer, sequence=sequence)
+
+    async def read(
+        self, start: Position, *, bytes_max: int, wait_ms: int = 0
+    ) -> tuple[list[StoredBatch], Position]:
+        async with self._there():
+            return await self._log.read(start, bytes_max=bytes_max, wait_ms=wait_ms)
+
+    async def truncate(self, before: Position) -> None:
+        async with self._there():
+            await self._log.truncate(before)
+
+    async def bounds(self) -> Bounds:
+        async with self._there():
+            return await self._log.bounds()
+
+    async def seal(self) -> Position:
+        async with self._there():
+            return await self._log.seal()

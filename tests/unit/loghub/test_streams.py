@@ -1,0 +1,287 @@
+"""Streams over a metastore and logs: put, pull, cursors, split, merge, delete; several gateways."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from raftwood.base.errors import InvalidName
+from raftwood.loghub.batches import HEAD_BYTES
+from raftwood.loghub.controls import LogstoreOptions
+from raftwood.loghub.errors import (
+    BatchTooLarge,
+    InvalidCursor,
+    InvalidParameter,
+    LogstoreExists,
+    LogstoreNotFound,
+    ProjectExists,
+    ProjectNotFound,
+    ShardNotFound,
+    ShardReadonly,
+)
+from raftwood.loghub.key_ranges import covers_all, hash_key
+from raftwood.loghub.model import ShardStatus
+from raftwood.loghub.server.gateway import Gateway
+from tests.running import run
+from tests.unit.loghub.kit import gateway_kit, log_group, values_of
+
+
+async def stream(gateway: Gateway, *, shards: int = 2) -> None:
+    await gateway.catalog.create_project("p")
+    await gateway.catalog.create_logstore("p", "s", shard_count=shards)
+
+
+async def read_all(gateway: Gateway, shard: int) -> list[str]:
+    position: int = await gateway.streams.cursor("p", "s", shard, "begin")
+    end = await gateway.streams.cursor("p", "s", shard, "end")
+    found: list[str] = []
+    while position < end:
+        pulled = await gateway.streams.pull("p", "s", shard, position, batches_max=2)
+        for batch in pulled.batches:
+            found += values_of(bytes(batch.data[HEAD_BYTES:]))
+        assert pulled.next > position
+        position = pulled.next
+    return found
+
+
+def test_what_is_put_is_pulled_as_it_came(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway, shards=1)
+            batch = log_group("a", "b")
+            result = await gateway.streams.put("p", "s", batch)
+            assert result.shard == 0
+            pulled = await gateway.streams.pull("p", "s", 0, result.position)
+            assert bytes(pulled.batches[0].data[HEAD_BYTES:]) == batch.body
+            assert pulled.first == result.position
+            assert not pulled.is_ended
+            again = await gateway.streams.pull("p", "s", 0, pulled.next)
+            assert (again.batches, again.next) == ([], pulled.next)
+
+    run(body())
+
+
+def test_a_key_goes_to_the_shard_of_its_range_and_others_in_turns(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway, shards=4)
+            shards = await gateway.streams.shards("p", "s")
+            assert covers_all([(each.begin, each.end) for each in shards])
+            for name in ("a", "b", "c", "d", "e"):
+                key = hash_key(name.encode())
+                (owner,) = [each.id for each in shards if each.begin <= key < each.end]
+                for _ in range(3):
+                    found = await gateway.streams.put("p", "s", log_group(name), key=key)
+                    assert found.shard == owner
+            last = await gateway.streams.put("p", "s", log_group("x"), key="F" * 32)
+            assert last.shard == 3
+            turns = {(await gateway.streams.put("p", "s", log_group("y"))).shard for _ in range(8)}
+            assert turns == {0, 1, 2, 3}
+
+    run(body())
+
+
+def test_a_split_is_met_by_a_gateway_that_has_not_heard_of_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await kit.gateway(), await kit.gateway()
+            await stream(one, shards=1)
+            await two.streams.put("p", "s", log_group("before"), key=hash_key(b"k"))
+            stale = two.metadata.copy(
+                "loghub/catalog/logstore/p/s", type(await one.streams.logstore("p", "s"))
+            )
+            affected = await one.streams.split("p", "s", 0)
+            assert [each.status.value for each in affected] == [
+                "readonly",
+                "readwrite",
+                "readwrite",
+            ]
+            assert stale is not None
+            two.metadata._copies["loghub/catalog/logstore/p/s"] = (stale, 1)
+            found = await two.streams.put("p", "s", log_group("after"), key=hash_key(b"k"))
+            assert found.shard in (1, 2)
+            assert await read_all(two, 0) == ["before"]
+            assert await read_all(two, found.shard) == ["after"]
+            ended = await one.streams.pull(
+                "p", "s", 0, await one.streams.cursor("p", "s", 0, "end")
+            )
+            assert ended.is_ended
+
+    run(body())
+
+
+def test_a_named_shard_takes_a_sequence_once_also_after_its_end(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway, shards=1)
+            put = gateway.streams.put
+            first = await put("p", "s", log_group("a"), shard=0, producer="x", sequence=1)
+            await gateway.streams.split("p", "s", 0)
+            again = await put("p", "s", log_group("a"), shard=0, producer="x", sequence=1)
+            assert again == first
+            for _ in range(2):
+                with pytest.raises(ShardReadonly):
+                    await put("p", "s", log_group("b"), shard=0, producer="x", sequence=2)
+            assert await read_all(gateway, 0) == ["a"]
+
+    run(body())
+
+
+def test_shards_are_split_merged_and_deleted(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway, shards=1)
+            streams = gateway.streams
+            with pytest.raises(InvalidParameter):
+                await streams.split("p", "s", 0, "f" * 32)
+            with pytest.raises(InvalidParameter):
+                await streams.merge("p", "s", 0)
+            with pytest.raises(InvalidParameter):
+                await streams.delete_shard("p", "s", 0)
+            await streams.split("p", "s", 0, "3" + "0" * 31)
+            with pytest.raises(ShardReadonly):
+                await streams.split("p", "s", 0)
+            merged = await streams.merge("p", "s", 1)
+            assert [each.id for each in merged] == [1, 2, 3]
+            assert merged[-1].parents == (1, 2)
+            assert merged[-1].begin == "0" * 32
+            assert merged[-1].end == "f" * 32
+            await streams.delete_shard("p", "s", 0)
+            with pytest.raises(ShardNotFound):
+                await streams.pull("p", "s", 0, 0)
+            assert [each.id for each in await streams.shards("p", "s")] == [1, 2, 3]
+            assert len(await kit.logs.names("loghub-")) == 3
+
+    run(body())
+
+
+async def half_done(gateway: Gateway) -> None:
+    """A split whose gateway died after it had said what is to happen."""
+
+    class Died(Exception):
+        pass
+
+    async def die(*_: object) -> None:
+        raise Died
+
+    settling = gateway.streams._settling
+    settle, settling.settle = settling.settle, die  # type: ignore[method-assign,assignment]
+    with pytest.raises(Died):
+        await gateway.streams.split("p", "s", 0)
+    settling.settle = settle  # type: ignore[method-assign]
+
+
+def test_what_a_gateway_left_half_done_another_finishes(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await kit.gateway(), await kit.gateway()
+            await stream(one, shards=1)
+            await half_done(one)
+            assert [each.id for each in await two.streams.shards("p", "s")] == [0]
+            put = await two.streams.put("p", "s", log_group("still goes"))
+            assert put.shard == 0
+            await two.retention.work()
+            shards = await two.streams.shards("p", "s")
+            assert [each.status for each in shards] == [
+                ShardStatus.READONLY,
+                ShardStatus.READWRITE,
+                ShardStatus.READWRITE,
+            ]
+            assert await read_all(two, 0) == ["still goes"]
+
+    run(body())
+
+
+def test_cursors_are_found_by_time(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway, shards=1)
+            streams = gateway.streams
+            now, positions = streams.now_ms(), []
+            for number in range(20):
+                streams.now_ms = lambda number=number: now + number * 1000  # type: ignore[method-assign,misc]
+                positions.append((await streams.put("p", "s", log_group(str(number)))).position)
+            streams.now_ms = lambda: now + 60_000  # type: ignore[method-assign]
+            for number in range(1, 20):
+                at = (now + number * 1000) // 1000
+                found = await streams.cursor("p", "s", 0, at)
+                pulled = await streams.pull("p", "s", 0, found, batches_max=1)
+                assert positions.index(pulled.batches[0].position) in (number - 1, number)
+                assert await streams.cursor_time("p", "s", 0, found) == at
+            assert await streams.cursor("p", "s", 0, 0) == await streams.cursor(
+                "p", "s", 0, "begin"
+            )
+            end = await streams.cursor("p", "s", 0, "end")
+            assert await streams.cursor("p", "s", 0, now // 1000 + 1000) == end
+
+    run(body())
+
+
+def test_a_pull_waits_for_what_comes(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway, shards=1)
+            end = await gateway.streams.cursor("p", "s", 0, "end")
+            pull = asyncio.create_task(gateway.streams.pull("p", "s", 0, end, wait_ms=10_000))
+            await asyncio.sleep(0.02)
+            await gateway.streams.put("p", "s", log_group("late"))
+            assert len((await pull).batches) == 1
+            assert (await gateway.streams.pull("p", "s", 0, end, end=end)).batches == []
+
+    run(body())
+
+
+def test_bad_requests_are_told_what_is_wrong(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway)
+            catalog, streams = gateway.catalog, gateway.streams
+            with pytest.raises(ProjectExists):
+                await catalog.create_project("p")
+            with pytest.raises(LogstoreExists):
+                await catalog.create_logstore("p", "s")
+            with pytest.raises(InvalidName):
+                await catalog.create_logstore("p", "../s")
+            with pytest.raises(ProjectNotFound):
+                await catalog.create_logstore("q", "s")
+            with pytest.raises(LogstoreNotFound):
+                await streams.put("p", "t", log_group("x"))
+            with pytest.raises(ShardNotFound):
+                await streams.pull("p", "s", 9, 0)
+            with pytest.raises(InvalidCursor):
+                await streams.pull("p", "s", 0, 1 << 100)
+            with pytest.raises(InvalidParameter):
+                await catalog.update_logstore("p", "s", LogstoreOptions(ttl_days=-1))
+            huge = log_group("x" * (5 << 20))
+            with pytest.raises(BatchTooLarge):
+                await streams.put("p", "s", huge)
+
+    run(body())
+
+
+def test_a_deleted_logstore_takes_its_logs_with_it_and_may_be_made_anew(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await kit.gateway(), await kit.gateway()
+            await stream(one)
+            await two.streams.put("p", "s", log_group("old"))
+            await one.catalog.delete_logstore("p", "s")
+            assert await kit.logs.names("loghub-") == []
+            await one.catalog.create_logstore("p", "s", shard_count=1)
+            await two.streams.put("p", "s", log_group("new"), key="0" * 32)
+            assert await read_all(two, 0) == ["new"]
+            await one.catalog.delete_logstore("p", "s")
+            with pytest.raises(LogstoreNotFound):
+                await two.streams.put("p", "s", log_group("x"))
+            await one.catalog.delete_project("p")
+            with pytest.raises(ProjectNotFound):
+                await two.catalog.project("p")
+
+    run(body())
