@@ -24,7 +24,7 @@ def store_network(settings: Settings) -> HostNetwork:
         client_secret=_secret("clients", settings.secrets.clients),
         reader_secret=_optional(settings.secrets.readers),
         operator_secret=_secret("operators", settings.secrets.operators),
-        tls=_client_tls(settings),
+        tls=client_tls(settings),
     )
 
 
@@ -57,7 +57,7 @@ def _as(settings: Settings, role: str, name: str, secret: Secret) -> ClientNetwo
         secret=secret,
         role=role,
         name=name,
-        tls=_client_tls(settings),
+        tls=client_tls(settings),
     )
 
 
@@ -93,7 +93,8 @@ def advertised_address(settings: Settings) -> str:
     return named or listen_address(settings)
 
 
-def _client_tls(settings: Settings) -> ClientTls | None:
+def client_tls(settings: Settings) -> ClientTls | None:
+    """None where connections are not encrypted."""
     authorities = settings.tls.authorities
     return ClientTls(TlsFiles(authorities=authorities)) if authorities else None
 

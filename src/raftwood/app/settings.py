@@ -12,7 +12,7 @@ from raftwood.base.sections import (
 )
 from raftwood.disk.segment_log.settings import LogSettings
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
-from raftwood.loghub.settings import GatewaySettings, LogHubSettings
+from raftwood.loghub.settings import GatewaySettings, LogHubClientSettings, LogHubSettings
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.raft.host.settings import RaftHostSettings
@@ -34,3 +34,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     loghub: LogHubSettings
     gateway: GatewaySettings
     ways_in: WaysInSettings
+    loghub_client: LogHubClientSettings

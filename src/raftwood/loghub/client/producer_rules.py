@@ -197,14 +197,13 @@ class ProducerRules:
         return actions
 
     def abandon(self) -> tuple[list[Record], list[Record]]:
-        """End: the records that are not stored, and those of which it is unknown."""
+        """At the end: the records that are not stored, and those of which it is unknown."""
         waiting: list[Record] = list(self._unrouted)
         unknown: list[Record] = []
         for lane in [*self._in_order, *self._retired]:
             if lane.batch is not None:
                 (unknown if lane.batch.was_sent else waiting).extend(lane.batch.records)
             waiting += lane.queue
-        self.__init__(self._limits)  # type: ignore[misc]
         return waiting, unknown
 
     # Routing
