@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from elasticsearch import Elasticsearch, helpers
 
+from tests.running import run
 from tests.unit.loghub.ways_in.kit import LOGSTORE, ways_in_kit
 
 
@@ -53,7 +54,7 @@ def test_documents_of_the_client_are_stored(
         assert stored[7].contents["user"] == '{"id":7}'
         assert stored[7].time_ns % 1_000_000_000 == 500_000_000
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_cannot_be_stored_is_told_item_by_item(tmp_path: Path) -> None:
@@ -79,4 +80,4 @@ def test_what_cannot_be_stored_is_told_item_by_item(tmp_path: Path) -> None:
         assert told[0][1]["error"]["type"] == "index_not_found_exception"
         assert [each.contents for each in stored] == [{"message": "stored", "_id": "mine"}]
 
-    asyncio.run(main())
+    run(main())

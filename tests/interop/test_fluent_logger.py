@@ -6,6 +6,7 @@ from pathlib import Path
 from fluent.sender import FluentSender
 
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
+from tests.running import run
 from tests.unit.loghub.ways_in.kit import LOGSTORE, PROJECT, ways_in_kit
 
 
@@ -39,4 +40,4 @@ def test_events_of_the_sender_are_stored(tmp_path: Path) -> None:
         assert stored[0].tags == {"tag": "shop.orders"}
         assert stored[0].source == "127.0.0.1"
 
-    asyncio.run(main())
+    run(main())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import logging_loki
 
+from tests.running import run
 from tests.unit.loghub.ways_in.kit import ways_in_kit
 
 
@@ -39,4 +40,4 @@ def test_lines_of_the_handler_are_stored(tmp_path: Path) -> None:
             assert each.tags["severity"] == "error"
             assert each.tags["logger"] == "interop.loki"
 
-    asyncio.run(main())
+    run(main())

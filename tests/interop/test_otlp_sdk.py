@@ -12,6 +12,7 @@ from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 
+from tests.running import run
 from tests.unit.loghub.ways_in.kit import LOGSTORE, ways_in_kit
 
 
@@ -56,4 +57,4 @@ def test_logs_of_the_sdk_are_stored(tmp_path: Path, compression: Compression) ->
         assert first.contents["items"] == '["a","b"]'
         assert first.contents["order"] == first.contents["body"].removeprefix("order ")
 
-    asyncio.run(main())
+    run(main())
