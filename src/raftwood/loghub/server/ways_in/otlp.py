@@ -21,8 +21,6 @@ from raftwood.base.files import Buffer
 from raftwood.loghub.server.ways_in import otlp_json, times
 from raftwood.loghub.server.ways_in.records import Section, encode_record
 
-PROTOBUF: Final = "application/x-protobuf"
-JSON: Final = "application/json"
 _OWN: Final = frozenset(
     ("body", "severity_text", "severity_number", "trace_id", "span_id", "flags", "event_name")
 )
