@@ -74,9 +74,7 @@ class HubCluster(SupervisedCluster):
                 self.gateways[number] = self.simulation.add_node(gateway_name(number))
             self.gateways[number].start(self._gateway_program(number))
 
-    def _gateway_program(
-        self, number: int
-    ) -> Callable[[Environment], Coroutine[Any, Any, None]]:
+    def _gateway_program(self, number: int) -> Callable[[Environment], Coroutine[Any, Any, None]]:
         async def program(environment: Environment) -> None:
             self.servers.pop(number, None)
             settings = gateway_settings(number, *self.flags)

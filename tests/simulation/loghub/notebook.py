@@ -91,9 +91,7 @@ class Notebook:
         places = [pulled.first - 1, *(place for place, _ in records), pulled.next]
         if any(one >= other for one, other in pairwise(places)) and records:
             self.breaks(f"{reader} read shard {shard} out of order: {places}")
-        self.reads.append(
-            Read(reader, shard, pulled.first, pulled.next, records, pulled.is_ended)
-        )
+        self.reads.append(Read(reader, shard, pulled.first, pulled.next, records, pulled.is_ended))
 
     def saw_shards(self, shards: Sequence[Shard]) -> None:
         writable = [(each.begin, each.end) for each in shards if each.status in _WRITABLE]

@@ -276,7 +276,9 @@ class Operator(Actor):
         self.notebook.count(what)
         for shard in concerned:
             if shard.status is ShardStatus.CREATING or (
-                shard.status is ShardStatus.SEALING and shard.end_position is None and not shard.children
+                shard.status is ShardStatus.SEALING
+                and shard.end_position is None
+                and not shard.children
             ):
                 self.notebook.breaks(f"{what}, and then half-done: {concerned}")
 
