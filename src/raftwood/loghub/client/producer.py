@@ -141,7 +141,9 @@ class AsyncProducer:
     ) -> Delivery:
         """Take a record without waiting; `Overloaded` where there is no room for it."""
         return self.accept(
-            self.encode(contents, key=key, time_ns=time_ns, topic=topic, source=source, tags=tags)
+            self.encode(
+                contents, key=key, time_ns=time_ns, topic=topic, source=source, tags=tags
+            )
         )
 
     async def send(
