@@ -34,7 +34,7 @@ def key_of_authorization(request: Request, find: FindKey) -> AccessKey:
 def _credentials(scheme: str, text: str) -> str:
     if scheme == "bearer":
         return text
-    if scheme == "basic":
+    if scheme in ("basic", "apikey"):  # the latter is Elasticsearch's
         try:
             return base64.b64decode(text, validate=True).decode()
         except (binascii.Error, ValueError):
