@@ -26,7 +26,9 @@ def check_spread(
     loads.update(after[shard].heir for shard in owners)
     if max(loads.values()) - min(loads.values()) > 1:
         raise Violation(f"not even: {dict(loads)}")
-    moves = [shard for shard, old in owners.items() if old is not None and old != after[shard].heir]
+    moves = [
+        shard for shard, old in owners.items() if old is not None and old != after[shard].heir
+    ]
     had = Counter({each: 0 for each in facts.alive})
     had.update(old for old in owners.values() if old is not None)
     quota, larger = divmod(len(owners), len(facts.alive))
