@@ -1,4 +1,4 @@
-"""Ways in over HTTP: who is let in, which logstore is meant, and errors as each protocol has them."""
+"""Ways in over HTTP: who is let in, which logstore is meant, errors as each protocol has them."""
 
 import asyncio
 import base64
