@@ -217,6 +217,7 @@ def test_wrong_secrets_and_small_roles_are_refused(served: ThreadedGateway) -> N
         each._session.close()
 
 
+@pytest.mark.filterwarnings("ignore:setDaemon")
 def test_the_sdks_logging_handler_puts_what_is_logged(served: ThreadedGateway) -> None:
     client = served.sls_client()
     stream(client)

@@ -6,7 +6,7 @@ import logging.handlers
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -146,10 +146,8 @@ class Certificates:
 @contextmanager
 def may_be_cut() -> Iterator[None]:
     """A refusal shows to the sender now or later, or not at all if it is done before."""
-    try:
+    with suppress(OSError, ssl.SSLError):
         yield
-    except (OSError, ssl.SSLError):
-        pass
 
 
 def test_over_tls_a_certificate_lets_in(tmp_path: Path) -> None:
@@ -160,9 +158,7 @@ def test_over_tls_a_certificate_lets_in(tmp_path: Path) -> None:
         async with ways_in_kit(tmp_path, given) as kit:
             port = kit.sockets.syslog.ports[0]
             with may_be_cut():
-                await asyncio.to_thread(
-                    send, port, counted(3), files.client(has_certificate=False)
-                )
+                await asyncio.to_thread(send, port, counted(3), files.client(has_certificate=False))
             await asyncio.to_thread(send, port, counted(5), files.client(has_certificate=True))
             await check(kit, 5)
 

@@ -15,13 +15,12 @@ from raftwood.base.errors import Unavailable
 from raftwood.base.metrics import Metrics
 from raftwood.base.seams import Logs, MetaStore
 from raftwood.loghub.server.gateway import Gateway
-from raftwood.loghub.server.http.front import FrontLimits, HttpFront
+from raftwood.loghub.server.http.serving import serve_http
 from raftwood.loghub.server.rpc_service import RpcService
-from raftwood.loghub.server.sls.routes import SlsRoutes
-from raftwood.loghub.server.ways_in.serving import SocketWays, http_groups
+from raftwood.loghub.server.ways_in.serving import SocketWays
 from raftwood.loghub.wire import CLUSTER, GATEWAY_ROLE, KEY_ROLE
 from raftwood.net import Identity, Secret, Server, ServerCredentials, ServerTls, Service
-from raftwood.net.http_listener import HttpLimits, HttpListener
+from raftwood.net.http_listener import HttpListener
 from raftwood.net.store_names import split_address
 
 DRAIN_MS: Final = 2_000
@@ -84,7 +83,14 @@ class GatewayServer:
             self._certificates.append(tls)
         self.address = await _listen(self._server, settings.gateway.listen, tls)
         if settings.gateway.http_listen:
-            self._http = await _listen_for_http(environment, settings, self.gateway, metrics, tls)
+            self._http = await serve_http(
+                environment,
+                self.gateway,
+                settings.gateway,
+                metrics=metrics,
+                ways_in=settings.ways_in,
+                tls=None if tls is None else tls.context,
+            )
             self.http_address = self._http.address
         self._sockets = await SocketWays.start(
             environment, self.gateway, settings.ways_in, metrics=metrics
@@ -127,32 +133,3 @@ async def _listen(server: Server, address: str, tls: ServerTls | None) -> str:
             "address of this machine that is free"
         ) from error
     return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-
-
-async def _listen_for_http(
-    environment: Environment,
-    settings: Settings,
-    gateway: Gateway,
-    metrics: Metrics,
-    tls: ServerTls | None,
-) -> HttpListener:
-    own = settings.gateway
-    sls = SlsRoutes(environment, gateway, body_bytes_max=own.body_bytes_max)
-    front = HttpFront(
-        environment,
-        http_groups(environment, gateway, settings.ways_in, own, sls=sls),
-        metrics=metrics,
-        limits=FrontLimits(body_bytes_max=own.bodies_bytes_max),
-    )
-    limits = HttpLimits(
-        keep_alive_ms=own.keep_alive_ms,
-        request_ms=own.request_ms,
-        connections_max=own.connections_max,
-    )
-    return await HttpListener.start(
-        front,
-        own.http_listen,
-        limits,
-        tls=None if tls is None else tls.context,
-        setting="gateway.http_listen",
-    )

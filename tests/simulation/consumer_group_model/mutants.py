@@ -69,9 +69,7 @@ def _keeps_what_is_over(
     return before if is_over and before.holder in facts.alive else after
 
 
-def _drops_the_unknown(
-    shard: int, _: Tenure, facts: Facts, after: Tenure | None
-) -> Tenure | None:
+def _drops_the_unknown(shard: int, _: Tenure, facts: Facts, after: Tenure | None) -> Tenure | None:
     return after if shard in facts.shards or shard in facts.gone else None
 
 

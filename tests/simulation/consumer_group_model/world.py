@@ -85,7 +85,7 @@ class World:
         facts = rules.facts_of(
             view,
             before,
-            read_to=self.stream.read_to,
+            over=self.stream.over(view),
             alive=self.alive,
             is_ordered=self.profile.is_ordered,
         )
@@ -222,7 +222,7 @@ class World:
         facts = rules.facts_of(
             self.stream.now,
             self.tenures,
-            read_to=self.stream.read_to,
+            over=self.stream.over(self.stream.now),
             alive=self.alive,
             is_ordered=self.profile.is_ordered,
         )

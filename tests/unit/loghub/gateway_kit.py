@@ -11,7 +11,7 @@ memory.
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from email.utils import formatdate
 from hashlib import md5
@@ -25,14 +25,12 @@ import msgspec
 from raftwood.base.metrics import Metrics
 from raftwood.loghub.model import AccessKey
 from raftwood.loghub.server.gateway import Gateway
-from raftwood.loghub.server.http.routes import RouteGroup
 from raftwood.loghub.server.http.serving import serve_http
 from raftwood.loghub.server.sls.signatures import SignedParts, signature_v1
 from raftwood.loghub.settings import GatewaySettings
 from tests.unit.loghub.kit import GatewayKit, gateway_kit
 
 Result = TypeVar("Result")
-MakeWays = Callable[[Gateway], Sequence[RouteGroup]]
 SETTINGS = GatewaySettings(http_listen="127.0.0.1:0")
 
 
@@ -131,15 +129,12 @@ async def http_gateway(
     folder: Path,
     *,
     settings: GatewaySettings = SETTINGS,
-    ways_in: MakeWays = lambda _: (),
 ) -> AsyncIterator[HttpGateway]:
     """On the running loop; there is one key, the admin's."""
     async with gateway_kit(folder, settings=settings) as kit:
         gateway = await kit.gateway()
         metrics = Metrics()
-        listener = await serve_http(
-            kit.environment, gateway, settings, metrics=metrics, ways_in=ways_in(gateway)
-        )
+        listener = await serve_http(kit.environment, gateway, settings, metrics=metrics)
         try:
             yield HttpGateway(kit, gateway, await kit.admin(), listener.address, metrics)
         finally:
@@ -173,7 +168,6 @@ def threaded_gateway(
     folder: Path,
     *,
     settings: GatewaySettings = SETTINGS,
-    ways_in: MakeWays = lambda _: (),
 ) -> Iterator[ThreadedGateway]:
     started = threading.Event()
     found: list[ThreadedGateway] = []
@@ -181,7 +175,7 @@ def threaded_gateway(
     stops: list[asyncio.Event] = []
 
     async def serve() -> None:
-        async with http_gateway(folder, settings=settings, ways_in=ways_in) as served:
+        async with http_gateway(folder, settings=settings) as served:
             stops.append(asyncio.Event())
             found.append(ThreadedGateway(served, asyncio.get_running_loop()))
             started.set()

@@ -109,7 +109,6 @@ class WaysInKit(msgspec.Struct):
                 found += records
         return found
 
-
     async def stored_when(self, count: int) -> list[Stored]:
         """All that stands in the logstore, once there are so many records."""
         for _ in range(500):
@@ -147,5 +146,3 @@ async def ways_in_kit(
         finally:
             await sockets.close()
             await listener.close()
-
-

@@ -1,15 +1,15 @@
 """A gateway's HTTP port, with all that is served there."""
 
 import ssl
-from collections.abc import Sequence
 
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.http.documents import Documents
 from raftwood.loghub.server.http.front import FrontLimits, HttpFront
-from raftwood.loghub.server.http.routes import RouteGroup
 from raftwood.loghub.server.sls.routes import SlsRoutes
+from raftwood.loghub.server.ways_in.serving import http_groups
+from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
 from raftwood.net.http_listener import HttpLimits, HttpListener
 
@@ -20,14 +20,14 @@ async def serve_http(
     settings: GatewaySettings,
     *,
     metrics: Metrics,
-    ways_in: Sequence[RouteGroup] = (),
+    ways_in: WaysInSettings = WaysInSettings(),  # noqa: B008
     tls: ssl.SSLContext | None = None,
 ) -> HttpListener:
-    """Listen on `settings.http_listen`; paths that no way in knows are SLS's."""
+    """Listen on `settings.http_listen`."""
     sls = SlsRoutes(environment, gateway, body_bytes_max=settings.body_bytes_max)
     front = HttpFront(
         environment,
-        [sls, Documents(), *ways_in],
+        [*http_groups(environment, gateway, ways_in, settings, sls=sls), Documents()],
         metrics=metrics,
         limits=FrontLimits(
             requests_max=4 * settings.connections_max, body_bytes_max=settings.bodies_bytes_max

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -122,6 +123,7 @@ def _query_v4(parameters: Mapping[str, str]) -> str:
     )
 
 
+@lru_cache(maxsize=64)
 def parse_date_v1(text: str) -> int | None:
     """Seconds since 1970 of `Mon, 16 Nov 2026 08:22:16 GMT`; None for anything else."""
     try:
