@@ -1,6 +1,7 @@
 """From lines to records that are stored: decoded, sent, counted, and named where they fail."""
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
@@ -12,7 +13,6 @@ import msgspec
 
 from raftwood.app.line_input import line_batches
 from raftwood.base.errors import (
-    InvalidInput,
     NotFound,
     PermissionDenied,
     RaftwoodError,
@@ -158,10 +158,9 @@ class LineProducer:
             self.stored_bytes += size
 
     async def _flushed(self) -> None:
-        try:
+        # Each record of which it speaks was counted, and the first ones were named.
+        with contextlib.suppress(RaftwoodError):
             await self._producer.flush()
-        except RaftwoodError:
-            pass  # each record that it speaks of was counted, and the first were named
 
     def _fail(self, number: int, error: RaftwoodError) -> None:
         self.failed += 1
