@@ -12,7 +12,7 @@ from benchmarks.harness.system import Layout, Load
 from benchmarks.loghub.streams import PROJECT, STREAMS, Key
 from raftwood.app.cluster_network import operator_network
 from raftwood.app.commands.source import Source
-from raftwood.app.gateway_running import connected_cluster
+from raftwood.app.connecting import connected_cluster
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError

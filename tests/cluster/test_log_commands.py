@@ -50,6 +50,15 @@ def records(text: str) -> list[str]:
     return [line.split("  ", 1)[1] for line in text.splitlines()]
 
 
+def test_the_metastore_of_log_stores_is_asked_as_any_other(stores: Stores) -> None:
+    connect = f"--connect={stores.addresses[1]}"
+    assert stores.rows("meta", "put", "a", "one", connect) == [{"version": 1}]
+    assert stores.rows("meta", "get", "a", connect)[0]["value"] == "one"
+    assert [row["name"] for row in stores.rows("log", "list")] == ["log-1"]
+    stores.run("log", "remove", "metastore", status=2, expect="is no log")
+    stores.run("log", "read", "metastore", status=2, expect="no log")
+
+
 def test_logs_are_made_written_read_and_removed_from_the_command_line(
     stores: Stores, tmp_path: Path
 ) -> None:

@@ -1,9 +1,11 @@
 """From the settings to how stores and clients reach and know one another."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from raftwood.app.settings import Settings
 from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.logs import get_logger
 from raftwood.base.settings import Secret as SecretSetting
 from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
 from raftwood.net.store_names import CLIENT_ROLE, OPERATOR_ROLE, READER_ROLE, STORE_ROLE
@@ -11,6 +13,7 @@ from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.protocol import HostNetwork
 
 LISTEN_DEFAULT: Final = "127.0.0.1:7001"
+_log = get_logger("tls")
 
 
 def store_network(settings: Settings) -> HostNetwork:
@@ -21,7 +24,7 @@ def store_network(settings: Settings) -> HostNetwork:
         client_secret=_secret("clients", settings.secrets.clients),
         reader_secret=_optional(settings.secrets.readers),
         operator_secret=_secret("operators", settings.secrets.operators),
-        tls=_client_tls(settings),
+        tls=client_tls(settings),
     )
 
 
@@ -54,7 +57,7 @@ def _as(settings: Settings, role: str, name: str, secret: Secret) -> ClientNetwo
         secret=secret,
         role=role,
         name=name,
-        tls=_client_tls(settings),
+        tls=client_tls(settings),
     )
 
 
@@ -64,6 +67,17 @@ def server_tls(settings: Settings) -> ServerTls | None:
     if not tls.certificate:
         return None
     return ServerTls(TlsFiles(certificate=tls.certificate, key=tls.key))
+
+
+def reload_certificates(certificates: Sequence[ServerTls | ClientTls]) -> None:
+    """Read the TLS files again, for new connections; what was stays where they are bad."""
+    try:
+        for each in certificates:
+            each.reload()
+    except InvalidConfiguration as error:
+        _log.error("certificates not renewed", reason=error.message)
+    else:
+        _log.info("certificates read again", count=len(certificates))
 
 
 def listen_address(settings: Settings) -> str:
@@ -79,7 +93,8 @@ def advertised_address(settings: Settings) -> str:
     return named or listen_address(settings)
 
 
-def _client_tls(settings: Settings) -> ClientTls | None:
+def client_tls(settings: Settings) -> ClientTls | None:
+    """None where connections are not encrypted."""
     authorities = settings.tls.authorities
     return ClientTls(TlsFiles(authorities=authorities)) if authorities else None
 

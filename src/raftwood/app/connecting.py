@@ -5,10 +5,17 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from raftwood.app.cluster_network import client_network, operator_network
-from raftwood.app.groups import METASTORE_GROUP
+from raftwood.app.groups import METASTORE_GROUP, METASTORE_SHARD
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError
+from raftwood.base.seams import Logs, MetaStore
+from raftwood.logservice.client.shard_link import ask_store_addresses
+from raftwood.logservice.client.shard_logs import ShardLogs
+from raftwood.logservice.errors import ShardNotFound
+from raftwood.logservice.wire import LOCATE
+from raftwood.metastore.raft_store import RaftMetaStore
+from raftwood.net import Connection
 from raftwood.net.discovery import discover
 from raftwood.net.stores import ClientNetwork, Stores
 from raftwood.raft.remote.admin import ask_members
@@ -24,6 +31,66 @@ async def connected_client(
     found = await find_stores(environment, settings, addresses, network)
     async with AsyncRaftClient(environment, network, found) as client:
         yield client
+
+
+@asynccontextmanager
+async def connected_metastore(
+    environment: Environment, settings: Settings, addresses: str | None
+) -> AsyncIterator[MetaStore]:
+    """The metastore of a cluster, of log stores or of `raftwood serve`, whichever answers."""
+    network = client_network(settings)
+    which = _WhichMetastore()
+    given = given_addresses(settings, addresses)
+    found = await discover(environment, network, given, which.ask)
+    async with AsyncRaftClient(environment, network, found) as client:
+        store = RaftMetaStore(client, which.group)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+class _WhichMetastore:
+    """What the stores say when they are asked who they are."""
+
+    def __init__(self) -> None:
+        self.group = METASTORE_SHARD
+
+    async def ask(self, connection: Connection, timeout_ms: int) -> dict[int, str]:
+        try:
+            stores = await ask_store_addresses(connection, timeout_ms)
+        except ShardNotFound:
+            return {}
+        except NotFound:  # it is no log store
+            self.group = METASTORE_GROUP
+            return await ask_members(METASTORE_GROUP, connection, timeout_ms)
+        try:
+            metastore = await connection.ask(LOCATE, METASTORE_SHARD, timeout_ms)
+        except RaftwoodError:
+            return stores  # it has not begun yet: one of these will know
+        return stores | metastore.addresses
+
+
+@asynccontextmanager
+async def connected_cluster(
+    environment: Environment, settings: Settings, addresses: str | None
+) -> AsyncIterator[tuple[MetaStore, Logs]]:
+    """The metastore and the logs of a running cluster of log stores, for one who may make logs."""
+    network = operator_network(settings)
+    given = given_addresses(settings, addresses)
+    found = await discover(environment, network, given, ask_store_addresses)
+    stores = Stores(environment, network, found)
+    logs = ShardLogs(environment, stores, replicas=settings.loghub.log_replicas)
+    try:
+        async with AsyncRaftClient(environment, network, found) as client:
+            store = RaftMetaStore(client, METASTORE_SHARD)
+            try:
+                yield store, logs
+            finally:
+                await store.close()
+    finally:
+        await logs.close()
+        await stores.close()
 
 
 @asynccontextmanager
@@ -47,8 +114,14 @@ async def find_stores(
     network: ClientNetwork,
 ) -> dict[int, str]:
     """The cluster's stores by number; `addresses` as HOST:PORT[,HOST:PORT]."""
+    given = given_addresses(settings, addresses)
+    return await discover(environment, network, given, partial(ask_members, METASTORE_GROUP))
+
+
+def given_addresses(settings: Settings, addresses: str | None) -> list[str]:
+    """Of some stores: as HOST:PORT[,HOST:PORT], else those that the settings name."""
     given = [each.strip() for each in (addresses or "").split(",") if each.strip()]
     given = given or list(settings.cluster.addresses().values())
     if not given:
         raise InvalidInput("name some stores: --connect HOST:PORT, or cluster.members in the file")
-    return await discover(environment, network, given, partial(ask_members, METASTORE_GROUP))
+    return given

@@ -8,16 +8,19 @@ from typing import Final
 
 import msgspec
 
-from raftwood.app.cluster_network import server_tls
+from raftwood.app.cluster_network import reload_certificates, server_tls
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
 from raftwood.base.metrics import Metrics
 from raftwood.base.seams import Logs, MetaStore
 from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.http.serving import serve_http
 from raftwood.loghub.server.rpc_service import RpcService
+from raftwood.loghub.server.ways_in.serving import SocketWays
 from raftwood.loghub.wire import CLUSTER, GATEWAY_ROLE, KEY_ROLE
-from raftwood.net import Identity, Secret, Server, ServerCredentials, Service
+from raftwood.net import Identity, Secret, Server, ServerCredentials, ServerTls, Service
+from raftwood.net.http_listener import HttpListener
 from raftwood.net.store_names import split_address
 
 DRAIN_MS: Final = 2_000
@@ -26,10 +29,16 @@ DRAIN_MS: Final = 2_000
 class GatewayServer:
     """Use `start`, and `close` when done; metastore and logs stay their owner's."""
 
-    def __init__(self, gateway: Gateway, server: Server, *, address: str) -> None:
+    def __init__(self, gateway: Gateway, server: Server) -> None:
         self.gateway = gateway
         self._server = server
-        self.address = address
+        self._http: HttpListener | None = None
+        self._sockets: SocketWays | None = None
+        self._certificates: list[ServerTls] = []
+        self.address = ""
+        """Where native clients are served."""
+        self.http_address = ""
+        """Where HTTP is served; empty where it is not."""
 
     @classmethod
     async def start(
@@ -59,23 +68,50 @@ class GatewayServer:
             identity=Identity(role=GATEWAY_ROLE, node_id=name),
             secret_of=_Secrets(gateway).secret_of,
         )
-        server = Server(service, credentials, environment.random)
+        started = cls(gateway, Server(service, credentials, environment.random))
         try:
             await gateway.start()
-            address = await _listen(server, settings)
+            await started._listen(environment, settings, metrics)
         except BaseException:
-            await server.close(drain_timeout_ms=0)
-            await gateway.close()
+            await started.close(drain_ms=0)
             raise
-        return cls(gateway, server, address=address)
+        return started
+
+    async def _listen(self, environment: Environment, settings: Settings, metrics: Metrics) -> None:
+        tls = server_tls(settings)
+        if tls is not None:
+            self._certificates.append(tls)
+        self.address = await _listen(self._server, settings.gateway.listen, tls)
+        if settings.gateway.http_listen:
+            self._http = await serve_http(
+                environment,
+                self.gateway,
+                settings.gateway,
+                metrics=metrics,
+                ways_in=settings.ways_in,
+                tls=None if tls is None else tls.context,
+            )
+            self.http_address = self._http.address
+        self._sockets = await SocketWays.start(
+            environment, self.gateway, settings.ways_in, metrics=metrics
+        )
+        self._certificates += self._sockets.certificates
+
+    def reload_certificates(self) -> None:
+        """Read the TLS files again, for new connections; what was stays where they are bad."""
+        reload_certificates(self._certificates)
 
     def problem(self) -> str:
         """Why it is of no use at the moment; empty where it is."""
         return "" if self.gateway.metadata.is_fresh else "the metastore does not answer"
 
-    async def close(self) -> None:
+    async def close(self, *, drain_ms: int = DRAIN_MS) -> None:
         """Answer what is under way, within its time, then stop."""
-        await self._server.close(drain_timeout_ms=DRAIN_MS)
+        if self._sockets is not None:
+            await self._sockets.close()
+        if self._http is not None:
+            await self._http.close()
+        await self._server.close(drain_timeout_ms=drain_ms)
         await self.gateway.close()
 
 
@@ -87,11 +123,10 @@ class _Secrets(msgspec.Struct, frozen=True):
         return None if key is None else Secret(key.secret.encode())
 
 
-async def _listen(server: Server, settings: Settings) -> str:
-    address = settings.gateway.listen
+async def _listen(server: Server, address: str, tls: ServerTls | None) -> str:
     name, port = split_address(address)
     try:
-        port = await server.listen(name, port, tls=server_tls(settings))
+        port = await server.listen(name, port, tls=tls)
     except OSError as error:
         raise Unavailable(
             f"cannot listen on {address}: {error.strerror or error}; set gateway.listen to an "

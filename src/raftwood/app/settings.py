@@ -11,7 +11,8 @@ from raftwood.base.sections import (
     TlsSettings,
 )
 from raftwood.disk.segment_log.settings import LogSettings
-from raftwood.loghub.settings import GatewaySettings, LogHubSettings
+from raftwood.loghub.server.ways_in.settings import WaysInSettings
+from raftwood.loghub.settings import GatewaySettings, LogHubClientSettings, LogHubSettings
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.raft.host.settings import RaftHostSettings
@@ -32,3 +33,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hakeeper: HaKeeperSettings
     loghub: LogHubSettings
     gateway: GatewaySettings
+    ways_in: WaysInSettings
+    loghub_client: LogHubClientSettings

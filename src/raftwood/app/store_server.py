@@ -7,7 +7,12 @@ signals and log lines are the command's.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from raftwood.app.cluster_network import listen_address, server_tls, store_network
+from raftwood.app.cluster_network import (
+    listen_address,
+    reload_certificates,
+    server_tls,
+    store_network,
+)
 from raftwood.app.settings import Settings
 from raftwood.app.store_service import StoreService
 from raftwood.app.tenant import MakeTenant, Tenant
@@ -101,13 +106,7 @@ class StoreServer:
 
     def reload_certificates(self) -> None:
         """Read the TLS files again, for new connections; what was stays where they are bad."""
-        try:
-            for each in self._certificates:
-                each.reload()
-        except InvalidConfiguration as error:
-            _log.error("certificates not renewed", reason=error.message)
-        else:
-            _log.info("certificates read again", count=len(self._certificates))
+        reload_certificates(self._certificates)
 
     async def close(self) -> None:
         """Hand over what it leads, answer what is under way, then stop; each within its time."""

@@ -16,6 +16,8 @@ from enum import StrEnum
 
 import msgspec
 
+from raftwood.loghub.model import Logstore, ShardStatus
+
 NOBODY = ""
 DIFFERENCE = 2
 """A shard moves only from who has so many more than who gets it; else moves would never end."""
@@ -26,7 +28,7 @@ class Tenure(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     holder: str
     heir: str
-    """`NOBODY` where the shard is over, and its holder has not let go yet."""
+    """`NOBODY` where the shard is over or deleted, and its holder has not let go yet."""
 
 
 Tenures = Mapping[int, Tenure]
@@ -53,6 +55,28 @@ class Facts(msgspec.Struct, frozen=True):
     is_ordered: bool
 
 
+def facts_of(
+    logstore: Logstore,
+    tenures: Tenures,
+    *,
+    over: Collection[int],
+    alive: Collection[str],
+    is_ordered: bool,
+) -> Facts:
+    """`over` are the shards that the group has read to their ends."""
+    shards = {
+        each.id: ShardFacts(each.id, each.begin, each.end, each.id in over)
+        for each in logstore.visible()
+    }
+    hidden = {each.id for each in logstore.shards if each.status is ShardStatus.CREATING}
+    gone = frozenset(
+        shard
+        for shard in tenures
+        if shard not in shards and shard not in hidden and shard < logstore.next_shard
+    )
+    return Facts(shards, gone, alive, is_ordered)
+
+
 class ShardState(StrEnum):
     """How far a shard is in its group."""
 
@@ -70,8 +94,7 @@ def after_heartbeat(
     after = {
         shard: settled
         for shard, tenure in tenures.items()
-        if shard not in facts.gone
-        and (settled := _settled(tenure, facts.shards.get(shard), facts)) is not None
+        if (settled := _settled(shard, tenure, facts)) is not None
     }
     free = _free_shards(after, facts)
     for shard in free:
@@ -99,13 +122,13 @@ def shard_state(tenures: Tenures, shard: ShardFacts, facts: Facts) -> ShardState
     return ShardState.WAIT if _is_waiting(shard, facts) else ShardState.NOT_ALLOC
 
 
-def _settled(tenure: Tenure, shard: ShardFacts | None, facts: Facts) -> Tenure | None:
+def _settled(shard: int, tenure: Tenure, facts: Facts) -> Tenure | None:
     """Without the dead, and without an heir of what is over; None where nobody is left."""
-    if shard is None:
-        return tenure
-    heir = tenure.heir
-    if shard.is_over:
+    known, heir = facts.shards.get(shard), tenure.heir
+    if shard in facts.gone or (known is not None and known.is_over):
         heir = NOBODY
+    elif known is None:
+        return tenure
     elif heir not in facts.alive:
         heir = tenure.holder
     holder = tenure.holder if tenure.holder in facts.alive else heir

@@ -1,10 +1,10 @@
-"""LogHub's settings: what a gateway serves, takes and cleans up."""
+"""LogHub's settings: what a gateway serves, takes and cleans up, and how clients reach it."""
 
 from typing import Annotated
 
 from msgspec import Meta
 
-from raftwood.base.settings import Section
+from raftwood.base.settings import Secret, Section
 
 
 class GatewaySettings(Section, frozen=True):
@@ -80,3 +80,16 @@ class LogHubSettings(Section, frozen=True):
     hot_rounds: Annotated[
         int, Meta(ge=1, le=1000, description="So many rounds in a row, before it is split.")
     ] = 6
+
+
+class LogHubClientSettings(Section, frozen=True):
+    """How programs and commands reach LogHub; `raftwood key create` prints such a section."""
+
+    gateways: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"\A[^=\s]+:[0-9]{1,5}\Z")], ...],
+        Meta(description="Some gateways, host:port each; any of them will do."),
+    ] = ("127.0.0.1:7200",)
+    access_key: Annotated[
+        str, Meta(max_length=128, description="The id of the access key to come with.")
+    ] = ""
+    access_secret: Annotated[Secret, Meta(description="The secret of that access key.")] = Secret()

@@ -21,6 +21,7 @@ from raftwood.logservice.hakeeper.commands import (
     Tick,
     encode_command,
 )
+from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, is_log
 from raftwood.logservice.hakeeper.state import State, decode_state, encode_state
 from tests.simulation.hakeeper_model.ending import check_end
 from tests.simulation.hakeeper_model.groups import Configuration, Group, Replica, Violation
@@ -73,6 +74,7 @@ class World:
                 profile.replicas,
                 min(profile.hakeeper_replicas, profile.stores),
                 members,
+                guests={GUESTS_FIRST: "guest"},
             )
         )
 
@@ -262,12 +264,12 @@ class World:
             replicas = self.random.choice((1, 3))
             learners = self.random.choice((0, 0, 1))
             self.apply(AddShard(f"extra-{self.next_name}", replicas, learners, "nonce"))
-        elif len(self.state.shards) > 2:
+        elif len(self.state.shards) > 3:
             self._remove_shard()
 
     def _remove_shard(self) -> None:
         written = [each.log_shard for each in self.state.tn_shards.values()]
-        free = [each for each in self.state.shards if each and each not in written]
+        free = [each for each in self.state.shards if is_log(each) and each not in written]
         if free:
             self.apply(RemoveShard(self.random.choice(free)))
 

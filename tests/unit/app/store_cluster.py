@@ -6,9 +6,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from raftwood.app.connecting import connected_client, connected_stores
+from raftwood.app.groups import METASTORE_GROUP
+from raftwood.app.log_tenant import log_settings, log_tenant
 from raftwood.app.metastore_tenant import MetastoreTenant
 from raftwood.app.settings import Settings
 from raftwood.app.store_server import StoreServer, serve
+from raftwood.app.tenant import MakeTenant
 from raftwood.base.configuration import compose
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
@@ -20,6 +23,7 @@ SECRETS = b"""
 [secrets]
 stores = "known to the stores alone"
 clients = "known to stores and clients"
+readers = "known to those who only read"
 operators = "known to those who operate them"
 """
 
@@ -40,7 +44,14 @@ def settings_of(store: int, *flags: str) -> Settings:
 class StoreCluster:
     """Stores by number, each on a machine of its own."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        make_tenant: MakeTenant = MetastoreTenant,
+        flags: tuple[str, ...] = (),
+    ) -> None:
+        self._make_tenant = make_tenant
+        self._flags = flags
         self.simulation = simulation
         self.environment = simulation.environment
         self.machines: dict[int, Machine] = {}
@@ -62,12 +73,14 @@ class StoreCluster:
 
         async def program(environment: Environment) -> None:
             stop = self._stops[store] = asyncio.Event()
-            settings = settings_of(store, *flags)
+            settings = settings_of(store, *self._flags, *flags)
+            if self._make_tenant is log_tenant:
+                settings = log_settings(settings)
             metrics = Metrics(store=str(store))
             await serve(
                 environment,
                 settings,
-                MetastoreTenant,
+                self._make_tenant,
                 joins=joins,
                 metrics=metrics,
                 stop=stop,
@@ -88,7 +101,7 @@ class StoreCluster:
     async def ready(self, *stores: int) -> None:
         await self.until(lambda: all(store in self.servers for store in stores))
 
-    def leader(self, group: int = 1) -> int:
+    def leader(self, group: int = METASTORE_GROUP) -> int:
         leading = [
             store
             for store, server in self.servers.items()
@@ -98,9 +111,9 @@ class StoreCluster:
         ]
         return leading[0] if len(leading) == 1 else 0
 
-    async def wait_for_leader(self) -> int:
-        await self.until(lambda: self.leader() != 0)
-        return self.leader()
+    async def wait_for_leader(self, group: int = METASTORE_GROUP) -> int:
+        await self.until(lambda: self.leader(group) != 0)
+        return self.leader(group)
 
     async def stop(self, *stores: int) -> None:
         """As with a signal: an orderly end."""
@@ -115,12 +128,12 @@ def _addresses(stores: tuple[int, ...]) -> str:
 
 
 def run_stores(
-    scenario: Callable[[StoreCluster], Coroutine[Any, Any, None]], seed: int = 1
+    scenario: Callable[[StoreCluster], Coroutine[Any, Any, None]], seed: int = 1, **options: Any
 ) -> None:
     """Run a scenario on a new cluster; the stores are stopped at its end."""
 
     async def whole(simulation: Simulation) -> None:
-        cluster = StoreCluster(simulation)
+        cluster = StoreCluster(simulation, **options)
         await scenario(cluster)
         await cluster.stop()
 

@@ -9,11 +9,11 @@ from cyclopts import Parameter
 
 from raftwood.app.cluster_network import client_network, operator_network, reader_network
 from raftwood.app.commands.source import DEFAULTS, Source
+from raftwood.app.connecting import given_addresses
 from raftwood.app.event_loop import run
 from raftwood.app.output import Format
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
 from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
@@ -77,7 +77,7 @@ class Target:
     ) -> int:
         """Do something with connections to the stores; answers the exit status."""
         settings = self.source.load().settings
-        addresses = _addresses(settings, self.connect)
+        addresses = given_addresses(settings, self.connect)
 
         async def main() -> int:
             network = role(settings)
@@ -115,11 +115,3 @@ async def wait_for_leader(keeper: KeeperClient, shard: int, wait_s: float) -> Sh
         await asyncio.sleep(_POLL_S)
         view = await keeper.find_shard(shard)
     return view
-
-
-def _addresses(settings: Settings, given: str | None) -> list[str]:
-    addresses = [each.strip() for each in (given or "").split(",") if each.strip()]
-    addresses = addresses or list(settings.cluster.addresses().values())
-    if not addresses:
-        raise InvalidInput("name some stores: --connect HOST:PORT, or cluster.members in the file")
-    return addresses

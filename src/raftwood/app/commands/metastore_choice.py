@@ -8,13 +8,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from raftwood.app.commands.source import DEFAULTS, Source
-from raftwood.app.connecting import connected_client
-from raftwood.app.groups import METASTORE_GROUP
+from raftwood.app.connecting import connected_metastore
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.base.seams import MetaStore
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.metastore.raft_store import RaftMetaStore
 
 
 @Parameter(name="*")
@@ -43,8 +41,8 @@ async def opened(environment: Environment, where: Where) -> AsyncIterator[MetaSt
     match where:
         case Where(file=None, connect=str(addresses), zookeeper=None):
             settings = where.source.load().settings
-            async with connected_client(environment, settings, addresses) as client:
-                yield RaftMetaStore(client, METASTORE_GROUP)
+            async with connected_metastore(environment, settings, addresses) as store:
+                yield store
         case _:
             store = await _open(environment, where)
             try:

@@ -151,14 +151,14 @@ def _set_initial_cluster(state: State, command: SetInitialCluster) -> InitialClu
         founders=dict(state.members),
         voters=tuple(state.members),
     )
-    for number, name in sorted(command.guests.items()):
-        state.shards[number] = ShardState(
-            name, command.hakeeper_replicas, 0, state.tick, is_initial=True
-        )
     first = _allocate(state, command.log_shards)
     for number in range(first, first + command.log_shards):
         state.shards[number] = ShardState(
             f"log-{number}", command.log_replicas, 0, state.tick, is_initial=True
+        )
+    for number, name in sorted(command.guests.items()):
+        state.shards[number] = ShardState(
+            name, command.hakeeper_replicas, 0, state.tick, is_initial=True
         )
     for log_shard in range(first, first + command.tn_shards):
         state.tn_shards[_allocate(state, 1)] = TnShardState(log_shard)

@@ -7,6 +7,7 @@ from raftwood.base.errors import (
     Conflict,
     InvalidInput,
     NotFound,
+    Overloaded,
     StoreDamaged,
     TooLarge,
     UnsupportedVersion,
@@ -32,7 +33,7 @@ from raftwood.logservice.hakeeper.commands import (
     encode_command,
 )
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from raftwood.logservice.hakeeper.reports import FinishedOrder
+from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, FinishedOrder
 from raftwood.logservice.hakeeper.state import Phase, State, decode_state, encode_state
 from tests.unit.logservice.hakeeper.keeper import Keeper, report
 
@@ -54,6 +55,26 @@ def test_only_the_first_initial_cluster_counts() -> None:
     assert [each.log_shard for each in keeper.state.tn_shards.values()] == [1]
 
 
+def test_guests_begin_with_the_cluster_and_stay() -> None:
+    keeper = Keeper()
+    members = {1: "a:1", 2: "b:1", 3: "c:1"}
+    keeper.tell(SetInitialCluster(1, 0, 1, 3, members, {GUESTS_FIRST: "guest"}))
+    assert sorted(keeper.state.shards) == [0, 1, GUESTS_FIRST]
+    guest = keeper.state.shards[GUESTS_FIRST]
+    assert (guest.name, guest.replicas, guest.is_initial) == ("guest", 3, True)
+    with pytest.raises(InvalidInput, match="is no log"):
+        keeper.tell(RemoveShard(GUESTS_FIRST))
+    with pytest.raises(NotFound):
+        keeper.tell(AddTnShard(GUESTS_FIRST, "once"))
+    with pytest.raises(AlreadyExists):
+        keeper.tell(AddShard("guest", 3, 0, "once"))
+    # No other shard ever gets such a number.
+    keeper.state.next_id = GUESTS_FIRST - 1
+    assert keeper.tell(AllocateIds(1)) == Done(GUESTS_FIRST - 1)
+    with pytest.raises(Overloaded):
+        keeper.tell(AddShard("one-more", 3, 0, "once"))
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -61,6 +82,9 @@ def test_only_the_first_initial_cluster_counts() -> None:
         SetInitialCluster(1, 2, 1, 1, {1: "a"}),
         SetInitialCluster(1, 0, 1, 1, {}),
         SetInitialCluster(1, 0, 1, 1, {0: "a"}),
+        SetInitialCluster(1, 0, 1, 1, {1: "a"}, {GUESTS_FIRST - 1: "a-log"}),
+        SetInitialCluster(1, 0, 1, 1, {1: "a"}, {GUESTS_FIRST: "no/name"}),
+        SetInitialCluster(1, 0, 1, 1, {1: "a"}, {GUESTS_FIRST: "two", GUESTS_FIRST + 1: "two"}),
         AllocateIds(0),
         AllocateIds(1 << 40),
         AddShard("no/name", 3, 0, ""),

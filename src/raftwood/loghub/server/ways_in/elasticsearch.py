@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput, RaftwoodError
+from raftwood.base.errors import InvalidInput
 from raftwood.base.files import Buffer
 from raftwood.loghub.server.ways_in import times
 from raftwood.loghub.server.ways_in.json_records import (
@@ -130,7 +130,7 @@ def _take_document(item: Item, line: bytes, number: int, received_ns: int) -> No
     item.record = encode_record(time_ns, contents)
 
 
-def error_type(error: RaftwoodError) -> str:
+def error_type(status: int) -> str:
     """What Elasticsearch calls it."""
     by_status = {
         401: "security_exception",
@@ -140,7 +140,7 @@ def error_type(error: RaftwoodError) -> str:
         429: "es_rejected_execution_exception",
         503: "cluster_block_exception",
     }
-    return by_status.get(error.http_status, "illegal_argument_exception")
+    return by_status.get(status, "illegal_argument_exception")
 
 
 def encode_answer(items: list[Item], *, made_ids: list[str], took_ms: int) -> bytes:
@@ -158,12 +158,12 @@ def encode_error(status: int, kind: str, reason: str) -> bytes:
     return msgspec.json.encode({"error": {"root_cause": [cause], **cause}, "status": status})
 
 
-def encode_greeting(cluster: str) -> bytes:
+def encode_greeting() -> bytes:
     """What `GET /` answers."""
     return msgspec.json.encode(
         {
             "name": "raftwood",
-            "cluster_name": cluster,
+            "cluster_name": "raftwood",
             "cluster_uuid": "raftwood",
             "version": {
                 "number": VERSION,

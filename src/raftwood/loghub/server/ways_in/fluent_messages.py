@@ -63,7 +63,7 @@ class MessageReader:
     """Whole msgpack values of a stream that comes in pieces, none of them decoded."""
 
     def __init__(self, *, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._data = bytearray()
         self._at = 0
         self._missing = 1
@@ -80,13 +80,13 @@ class MessageReader:
         return found
 
     @property
-    def is_between(self) -> bool:
-        """Whether the stream may end here."""
-        return not self._data
+    def held_bytes(self) -> int:
+        """Of a message that is not yet whole."""
+        return len(self._data)
 
     def _scan(self) -> bool:
         data, at, missing = self._data, self._at, self._missing
-        size, bytes_max = len(data), self._bytes_max
+        size, bytes_max = len(data), self.bytes_max
         while missing and at < size:
             width, fixed, elements = _KINDS[data[at]]
             if width:
@@ -102,7 +102,7 @@ class MessageReader:
             if end + missing - 1 + elements > bytes_max:
                 raise ProtocolError(
                     f"a Fluent message is above {bytes_max} bytes: send smaller chunks, or raise "
-                    "ways_in.message_bytes_max"
+                    "ways_in.fluent_message_bytes_max"
                 )
             if end > size:
                 break
@@ -132,7 +132,7 @@ class Forwarded(msgspec.Struct, frozen=True):
 def decode_message(data: bytes, *, received_ns: int, bytes_max: int) -> Forwarded:
     """A message of any mode, or `ProtocolError`; `bytes_max` bounds what is decompressed."""
     message = unpacked(data)
-    if not (isinstance(message, tuple) and 2 <= len(message) <= 4 and type(message[0]) is bytes):
+    if not (type(message) is tuple and 2 <= len(message) <= 4 and type(message[0]) is bytes):
         raise ProtocolError("a Fluent message is no array that begins with a tag")
     tag, second = message[0], message[1]
     if isinstance(second, bytes):
@@ -141,7 +141,7 @@ def decode_message(data: bytes, *, received_ns: int, bytes_max: int) -> Forwarde
         if options.get(b"compressed") == b"gzip":
             packed = _decompressed(second, bytes_max)
         events: Iterator[Any] = _packed_events(packed)
-    elif isinstance(second, tuple):
+    elif type(second) is tuple:  # not an ExtType, which is one too
         options = _options(message, 2)
         events = iter(second)
     elif len(message) >= 3:
@@ -167,7 +167,7 @@ def _packed_events(packed: bytes) -> Iterator[Any]:
     reader = MessageReader(bytes_max=max(len(packed), 1))
     for data in reader.feed(packed):
         yield unpacked(data)
-    if not reader.is_between:
+    if reader.held_bytes:
         raise ProtocolError("the packed events of a Fluent message end within one")
 
 
@@ -185,7 +185,7 @@ def _decompressed(data: bytes, bytes_max: int) -> bytes:
         if size > bytes_max:
             raise TooLarge(
                 f"a Fluent message is above {bytes_max} bytes when decompressed: send smaller "
-                "chunks, or raise ways_in.message_bytes_max"
+                "chunks, or raise ways_in.fluent_message_bytes_max"
             )
         if not decompressor.eof:
             raise ProtocolError("the compressed events of a Fluent message end too early")
@@ -195,7 +195,7 @@ def _decompressed(data: bytes, bytes_max: int) -> bytes:
 
 
 def _record(event: Any, received_ns: int) -> bytes:
-    if not (isinstance(event, tuple) and len(event) >= 2 and isinstance(event[1], list)):
+    if not (type(event) is tuple and len(event) >= 2 and isinstance(event[1], list)):
         raise ProtocolError("an event of a Fluent message is no [time, record]")
     time_ns = times.sensible(_time(event[0]), received_ns)
     return encode_record(time_ns, ((_text(key), _text(value)) for key, value in event[1]))
@@ -203,7 +203,7 @@ def _record(event: Any, received_ns: int) -> bytes:
 
 def _time(value: Any) -> int | None:
     # Fluent Bit wraps it with metadata: [[time, {…}], record].
-    if isinstance(value, tuple) and value and not isinstance(value, msgpack.ExtType):
+    if type(value) is tuple and value:
         value = value[0]
     if isinstance(value, msgpack.ExtType):
         if value.code != _EVENT_TIME or len(value.data) != _EVENT.size:

@@ -63,7 +63,7 @@ def _describe() -> descriptor_pb2.FileDescriptorProto:
                 name=name,
                 number=number,
                 label=_Field.LABEL_REPEATED if is_many else _Field.LABEL_OPTIONAL,
-                type=kind,  # type: ignore[arg-type]
+                type=kind,
                 type_name=f".{_PACKAGE}.{of}" if of else None,
             )
 

@@ -21,8 +21,6 @@ from raftwood.base.files import Buffer
 from raftwood.loghub.server.ways_in import otlp_json, times
 from raftwood.loghub.server.ways_in.records import Section, encode_record
 
-PROTOBUF: Final = "application/x-protobuf"
-JSON: Final = "application/json"
 _OWN: Final = frozenset(
     ("body", "severity_text", "severity_number", "trace_id", "span_id", "flags", "event_name")
 )
@@ -116,17 +114,6 @@ def _plain(value: Any) -> Any:
     if kind == "bytes_value":
         return base64.b64encode(value.bytes_value).decode()
     return getattr(value, kind)
-
-
-def take_out_too_large(sections: list[Section], *, bytes_max: int) -> int:
-    """Records that fit no LogGroup are refused alone; answers how many."""
-    refused = 0
-    for section in sections:
-        room = bytes_max - sum(len(key) + len(value) + 32 for key, value in section.tags.items())
-        kept = [record for record in section.records if len(record) <= room - 512]
-        refused += len(section.records) - len(kept)
-        section.records[:] = kept
-    return refused
 
 
 def encode_answer(*, is_json: bool, refused: int = 0, why: str = "") -> bytes:

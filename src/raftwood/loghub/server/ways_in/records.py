@@ -1,9 +1,9 @@
 """What all ways in decode to: sections of encoded records, packed into as few LogGroups as can be.
 
-All records of a request for one logstore become one LogGroup, which is put whole or not at all; only
-where it would be above the limit do several follow each other. Tags that all records share stand
-once, as the LogGroup's tags. Those in which they differ stand with each record, under the name by
-which SLS's readers show a tag: `__tag__:NAME`.
+All records of a request for one logstore become one LogGroup, which is put whole or not at all;
+only where it would be above the limit do several follow each other. Tags that all records share
+stand once, as the LogGroup's tags. Those in which they differ stand with each record, under the
+name by which SLS's readers show a tag: `__tag__:NAME`.
 
 The messages are written by hand, in the form of `loghub/log_groups.py`: a record is encoded before
 it is known which tags it shares, and what is appended to an encoded message belongs to it.
@@ -14,11 +14,13 @@ from typing import Final
 
 import msgspec
 
-from raftwood.loghub.batches import Batch
+from raftwood.loghub.batches import Batch, Codec
+from raftwood.loghub.compression import compress
 from raftwood.loghub.errors import BatchTooLarge
 
 Contents = Iterable[tuple[bytes, bytes]]
 
+COMPRESS_BYTES_MIN: Final = 1 << 10
 _NS_PER_S: Final = 1_000_000_000
 _HEADS_MAX: Final = 4_096
 
@@ -83,7 +85,13 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
     records: int
 
     def batch(self) -> Batch:
-        return Batch(body=self.body, raw_bytes=len(self.body), records=self.records)
+        """Compressed, where that makes it smaller."""
+        raw_bytes = len(self.body)
+        if raw_bytes >= COMPRESS_BYTES_MIN:
+            body = compress(self.body, Codec.LZ4)
+            if len(body) < raw_bytes:
+                return Batch(body=body, codec=Codec.LZ4, raw_bytes=raw_bytes, records=self.records)
+        return Batch(body=self.body, raw_bytes=raw_bytes, records=self.records)
 
 
 def _shared(sections: Sequence[Section]) -> dict[bytes, bytes]:
@@ -122,8 +130,8 @@ def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) ->
             bytes_more = 1 + len(length) + len(body)
             if bytes_more > room:
                 raise BatchTooLarge(
-                    f"record {number} takes {bytes_more + len(end)} bytes, {bytes_max} are allowed: "
-                    "send it in parts, or raise ways_in.group_bytes_max"
+                    f"record {number} takes {bytes_more + len(end)} bytes, {bytes_max} are "
+                    "allowed: send it in parts"
                 )
             if size + bytes_more > room:
                 packed.append(Packed(b"".join((*parts, end)), count))
@@ -133,3 +141,14 @@ def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) ->
             count += 1
     packed.append(Packed(b"".join((*parts, end)), count))
     return packed
+
+
+def take_out_too_large(sections: Sequence[Section], *, bytes_max: int) -> int:
+    """Where records that fit no LogGroup are refused alone: answers how many."""
+    refused = 0
+    for section in sections:
+        room = bytes_max - sum(len(key) + len(value) + 32 for key, value in section.tags.items())
+        kept = [record for record in section.records if len(record) <= room - 512]
+        refused += len(section.records) - len(kept)
+        section.records[:] = kept
+    return refused

@@ -61,6 +61,10 @@ class FrameReader:
         self._rest = data[at:]
         return frames
 
+    @property
+    def held_bytes(self) -> int:
+        return len(self._rest)
+
     def end(self) -> list[bytes]:
         """The line that the stream ended with, where it was not counted."""
         rest, self._rest = self._rest, b""
@@ -82,7 +86,7 @@ class FrameReader:
         if length > self._bytes_max:
             raise ProtocolError(
                 f"a syslog message is above {self._bytes_max} bytes: make it shorter, or raise "
-                "ways_in.message_bytes_max"
+                "ways_in.syslog_message_bytes_max"
             )
 
 

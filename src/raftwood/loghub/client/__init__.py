@@ -1,0 +1,1 @@
+"""LogHub's native client: producers and readers of a logstore, with or without an event loop."""

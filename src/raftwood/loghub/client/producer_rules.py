@@ -1,0 +1,383 @@
+"""Which records go where, and when: the rules of a producer, without I/O, clock or randomness.
+
+Each shard has a lane: the records for it in order, and one batch under way at the most, under the
+lane's next sequence. So records of one key are stored in the order they were given in:
+
+- A batch whose answer is lost is sent again, the same under the same sequence, and nothing behind
+  it before it is answered: the shard stores it once.
+- `ShardReadonly` says that the batch is not stored and never will be under its sequence. The lane
+  is sealed; when the shards are known again, all its records move, in order, to where their keys
+  belong now. Until then later records of these keys queue up behind them.
+- A lane whose shard is gone from the list while a batch is under way is asked to the end first.
+
+Records without a key go to one shard until it has stored a batch, then to the next one.
+
+The caller feeds events (`add`, `stored`, …), then does what `actions` says.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import InvariantViolated
+from raftwood.loghub.client.lanes import Batch, Lane, Record
+from raftwood.loghub.key_ranges import covers_all
+from raftwood.loghub.model import Shard, ShardStatus
+
+NEVER: Final = float("inf")
+_WRITABLE: Final = (ShardStatus.READWRITE, ShardStatus.SEALING)
+_ROUTES_MAX: Final = 65_536
+"""Keys whose lane is remembered; beyond it all are forgotten."""
+
+
+class ProducerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How records make batches, and how long to wait before another attempt."""
+
+    delivery_timeout_s: float = 30.0
+    batch_records_max: int = 16_384
+    batch_bytes_max: int = 1 << 20
+    linger_s: float = 0.0
+    """How long a lane that has nothing under way waits for more."""
+    retry_first_s: float = 0.02
+    retry_longest_s: float = 1.0
+
+    def retry_delay_s(self, attempts: int) -> float:
+        return min(self.retry_longest_s, self.retry_first_s * (1 << min(attempts, 16)))
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send the lane's batch, for the first time or again."""
+
+    lane: Lane
+    batch: Batch
+
+
+class AskForShards(msgspec.Struct, frozen=True):
+    """Ask for the logstore's shards; answer with `learned` or `not_learned`."""
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """Tell whoever waits for these records that their time is over."""
+
+    records: Sequence[Record]
+    is_unknown: bool
+    """Whether they may be stored all the same, now or later."""
+
+
+Action = Send | AskForShards | Settle
+
+
+class ProducerRules:
+    """One producer of one logstore."""
+
+    def __init__(self, limits: ProducerLimits) -> None:
+        self._limits = limits
+        self._lanes: dict[int, Lane] = {}
+        """Of the shards that can be written, in order of their ranges."""
+        self._begins: list[str] = []
+        """Where these ranges begin."""
+        self._in_order: list[Lane] = []
+        self._retired: list[Lane] = []
+        """Lanes of shards that take no more, with a batch that is not answered yet."""
+        self._routes: dict[str, Lane] = {}
+        self._unrouted: deque[Record] = deque()
+        """Records that came before the shards were known."""
+        self._keyless: Lane | None = None
+        """Takes the records without a key for now, and has taken so many bytes."""
+        self._keyless_bytes = 0
+        self._sequences: dict[int, int] = {}
+        self._is_asking = False
+        self._ask_at = 0.0
+        self._asks = 0
+        self.is_hurried = False
+        """Nothing lingers: somebody waits for all of it."""
+        self.due: float = NEVER
+        """When `actions` has something to do even if nothing happens before."""
+
+    # Events
+
+    def add(self, record: Record) -> None:
+        """One more record to be stored."""
+        route = record.route
+        lane = self._keyless_lane(record) if route is None else self._routes.get(route)
+        if lane is None and route is not None:
+            lane = self._lane_of(route)
+        if lane is None:
+            self._unrouted.append(record)
+        else:
+            lane.queue.append(record)
+
+    def stored(self, lane: Lane) -> Batch:
+        """The batch under way is stored, which ends it."""
+        return self._end(lane)
+
+    def refused(self, lane: Lane) -> Batch:
+        """The batch will never be taken as it is, which ends it."""
+        return self._end(lane)
+
+    def lost(self, lane: Lane, *, now: float) -> None:
+        """No answer: the batch may be stored or not, so it is sent again as it was."""
+        assert lane.batch is not None
+        lane.batch.is_doubtful = True
+        self._try_later(lane, now)
+
+    def put_off(self, lane: Lane, *, now: float) -> None:
+        """The batch was not stored, but may be later."""
+        self._try_later(lane, now)
+        batch = lane.batch
+        if batch is not None and not batch.was_sent:
+            # Never sent at all: it may be gathered anew, with what came meanwhile.
+            lane.queue.extendleft(reversed(self._take(lane).records))
+            self._move_on()
+
+    def readonly(self, lane: Lane) -> None:
+        """The shard was split or merged: the batch is not stored there and never will be."""
+        lane.queue.extendleft(reversed(self._take(lane).records))
+        self._seal(lane)
+
+    def gone(self, lane: Lane) -> Batch | None:
+        """The shard was deleted: the batch is answered where it may have been stored before."""
+        assert lane.batch is not None
+        if not lane.batch.is_doubtful:
+            self.readonly(lane)
+            return None
+        batch = self._take(lane)
+        self._seal(lane)
+        return batch
+
+    def learned(self, shards: Iterable[Shard], *, now: float) -> None:
+        """The logstore's shards as they are now."""
+        writable = sorted(
+            (each for each in shards if each.status in _WRITABLE), key=lambda each: each.begin
+        )
+        self.not_learned(now=now)
+        if not covers_all([(each.begin, each.end) for each in writable]):
+            return
+        known = self._lanes
+        self._lanes = {
+            each.id: known.get(each.id) or Lane(each.id, begin=each.begin, end=each.end)
+            for each in writable
+        }
+        self._begins = [each.begin for each in writable]
+        self._in_order = list(self._lanes.values())
+        self._retired += [lane for number, lane in known.items() if number not in self._lanes]
+        self._routes.clear()
+        if self._keyless not in self._in_order:
+            self._keyless = None
+        self._move_on()
+        unrouted, self._unrouted = self._unrouted, deque()
+        for record in unrouted:
+            self.add(record)
+
+    def not_learned(self, *, now: float) -> None:
+        """The shards could not be asked for: again a little later."""
+        self._is_asking = False
+        self._asks += 1
+        self._ask_at = now + self._limits.retry_delay_s(self._asks)
+
+    # Actions
+
+    def actions(self, now: float) -> list[Action]:
+        """What is to be done now; `due` says when to come again at the latest."""
+        self.due = NEVER
+        actions: list[Action] = []
+        self._expire(now, actions)
+        for lane in [*self._in_order, *self._retired]:
+            self._serve(lane, now, actions)
+        if not self._wants_shards():
+            self._asks = 0
+        elif self._is_asking:
+            pass
+        elif now < self._ask_at:
+            self._wake_at(self._ask_at)
+        else:
+            self._is_asking = True
+            actions.append(AskForShards())
+        return actions
+
+    def abandon(self) -> tuple[list[Record], list[Record]]:
+        """At the end: the records that are not stored, and those of which it is unknown."""
+        waiting: list[Record] = list(self._unrouted)
+        unknown: list[Record] = []
+        for lane in [*self._in_order, *self._retired]:
+            if lane.batch is not None:
+                (unknown if lane.batch.was_sent else waiting).extend(lane.batch.records)
+            waiting += lane.queue
+        return waiting, unknown
+
+    # Routing
+
+    def _lane_of(self, route: str) -> Lane | None:
+        lane = next((each for each in self._retired if each.holds(route)), None)
+        if lane is None:
+            if not self._begins:
+                return None
+            lane = self._in_order[bisect_right(self._begins, route) - 1]
+        if len(self._routes) >= _ROUTES_MAX:
+            self._routes.clear()
+        self._routes[route] = lane
+        return lane
+
+    def _keyless_lane(self, record: Record) -> Lane | None:
+        lane = self._keyless
+        if (
+            lane is None
+            or lane.attempts
+            or lane.is_sealed
+            or self._keyless_bytes >= self._limits.batch_bytes_max
+        ):
+            lane = self._next_keyless()
+        self._keyless_bytes += record.size
+        return lane
+
+    def _next_keyless(self) -> Lane | None:
+        """The next shard in turn, those first that answer."""
+        lanes = self._in_order
+        if not lanes:
+            return None
+        before = -1 if self._keyless is None else lanes.index(self._keyless)
+        turn = [lanes[(before + 1 + place) % len(lanes)] for place in range(len(lanes))]
+        lane = min(turn, key=lambda each: (each.is_sealed, each.attempts > 0))
+        self._keyless, self._keyless_bytes = lane, 0
+        return lane
+
+    def _move_on(self) -> None:
+        """Route the records of lanes that are no more, once nothing of theirs is under way."""
+        if not self._retired:
+            return
+        # The older lanes come first: a record's key may have been in several of them.
+        done = [lane for lane in self._retired if lane.batch is None]
+        self._retired = [lane for lane in self._retired if lane.batch is not None]
+        self._routes.clear()
+        for lane in done:
+            for record in lane.queue:
+                self.add(record)
+
+    def _wants_shards(self) -> bool:
+        return bool(self._unrouted) or any(lane.is_sealed for lane in self._in_order)
+
+    # Batches
+
+    def _serve(self, lane: Lane, now: float, actions: list[Action]) -> None:
+        if lane.is_under_way:
+            return
+        if lane.batch is None and (
+            not lane.queue or lane.is_sealed or self._lingers(lane.queue, now)
+        ):
+            return
+        if now < lane.retry_at:
+            self._wake_at(lane.retry_at)
+            return
+        if lane.batch is None:
+            lane.batch = self._gather(lane)
+        lane.is_under_way = True
+        actions.append(Send(lane, lane.batch))
+
+    def _gather(self, lane: Lane) -> Batch:
+        """The records at the front that fit into one batch and share what a batch has once."""
+        limits, queue = self._limits, lane.queue
+        first = queue.popleft()
+        records = [first]
+        if not first.is_whole:
+            shared, size, count = first.shared, first.size, 1
+            while queue:
+                record = queue[0]
+                size += record.size
+                count += 1
+                if (
+                    record.is_whole
+                    or record.shared != shared
+                    or size > limits.batch_bytes_max
+                    or count > limits.batch_records_max
+                ):
+                    break
+                records.append(queue.popleft())
+        sequence = self._sequences.get(lane.shard, 0) + 1
+        self._sequences[lane.shard] = sequence
+        return Batch(sequence, records)
+
+    def _lingers(self, queue: deque[Record], now: float) -> bool:
+        """Whether to wait for more records."""
+        limits = self._limits
+        if not limits.linger_s or self.is_hurried or self._is_full(queue):
+            return False
+        until = queue[0].deadline - limits.delivery_timeout_s + limits.linger_s
+        if now >= until:
+            return False
+        self._wake_at(until)
+        return True
+
+    def _is_full(self, queue: deque[Record]) -> bool:
+        if len(queue) >= self._limits.batch_records_max or queue[0].is_whole:
+            return True
+        # An exact sum is not worth its time: the average of the first few will do.
+        few = [queue[place].size for place in range(min(len(queue), 8))]
+        return sum(few) / len(few) * len(queue) >= self._limits.batch_bytes_max
+
+    def _end(self, lane: Lane) -> Batch:
+        batch = self._take(lane)
+        lane.attempts = 0
+        if lane is self._keyless:
+            self._next_keyless()
+        self._move_on()
+        return batch
+
+    def _take(self, lane: Lane) -> Batch:
+        batch = lane.batch
+        if batch is None:
+            raise InvariantViolated(f"shard {lane.shard} answered, and nothing was sent")
+        lane.batch = None
+        lane.is_under_way = False
+        return batch
+
+    def _seal(self, lane: Lane) -> None:
+        lane.is_sealed = True
+        self._ask_at = 0.0
+        self._move_on()
+
+    def _try_later(self, lane: Lane, now: float) -> None:
+        lane.is_under_way = False
+        lane.attempts += 1
+        lane.retry_at = now + self._limits.retry_delay_s(lane.attempts)
+
+    # Time
+
+    def _expire(self, now: float, actions: list[Action]) -> None:
+        late: list[Record] = []
+        self._expire_queue(self._unrouted, now, late)
+        for lane in [*self._in_order, *self._retired]:
+            self._expire_queue(lane.queue, now, late)
+            if lane.batch is not None:
+                self._expire_batch(lane, lane.batch, now, late, actions)
+        if late:
+            actions.append(Settle(late, is_unknown=False))
+
+    def _expire_queue(self, queue: deque[Record], now: float, late: list[Record]) -> None:
+        while queue and queue[0].deadline <= now:
+            late.append(queue.popleft())
+        if queue:
+            self._wake_at(queue[0].deadline)
+
+    def _expire_batch(
+        self, lane: Lane, batch: Batch, now: float, late: list[Record], actions: list[Action]
+    ) -> None:
+        first = last = batch.settled
+        while last < len(batch.records) and batch.records[last].deadline <= now:
+            last += 1
+        if last < len(batch.records):
+            self._wake_at(batch.records[last].deadline)
+        elif first == 0 and not lane.is_under_way and not batch.is_doubtful:
+            # No copy of it is on its way, so it may be dropped.
+            late += self._take(lane).records
+            self._move_on()
+            return
+        # The batch stays until it is answered, or it might be stored behind later ones.
+        batch.settled = last
+        if last > first:
+            actions.append(Settle(batch.records[first:last], is_unknown=True))
+
+    def _wake_at(self, moment: float) -> None:
+        self.due = min(self.due, moment)

@@ -1,0 +1,73 @@
+"""The body of a put: unpacked within what it says of itself, checked, and stored as it came."""
+
+from typing import Final
+
+from raftwood.base.files import Buffer
+from raftwood.loghub.arrow_batches import read_arrow_stream
+from raftwood.loghub.batches import Batch, Codec, Format
+from raftwood.loghub.compression import compress, decompress
+from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
+from raftwood.loghub.log_groups import decode_log_group
+from raftwood.loghub.server.http.content import inflate
+from raftwood.loghub.server.http.request import Request
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_CODECS: Final = {"": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+_INFLATED: Final = ("deflate", "gzip")
+_EITHER_FORMAT: Final = 47
+
+
+def declared_raw_bytes(request: Request, *, bytes_max: int) -> int:
+    """`x-log-bodyrawsize`, refused before anything of that size is allocated."""
+    text = request.header(b"x-log-bodyrawsize")
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise InvalidParameter(
+            f"x-log-bodyrawsize {text[:40]!r} is no size: give that of the body, uncompressed"
+        )
+    size = int(text)
+    if size > bytes_max:
+        raise BatchTooLarge(
+            f"a batch of {size} bytes is above the limit of {bytes_max}: put smaller ones"
+        )
+    return size
+
+
+def batch_of(request: Request, body: bytes, *, raw_bytes: int) -> Batch | None:
+    """What is to be stored; None where there is no record in it."""
+    compression = request.header(b"x-log-compresstype").lower()
+    if compression in _INFLATED:
+        raw: Buffer = _inflated(body, raw_bytes)
+        # Stored batches know no deflate.
+        stored, codec = compress(raw, Codec.LZ4), Codec.LZ4
+    elif compression in _CODECS:
+        stored, codec = body, _CODECS[compression]
+        raw = decompress(body, codec, raw_bytes=raw_bytes, raw_bytes_max=raw_bytes)
+    else:
+        raise InvalidParameter(
+            f"x-log-compresstype {compression[:40]!r} is not known: use lz4, zstd, deflate or none"
+        )
+    is_arrow = request.header(b"content-type").partition(";")[0].strip().lower() == ARROW
+    records = _arrow_records(raw) if is_arrow else len(decode_log_group(raw).Logs)
+    if not records:
+        return None
+    return Batch(
+        body=stored,
+        format=Format.ARROW if is_arrow else Format.LOG_GROUP,
+        codec=codec,
+        raw_bytes=raw_bytes,
+        records=records,
+    )
+
+
+def _arrow_records(raw: Buffer) -> int:
+    return sum(batch.num_rows for batch in read_arrow_stream(raw, bytes_max=len(raw)))
+
+
+def _inflated(body: bytes, raw_bytes: int) -> bytes:
+    raw = inflate(body, _EITHER_FORMAT, bytes_max=raw_bytes)
+    if len(raw) != raw_bytes:
+        raise InvalidParameter(
+            f"x-log-bodyrawsize says {raw_bytes} bytes, the body has {len(raw)}: give its size "
+            "uncompressed"
+        )
+    return raw

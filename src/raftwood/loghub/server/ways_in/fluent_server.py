@@ -1,0 +1,108 @@
+"""Fluent Forward over TCP and TLS: events are put, and chunks acked once they are durable."""
+
+import msgpack
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import ProtocolError, Unauthenticated
+from raftwood.base.metrics import Metrics
+from raftwood.loghub.server.ways_in.fluent_handshake import Handshake
+from raftwood.loghub.server.ways_in.fluent_messages import (
+    Forwarded,
+    MessageReader,
+    decode_message,
+    unpacked,
+)
+from raftwood.loghub.server.ways_in.peers import Peers
+from raftwood.loghub.server.ways_in.putting import Place, Putting
+from raftwood.loghub.server.ways_in.settings import WaysInSettings
+from raftwood.loghub.server.ways_in.socket_server import Connection, SocketServer
+from raftwood.net.tls import ServerTls
+
+HANDSHAKE_BYTES_MAX = 4 << 10
+
+
+class FluentServer(SocketServer):
+    """Peers need an address in `ways_in.fluent_peers`, else the shared key where there is one, else
+    a certificate. Those of `fluent_peers` do no handshake.
+    """
+
+    way = "fluent"
+
+    def __init__(
+        self,
+        environment: Environment,
+        putting: Putting,
+        settings: WaysInSettings,
+        metrics: Metrics,
+    ) -> None:
+        super().__init__(
+            environment,
+            putting,
+            settings,
+            place=Place(settings.fluent_project, settings.fluent_logstore),
+            peers=Peers(settings.fluent_peers),
+            metrics=metrics,
+        )
+
+    async def start(self, *, tls: ServerTls | None = None) -> None:
+        """Listen where the settings say."""
+        settings = self.settings
+        if settings.fluent_listen:
+            await self.listen(settings.fluent_listen)
+        if settings.fluent_tls_listen:
+            await self.listen(settings.fluent_tls_listen, tls=tls)
+
+    def lets_in(self, host: str, *, has_certificate: bool) -> bool:
+        has_key = bool(self.settings.fluent_shared_key)
+        return has_key or super().lets_in(host, has_certificate=has_certificate)
+
+    async def serve(self, connection: Connection) -> None:
+        messages = MessageReader(bytes_max=HANDSHAKE_BYTES_MAX)
+        waiting: list[bytes] = []
+        if self.settings.fluent_shared_key and connection.host not in self.peers:
+            waiting = await self._shake_hands(connection, messages)
+        messages.bytes_max = self.settings.fluent_message_bytes_max
+        while True:
+            if waiting:
+                await self._take(connection, waiting)
+            if not (data := await connection.read()):
+                return
+            waiting = messages.feed(data)
+            connection.hold(messages.held_bytes)
+
+    async def _shake_hands(self, connection: Connection, messages: MessageReader) -> list[bytes]:
+        """Answers the messages that came right behind."""
+        handshake = Handshake(self.settings.fluent_shared_key, self.environment.random)
+        connection.writer.write(handshake.helo())
+        found: list[bytes] = []
+        while not found:
+            if not (data := await connection.read_soon()):
+                raise ProtocolError("a Fluent peer ended during the handshake")
+            found = messages.feed(data)
+        try:
+            connection.writer.write(handshake.received(unpacked(found[0])))
+        except Unauthenticated:
+            connection.writer.write(handshake.refusal())
+            raise
+        return found[1:]
+
+    async def _take(self, connection: Connection, messages: list[bytes]) -> None:
+        now_ns = self.putting.now_ns()
+        bytes_max = self.settings.fluent_message_bytes_max
+        forwarded: list[Forwarded] = []
+        try:
+            for message in messages:
+                forwarded.append(  # noqa: PERF401 -- what came before a bad one is kept
+                    decode_message(message, received_ns=now_ns, bytes_max=bytes_max)
+                )
+        finally:
+            # Also what came before a message that cannot be read.
+            if forwarded:
+                await self._put(connection, forwarded)
+
+    async def _put(self, connection: Connection, forwarded: list[Forwarded]) -> None:
+        await connection.put([each.section for each in forwarded])
+        acks = [msgpack.packb({"ack": each.chunk}) for each in forwarded if each.chunk is not None]
+        if acks:
+            connection.writer.write(b"".join(acks))
+            await connection.writer.drain()

@@ -1,0 +1,118 @@
+"""What ways in over HTTP share: login, the logstore that is meant, bodies, statuses.
+
+The project is the first of: the path's, the query's `project`, the header `X-Raftwood-Project`, the
+only one in which the access key may write. The logstore likewise: the path's (or Elasticsearch's
+index), `logstore`, `X-Raftwood-Logstore`, the setting `ways_in.logstore`. Records that are sent
+with the same `key` or `X-Raftwood-Key` stay in order; all others are spread over the shards.
+"""
+
+from typing import Final
+
+from raftwood.base.errors import DeadlineExceeded, Overloaded, RaftwoodError
+from raftwood.base.files import Buffer
+from raftwood.loghub.errors import InvalidParameter, QuotaExceeded
+from raftwood.loghub.key_ranges import hash_key
+from raftwood.loghub.model import AccessKey, Role, allows
+from raftwood.loghub.server.access import check_role
+from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.http.content import unpacked
+from raftwood.loghub.server.http.keys import key_of_authorization
+from raftwood.loghub.server.http.request import Request
+from raftwood.loghub.server.http.routes import Headers
+from raftwood.loghub.server.ways_in.putting import Place, Putting
+from raftwood.loghub.server.ways_in.settings import WaysInSettings
+from raftwood.loghub.settings import GatewaySettings
+
+_CHALLENGE: Final = (b"www-authenticate", b'Basic realm="raftwood"')
+_LATER: Final = (b"retry-after", b"1")
+
+
+class HttpWay:
+    """The ground of a way in over HTTP; each gives its routes and its own answers."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        putting: Putting,
+        settings: WaysInSettings,
+        limits: GatewaySettings,
+    ) -> None:
+        self._gateway = gateway
+        self._settings = settings
+        self._limits = limits
+        self.putting = putting
+
+    def authenticate(self, request: Request) -> AccessKey:
+        return key_of_authorization(request, self._gateway.access.key)
+
+    @property
+    def raw_bytes_max(self) -> int:
+        return self._limits.raw_bytes_max
+
+    async def body(self, request: Request) -> Buffer:
+        """Unpacked by its Content-Encoding, within the gateway's bounds."""
+        body = await request.body(bytes_max=self._limits.body_bytes_max)
+        encoding = request.header(b"content-encoding")
+        if not encoding:
+            return body
+        data = unpacked(body, encoding, bytes_max=self._limits.raw_bytes_max)
+        request.reserve(len(data))
+        return data
+
+    def project(self, request: Request, given: str = "") -> str:
+        """The one that is meant, where the key may write there."""
+        project = given or _named(request, "project") or _only_project(request)
+        assert request.key is not None
+        check_role(request.key, project, Role.WRITER)
+        return project
+
+    def place(self, request: Request, *, project: str = "", logstore: str = "") -> Place:
+        """The logstore that is meant, where the key may write there."""
+        logstore = logstore or _named(request, "logstore") or self._settings.logstore
+        if not logstore:
+            raise InvalidParameter(
+                "no logstore is named: send the header X-Raftwood-Logstore, or set ways_in.logstore"
+            )
+        return Place(self.project(request, project), logstore)
+
+
+def _named(request: Request, name: str) -> str:
+    return request.parameters.get(name) or request.header(f"x-raftwood-{name}".encode())
+
+
+def _only_project(request: Request) -> str:
+    roles = request.key.roles if request.key is not None else {}
+    found = [
+        project for project, role in roles.items() if project != "*" and allows(role, Role.WRITER)
+    ]
+    if len(found) != 1:
+        raise InvalidParameter(
+            "no project is named, and the access key has not just one: send the header "
+            "X-Raftwood-Project"
+        )
+    return found[0]
+
+
+def key_of(request: Request) -> str | None:
+    """Which shard takes the records; None where any may."""
+    key = _named(request, "key")
+    return hash_key(key.encode()) if key else None
+
+
+def media_type(request: Request) -> str:
+    return request.header(b"content-type").partition(";")[0].strip().lower()
+
+
+def status_of(error: RaftwoodError) -> int:
+    """What clients of these protocols try again after: 429, 503 and 504."""
+    if isinstance(error, QuotaExceeded | Overloaded):
+        return 429
+    if error.retriable:
+        return 504 if isinstance(error, DeadlineExceeded) else 503
+    return error.http_status
+
+
+def headers_of(status: int) -> Headers:
+    if status == 401:
+        return (_CHALLENGE,)
+    return (_LATER,) if status in (429, 503) else ()

@@ -1,0 +1,53 @@
+"""Loki over HTTP: POST /loki/api/v1/push, as JSON or protobuf."""
+
+from typing import ClassVar, Final
+
+from raftwood.base.errors import NotFound, RaftwoodError
+from raftwood.loghub.server.http.request import Request
+from raftwood.loghub.server.http.routes import Answer, Route
+from raftwood.loghub.server.ways_in import loki
+from raftwood.loghub.server.ways_in.http_way import (
+    HttpWay,
+    headers_of,
+    key_of,
+    media_type,
+    status_of,
+)
+
+_PATH: Final = "/loki/api/v1/push"
+
+
+class LokiRoutes(HttpWay):
+    """A tenant (X-Scope-OrgID) is a project."""
+
+    name: ClassVar[str] = "loki"
+
+    def find(self, method: str, path: str) -> Route | None:
+        if path != _PATH:
+            return None
+        return Route("push", self._push if method == "POST" else self._unknown)
+
+    async def _unknown(self, request: Request) -> Answer:
+        raise NotFound(f"there is no {request.method} {_PATH}: POST streams")
+
+    async def _push(self, request: Request) -> Answer:
+        place = self.place(request, project=request.header(b"x-scope-orgid"))
+        body = await self.body(request)
+        received_ns = self.putting.now_ns()
+        if media_type(request) == "application/json":
+            sections = loki.decode_json(body, received_ns=received_ns)
+        else:
+            sections = loki.decode_protobuf(
+                body, received_ns=received_ns, bytes_max=self.raw_bytes_max
+            )
+        await self.putting.put(place, sections, key=key_of(request))
+        return Answer(status=204)
+
+    def error_answer(self, error: RaftwoodError, request: Request) -> Answer:  # noqa: ARG002
+        status = status_of(error)
+        return Answer(
+            status=status,
+            body=error.message.encode() + b"\n",
+            content_type=b"text/plain; charset=utf-8",
+            headers=headers_of(status),
+        )

@@ -1,0 +1,89 @@
+"""`Putting`: sections that a way in decoded, into a logstore."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import RaftwoodError
+from raftwood.loghub.batches import HEAD_BYTES
+from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.streams import PutResult
+from raftwood.loghub.server.ways_in.records import Section, pack, take_out_too_large
+
+_PAUSE_S_FIRST: Final = 0.05
+_PAUSE_S_MAX: Final = 2.0
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A logstore."""
+
+    project: str
+    logstore: str
+
+
+class Putting:
+    """Of a gateway; whether somebody may was asked before."""
+
+    def __init__(self, environment: Environment, gateway: Gateway) -> None:
+        self._environment = environment
+        self._gateway = gateway
+
+    @property
+    def group_bytes_max(self) -> int:
+        limits = self._gateway.streams.limits
+        return min(limits.stored_bytes_max - HEAD_BYTES, limits.raw_bytes_max)
+
+    def now_ns(self) -> int:
+        """When what comes now was received."""
+        return self._environment.clock.wall_ns()
+
+    async def put(
+        self, place: Place, sections: Sequence[Section], *, source: bytes = b"", key: str | None
+    ) -> list[PutResult]:
+        """Durable when it returns. All is packed before the first LogGroup is put; where it takes
+        several, those before one that failed are stored.
+        """
+        results = []
+        for packed in pack(sections, source=source, bytes_max=self.group_bytes_max):
+            self._gateway.quotas.take(place.project, len(packed.body))
+            results.append(
+                await self._gateway.streams.put(
+                    place.project, place.logstore, packed.batch(), key=key
+                )
+            )
+        return results
+
+    async def put_patiently(
+        self,
+        place: Place,
+        sections: Sequence[Section],
+        *,
+        source: bytes,
+        key: str,
+        patience_ms: int,
+    ) -> int:
+        """For senders that are not told of errors: what may pass is waited for, for so long.
+
+        Answers how many records were dropped because they fit no LogGroup.
+        """
+        dropped = take_out_too_large(sections, bytes_max=self.group_bytes_max)
+        clock = self._environment.clock
+        deadline_ns = clock.monotonic_ns() + patience_ms * 1_000_000
+        pause_s = _PAUSE_S_FIRST
+        for packed in pack(sections, source=source, bytes_max=self.group_bytes_max):
+            while True:
+                try:
+                    self._gateway.quotas.take(place.project, len(packed.body))
+                    await self._gateway.streams.put(
+                        place.project, place.logstore, packed.batch(), key=key
+                    )
+                    break
+                except RaftwoodError as error:
+                    if not error.retriable or clock.monotonic_ns() >= deadline_ns:
+                        raise
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        return dropped

@@ -1,0 +1,248 @@
+"""Ways in that have a port of their own: who is let in, how much is held, an orderly end.
+
+Each connection has one task that reads, decodes, puts and reads on: what comes meanwhile is put at
+once with the next turn, and a sender that is faster than the disks waits.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import Overloaded, RaftwoodError, Unavailable
+from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
+from raftwood.loghub.key_ranges import hash_key
+from raftwood.loghub.server.ways_in.peers import Peers
+from raftwood.loghub.server.ways_in.putting import Place, Putting
+from raftwood.loghub.server.ways_in.records import Section
+from raftwood.loghub.server.ways_in.settings import WaysInSettings
+from raftwood.net.tls import ServerTls
+
+READ_BYTES: Final = 256 << 10
+HANDSHAKE_S_MAX: Final = 10.0
+CLOSE_S_MAX: Final = 5.0
+"""For batches under way; after it their tasks are cancelled."""
+
+_log = get_logger("ways_in")
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+class Connection:
+    """One peer's; `host` is its address."""
+
+    def __init__(
+        self,
+        server: "SocketServer",
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        host: str,
+    ) -> None:
+        self._server = server
+        self._reader = reader
+        self.writer = writer
+        self.host = host
+        self.held_bytes = 0
+        self.is_busy = False
+
+    async def read(self) -> bytes:
+        """What has come; nothing at the end, and when nothing comes for too long."""
+        return await self._read(self._server.settings.idle_ms / 1000)
+
+    async def read_soon(self) -> bytes:
+        """As `read`, from a peer that has not yet shown who it is."""
+        return await self._read(HANDSHAKE_S_MAX)
+
+    async def _read(self, wait_s: float) -> bytes:
+        if self._server.is_closing:
+            return b""
+        timer = asyncio.get_running_loop().call_later(wait_s, self.abort)
+        self.is_busy = False
+        try:
+            return await self._reader.read(READ_BYTES)
+        except OSError:
+            return b""
+        finally:
+            self.is_busy = True
+            timer.cancel()
+
+    def hold(self, size: int) -> None:
+        """Account for what is kept of a message that is not yet whole."""
+        self._server.held_bytes += size - self.held_bytes
+        self.held_bytes = size
+        if size and self._server.held_bytes > self._server.settings.buffers_bytes_max:
+            raise Overloaded(
+                "messages that are not whole take more than ways_in.buffers_bytes_max: raise it"
+            )
+
+    async def put(self, sections: list[Section]) -> None:
+        """Durable when it returns."""
+        await self._server.put(sections, self.host)
+
+    async def end(self) -> None:
+        """Once what was written is sent, or the peer took too long."""
+        timer = asyncio.get_running_loop().call_later(CLOSE_S_MAX, self.abort)
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except OSError:
+            pass  # the peer was faster
+        finally:
+            timer.cancel()
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+
+
+class SocketServer:
+    """The ground of a way in on sockets: subclasses say what a connection's task does.
+
+    `listen` on as many addresses as needed, and `close` when done.
+    """
+
+    way: str
+
+    def __init__(
+        self,
+        environment: Environment,
+        putting: Putting,
+        settings: WaysInSettings,
+        *,
+        place: Place,
+        peers: Peers,
+        metrics: Metrics,
+    ) -> None:
+        self.environment = environment
+        self.putting = putting
+        self.settings = settings
+        self.place = place
+        self.peers = peers
+        self.held_bytes = 0
+        self.ports: list[int] = []
+        """Those that it listens on, in the order of the addresses."""
+        self._listeners: list[asyncio.Server] = []
+        self._connections: dict[asyncio.Task[None], Connection] = {}
+        self.is_closing = False
+        labels = {"way": self.way}
+        self._records = metrics.counter(
+            "ways_in_records_total", "Records stored that came over a socket.", labels
+        )
+        self.dropped = metrics.counter(
+            "ways_in_dropped_total",
+            "Records not stored; who asked for acks sends them again.",
+            labels,
+        )
+        self._refused = metrics.counter(
+            "ways_in_refused_total", "Connections that were not let in.", labels
+        )
+        metrics.pull_gauge(
+            "ways_in_connections", "Open connections.", lambda: len(self._connections), labels
+        )
+
+    async def serve(self, connection: Connection) -> None:
+        """Until the peer ends; a `RaftwoodError` closes the connection."""
+        raise NotImplementedError
+
+    def lets_in(self, host: str, *, has_certificate: bool) -> bool:
+        """Before anything is read."""
+        return has_certificate or host in self.peers
+
+    async def listen(self, address: str, *, tls: ServerTls | None = None) -> None:
+        """The system chooses a port that is 0."""
+        options: dict[str, Any] = {}
+        if tls is not None:
+            options = {
+                "ssl": tls.context,
+                "ssl_handshake_timeout": HANDSHAKE_S_MAX,
+                "ssl_shutdown_timeout": 1.0,
+            }
+        host, port = host_and_port(address)
+        try:
+            listener = await asyncio.start_server(
+                self._accept, host, port, limit=READ_BYTES, **options
+            )
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen on {address}: {error.strerror or error}; give an address of this "
+                f"machine that is free for {self.way}"
+            ) from error
+        self._listeners.append(listener)
+        self.ports.append(int(listener.sockets[0].getsockname()[1]))
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        host = peer[0] if peer else ""
+        has_certificate = bool(writer.get_extra_info("peercert"))
+        if (
+            self.is_closing
+            or len(self._connections) >= self.settings.connections_max
+            or not self.lets_in(host, has_certificate=has_certificate)
+        ):
+            _log.warning("connection refused", way=self.way, peer=host)
+            self._refused.inc()
+            writer.transport.abort()
+            return
+        connection = Connection(self, reader, writer, host)
+        self.run(self._served(connection), connection)
+
+    def run(self, work: Coroutine[Any, Any, None], connection: Connection) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._connections[task] = connection
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        del self._connections[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a connection's task failed", way=self.way, exc_info=error)
+
+    async def _served(self, connection: Connection) -> None:
+        try:
+            await self.serve(connection)
+        except RaftwoodError as error:
+            _log.warning("connection closed", way=self.way, peer=connection.host, why=error.message)
+        except OSError:
+            pass  # the peer is gone
+        finally:
+            connection.hold(0)
+            await connection.end()
+
+    async def put(self, sections: list[Section], host: str) -> None:
+        """What one peer sent; its records stay in order, for they have the same key."""
+        count = sum(len(section.records) for section in sections)
+        source = host.encode()
+        try:
+            dropped = await self.putting.put_patiently(
+                self.place,
+                sections,
+                source=source,
+                key=hash_key(source),
+                patience_ms=self.settings.put_ms,
+            )
+        except RaftwoodError:
+            self.dropped.inc(count)
+            raise
+        if dropped:
+            self.dropped.inc(dropped)
+            _log.warning("records too large", way=self.way, peer=host, count=dropped)
+        self._records.inc(count - dropped)
+
+    async def close(self) -> None:
+        """Let nobody in any more; what was read is put, within a bounded time."""
+        self.is_closing = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in self._connections.values():
+            if not connection.is_busy:
+                connection.abort()
+        if self._connections:
+            await asyncio.wait(list(self._connections), timeout=CLOSE_S_MAX)
+        for task in list(self._connections):
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(list(self._connections), timeout=CLOSE_S_MAX)
+        for listener in self._listeners:
+            await listener.wait_closed()

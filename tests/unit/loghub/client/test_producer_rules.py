@@ -1,0 +1,313 @@
+"""A producer stores every record once and in order per key, through splits, merges and losses."""
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from raftwood.loghub.client.lanes import Batch, Lane, Record
+from raftwood.loghub.client.producer_rules import (
+    NEVER,
+    AskForShards,
+    ProducerLimits,
+    ProducerRules,
+    Send,
+    Settle,
+)
+from raftwood.loghub.key_ranges import even_ranges
+from raftwood.loghub.model import Shard, ShardStatus
+from tests.unit.loghub.client.producer_model import World
+
+SEEDS = range(150)
+
+
+def _run(seed: int, *, deadlines: bool = False, linger_s: float = 0.0) -> World:
+    world = World(seed, deadlines=deadlines, linger_s=linger_s)
+    world.run(400)
+    world.settle_all()
+    world.check()
+    return world
+
+
+def test_every_record_is_stored_once_and_in_order_per_key() -> None:
+    for seed in SEEDS:
+        world = _run(seed, linger_s=0.05 * (seed % 2))
+        assert {record.outcome for record in world.given} == {"stored"}
+        assert sum(len(log.records) for log in world.logs.values()) == len(world.given)
+
+
+def test_a_record_whose_time_is_over_is_told_so_truthfully() -> None:
+    outcomes = set()
+    for seed in SEEDS:
+        world = _run(seed, deadlines=True)
+        outcomes |= {record.outcome for record in world.given}
+    assert outcomes == {"stored", "not stored", "unknown"}
+
+
+# Planted faults: each must show in the runs above.
+
+
+def _behind_the_others(self: ProducerRules, lane: Lane) -> None:
+    lane.queue.extend(self._take(lane).records)
+    self._seal(lane)
+
+
+def _gathered_anew(self: ProducerRules, lane: Lane, *, now: float) -> None:
+    self._try_later(lane, now)
+    lane.queue.extendleft(reversed(self._take(lane).records))
+    self._move_on()
+
+
+def _past_the_retired(self: ProducerRules, route: str) -> Lane | None:
+    retired, self._retired = self._retired, []
+    lane = _lane_of(self, route)
+    self._retired = retired
+    self._routes.clear()
+    return lane
+
+
+_lane_of = ProducerRules._lane_of
+
+
+def _without_waiting(self: ProducerRules) -> None:
+    self._routes.clear()
+    for lane in self._retired:
+        moved, lane.queue = lane.queue, deque()
+        for record in moved:
+            _add_to_table(self, record)
+    self._retired = [lane for lane in self._retired if lane.batch is not None]
+
+
+def _add_to_table(self: ProducerRules, record: Record) -> None:
+    retired, self._retired = self._retired, []
+    self.add(record)
+    self._retired = retired
+    self._routes.clear()
+
+
+def _same_sequence(self: ProducerRules, lane: Lane) -> Batch:
+    batch = _gather(self, lane)
+    self._sequences[lane.shard] -= 1
+    return batch
+
+
+_gather = ProducerRules._gather
+
+
+def _newest_first(self: ProducerRules) -> None:
+    self._retired.reverse()
+    for lane in self._retired:
+        lane.queue.reverse()
+    _move_on(self)
+
+
+_move_on = ProducerRules._move_on
+
+
+def _unsealed(self: ProducerRules, lane: Lane) -> None:
+    lane.queue.clear()
+    self._move_on()
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("readonly", _behind_the_others),
+        ("lost", _gathered_anew),
+        ("_lane_of", _past_the_retired),
+        ("_move_on", _without_waiting),
+        ("_move_on", _newest_first),
+        ("_gather", _same_sequence),
+        ("_seal", _unsealed),
+    ],
+)
+def test_a_planted_fault_is_found(name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerRules, name, fault)
+    for seed in SEEDS:
+        try:
+            _run(seed)
+        except (AssertionError, IndexError):
+            return
+    pytest.fail("nobody noticed")
+
+
+def _dropped_in_doubt(
+    self: ProducerRules, lane: Lane, batch: Batch, now: float, late: list[Record], actions: Any
+) -> None:
+    batch.is_doubtful = False
+    _expire_batch(self, lane, batch, now, late, actions)
+
+
+_expire_batch = ProducerRules._expire_batch
+
+
+def test_a_planted_fault_of_deadlines_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerRules, "_expire_batch", _dropped_in_doubt)
+    with pytest.raises(AssertionError):
+        for seed in SEEDS:
+            _run(seed, deadlines=True)
+
+
+# One by one
+
+
+def _shards(count: int) -> list[Shard]:
+    return [
+        Shard(id=place, log="x", status=ShardStatus.READWRITE, begin=begin, end=end, created_s=0)
+        for place, (begin, end) in enumerate(even_ranges(count))
+    ]
+
+
+def _record(route: str | None, deadline: float = 1e9, shared: bytes = b"") -> Record:
+    return Record(b"x" * 10, route, deadline, shared)
+
+
+class _Whole(Record):
+    __slots__ = ()
+    is_whole = True
+
+
+def _ready(count: int = 1, **limits: Any) -> ProducerRules:
+    rules = ProducerRules(ProducerLimits(**limits))
+    rules.learned(_shards(count), now=0.0)
+    return rules
+
+
+def _sends(rules: ProducerRules, now: float = 1.0) -> list[Send]:
+    return [each for each in rules.actions(now) if isinstance(each, Send)]
+
+
+def test_the_shards_are_asked_for_with_the_first_record_and_not_before() -> None:
+    rules = ProducerRules(ProducerLimits())
+    assert rules.actions(1.0) == []
+    rules.add(_record(None))
+    assert [type(each) for each in rules.actions(1.0)] == [AskForShards]
+    assert rules.actions(1.0) == []
+    rules.not_learned(now=1.0)
+    assert rules.actions(1.0) == []
+    assert 1.0 < rules.due < 1.1
+    assert [type(each) for each in rules.actions(rules.due)] == [AskForShards]
+    rules.learned(_shards(1), now=2.0)
+    assert len(_sends(rules, 2.0)) == 1
+
+
+def test_records_gather_while_a_batch_is_under_way() -> None:
+    rules = _ready()
+    rules.add(_record("0" * 32))
+    (first,) = _sends(rules)
+    for _ in range(5):
+        rules.add(_record("0" * 32))
+    assert _sends(rules) == []
+    rules.stored(first.lane)
+    (second,) = _sends(rules)
+    assert (len(first.batch.records), len(second.batch.records)) == (1, 5)
+    assert second.batch.sequence == first.batch.sequence + 1
+
+
+def test_records_linger_only_where_that_is_wanted() -> None:
+    rules = _ready(linger_s=0.5, delivery_timeout_s=10.0, batch_records_max=3)
+    rules.add(_record("0" * 32, deadline=11.0))
+    assert _sends(rules, 1.0) == []
+    assert rules.due == 1.5
+    rules.add(_record("0" * 32, deadline=11.2))
+    assert len(_sends(rules, 1.5)[0].batch.records) == 2
+
+
+def test_a_full_batch_does_not_linger() -> None:
+    rules = _ready(linger_s=0.5, delivery_timeout_s=10.0, batch_records_max=3)
+    for _ in range(4):
+        rules.add(_record("0" * 32, deadline=11.0))
+    assert len(_sends(rules, 1.0)[0].batch.records) == 3
+
+
+def test_what_a_batch_has_once_parts_batches() -> None:
+    rules = _ready()
+    for shared in (b"a", b"a", b"b"):
+        rules.add(_record("0" * 32, shared=shared))
+    rules.add(_Whole(b"x", "0" * 32, 1e9))
+    sizes = []
+    for _ in range(3):
+        (send,) = _sends(rules)
+        sizes.append(len(send.batch.records))
+        rules.stored(send.lane)
+    assert sizes == [2, 1, 1]
+
+
+def test_records_without_a_key_take_turns_by_batch() -> None:
+    rules = _ready(3)
+    taken = []
+    for _ in range(4):
+        for _ in range(2):
+            rules.add(_record(None))
+        (send,) = _sends(rules)
+        assert len(send.batch.records) == 2
+        taken.append(send.lane.shard)
+        rules.stored(send.lane)
+    assert taken == [0, 1, 2, 0]
+
+
+def test_records_without_a_key_avoid_a_shard_that_does_not_answer() -> None:
+    rules = _ready(2)
+    rules.add(_record(None))
+    (send,) = _sends(rules)
+    rules.lost(send.lane, now=1.0)
+    rules.add(_record(None))
+    assert [each.lane.shard for each in _sends(rules, 1.001)] == [1 - send.lane.shard]
+
+
+def test_a_lost_answer_is_asked_for_again_with_growing_pauses() -> None:
+    rules = _ready()
+    rules.add(_record("0" * 32))
+    now, pauses = 1.0, []
+    for _ in range(8):
+        (send,) = _sends(rules, now)
+        assert send.batch.sequence == 1
+        rules.lost(send.lane, now=now)
+        assert _sends(rules, now) == []
+        pauses.append(rules.due - now)
+        now = rules.due
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pytest.approx(1.0)
+
+
+def test_a_deleted_shard_leaves_in_doubt_only_what_was_in_doubt() -> None:
+    rules = _ready()
+    rules.add(_record("0" * 32))
+    (send,) = _sends(rules)
+    assert rules.gone(send.lane) is None
+    rules = _ready()
+    rules.add(_record("0" * 32))
+    (send,) = _sends(rules)
+    rules.lost(send.lane, now=1.0)
+    _sends(rules, 2.0)
+    batch = rules.gone(send.lane)
+    assert batch is not None
+    assert len(batch.records) == 1
+
+
+def test_at_the_end_what_was_sent_is_in_doubt_and_the_rest_is_not_stored() -> None:
+    rules = _ready()
+    rules.add(_record("0" * 32))
+    (send,) = _sends(rules)
+    send.batch.was_sent = True
+    rules.add(_record("0" * 32))
+    waiting, unknown = rules.abandon()
+    assert (len(waiting), len(unknown)) == (1, 1)
+
+
+def test_time_runs_out_for_records_that_wait_and_for_those_under_way() -> None:
+    rules = _ready()
+    rules.add(_record("0" * 32, deadline=5.0))
+    (send,) = _sends(rules)
+    rules.add(_record("0" * 32, deadline=6.0))
+    assert rules.actions(4.0) == []
+    assert rules.due == 5.0
+    (settle,) = rules.actions(5.5)
+    assert isinstance(settle, Settle)
+    assert settle.is_unknown
+    (settle,) = rules.actions(6.5)
+    assert isinstance(settle, Settle)
+    assert not settle.is_unknown
+    rules.stored(send.lane)
+    assert rules.actions(7.0) == []
+    assert rules.due == NEVER
