@@ -74,9 +74,7 @@ def _odd_one(contents: Mapping[str, str | bytes]) -> tuple[str, object]:
 
 
 def _no_text(key: str, value: object) -> InvalidInput:
-    return InvalidInput(
-        f"the value of {key!r:.60} is a {type(value).__name__}: give text or bytes"
-    )
+    return InvalidInput(f"the value of {key!r:.60} is a {type(value).__name__}: give text or bytes")
 
 
 def encode_shared(*, topic: str, source: str, tags: Sequence[tuple[str, str]]) -> bytes:
