@@ -83,14 +83,16 @@ class Cluster:
         began = time.monotonic()
         for node in range(NODES):
             os.makedirs(self.layout.node_folder(node), exist_ok=True)
-            log = open(self.layout.node_log(node), "ab")  # noqa: SIM115
-            self._logs.append(log)
-            command = self.system.node_command(self.layout, node)
-            self._processes.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            )
+            self._run(self.system.node_command(self.layout, node))
         self._wait_for_leaders(began + LEADERS_TIMEOUT_S)
         return time.monotonic() - began
+
+    def _run(self, command: list[str]) -> None:
+        log = open(self.layout.node_log(len(self._processes)), "ab")  # noqa: SIM115
+        self._logs.append(log)
+        self._processes.append(
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        )
 
     def stop(self) -> None:
         for process in self._processes:

@@ -15,6 +15,7 @@ from tests.fuzz_targets import (
     sessions,
     snapshots,
     stamp,
+    ways_in,
 )
 
 Target = tuple[Callable[[bytes], object], Sequence[bytes]]
@@ -43,4 +44,12 @@ TARGETS: dict[str, Target] = {
     "session tables": (sessions.table_target, sessions.table_seeds()),
     "snapshots": (snapshots.target, snapshots.seeds()),
     "store stamp": (stamp.target, stamp.seeds()),
+    "way in Elasticsearch": (ways_in.bulk_target, ways_in.bulk_seeds()),
+    "way in Fluent": (ways_in.fluent_target, ways_in.fluent_seeds()),
+    "way in JSON lines": (ways_in.lines_target, ways_in.lines_seeds()),
+    "way in Loki": (ways_in.loki_protobuf_target, ways_in.loki_protobuf_seeds()),
+    "way in Loki JSON": (ways_in.loki_json_target, ways_in.loki_json_seeds()),
+    "way in OTLP": (ways_in.otlp_target, ways_in.otlp_seeds()),
+    "way in OTLP JSON": (ways_in.otlp_json_target, ways_in.otlp_json_seeds()),
+    "way in syslog": (ways_in.syslog_target, ways_in.syslog_seeds()),
 }

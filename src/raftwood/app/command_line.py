@@ -29,6 +29,13 @@ _COMMANDS: Final = {
         "Run one store of the log service.",
     ),
     "gateway": ("raftwood.app.commands.gateway:app", "Run one gateway of LogHub."),
+    "produce": ("raftwood.app.commands.produce:app", "Put lines into a logstore of LogHub."),
+    "tail": ("raftwood.app.commands.tail:app", "Show the records of a logstore as they come."),
+    "key": ("raftwood.app.commands.key:app", "Make, list and revoke access keys of LogHub."),
+    "project": ("raftwood.app.commands.project:app", "Make and change projects of LogHub."),
+    "logstore": ("raftwood.app.commands.logstore:app", "Make and change logstores of LogHub."),
+    "shard": ("raftwood.app.commands.shard:app", "List, split and merge shards of logstores."),
+    "group": ("raftwood.app.commands.group:app", "Make and look at consumer groups."),
     "log": ("raftwood.app.commands.log:app", "Make, write, read and truncate logs."),
     "cluster": (
         "raftwood.app.commands.cluster:app",

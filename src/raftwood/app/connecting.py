@@ -9,8 +9,9 @@ from raftwood.app.groups import METASTORE_GROUP, METASTORE_SHARD
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError
-from raftwood.base.seams import MetaStore
+from raftwood.base.seams import Logs, MetaStore
 from raftwood.logservice.client.shard_link import ask_store_addresses
+from raftwood.logservice.client.shard_logs import ShardLogs
 from raftwood.logservice.errors import ShardNotFound
 from raftwood.logservice.wire import LOCATE
 from raftwood.metastore.raft_store import RaftMetaStore
@@ -68,6 +69,28 @@ class _WhichMetastore:
         except RaftwoodError:
             return stores  # it has not begun yet: one of these will know
         return stores | metastore.addresses
+
+
+@asynccontextmanager
+async def connected_cluster(
+    environment: Environment, settings: Settings, addresses: str | None
+) -> AsyncIterator[tuple[MetaStore, Logs]]:
+    """The metastore and the logs of a running cluster of log stores, for one who may make logs."""
+    network = operator_network(settings)
+    given = given_addresses(settings, addresses)
+    found = await discover(environment, network, given, ask_store_addresses)
+    stores = Stores(environment, network, found)
+    logs = ShardLogs(environment, stores, replicas=settings.loghub.log_replicas)
+    try:
+        async with AsyncRaftClient(environment, network, found) as client:
+            store = RaftMetaStore(client, METASTORE_SHARD)
+            try:
+                yield store, logs
+            finally:
+                await store.close()
+    finally:
+        await logs.close()
+        await stores.close()
 
 
 @asynccontextmanager

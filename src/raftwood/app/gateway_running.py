@@ -3,16 +3,12 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
-from raftwood.app.cluster_network import operator_network
 from raftwood.app.commands.source import Source
-from raftwood.app.connecting import given_addresses
+from raftwood.app.connecting import connected_cluster
 from raftwood.app.event_loop import run
 from raftwood.app.gateway_server import GatewayServer
-from raftwood.app.groups import METASTORE_SHARD
 from raftwood.app.output import write_line
 from raftwood.app.process import (
     served_over_http,
@@ -24,39 +20,10 @@ from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.logs import get_logger, set_up_logs
 from raftwood.base.metrics import Metrics
-from raftwood.base.seams import Logs, MetaStore
 from raftwood.disk.real_environment import real_environment
-from raftwood.logservice.client.shard_link import ask_store_addresses
-from raftwood.logservice.client.shard_logs import ShardLogs
-from raftwood.metastore.raft_store import RaftMetaStore
-from raftwood.net.discovery import discover
-from raftwood.net.stores import Stores
-from raftwood.raft.remote.client import AsyncRaftClient
 
 STOP_S_MAX: Final = 15.0
 _log = get_logger("gateway")
-
-
-@asynccontextmanager
-async def connected_cluster(
-    environment: Environment, settings: Settings, addresses: str | None
-) -> AsyncIterator[tuple[MetaStore, Logs]]:
-    """The metastore and the logs of a running cluster of log stores, for one who may make logs."""
-    network = operator_network(settings)
-    given = given_addresses(settings, addresses)
-    found = await discover(environment, network, given, ask_store_addresses)
-    stores = Stores(environment, network, found)
-    logs = ShardLogs(environment, stores, replicas=settings.loghub.log_replicas)
-    try:
-        async with AsyncRaftClient(environment, network, found) as client:
-            store = RaftMetaStore(client, METASTORE_SHARD)
-            try:
-                yield store, logs
-            finally:
-                await store.close()
-    finally:
-        await logs.close()
-        await stores.close()
 
 
 def run_gateway(source: Source, connect: str | None, *, ready_file: str | None) -> None:

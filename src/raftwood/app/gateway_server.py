@@ -15,13 +15,12 @@ from raftwood.base.errors import Unavailable
 from raftwood.base.metrics import Metrics
 from raftwood.base.seams import Logs, MetaStore
 from raftwood.loghub.server.gateway import Gateway
-from raftwood.loghub.server.http.front import FrontLimits, HttpFront
+from raftwood.loghub.server.http.serving import serve_http
 from raftwood.loghub.server.rpc_service import RpcService
-from raftwood.loghub.server.sls.routes import SlsRoutes
-from raftwood.loghub.settings import GatewaySettings
+from raftwood.loghub.server.ways_in.serving import SocketWays
 from raftwood.loghub.wire import CLUSTER, GATEWAY_ROLE, KEY_ROLE
 from raftwood.net import Identity, Secret, Server, ServerCredentials, ServerTls, Service
-from raftwood.net.http_listener import HttpLimits, HttpListener
+from raftwood.net.http_listener import HttpListener
 from raftwood.net.store_names import split_address
 
 DRAIN_MS: Final = 2_000
@@ -34,6 +33,7 @@ class GatewayServer:
         self.gateway = gateway
         self._server = server
         self._http: HttpListener | None = None
+        self._sockets: SocketWays | None = None
         self._certificates: list[ServerTls] = []
         self.address = ""
         """Where native clients are served."""
@@ -83,10 +83,19 @@ class GatewayServer:
             self._certificates.append(tls)
         self.address = await _listen(self._server, settings.gateway.listen, tls)
         if settings.gateway.http_listen:
-            self._http = await _listen_for_http(
-                environment, settings.gateway, self.gateway, metrics, tls
+            self._http = await serve_http(
+                environment,
+                self.gateway,
+                settings.gateway,
+                metrics=metrics,
+                ways_in=settings.ways_in,
+                tls=None if tls is None else tls.context,
             )
             self.http_address = self._http.address
+        self._sockets = await SocketWays.start(
+            environment, self.gateway, settings.ways_in, metrics=metrics
+        )
+        self._certificates += self._sockets.certificates
 
     def reload_certificates(self) -> None:
         """Read the TLS files again, for new connections; what was stays where they are bad."""
@@ -98,6 +107,8 @@ class GatewayServer:
 
     async def close(self, *, drain_ms: int = DRAIN_MS) -> None:
         """Answer what is under way, within its time, then stop."""
+        if self._sockets is not None:
+            await self._sockets.close()
         if self._http is not None:
             await self._http.close()
         await self._server.close(drain_timeout_ms=drain_ms)
@@ -122,30 +133,3 @@ async def _listen(server: Server, address: str, tls: ServerTls | None) -> str:
             "address of this machine that is free"
         ) from error
     return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-
-
-async def _listen_for_http(
-    environment: Environment,
-    settings: GatewaySettings,
-    gateway: Gateway,
-    metrics: Metrics,
-    tls: ServerTls | None,
-) -> HttpListener:
-    front = HttpFront(
-        environment,
-        [SlsRoutes(environment, gateway, body_bytes_max=settings.body_bytes_max)],
-        metrics=metrics,
-        limits=FrontLimits(body_bytes_max=settings.bodies_bytes_max),
-    )
-    limits = HttpLimits(
-        keep_alive_ms=settings.keep_alive_ms,
-        request_ms=settings.request_ms,
-        connections_max=settings.connections_max,
-    )
-    return await HttpListener.start(
-        front,
-        settings.http_listen,
-        limits,
-        tls=None if tls is None else tls.context,
-        setting="gateway.http_listen",
-    )

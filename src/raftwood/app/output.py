@@ -9,6 +9,7 @@ titles. A pipe gets aligned columns without frames; NO_COLOR is honoured.
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
@@ -30,6 +31,11 @@ def size_text(count: int) -> str:
         size /= 1024
         del units[0]
     return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
+
+
+def time_text(seconds: float) -> str:
+    """A time since 1970 as people read it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def write_json(value: Any) -> None:

@@ -59,18 +59,13 @@ def facts_of(
     logstore: Logstore,
     tenures: Tenures,
     *,
-    read_to: Mapping[int, int],
+    over: Collection[int],
     alive: Collection[str],
     is_ordered: bool,
 ) -> Facts:
-    """`read_to` is where what the group has still to read of a shard begins."""
+    """`over` are the shards that the group has read to their ends."""
     shards = {
-        each.id: ShardFacts(
-            each.id,
-            each.begin,
-            each.end,
-            each.end_position is not None and read_to.get(each.id, 0) >= int(each.end_position),
-        )
+        each.id: ShardFacts(each.id, each.begin, each.end, each.id in over)
         for each in logstore.visible()
     }
     hidden = {each.id for each in logstore.shards if each.status is ShardStatus.CREATING}

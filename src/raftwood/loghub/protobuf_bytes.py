@@ -12,12 +12,12 @@ def _varint(value: int) -> bytes:
     return bytes(parts)
 
 
-_SMALL: Final = tuple(_varint(value) for value in range(1 << 11))
+VARINTS: Final = tuple(_varint(value) for value in range(1 << 11))
 
 
 def varint(value: int) -> bytes:
     """An unsigned number."""
-    return _SMALL[value] if value < len(_SMALL) else _varint(value)
+    return VARINTS[value] if value < len(VARINTS) else _varint(value)
 
 
 def field_bytes(number: int, value: bytes) -> bytes:

@@ -11,6 +11,7 @@ nothing is ever forwarded.
 
 import asyncio
 import logging
+import socket
 import ssl
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from raftwood.base.logs import get_logger
 STOP_S_MAX: Final = 1.0
 """For answers under way; after it connections are cut."""
 
+_QUICK_ACK: Final = getattr(socket, "TCP_QUICKACK", None)
 _log = get_logger("http")
 
 
@@ -160,6 +162,8 @@ class _Connection(HttpToolsProtocol):
         self._start_receiving()
         self._received_bytes += len(data)
         super().data_received(data)
+        if not self._is_in_head:
+            self._ask_for_the_rest()
         limits = self._limits
         if (
             self._is_in_head and self._received_bytes > limits.head_bytes_max
@@ -189,6 +193,11 @@ class _Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._start_sending()
+
+    def _ask_for_the_rest(self) -> None:
+        # Some clients send the body only once the head was acknowledged, which else takes 40 ms.
+        if _QUICK_ACK is not None and not self.transport.is_closing():
+            self.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
 
     def _refuse_size(self) -> None:
         if not self.transport.is_closing():

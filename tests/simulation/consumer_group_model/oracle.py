@@ -22,14 +22,12 @@ def check_spread(
             if shard in adopted:
                 candidates = [consumer]
             owners[shard] = next((each for each in candidates if each in facts.alive), None)
-    loads = Counter({each: 0 for each in facts.alive})
+    loads = Counter(dict.fromkeys(facts.alive, 0))
     loads.update(after[shard].heir for shard in owners)
     if max(loads.values()) - min(loads.values()) > 1:
         raise Violation(f"not even: {dict(loads)}")
-    moves = [
-        shard for shard, old in owners.items() if old is not None and old != after[shard].heir
-    ]
-    had = Counter({each: 0 for each in facts.alive})
+    moves = [shard for shard, old in owners.items() if old is not None and old != after[shard].heir]
+    had = Counter(dict.fromkeys(facts.alive, 0))
     had.update(old for old in owners.values() if old is not None)
     quota, larger = divmod(len(owners), len(facts.alive))
     excess = [

@@ -86,6 +86,10 @@ class Stream:
             shard.end_position
         )
 
+    def over(self, view: Logstore) -> list[int]:
+        """As a gateway finds it that sees the shards so."""
+        return [each.id for each in view.shards if self.is_over(each)]
+
     def unread_ancestors(self, number: int) -> list[int]:
         """Found by the parents of parents, deleted ones too; not as the rules do."""
         shard, found, left = self.ever[number], list[int](), [number]

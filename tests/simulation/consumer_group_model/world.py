@@ -85,7 +85,7 @@ class World:
         facts = rules.facts_of(
             view,
             before,
-            read_to=self.stream.read_to,
+            over=self.stream.over(view),
             alive=self.alive,
             is_ordered=self.profile.is_ordered,
         )
@@ -105,9 +105,7 @@ class World:
         check_all_are_had(before, after, consumer=consumer, held=held, facts=facts)
         free = [shard for shard in after if shard not in before]
         adopted = [shard for shard in held if shard in free]
-        self.moves += check_spread(
-            before, after, adopted=adopted, consumer=consumer, facts=facts
-        )
+        self.moves += check_spread(before, after, adopted=adopted, consumer=consumer, facts=facts)
         if self.profile.is_ordered:
             for shard in free:
                 unread = self.stream.unread_ancestors(shard)
@@ -180,9 +178,7 @@ class World:
 
     def _one(self, *, is_cut_off: bool | None = None) -> Consumer | None:
         found = [
-            each
-            for each in self.consumers
-            if each.is_up and is_cut_off in (None, each.is_cut_off)
+            each for each in self.consumers if each.is_up and is_cut_off in (None, each.is_cut_off)
         ]
         return self.random.choice(found) if found else None
 
@@ -226,7 +222,7 @@ class World:
         facts = rules.facts_of(
             self.stream.now,
             self.tenures,
-            read_to=self.stream.read_to,
+            over=self.stream.over(self.stream.now),
             alive=self.alive,
             is_ordered=self.profile.is_ordered,
         )

@@ -14,6 +14,7 @@ from raftwood.app.output import Format
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration, InvalidInput
+from raftwood.base.quantities import BYTES, parse_quantity
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.model import check_stream_names
 
@@ -96,3 +97,13 @@ def stream_of(text: str) -> tuple[str, str]:
         raise InvalidInput(f"{text[:140]!r} names no logstore: write PROJECT/LOGSTORE")
     check_stream_names(project, logstore)
     return project, logstore
+
+
+def size_of(option: str, text: str | None) -> int | None:
+    """A number of bytes, with a unit or without."""
+    if text is None:
+        return None
+    try:
+        return parse_quantity(text, BYTES)
+    except ValueError as error:
+        raise InvalidInput(f"{option} {text[:60]!r}: {error}") from error

@@ -11,17 +11,13 @@ SHARED_NONE: Final = b""
 class Record:
     """One record, or several that were given as one batch and stay together."""
 
-    __slots__ = ("count", "data", "deadline", "is_whole", "route", "shared", "size")
+    __slots__ = ("data", "deadline", "route", "shared", "size")
+    is_whole = False
+    """It is a batch by itself."""
+    count = 1
 
     def __init__(
-        self,
-        data: bytes,
-        *,
-        route: str | None,
-        deadline: float,
-        shared: bytes = SHARED_NONE,
-        is_whole: bool = False,
-        count: int = 1,
+        self, data: bytes, route: str | None, deadline: float, shared: bytes = SHARED_NONE
     ) -> None:
         self.data = data
         self.size = len(data)
@@ -30,9 +26,6 @@ class Record:
         self.deadline = deadline
         self.shared = shared
         """What all records of a batch have alike: topic, source and tags, encoded."""
-        self.is_whole = is_whole
-        """It is a batch by itself."""
-        self.count = count
 
 
 class Batch:

@@ -45,7 +45,7 @@ class ProducerLimits(msgspec.Struct, frozen=True, kw_only=True):
     retry_longest_s: float = 1.0
 
     def retry_delay_s(self, attempts: int) -> float:
-        return min(self.retry_longest_s, self.retry_first_s * 2 ** min(attempts, 16))
+        return min(self.retry_longest_s, self.retry_first_s * (1 << min(attempts, 16)))
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -92,6 +92,8 @@ class ProducerRules:
         self._is_asking = False
         self._ask_at = 0.0
         self._asks = 0
+        self.is_hurried = False
+        """Nothing lingers: somebody waits for all of it."""
         self.due: float = NEVER
         """When `actions` has something to do even if nothing happens before."""
 
@@ -300,7 +302,7 @@ class ProducerRules:
     def _lingers(self, queue: deque[Record], now: float) -> bool:
         """Whether to wait for more records."""
         limits = self._limits
-        if not limits.linger_s or self._is_full(queue):
+        if not limits.linger_s or self.is_hurried or self._is_full(queue):
             return False
         until = queue[0].deadline - limits.delivery_timeout_s + limits.linger_s
         if now >= until:

@@ -1,15 +1,62 @@
-"""`ConsumerGroups`: who reads which shard of a logstore, and how far."""
+"""`ConsumerGroups`: who reads which shard of a logstore, and how far.
 
-# ruff: noqa: ARG002
+Any gateway answers any consumer. What holds is one record in the metastore, changed by
+compare-and-set. A consumer's lease is renewed before the record is read: what the record gives it
+then cannot be taken away before the lease ends. Whoever takes it away names in the same step that
+the consumer is dead, so that one that comes back in between is not robbed of what it was just told.
+"""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import Unavailable
+from raftwood.base.errors import Conflict
+from raftwood.base.seams import Compare, KeyOperation, RemoveKey, SetKey
+from raftwood.loghub.consumer_group_rules import NOBODY, Tenures, after_heartbeat, facts_of, told
 from raftwood.loghub.controls import Checkpoint, ConsumerGroupView
-from raftwood.loghub.server.metadata import Metadata
+from raftwood.loghub.errors import (
+    ConsumerGroupExists,
+    ConsumerGroupNotFound,
+    ConsumerMismatch,
+    InvalidCursor,
+    InvalidParameter,
+)
+from raftwood.loghub.model import Logstore
+from raftwood.loghub.server.catalog import no_logstore
+from raftwood.loghub.server.group_members import GroupMembers
+from raftwood.loghub.server.group_progress import GroupProgress, position_of
+from raftwood.loghub.server.group_records import (
+    CheckpointRecord,
+    Group,
+    GroupName,
+    GroupRecord,
+    check_consumer,
+    checked_group,
+    checkpoints_of,
+    decode_checkpoint,
+    decode_record,
+    encode,
+    groups_in,
+    groups_of,
+)
+from raftwood.loghub.server.metadata import Metadata, logstore_key
 from raftwood.loghub.server.retention import Required
 from raftwood.loghub.server.streams import Streams
+from raftwood.loghub.shard_rules import visible_shard
+
+GROUPS_MAX: Final = 64
+"""Of a logstore."""
+TIMEOUT_S_MAX: Final = 6 * 3600
+ATTEMPTS_MAX: Final = 30
+"""Of a change that others were faster with."""
+_PAUSE_S: Final = 0.005
+_PAUSE_S_MAX: Final = 0.2
+_KEYS_AT_ONCE: Final = 50
+"""In one transaction."""
 
 
 class ConsumerGroups:
@@ -18,12 +65,43 @@ class ConsumerGroups:
     def __init__(self, environment: Environment, metadata: Metadata, streams: Streams) -> None:
         self._environment = environment
         self._metadata = metadata
+        self._store = metadata.store
         self._streams = streams
+        self._members = GroupMembers(metadata.store)
+        self._progress = GroupProgress(environment, metadata, streams)
+
+    # Groups
 
     async def create(
         self, project: str, logstore: str, group: str, *, timeout_s: int, is_ordered: bool
     ) -> None:
-        raise Unavailable("not yet")
+        name = checked_group(project, logstore, group)
+        _check_timeout(timeout_s)
+        record = GroupRecord(timeout_s=timeout_s, is_ordered=is_ordered)
+        for attempt in range(ATTEMPTS_MAX):
+            stream_key = logstore_key(project, logstore)
+            stream = await self._store.get(stream_key)
+            if stream is None or msgspec.json.decode(stream.value, type=Logstore).is_deleting:
+                raise no_logstore(project, logstore)
+            known = await self._store.get(name.record)
+            if known is not None and not decode_record(known.value).is_deleting:
+                raise ConsumerGroupExists(f"consumer group {group} exists already in {logstore}")
+            if known is not None:
+                await self._remove(name)
+                continue
+            if len(await self._groups(project, logstore)) >= GROUPS_MAX:
+                raise InvalidParameter(
+                    f"logstore {logstore} has {GROUPS_MAX} consumer groups already: delete some"
+                )
+            # A logstore that is being deleted must not get a group behind its back.
+            outcome = await self._store.transact(
+                [Compare(stream_key, stream.version), Compare(name.record, 0)],
+                [SetKey(name.record, encode(record))],
+            )
+            if outcome.held:
+                return
+            await self._pause(attempt)
+        raise _too_many(name)
 
     async def update(
         self,
@@ -34,18 +112,118 @@ class ConsumerGroups:
         timeout_s: int | None,
         is_ordered: bool | None,
     ) -> None:
-        raise Unavailable("not yet")
+        """A new order holds for shards that nobody has yet; what was begun goes on."""
+        name = checked_group(project, logstore, group)
+        if timeout_s is not None:
+            _check_timeout(timeout_s)
+        for attempt in range(ATTEMPTS_MAX):
+            record, version = await self._record(name)
+            new = replace(
+                record,
+                timeout_s=record.timeout_s if timeout_s is None else timeout_s,
+                is_ordered=record.is_ordered if is_ordered is None else is_ordered,
+            )
+            if new == record or await self._set(name, new, version):
+                return
+            await self._pause(attempt)
+        raise _too_many(name)
 
     async def delete(self, project: str, logstore: str, group: str) -> None:
-        raise Unavailable("not yet")
+        name = checked_group(project, logstore, group)
+        for attempt in range(ATTEMPTS_MAX):
+            record, version = await self._record(name)
+            if await self._set(name, replace(record, is_deleting=True), version):
+                return await self._remove(name)
+            await self._pause(attempt)
+        raise _too_many(name)
+
+    async def _remove(self, name: GroupName) -> None:
+        """All keys of a group that is being deleted; its record goes last, for whoever makes a
+        group of this name has to finish this first.
+        """
+        for prefix in (name.checkpoints, name.prefix):
+            keys = [entry.key async for entry in self._metadata.entries(prefix)]
+            await self._remove_keys([key for key in keys if key != name.record])
+        found = await self._store.get(name.record)
+        if found is not None and decode_record(found.value).is_deleting:
+            await self._store.compare_and_set(name.record, None, version=found.version)
+
+    async def _remove_keys(self, keys: Sequence[str]) -> None:
+        for first in range(0, len(keys), _KEYS_AT_ONCE):
+            await self._store.transact(
+                [], [RemoveKey(key) for key in keys[first : first + _KEYS_AT_ONCE]]
+            )
+
+    async def delete_all(self, project: str, logstore: str) -> None:
+        """All that is kept of a logstore's groups; the logstore is marked as deleted before."""
+        for prefix in (groups_of(project, logstore), checkpoints_of(project, logstore)):
+            await self._remove_keys([entry.key async for entry in self._metadata.entries(prefix)])
 
     async def groups(self, project: str, logstore: str) -> list[ConsumerGroupView]:
-        raise Unavailable("not yet")
+        await self._streams.logstore(project, logstore)
+        found = await self._groups(project, logstore)
+        return [
+            ConsumerGroupView(
+                name=group, timeout_s=each.record.timeout_s, is_ordered=each.record.is_ordered
+            )
+            for group, each in sorted(found.items())
+        ]
+
+    async def _groups(self, project: str, logstore: str) -> dict[str, Group]:
+        prefix = groups_of(project, logstore)
+        return groups_in(prefix, [entry async for entry in self._metadata.entries(prefix)])
+
+    # Heartbeats
 
     async def heartbeat(
         self, project: str, logstore: str, group: str, *, consumer: str, held: Sequence[int]
     ) -> list[int]:
-        raise Unavailable("not yet")
+        """What the consumer has from now on; it holds what it lists, also while it is ending it."""
+        name = checked_group(project, logstore, group)
+        check_consumer(consumer)
+        listed = frozenset(held)
+        for attempt in range(ATTEMPTS_MAX):
+            lease = await self._members.renew(name, consumer)
+            found = await self._group(name)
+            mine = found.members.get(consumer)
+            is_current = mine is not None and mine.record.timeout_s == found.record.timeout_s
+            if not lease or mine is None or mine.lease != lease or not is_current:
+                await self._members.join(name, consumer, found)
+                continue
+            tenures = await self._changed(name, found, consumer, listed)
+            if tenures is not None:
+                return told(tenures, consumer)
+            await self._pause(attempt)
+        raise _too_many(name)
+
+    async def _changed(
+        self, name: GroupName, found: Group, consumer: str, held: Collection[int]
+    ) -> Tenures | None:
+        """What holds after the heartbeat; None where somebody else was faster."""
+        logstore = await self._streams.logstore(name.project, name.logstore)
+        record = found.record
+        holders = {tenure.holder for tenure in record.tenures.values()}
+        heirs = {tenure.heir for tenure in record.tenures.values()}
+        missing = sorted(holders.union(heirs).difference(found.members, (NOBODY,)))
+        dead = missing[:_KEYS_AT_ONCE]
+        facts = facts_of(
+            logstore,
+            record.tenures,
+            over=(over := await self._progress.over(name, record, logstore)),
+            alive=frozenset([*found.members, *missing[_KEYS_AT_ONCE:]]),
+            is_ordered=record.is_ordered,
+        )
+        tenures = after_heartbeat(record.tenures, consumer=consumer, held=held, facts=facts)
+        new = replace(record, over=tuple(over), tenures=dict(sorted(tenures.items())))
+        if new == record:
+            return tenures
+        outcome = await self._store.transact(
+            [Compare(name.record, found.version), *(Compare(name.member(each), 0) for each in dead)],
+            [SetKey(name.record, encode(new))],
+        )
+        return tenures if outcome.held else None
+
+    # Checkpoints
 
     async def set_checkpoint(
         self,
@@ -58,16 +236,117 @@ class ConsumerGroups:
         consumer: str,
         is_forced: bool,
     ) -> None:
-        raise Unavailable("not yet")
+        """`ConsumerMismatch` where the consumer does not have the shard, unless it is forced."""
+        name = checked_group(project, logstore, group)
+        if consumer or not is_forced:
+            check_consumer(consumer)
+        position = position_of(CheckpointRecord(checkpoint, 0, consumer))
+        cursor = "".join(checkpoint.split())
+        stream = await self._streams.logstore(project, logstore)
+        if stream.shard(shard) is None:
+            stream = await self._streams.fresh_logstore(project, logstore)
+        ends_at = visible_shard(stream, shard).ends_at
+        if ends_at is not None and position > ends_at:
+            raise InvalidCursor(f"shard {shard} ends at {ends_at}: {position} is behind it")
+        now_us = self._environment.clock.wall_ns() // 1000
+        setting = SetKey(
+            name.checkpoint(shard), encode(CheckpointRecord(cursor, now_us, consumer))
+        )
+        for attempt in range(ATTEMPTS_MAX):
+            record, version = await self._record(name)
+            tenure = record.tenures.get(shard)
+            if not is_forced and (tenure is None or tenure.holder != consumer):
+                raise ConsumerMismatch(
+                    f"consumer {consumer} does not have shard {shard}: another one reads it now"
+                )
+            changes: list[KeyOperation] = [setting]
+            if shard in record.over and (ends_at is None or position < ends_at):
+                over = tuple(each for each in record.over if each != shard)
+                changes.append(SetKey(name.record, encode(replace(record, over=over))))
+            outcome = await self._store.transact([Compare(name.record, version)], changes)
+            if outcome.held:
+                return
+            await self._pause(attempt)
+        raise _too_many(name)
 
     async def checkpoints(
         self, project: str, logstore: str, group: str, *, shard: int | None
     ) -> list[Checkpoint]:
-        raise Unavailable("not yet")
-
-    async def delete_all(self, project: str, logstore: str) -> None:
-        """All that is kept of a logstore's groups."""
+        """Of each shard, in order; of one, if it is named."""
+        name = checked_group(project, logstore, group)
+        await self._record(name)
+        stream = await self._streams.logstore(project, logstore)
+        if shard is not None and stream.shard(shard) is None:
+            stream = await self._streams.fresh_logstore(project, logstore)
+        if shard is not None:
+            wanted = [visible_shard(stream, shard).id]
+            stored = await self._store.get(name.checkpoint(shard))
+            found = {} if stored is None else {shard: decode_checkpoint(stored.value)}
+        else:
+            wanted = [each.id for each in stream.visible()]
+            found = await self._progress.checkpoints(name)
+        return [_checkpoint(each, found.get(each)) for each in wanted]
 
     async def required_positions(self, project: str, logstore: str) -> dict[int, Required]:
         """By shard; none where nobody is registered."""
-        return {}
+        groups = await self._groups(project, logstore)
+        stream = await self._streams.logstore(project, logstore)
+        required: dict[int, Required] = {}
+        for group in sorted(groups):
+            found = await self._progress.checkpoints(GroupName(project, logstore, group))
+            for shard in stream.visible():
+                position = position_of(found.get(shard.id))
+                known = required.get(shard.id)
+                if known is None or position < known.position:
+                    required[shard.id] = Required(position, group)
+        return required
+
+    # Records
+
+    async def _group(self, name: GroupName) -> Group:
+        entries = [entry async for entry in self._metadata.entries(name.prefix)]
+        found = groups_in(groups_of(name.project, name.logstore), entries)
+        if name.group not in found:
+            raise await self._no_group(name)
+        return found[name.group]
+
+    async def _record(self, name: GroupName) -> tuple[GroupRecord, int]:
+        stored = await self._store.get(name.record)
+        record = None if stored is None else decode_record(stored.value)
+        if stored is None or record is None or record.is_deleting:
+            raise await self._no_group(name)
+        return record, stored.version
+
+    async def _no_group(self, name: GroupName) -> ConsumerGroupNotFound:
+        """Where the logstore is missing too, its own error is raised."""
+        await self._streams.fresh_logstore(name.project, name.logstore)
+        return ConsumerGroupNotFound(
+            f"there is no consumer group {name.group} in logstore {name.logstore}: create it"
+        )
+
+    async def _set(self, name: GroupName, record: GroupRecord, version: int) -> bool:
+        written = await self._store.compare_and_set(name.record, encode(record), version=version)
+        return written is not None
+
+    async def _pause(self, attempt: int) -> None:
+        longest = min(_PAUSE_S_MAX, _PAUSE_S * 2 ** min(attempt, 10))
+        await asyncio.sleep(self._environment.random.uniform(0, longest))
+
+
+def _checkpoint(shard: int, found: CheckpointRecord | None) -> Checkpoint:
+    found = found or CheckpointRecord("", 0, "")
+    return Checkpoint(
+        shard=shard,
+        checkpoint=found.cursor,
+        updated_us=found.updated_us,
+        consumer=found.consumer,
+    )
+
+
+def _check_timeout(timeout_s: int) -> None:
+    if not 1 <= timeout_s <= TIMEOUT_S_MAX:
+        raise InvalidParameter(f"a timeout of {timeout_s} s: give 1 to {TIMEOUT_S_MAX}")
+
+
+def _too_many(name: GroupName) -> Conflict:
+    return Conflict(f"consumer group {name.group} is changed by too many at a time: try again")

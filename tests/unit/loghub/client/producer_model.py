@@ -19,16 +19,16 @@ KEYS = 12
 class ModelRecord(Record):
     """A record that knows its key and its place among the records of that key."""
 
-    __slots__ = ("key", "number", "outcome")
+    __slots__ = ("is_whole", "key", "number", "outcome")
 
     def __init__(self, key: str, number: int, *, deadline: float, has_key: bool) -> None:
         super().__init__(
             b"x" * 10,
-            route=hash_key(key.encode()) if has_key else None,
-            deadline=deadline,
-            shared=b"odd" if number % 7 == 0 else b"",
-            is_whole=number % 11 == 0,
+            hash_key(key.encode()) if has_key else None,
+            deadline,
+            b"odd" if number % 7 == 0 else b"",
         )
+        self.is_whole = number % 11 == 0
         self.key = key
         self.number = number
         self.outcome = ""

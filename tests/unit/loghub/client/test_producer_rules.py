@@ -158,8 +158,13 @@ def _shards(count: int) -> list[Shard]:
     ]
 
 
-def _record(route: str | None, deadline: float = 1e9, **options: Any) -> Record:
-    return Record(b"x" * 10, route=route, deadline=deadline, **options)
+def _record(route: str | None, deadline: float = 1e9, shared: bytes = b"") -> Record:
+    return Record(b"x" * 10, route, deadline, shared)
+
+
+class _Whole(Record):
+    __slots__ = ()
+    is_whole = True
 
 
 def _ready(count: int = 1, **limits: Any) -> ProducerRules:
@@ -219,7 +224,7 @@ def test_what_a_batch_has_once_parts_batches() -> None:
     rules = _ready()
     for shared in (b"a", b"a", b"b"):
         rules.add(_record("0" * 32, shared=shared))
-    rules.add(_record("0" * 32, is_whole=True))
+    rules.add(_Whole(b"x", "0" * 32, 1e9))
     sizes = []
     for _ in range(3):
         (send,) = _sends(rules)

@@ -1,6 +1,6 @@
-"""Who may do what over HTTP: keys sent as they are, and roles in projects.
+"""Keys that are sent as they are, with their secret; SLS clients sign instead.
 
-SLS clients sign instead (`sls/signatures`).
+For what a key may do see `access.check_role`.
 """
 
 import base64
@@ -8,9 +8,8 @@ import binascii
 import hmac
 from collections.abc import Callable
 
-from raftwood.base.errors import PermissionDenied, Unauthenticated
-from raftwood.loghub.errors import ProjectNotFound
-from raftwood.loghub.model import AccessKey, Role, allows
+from raftwood.base.errors import Unauthenticated
+from raftwood.loghub.model import AccessKey
 from raftwood.loghub.server.http.request import Request
 
 FindKey = Callable[[str], AccessKey | None]
@@ -41,23 +40,3 @@ def _credentials(scheme: str, text: str) -> str:
         except (binascii.Error, ValueError):
             return ""
     return ""
-
-
-def require_role(request: Request, project: str, needed: Role) -> AccessKey:
-    """The request's key where it may do this in the project.
-
-    A project in which it may do nothing is, to it, one that does not exist.
-    """
-    key = request.key
-    if key is None:
-        raise Unauthenticated("this needs an access key: sign the request")
-    role = key.role_in(project)
-    if role is None:
-        raise ProjectNotFound(
-            f"there is no project {project[:140]!r}, or key {key.id!r} has no right there"
-        )
-    if not allows(role, needed):
-        raise PermissionDenied(
-            f"key {key.id!r} is {role.value} in project {project!r}: this needs {needed.value}"
-        )
-    return key

@@ -10,7 +10,7 @@ from raftwood.loghub.server.access import check_role
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.http.request import Request
 from raftwood.loghub.server.http.routes import Answer
-from raftwood.loghub.server.sls.bodies import declared_raw_bytes, log_group_batch
+from raftwood.loghub.server.sls.bodies import ARROW, batch_of, declared_raw_bytes
 from raftwood.loghub.server.sls.catalog_calls import EMPTY, control, json_answer, logstore_of
 from raftwood.loghub.server.sls.login import check_body
 from raftwood.loghub.server.sls.messages import CursorAnswer, CursorTimeAnswer, shard_answer
@@ -20,7 +20,13 @@ from raftwood.loghub.server.sls.parameters import (
     project_of,
     text_parameter,
 )
-from raftwood.loghub.server.sls.pulls import compressed, log_group_list
+from raftwood.loghub.server.sls.pulls import (
+    arrow_streams,
+    compressed,
+    framed,
+    log_group_list,
+    log_groups,
+)
 
 COUNT_MAX: Final = 1000
 """LogGroups of one pull, as SLS has it."""
@@ -56,8 +62,7 @@ class StreamCalls:
         self._gateway.quotas.take(project, len(body))
         check_body(request, body)
         request.reserve(raw_bytes)
-        compression = request.header(b"x-log-compresstype")
-        batch = log_group_batch(body, compression=compression, raw_bytes=raw_bytes)
+        batch = batch_of(request, body, raw_bytes=raw_bytes)
         if batch is not None:
             await self._streams.put(project, logstore_of(request), batch, key=key)
         return EMPTY
@@ -91,25 +96,33 @@ class StreamCalls:
             end=decode_cursor(end) if end else None,
             wait_ms=min(number_parameter(request, "wait_ms", 0), WAIT_MS_MAX),
         )
-        found = log_group_list(pulled.batches, pulled.next)
-        request.reserve(2 * len(found.raw))
-        body, name = compressed(found.raw, request.header(b"accept-encoding"))
+        if ARROW in request.header(b"accept").lower():
+            found, content_type = arrow_streams(pulled.batches, pulled.next), ARROW.encode()
+            raw = framed(found.parts)
+        else:
+            found, content_type = log_groups(pulled.batches, pulled.next), _PROTOBUF
+            raw = log_group_list(found.parts)
+        body, name = compressed(raw, request.header(b"accept-encoding"))
         return Answer(
             body=body,
-            content_type=_PROTOBUF,
+            content_type=content_type,
             headers=(
-                (b"x-log-count", b"%d" % found.count),
-                (b"x-log-bodyrawsize", b"%d" % len(found.raw)),
+                (b"x-log-count", b"%d" % len(found.parts)),
+                (b"x-log-bodyrawsize", b"%d" % len(raw)),
                 (b"x-log-cursor", encode_cursor(found.next).encode()),
                 (b"x-log-compresstype", name),
             ),
         )
 
     async def _cursor(self, request: Request, project: str) -> Answer:
-        text = text_parameter(request, "from")
-        at: Literal["begin", "end"] | int = (
-            text if text == "begin" or text == "end" else number(text, "from")  # noqa: PLR1714
-        )
+        at: Literal["begin", "end"] | int
+        match text_parameter(request, "from"):
+            case "begin":
+                at = "begin"
+            case "end":
+                at = "end"
+            case text:
+                at = number(text, "from")
         position = await self._streams.cursor(project, logstore_of(request), _shard_of(request), at)
         return json_answer(CursorAnswer(cursor=encode_cursor(position)))
 

@@ -13,9 +13,10 @@ from raftwood.base.files import Buffer
 from raftwood.loghub.errors import InvalidParameter, QuotaExceeded
 from raftwood.loghub.key_ranges import hash_key
 from raftwood.loghub.model import AccessKey, Role, allows
+from raftwood.loghub.server.access import check_role
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.http.content import unpacked
-from raftwood.loghub.server.http.keys import key_of_authorization, require_role
+from raftwood.loghub.server.http.keys import key_of_authorization
 from raftwood.loghub.server.http.request import Request
 from raftwood.loghub.server.http.routes import Headers
 from raftwood.loghub.server.ways_in.putting import Place, Putting
@@ -61,7 +62,8 @@ class HttpWay:
     def project(self, request: Request, given: str = "") -> str:
         """The one that is meant, where the key may write there."""
         project = given or _named(request, "project") or _only_project(request)
-        require_role(request, project, Role.WRITER)
+        assert request.key is not None
+        check_role(request.key, project, Role.WRITER)
         return project
 
     def place(self, request: Request, *, project: str = "", logstore: str = "") -> Place:

@@ -46,7 +46,7 @@ class SocketWays:
     def __init__(self, syslog: SyslogServer, fluent: FluentServer, tls: ServerTls | None) -> None:
         self.syslog = syslog
         self.fluent = fluent
-        self._tls = tls
+        self.certificates = [] if tls is None else [tls]
 
     @classmethod
     async def start(
@@ -79,11 +79,6 @@ class SocketWays:
             await ways.close()
             raise
         return ways
-
-    def reload(self) -> None:
-        """Use the certificates as their files are now."""
-        if self._tls is not None:
-            self._tls.reload()
 
     async def close(self) -> None:
         await self.syslog.close()

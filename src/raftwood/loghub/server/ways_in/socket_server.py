@@ -122,6 +122,8 @@ class SocketServer:
         self.place = place
         self.peers = peers
         self.held_bytes = 0
+        self.ports: list[int] = []
+        """Those that it listens on, in the order of the addresses."""
         self._listeners: list[asyncio.Server] = []
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self.is_closing = False
@@ -149,8 +151,8 @@ class SocketServer:
         """Before anything is read."""
         return has_certificate or host in self.peers
 
-    async def listen(self, address: str, *, tls: ServerTls | None = None) -> int:
-        """Answers the port, which the system chooses where it is 0."""
+    async def listen(self, address: str, *, tls: ServerTls | None = None) -> None:
+        """The system chooses a port that is 0."""
         options: dict[str, Any] = {}
         if tls is not None:
             options = {
@@ -169,7 +171,7 @@ class SocketServer:
                 f"machine that is free for {self.way}"
             ) from error
         self._listeners.append(listener)
-        return int(listener.sockets[0].getsockname()[1])
+        self.ports.append(int(listener.sockets[0].getsockname()[1]))
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")

@@ -72,8 +72,8 @@ class SyslogServer(SocketServer):
         now_ns = self.putting.now_ns()
         return Section({}, [decode_message(frame, received_ns=now_ns) for frame in frames])
 
-    async def listen_for_datagrams(self, address: str) -> int:
-        """Each datagram is a message; answers the port."""
+    async def listen_for_datagrams(self, address: str) -> None:
+        """Each datagram is a message."""
         host, port = host_and_port(address)
         try:
             transport, datagrams = await asyncio.get_running_loop().create_datagram_endpoint(
@@ -85,7 +85,7 @@ class SyslogServer(SocketServer):
                 "ways_in.syslog_udp_listen to an address of this machine that is free"
             ) from error
         self._datagrams = datagrams
-        return int(transport.get_extra_info("sockname")[1])
+        self.ports.append(int(transport.get_extra_info("sockname")[1]))
 
     async def close(self) -> None:
         if self._datagrams is not None:

@@ -1,0 +1,1 @@
+"""LogHub on three stores behind a gateway against Kafka; see __main__ for its command."""

@@ -1,0 +1,170 @@
+"""LogHub itself: three stores at default settings, a gateway in front, the client in a process."""
+
+import asyncio
+import contextlib
+import pathlib
+import sys
+
+import msgspec
+
+import raftwood
+from benchmarks.harness.system import Layout, Load
+from benchmarks.loghub.streams import PROJECT, STREAMS, Key
+from raftwood.app.cluster_network import operator_network
+from raftwood.app.commands.source import Source
+from raftwood.app.connecting import connected_cluster
+from raftwood.app.settings import Settings
+from raftwood.base.environment import Environment
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.metrics import Metrics
+from raftwood.disk.real_environment import real_environment
+from raftwood.loghub.errors import LogstoreExists, ProjectExists
+from raftwood.loghub.model import Role
+from raftwood.loghub.server.gateway import Gateway
+from raftwood.logservice.wire import LOCATE
+from raftwood.net.stores import Stores
+
+SECRET = "known to everybody in a benchmark"
+ASK_TIMEOUT_MS = 2_000
+CONFIG = """
+[cluster]
+name = "benchmark"
+members = [{members}]
+[secrets]
+stores = "{secret}, stores"
+clients = "{secret}"
+operators = "{secret}, operators"
+[hakeeper]
+log_shards = 0
+[logs]
+level = "warning"
+"""
+
+
+class LogHubSystem:
+    """The groups are the shards of each stream."""
+
+    name = "loghub"
+    groups_max = 1 << 10
+    warm_up_s = 2.0
+
+    def prepare(self) -> str:
+        return (
+            f"Raftwood's LogHub {raftwood.__version__}, three stores with fsync on and one "
+            "gateway, default settings, authenticated, each batch exactly once; the native client"
+        )
+
+    def node_command(self, layout: Layout, node: int) -> list[str]:
+        return [
+            *_program(layout, "logservice"),
+            f"--set=node.store_id={node + 1}",
+            f"--set=node.data_folder={layout.node_folder(node)}/store",
+        ]
+
+    def gateway_command(self, layout: Layout) -> list[str]:
+        return [
+            *_program(layout, "gateway"),
+            f"--set=gateway.listen={gateway_address(layout)}",
+            "--set=gateway.http_listen=",
+            f"--ready-file={ready_file(layout)}",
+        ]
+
+    def leaders(self, layout: Layout) -> list[int | None]:
+        """Of the first stream's shards; makes the streams as soon as the stores are there."""
+        try:
+            return asyncio.run(self._leaders(layout))
+        except RaftwoodError as error:
+            raise ConnectionError(error.message) from error
+
+    async def _leaders(self, layout: Layout) -> list[int | None]:
+        settings = Source(config=str(_config(layout))).load().settings
+        file = pathlib.Path(layout.folder, "streams.json")
+        with real_environment() as environment:
+            if not file.exists():
+                await _make_streams(environment, settings, layout)
+            logs = msgspec.json.decode(file.read_bytes(), type=list[str])
+            return await _led_by(environment, settings, layout, logs)
+
+    def load_command(self, layout: Layout, load: Load, leader: int) -> list[str]:  # noqa: ARG002
+        program = [sys.executable, "-m", "benchmarks.loghub.loghub_load"]
+        key = f"--key={pathlib.Path(layout.folder, 'key.json')}"
+        return [*program, f"--addresses={gateway_address(layout)}", key, *load.flags()]
+
+
+def gateway_address(layout: Layout) -> str:
+    """The stores need no ports for one another beside those for clients."""
+    return layout.peer_addresses()[0]
+
+
+def ready_file(layout: Layout) -> pathlib.Path:
+    return pathlib.Path(layout.folder, "gateway.ready")
+
+
+def _program(layout: Layout, command: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "raftwood.app",
+        command,
+        "start",
+        f"--config={_config(layout)}",
+    ]
+
+
+def _config(layout: Layout) -> pathlib.Path:
+    config = pathlib.Path(layout.folder, "raftwood.toml")
+    if not config.exists():
+        members = (
+            f'"{store}={address}"' for store, address in enumerate(layout.client_addresses(), 1)
+        )
+        config.write_text(CONFIG.format(members=", ".join(members), secret=SECRET))
+        config.chmod(0o600)
+    return config
+
+
+async def _make_streams(environment: Environment, settings: Settings, layout: Layout) -> None:
+    async with connected_cluster(environment, settings, None) as (store, logs):
+        gateway = Gateway(
+            environment,
+            store,
+            logs,
+            settings=settings.gateway,
+            loghub=settings.loghub,
+            metrics=Metrics(),
+        )
+        await gateway.start()
+        try:
+            # An attempt before, when too few stores were up, may have come so far.
+            with contextlib.suppress(ProjectExists):
+                await gateway.catalog.create_project(PROJECT)
+            for stream in STREAMS:
+                with contextlib.suppress(LogstoreExists):
+                    await gateway.catalog.create_logstore(
+                        PROJECT, stream, shard_count=layout.groups
+                    )
+            made = await gateway.catalog.logstore(PROJECT, STREAMS[0])
+            key = await gateway.access.create({"*": Role.ADMIN})
+        finally:
+            await gateway.close()
+    _write(layout, "key.json", Key(key.id, key.secret))
+    _write(layout, "streams.json", [each.log for each in made.shards])
+
+
+def _write(layout: Layout, name: str, value: object) -> None:
+    pathlib.Path(layout.folder, name).write_bytes(msgspec.json.encode(value))
+
+
+async def _led_by(
+    environment: Environment, settings: Settings, layout: Layout, logs: list[str]
+) -> list[int | None]:
+    stores = Stores(
+        environment,
+        operator_network(settings),
+        dict(enumerate(layout.client_addresses(), 1)),
+    )
+    try:
+        channel = await stores.connected(1, ASK_TIMEOUT_MS)
+        found = [await channel.ask(LOCATE, log, ASK_TIMEOUT_MS) for log in logs]
+    finally:
+        await stores.close()
+    return [each.leader - 1 if each.leader else None for each in found]

@@ -1,0 +1,210 @@
+"""The gateways as a client knows them: a connection to each, and the next one where one fails."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    InvalidInput,
+    Unauthenticated,
+    Unavailable,
+)
+from raftwood.base.files import Buffer
+from raftwood.loghub.controls import (
+    AnyControl,
+    GetCheckpoints,
+    GetLogstore,
+    GetProject,
+    Heartbeat,
+    ListConsumerGroups,
+    ListLogstores,
+    ListProjects,
+    SetCheckpoint,
+    UpdateConsumerGroup,
+    UpdateLogstore,
+    UpdateProject,
+    decode_control_answer,
+    encode_control,
+)
+from raftwood.loghub.wire import CLUSTER, CONTROL, KEY_ROLE
+from raftwood.net import (
+    Backoff,
+    Channel,
+    ClientCredentials,
+    ClientLimits,
+    ClientTls,
+    Connection,
+    Identity,
+    Method,
+    Payload,
+    Secret,
+    TypedMethod,
+    connect,
+)
+from raftwood.net.store_names import split_address
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+GATEWAYS_MAX: Final = 64
+_BACKOFF: Final = Backoff(first_ms=20, longest_ms=1_000)
+_LIMITS: Final = ClientLimits(
+    connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
+)
+_PAUSE_FIRST_S: Final = 0.01
+_PAUSE_LONGEST_S: Final = 0.5
+_REPEATABLE: Final = (
+    GetCheckpoints,
+    GetLogstore,
+    GetProject,
+    Heartbeat,
+    ListConsumerGroups,
+    ListLogstores,
+    ListProjects,
+    SetCheckpoint,
+    UpdateConsumerGroup,
+    UpdateLogstore,
+    UpdateProject,
+)
+"""Done twice, they have done what they do once."""
+
+
+class HubAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """Where gateways are, and the access key that a client shows them."""
+
+    addresses: tuple[str, ...]
+    key_id: str
+    secret: Secret
+    tls: ClientTls | None = None
+
+
+def addresses_of(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Addresses as a list, or as one text with commas."""
+    parts = given.split(",") if isinstance(given, str) else given
+    found = tuple(each.strip() for each in parts if each.strip())
+    if not 0 < len(found) <= GATEWAYS_MAX:
+        raise InvalidInput(f"give 1 to {GATEWAYS_MAX} addresses of gateways, not {len(found)}")
+    return found
+
+
+class Gateways:
+    """Use `start`, and `close` when done."""
+
+    def __init__(self, environment: Environment, access: HubAccess) -> None:
+        self._environment = environment
+        self._channels = [
+            Channel(self._connector(access, address), environment.random, _BACKOFF)
+            for address in access.addresses
+        ]
+        # Clients begin with different gateways, which spreads the load.
+        self._turn = environment.random.randrange(len(self._channels))
+
+    def _connector(
+        self, access: HubAccess, address: str
+    ) -> Callable[[], Coroutine[Any, Any, Connection]]:
+        host, port = split_address(address)
+        credentials = ClientCredentials(
+            cluster_id=CLUSTER,
+            identity=Identity(role=KEY_ROLE, node_id=access.key_id),
+            secret=access.secret,
+        )
+
+        async def dial() -> Connection:
+            return await connect(
+                host,
+                port,
+                credentials,
+                self._environment.random,
+                limits=_LIMITS,
+                tls=access.tls,
+            )
+
+        return dial
+
+    async def start(self, timeout_ms: int) -> None:
+        """Connect; one gateway that answers is enough."""
+        for channel in self._channels:
+            channel.start()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        while not any(channel.is_connected for channel in self._channels):
+            errors = [channel.last_error for channel in self._channels]
+            refusal = next((each for each in errors if isinstance(each, Unauthenticated)), None)
+            if refusal is not None and None not in errors:
+                raise Unauthenticated(refusal.message)
+            if loop.time() >= deadline:
+                raise self._reason()
+            await asyncio.sleep(_PAUSE_FIRST_S)
+
+    def _reason(self) -> Unavailable:
+        last = next((each.last_error for each in self._channels if each.last_error), None)
+        why = "none has answered yet" if last is None else last.message
+        return Unavailable(f"no gateway can be reached: {why}")
+
+    def pick(self, turn: int) -> Channel:
+        """A connected gateway, another one for the next turn; `Unavailable` where there is none."""
+        count = len(self._channels)
+        for place in range(count):
+            channel = self._channels[(self._turn + turn + place) % count]
+            if channel.is_connected:
+                return channel
+        raise self._reason()
+
+    async def call(
+        self,
+        method: Method,
+        payload: Buffer,
+        *,
+        timeout_ms: int,
+        attempt_ms: int = 5_000,
+        is_repeatable: bool = True,
+        turn: int = 0,
+    ) -> Payload:
+        """Ask one gateway after the other until one answers or the time is over.
+
+        What may be done only once is not repeated after an answer was lost.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        attempts = 0
+        while True:
+            remaining_ms = int((deadline - loop.time()) * 1000)
+            try:
+                channel = self.pick(turn + attempts)
+                return await channel.call(method, payload, max(1, min(remaining_ms, attempt_ms)))
+            except (Unavailable, DeadlineExceeded) as error:
+                if isinstance(error, ConnectionLost | DeadlineExceeded) and not is_repeatable:
+                    raise
+                reason = error
+            pause_s = min(_PAUSE_LONGEST_S, _PAUSE_FIRST_S * (1 << min(attempts, 10)))
+            if loop.time() + pause_s >= deadline:
+                raise reason
+            attempts += 1
+            await asyncio.sleep(pause_s)
+
+    async def ask(
+        self, method: TypedMethod[Request, Response], request: Request, *, timeout_ms: int
+    ) -> Response:
+        """As `call`, from struct to struct; for what changes nothing."""
+        payload = await self.call(method, method.encode(request), timeout_ms=timeout_ms)
+        return method.decode_response(payload)
+
+    async def control(self, control: AnyControl, *, timeout_ms: int) -> Any:
+        """Carry out a call; what changes something is not repeated after a lost answer."""
+        payload = await self.call(
+            CONTROL,
+            encode_control(control),
+            timeout_ms=timeout_ms,
+            attempt_ms=timeout_ms,
+            is_repeatable=isinstance(control, _REPEATABLE),
+        )
+        return decode_control_answer(control, payload)
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()

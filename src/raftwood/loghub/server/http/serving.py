@@ -1,0 +1,45 @@
+"""A gateway's HTTP port, with all that is served there."""
+
+import ssl
+
+from raftwood.base.environment import Environment
+from raftwood.base.metrics import Metrics
+from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.http.documents import Documents
+from raftwood.loghub.server.http.front import FrontLimits, HttpFront
+from raftwood.loghub.server.sls.routes import SlsRoutes
+from raftwood.loghub.server.ways_in.serving import http_groups
+from raftwood.loghub.server.ways_in.settings import WaysInSettings
+from raftwood.loghub.settings import GatewaySettings
+from raftwood.net.http_listener import HttpLimits, HttpListener
+
+
+async def serve_http(
+    environment: Environment,
+    gateway: Gateway,
+    settings: GatewaySettings,
+    *,
+    metrics: Metrics,
+    ways_in: WaysInSettings = WaysInSettings(),  # noqa: B008
+    tls: ssl.SSLContext | None = None,
+) -> HttpListener:
+    """Listen on `settings.http_listen`."""
+    sls = SlsRoutes(environment, gateway, body_bytes_max=settings.body_bytes_max)
+    front = HttpFront(
+        environment,
+        [*http_groups(environment, gateway, ways_in, settings, sls=sls), Documents()],
+        metrics=metrics,
+        limits=FrontLimits(
+            requests_max=4 * settings.connections_max, body_bytes_max=settings.bodies_bytes_max
+        ),
+    )
+    limits = HttpLimits(
+        keep_alive_ms=settings.keep_alive_ms,
+        request_ms=settings.request_ms,
+        connections_max=settings.connections_max,
+        # What is too large is read and thrown away, so that the client reads why, up to here.
+        request_bytes_max=2 * settings.body_bytes_max + (1 << 20),
+    )
+    return await HttpListener.start(
+        front, settings.http_listen, limits, tls=tls, setting="gateway.http_listen"
+    )

@@ -1,0 +1,236 @@
+"""The unmodified Python SDK of SLS against a gateway's real port: every call that it has for
+streams, with both versions of signatures.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aliyun.log import GetLogsRequest, LogException, LogItem, PutLogsRequest, QueuedLogHandler
+
+from raftwood.loghub.model import Role
+from tests.unit.loghub.gateway_kit import ThreadedGateway, threaded_gateway
+
+FIRST, END = "0" * 32, "f" * 32
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ThreadedGateway]:
+    with threaded_gateway(tmp_path) as gateway:
+        yield gateway
+
+
+@pytest.fixture(params=["v1", "v4"])
+def client(served: ThreadedGateway, request: pytest.FixtureRequest) -> Iterator[Any]:
+    made = served.sls_client(auth_version=request.param, region="here")
+    yield made
+    made._session.close()
+
+
+def code_of(failure: pytest.ExceptionInfo[LogException]) -> str:
+    return str(failure.value.get_error_code())
+
+
+def stream(client: Any, *, shards: int = 1) -> None:
+    client.create_project("p", "of the test")
+    client.create_logstore("p", "s", ttl=7, shard_count=shards)
+
+
+def put(client: Any, *values: str, key: str | None = None, **options: Any) -> None:
+    items = [LogItem(int(time.time()), contents=[("message", value)]) for value in values]
+    request = PutLogsRequest("p", "s", "a topic", "a source", items, hashKey=key, **options)
+    client.put_logs(request)
+
+
+def read(client: Any, shard: int, **options: Any) -> list[str]:
+    cursor = client.get_begin_cursor("p", "s", shard).get_cursor()
+    end = client.get_end_cursor("p", "s", shard).get_cursor()
+    found = []
+    while cursor != end:
+        pulled = client.pull_logs("p", "s", shard, cursor, **options)
+        found += [log["message"] for log in pulled.get_flatten_logs_json()]
+        assert pulled.get_next_cursor() != cursor
+        cursor = pulled.get_next_cursor()
+    return found
+
+
+def test_projects_are_made_shown_changed_listed_and_removed(client: Any) -> None:
+    client.create_project("one", "the first, höher")
+    client.create_project("two", "the second")
+    with pytest.raises(LogException) as failure:
+        client.create_project("one", "again")
+    assert code_of(failure) == "ProjectAlreadyExist"
+    found = client.get_project("one")
+    assert (found.get_projectname(), found.get_description()) == ("one", "the first, höher")
+    assert abs(int(found.get_create_time()) - time.time()) < 60
+    client.update_project("one", "changed")
+    assert client.get_project("one").get_description() == "changed"
+    listed = client.list_project()
+    assert [each["projectName"] for each in listed.get_projects()] == ["one", "two"]
+    listed = client.list_project(offset=1, size=1, project_name_pattern="")
+    assert (listed.get_count(), listed.get_total()) == (1, 2)
+    assert client.list_project(project_name_pattern="tw").get_total() == 1
+    client.delete_project("one")
+    with pytest.raises(LogException) as failure:
+        client.get_project("one")
+    assert code_of(failure) == "ProjectNotExist"
+    assert failure.value.get_request_id()
+
+
+def test_logstores_are_made_shown_changed_listed_and_removed(client: Any) -> None:
+    client.create_project("p", "")
+    client.create_logstore("p", "s", ttl=7, shard_count=3, auto_split=False)
+    client.create_logstore("p", "other", preserve_storage=True)
+    with pytest.raises(LogException) as failure:
+        client.create_logstore("p", "s")
+    assert code_of(failure) == "LogStoreAlreadyExist"
+    found = client.get_logstore("p", "s")
+    assert (found.logstore_name, found.ttl, found.shard_count) == ("s", 7, 3)
+    assert (found.auto_split, found.append_meta, found.enable_tracking) == (False, False, False)
+    client.update_logstore("p", "s", ttl=9, append_meta=True)
+    found = client.get_logstore("p", "s")
+    assert (found.ttl, found.append_meta) == (9, True)
+    assert client.get_logstore("p", "other").preserve_storage
+    listed = client.list_logstore("p")
+    assert (listed.get_logstores(), listed.get_total()) == (["other", "s"], 2)
+    assert client.list_logstore("p", "oth", size=1).get_logstores() == ["other"]
+    with pytest.raises(LogException) as failure:
+        client.delete_project("p")
+    client.delete_logstore("p", "s")
+    with pytest.raises(LogException) as failure:
+        client.get_logstore("p", "s")
+    assert code_of(failure) == "LogStoreNotExist"
+    with pytest.raises(LogException) as failure:
+        client.get_logs(GetLogsRequest("p", "other", 0, 1, query="x"))
+    assert code_of(failure) == "ParameterInvalid"
+
+
+@pytest.mark.parametrize("options", [{}, {"compress": False}], ids=["lz4", "none"])
+def test_logs_are_put_and_pulled_in_order(client: Any, options: dict[str, Any]) -> None:
+    stream(client)
+    sent = [f"{number} höher \x00" for number in range(50)]
+    for value in sent:
+        put(client, value, **options)
+    assert read(client, 0, count=7, **options) == sent
+    assert read(client, 0) == sent
+    pulled = client.pull_logs("p", "s", 0, client.get_begin_cursor("p", "s", 0).get_cursor())
+    assert pulled.get_loggroup_count() == 50
+    group = pulled.get_loggroup_json_list()[0]
+    assert (group["topic"], group["source"]) == ("a topic", "a source")
+    empty = client.pull_logs("p", "s", 0, pulled.get_next_cursor())
+    assert (empty.get_loggroup_count(), empty.get_next_cursor()) == (0, pulled.get_next_cursor())
+
+
+def test_a_pull_by_time_ends_at_its_end(client: Any) -> None:
+    stream(client)
+    put(client, "a")
+    put(client, "b")
+    now = int(time.time())
+    found = [
+        log["message"]
+        for each in client.pull_log("p", "s", 0, now - 60, now + 60, batch_size=1)
+        for log in each.get_flatten_logs_json()
+    ]
+    assert found == ["a", "b"]
+    begin = client.get_begin_cursor("p", "s", 0).get_cursor()
+    end = client.get_end_cursor("p", "s", 0).get_cursor()
+    assert abs(client.get_cursor_time("p", "s", 0, begin).get_cursor_time() - now) <= 2
+    assert abs(client.get_previous_cursor_time("p", "s", 0, end).get_cursor_time() - now) <= 2
+    with pytest.raises(LogException) as failure:
+        client.pull_logs("p", "s", 0, begin, query="* | where a = 'b'")
+    assert code_of(failure) == "ParameterInvalid"
+
+
+def test_shards_are_split_merged_and_deleted_and_keys_find_them(client: Any) -> None:
+    stream(client, shards=1)
+    put(client, "before")
+    middle = "8" + "0" * 31
+    split = client.split_shard("p", "s", 0, middle).get_shards_info()
+    assert [each["shardID"] for each in split] == [0, 1, 2]
+    shards = client.list_shards("p", "s").get_shards_info()
+    assert [each["status"] for each in shards] == ["readonly", "readwrite", "readwrite"]
+    assert shards[1]["inclusiveBeginKey"] == FIRST
+    assert shards[1]["exclusiveEndKey"] == shards[2]["inclusiveBeginKey"] == middle
+    assert shards[2]["exclusiveEndKey"] == END
+    put(client, "low", key="1" * 32)
+    put(client, "high", key="F" * 32)
+    assert [read(client, shard) for shard in range(3)] == [["before"], ["low"], ["high"]]
+    client.merge_shard("p", "s", 1)
+    shards = client.list_shards("p", "s").get_shards_info()
+    assert [each["status"] for each in shards] == ["readonly"] * 3 + ["readwrite"]
+    client.delete_shard("p", "s", 0)
+    assert [each["shardID"] for each in client.list_shards("p", "s").get_shards_info()] == [1, 2, 3]
+    with pytest.raises(LogException) as failure:
+        client.get_begin_cursor("p", "s", 0)
+    assert code_of(failure) == "ShardNotExist"
+
+
+def test_consumer_groups_share_shards_and_keep_checkpoints(client: Any) -> None:
+    stream(client, shards=2)
+    client.create_consumer_group("p", "s", "g", 30, in_order=True)
+    with pytest.raises(LogException) as failure:
+        client.create_consumer_group("p", "s", "g", 30)
+    assert code_of(failure) == "ConsumerGroupAlreadyExist"
+    (listed,) = client.list_consumer_group("p", "s").get_consumer_groups()
+    assert listed.get_consumer_group_name() == "g"
+    assert (listed.get_timeout(), listed.is_in_order()) == (30, True)
+    client.update_consumer_group("p", "s", "g", timeout=40, in_order=False)
+    (listed,) = client.list_consumer_group("p", "s").get_consumer_groups()
+    assert (listed.get_timeout(), listed.is_in_order()) == (40, False)
+    assert sorted(client.heart_beat("p", "s", "g", "me").get_shards()) == [0, 1]
+    (fresh,) = client.get_check_point("p", "s", "g", 0).get_consumer_group_check_points()
+    assert (fresh["shard"], fresh["checkpoint"]) == (0, "")
+    end = client.get_end_cursor("p", "s", 0).get_cursor()
+    client.update_check_point("p", "s", "g", 0, end, "me")
+    noted = client.get_check_point("p", "s", "g").get_consumer_group_check_points()
+    assert {each["shard"]: each["checkpoint"] for each in noted}[0] == end
+    with pytest.raises(LogException) as failure:
+        client.update_check_point("p", "s", "g", 0, end, "another", force_success=False)
+    assert code_of(failure) == "ConsumerNotMatch"
+    client.delete_consumer_group("p", "s", "g")
+    assert client.list_consumer_group("p", "s").get_consumer_groups() == []
+
+
+def test_wrong_secrets_and_small_roles_are_refused(served: ThreadedGateway) -> None:
+    admin = served.sls_client()
+    stream(admin)
+    key = served.run(served.gateway.access.create({"p": Role.READER}))
+    reader = served.sls_client(key)
+    assert reader.get_logstore("p", "s").logstore_name == "s"
+    with pytest.raises(LogException) as failure:
+        put(reader, "x")
+    assert code_of(failure) == "Unauthorized"
+    with pytest.raises(LogException) as failure:
+        reader.create_project("q", "")
+    assert code_of(failure) in ("Unauthorized", "ProjectNotExist")
+    for wrong in ({"secret": "wrong"}, {"id": "nobody"}):
+        stranger = served.sls_client(msgspec.structs.replace(served.admin, **wrong))
+        with pytest.raises(LogException) as failure:
+            stranger.list_project()
+        assert code_of(failure) == "SignatureNotMatch"
+        stranger._session.close()
+    for each in (admin, reader):
+        each._session.close()
+
+
+@pytest.mark.filterwarnings("ignore:setDaemon")
+def test_the_sdks_logging_handler_puts_what_is_logged(served: ThreadedGateway) -> None:
+    client = served.sls_client()
+    stream(client)
+    made: Any = QueuedLogHandler
+    handler = made("http://sls.test", served.admin.id, served.admin.secret, "p", "s", close_wait=5)
+    logger = logging.getLogger("of the interop test")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    for number in range(20):
+        logger.info("line %d", number)
+    handler.flush()
+    handler.stop()
+    logger.removeHandler(handler)
+    assert read(client, 0) == [f"line {number}" for number in range(20)]
+    client._session.close()
