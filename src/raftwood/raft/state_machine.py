@@ -66,4 +66,4 @@ class PatientMachine(Protocol):
     """What some state machines can do besides: let a question wait for something to tell."""
 
     async def wait(self, query: Any, timeout_ms: int) -> bool:
-        """Until `lookup` tells something, or for as long; whether there was anything to wait for."""
+        """Until `lookup` tells something, or for as long; False where it need not have waited."""
