@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+import uvloop
 
 from raftwood.base.errors import InvalidInput, Overloaded, Unavailable
 from raftwood.loghub.batches import Codec
@@ -330,3 +331,24 @@ def test_a_closed_producer_takes_nothing(tmp_path: Path) -> None:
                 producer.send_soon({"a": "b"})
 
     run(body())
+
+
+def test_it_runs_on_the_loop_of_the_servers_as_well(tmp_path: Path) -> None:
+    """uvloop answers a timer that is due at once with a handle that has no time."""
+
+    async def body() -> None:
+        async with hub(tmp_path) as made:
+            client = made.clients[0]
+            complaints: list[dict[str, Any]] = []
+            asyncio.get_running_loop().set_exception_handler(
+                lambda _, told: complaints.append(told)
+            )
+            async with client.producer(PROJECT, LOGSTORE) as producer:
+                for number in range(300):
+                    await producer.send({"key": "k", "n": str(number)}, key="k")
+                    if number % 50 == 0:
+                        await asyncio.sleep(0.001)
+            await check_once_in_order(client, {"k": 300})
+            assert not complaints
+
+    uvloop.run(body())
