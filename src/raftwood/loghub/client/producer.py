@@ -141,9 +141,7 @@ class AsyncProducer:
     ) -> Delivery:
         """Take a record without waiting; `Overloaded` where there is no room for it."""
         return self.accept(
-            self.encode(
-                contents, key=key, time_ns=time_ns, topic=topic, source=source, tags=tags
-            )
+            self.encode(contents, key=key, time_ns=time_ns, topic=topic, source=source, tags=tags)
         )
 
     async def send(
@@ -341,7 +339,7 @@ class AsyncProducer:
         self.retries += lane.attempts > 0
         try:
             channel = self._gateways.pick(lane.shard + lane.attempts)
-            future = channel.call(PUT, self._request(lane, batch), self._attempt_ms())
+            future = channel.call(PUT, self._request(lane, batch), self.settings.attempt_timeout_ms)
         except (Unavailable, Unauthenticated) as error:
             self._last_error = error
             self._rules.put_off(lane, now=self._loop.time())
@@ -351,9 +349,6 @@ class AsyncProducer:
         else:
             batch.was_sent = True
             future.add_done_callback(partial(self._answered, lane))
-
-    def _attempt_ms(self) -> int:
-        return self.settings.attempt_timeout_ms
 
     def _request(self, lane: Lane, batch: Batch) -> bytes:
         records = batch.records
@@ -419,13 +414,15 @@ class AsyncProducer:
     async def _ask_for_shards(self) -> None:
         request = StreamRequest(self.project, self.logstore)
         try:
-            shards = await self._gateways.ask(SHARDS, request, timeout_ms=self._attempt_ms())
+            shards = await self._gateways.ask(
+                SHARDS, request, timeout_ms=self.settings.attempt_timeout_ms
+            )
         except RaftwoodError as error:
             self._last_error = error
             if isinstance(error, Unavailable | DeadlineExceeded):
                 self._rules.not_learned(now=self._loop.time())
             else:
-                self._refuse_all(error)
+                self._fail(self._rules.no_shards(now=self._loop.time()), error)
         else:
             self._rules.learned(shards, now=self._loop.time())
         self._schedule()

@@ -148,16 +148,19 @@ class ConsumerGroups:
         if found is not None and decode_record(found.value).is_deleting:
             await self._store.compare_and_set(name.record, None, version=found.version)
 
-    async def _remove_keys(self, keys: Sequence[str]) -> None:
+    async def _remove_keys(self, keys: Sequence[str], *while_: Compare) -> None:
         for first in range(0, len(keys), _KEYS_AT_ONCE):
             await self._store.transact(
-                [], [RemoveKey(key) for key in keys[first : first + _KEYS_AT_ONCE]]
+                while_, [RemoveKey(key) for key in keys[first : first + _KEYS_AT_ONCE]]
             )
 
-    async def delete_all(self, project: str, logstore: str) -> None:
-        """All that is kept of a logstore's groups; the logstore is marked as deleted before."""
+    async def delete_all(self, project: str, logstore: str, current: Compare) -> None:
+        """All that is kept of the groups of a logstore that is marked as deleted, as long as that
+        is its current value: another of its name has groups of its own.
+        """
         for prefix in (groups_of(project, logstore), checkpoints_of(project, logstore)):
-            await self._remove_keys([entry.key async for entry in self._metadata.entries(prefix)])
+            keys = [entry.key async for entry in self._metadata.entries(prefix)]
+            await self._remove_keys(keys, current)
 
     async def groups(self, project: str, logstore: str) -> list[ConsumerGroupView]:
         await self._streams.logstore(project, logstore)
