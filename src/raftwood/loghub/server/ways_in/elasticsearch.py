@@ -123,7 +123,7 @@ def _take_document(item: Item, line: bytes, number: int, received_ns: int) -> No
         why = refused(f"the document in line {number}", error).message
         item.fail(400, "document_parsing_exception", why)
         return
-    contents = list(contents_of(document))
+    contents = contents_of(document)
     if item.id is not None:
         contents.append((b"_id", item.id.encode()))
     time_ns = times.sensible(time_of(document, TIME_FIELDS), received_ns)
