@@ -10,8 +10,9 @@ it is known which tags it shares, and what is appended to an encoded message bel
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,6 +23,7 @@ from raftwood.loghub.errors import BatchTooLarge
 Contents = Iterable[tuple[bytes, bytes]]
 
 COMPRESS_BYTES_MIN: Final = 1 << 10
+SLICE_RECORDS: Final = 256
 _NS_PER_S: Final = 1_000_000_000
 _STARTS_MAX: Final = 1 << 16
 
@@ -97,6 +99,16 @@ class Section(msgspec.Struct, frozen=True):
 
     tags: Mapping[bytes, bytes]
     records: list[bytes]
+
+
+T = TypeVar("T")
+
+
+def sliced(items: Iterable[T]) -> Iterator[list[T]]:
+    """So that decoders can stop for a moment: they give sections of so many records at most."""
+    remaining = iter(items)
+    while part := list(itertools.islice(remaining, SLICE_RECORDS)):
+        yield part
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
