@@ -110,7 +110,8 @@ class AsyncProducer:
         self._routes: dict[str | bytes, str] = {}
         self._shared: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
         self._is_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = NEVER
         self._asking: asyncio.Task[None] | None = None
         self._last_error: RaftwoodError | None = None
         self._first_failure: RaftwoodError | None = None
@@ -141,9 +142,7 @@ class AsyncProducer:
     ) -> Delivery:
         """Take a record without waiting; `Overloaded` where there is no room for it."""
         return self.accept(
-            self.encode(
-                contents, key=key, time_ns=time_ns, topic=topic, source=source, tags=tags
-            )
+            self.encode(contents, key=key, time_ns=time_ns, topic=topic, source=source, tags=tags)
         )
 
     async def send(
@@ -328,20 +327,22 @@ class AsyncProducer:
             elif isinstance(action, Settle):
                 self._expired(action)
         due = self._rules.due
-        if due != NEVER and (self._timer is None or due < self._timer.when()):
+        # Not `timer.when()`: where it is due at once, uvloop's has none.
+        if due < self._timer_due:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_at(due, self._timer_fired)
+            self._timer_due = due
 
     def _timer_fired(self) -> None:
-        self._timer = None
+        self._timer, self._timer_due = None, NEVER
         self._turn()
 
     def _send(self, lane: Lane, batch: Batch) -> None:
         self.retries += lane.attempts > 0
         try:
             channel = self._gateways.pick(lane.shard + lane.attempts)
-            future = channel.call(PUT, self._request(lane, batch), self._attempt_ms())
+            future = channel.call(PUT, self._request(lane, batch), self.settings.attempt_timeout_ms)
         except (Unavailable, Unauthenticated) as error:
             self._last_error = error
             self._rules.put_off(lane, now=self._loop.time())
@@ -351,9 +352,6 @@ class AsyncProducer:
         else:
             batch.was_sent = True
             future.add_done_callback(partial(self._answered, lane))
-
-    def _attempt_ms(self) -> int:
-        return self.settings.attempt_timeout_ms
 
     def _request(self, lane: Lane, batch: Batch) -> bytes:
         records = batch.records
@@ -419,13 +417,15 @@ class AsyncProducer:
     async def _ask_for_shards(self) -> None:
         request = StreamRequest(self.project, self.logstore)
         try:
-            shards = await self._gateways.ask(SHARDS, request, timeout_ms=self._attempt_ms())
+            shards = await self._gateways.ask(
+                SHARDS, request, timeout_ms=self.settings.attempt_timeout_ms
+            )
         except RaftwoodError as error:
             self._last_error = error
             if isinstance(error, Unavailable | DeadlineExceeded):
                 self._rules.not_learned(now=self._loop.time())
             else:
-                self._refuse_all(error)
+                self._fail(self._rules.no_shards(now=self._loop.time()), error)
         else:
             self._rules.learned(shards, now=self._loop.time())
         self._schedule()

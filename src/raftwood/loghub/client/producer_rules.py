@@ -178,6 +178,17 @@ class ProducerRules:
         self._asks += 1
         self._ask_at = now + self._limits.retry_delay_s(self._asks)
 
+    def no_shards(self, *, now: float) -> list[Record]:
+        """There is no such logstore for this producer: the records that wait for its shards."""
+        self.not_learned(now=now)
+        waiting = list(self._unrouted)
+        self._unrouted.clear()
+        for lane in self._in_order:
+            if lane.is_sealed:
+                waiting += lane.queue
+                lane.queue.clear()
+        return waiting
+
     # Actions
 
     def actions(self, now: float) -> list[Action]:
@@ -257,7 +268,7 @@ class ProducerRules:
                 self.add(record)
 
     def _wants_shards(self) -> bool:
-        return bool(self._unrouted) or any(lane.is_sealed for lane in self._in_order)
+        return bool(self._unrouted) or any(lane.is_sealed and lane.queue for lane in self._in_order)
 
     # Batches
 

@@ -1,0 +1,326 @@
+"""`AsyncLogHubClient`: projects, logstores, shards, groups; the way to producers and readers.
+
+async with await AsyncLogHubClient.connect(
+    environment, "127.0.0.1:7401,127.0.0.1:7402", key_id=KEY_ID, secret=SECRET
+) as client:
+    await client.create_logstore("web", "access", shard_count=4)
+    async with client.producer("web", "access") as producer: ...
+    async with client.reader("web", "access") as reader:
+        async for record in reader: ...
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+from raftwood.base.environment import Environment
+from raftwood.base.position import Position, position_from_bytes
+from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
+from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
+from raftwood.loghub.client.reader import AsyncReader, ReaderSettings, Start
+from raftwood.loghub.controls import (
+    AnyControl,
+    Checkpoint,
+    ConsumerGroupView,
+    CreateConsumerGroup,
+    CreateLogstore,
+    CreateProject,
+    DeleteConsumerGroup,
+    DeleteLogstore,
+    DeleteProject,
+    DeleteShard,
+    GetCheckpoints,
+    GetLogstore,
+    GetProject,
+    ListConsumerGroups,
+    ListLogstores,
+    ListProjects,
+    LogstoreList,
+    LogstoreOptions,
+    MergeShard,
+    ProjectList,
+    SetCheckpoint,
+    SplitShard,
+    UpdateConsumerGroup,
+    UpdateLogstore,
+    UpdateProject,
+)
+from raftwood.loghub.cursors import encode_cursor
+from raftwood.loghub.model import Logstore, Project, Shard
+from raftwood.loghub.wire import (
+    CURSOR,
+    DESCRIBE,
+    SHARDS,
+    CursorRequest,
+    ShardDetail,
+    StreamRequest,
+)
+from raftwood.net import ClientTls, Secret
+
+TIMEOUT_MS: Final = 15_000
+
+
+class AsyncLogHubClient:
+    """Use `connect`, and `close` when done, or `async with`."""
+
+    def __init__(self, environment: Environment, gateways: Gateways, *, timeout_ms: int) -> None:
+        self._environment = environment
+        self._gateways = gateways
+        self._timeout_ms = timeout_ms
+
+    @classmethod
+    async def connect(
+        cls,
+        environment: Environment,
+        addresses: str | Sequence[str],
+        *,
+        key_id: str,
+        secret: str | bytes,
+        tls: ClientTls | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Self:
+        """A client that one gateway at least has answered; `addresses` are HOST:PORT[,…]."""
+        access = HubAccess(
+            addresses=addresses_of(addresses),
+            key_id=key_id,
+            secret=Secret(secret.encode() if isinstance(secret, str) else secret),
+            tls=tls,
+        )
+        gateways = Gateways(environment, access)
+        try:
+            await gateways.start(timeout_ms)
+        except BaseException:
+            await gateways.close()
+            raise
+        return cls(environment, gateways, timeout_ms=timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close producers and readers first: their connections end here."""
+        await self._gateways.close()
+
+    async def _do(self, control: AnyControl) -> Any:
+        return await self._gateways.control(control, timeout_ms=self._timeout_ms)
+
+    # Records
+
+    def producer(
+        self, project: str, logstore: str, *, settings: ProducerSettings | None = None
+    ) -> AsyncProducer:
+        return AsyncProducer(
+            self._environment,
+            self._gateways,
+            project=project,
+            logstore=logstore,
+            settings=settings,
+        )
+
+    def reader(
+        self,
+        project: str,
+        logstore: str,
+        *,
+        shard: int | None = None,
+        start: Start = "begin",
+        follow: bool = False,
+        group: str | None = None,
+        settings: ReaderSettings | None = None,
+    ) -> AsyncReader:
+        """One shard, or all of a logstore; see `AsyncReader`."""
+        return AsyncReader(
+            self._gateways,
+            project=project,
+            logstore=logstore,
+            shard=shard,
+            start=start,
+            follow=follow,
+            group=group,
+            settings=settings,
+        )
+
+    # Projects
+
+    async def create_project(self, project: str, *, description: str = "") -> None:
+        await self._do(CreateProject(project=project, description=description))
+
+    async def update_project(
+        self,
+        project: str,
+        *,
+        description: str | None = None,
+        write_bytes_per_s_max: int | None = None,
+    ) -> None:
+        await self._do(
+            UpdateProject(
+                project=project,
+                description=description,
+                write_bytes_per_s_max=write_bytes_per_s_max,
+            )
+        )
+
+    async def project(self, project: str) -> Project:
+        found: Project = await self._do(GetProject(project=project))
+        return found
+
+    async def projects(
+        self, *, offset: int = 0, size: int = 100, contains: str = ""
+    ) -> ProjectList:
+        found: ProjectList = await self._do(
+            ListProjects(offset=offset, size=size, contains=contains)
+        )
+        return found
+
+    async def delete_project(self, project: str) -> None:
+        await self._do(DeleteProject(project=project))
+
+    # Logstores
+
+    async def create_logstore(
+        self,
+        project: str,
+        logstore: str,
+        *,
+        shard_count: int = 2,
+        options: LogstoreOptions | None = None,
+    ) -> None:
+        await self._do(
+            CreateLogstore(
+                project=project,
+                logstore=logstore,
+                shard_count=shard_count,
+                options=options or LogstoreOptions(),
+            )
+        )
+
+    async def update_logstore(self, project: str, logstore: str, options: LogstoreOptions) -> None:
+        await self._do(UpdateLogstore(project=project, logstore=logstore, options=options))
+
+    async def logstore(self, project: str, logstore: str) -> Logstore:
+        found: Logstore = await self._do(GetLogstore(project=project, logstore=logstore))
+        return found
+
+    async def logstores(
+        self, project: str, *, offset: int = 0, size: int = 100, contains: str = ""
+    ) -> LogstoreList:
+        found: LogstoreList = await self._do(
+            ListLogstores(project=project, offset=offset, size=size, contains=contains)
+        )
+        return found
+
+    async def delete_logstore(self, project: str, logstore: str) -> None:
+        await self._do(DeleteLogstore(project=project, logstore=logstore))
+
+    # Shards
+
+    async def shards(self, project: str, logstore: str) -> list[Shard]:
+        return await self._gateways.ask(
+            SHARDS, StreamRequest(project, logstore), timeout_ms=self._timeout_ms
+        )
+
+    async def describe(self, project: str, logstore: str) -> list[ShardDetail]:
+        """Each shard, what it holds, and who needs it."""
+        return await self._gateways.ask(
+            DESCRIBE, StreamRequest(project, logstore), timeout_ms=self._timeout_ms
+        )
+
+    async def cursor(self, project: str, logstore: str, *, shard: int, at: int | str) -> Position:
+        """A shard's `begin`, its `end`, or as of a time in seconds since 1970."""
+        request = CursorRequest(project, logstore, shard, at)
+        found = await self._gateways.ask(CURSOR, request, timeout_ms=self._timeout_ms)
+        return position_from_bytes(found)
+
+    async def split_shard(
+        self, project: str, logstore: str, *, shard: int, key: str | None = None
+    ) -> list[Shard]:
+        """Cut a shard in two, at a key or in the middle; the shards that it concerns."""
+        found: list[Shard] = await self._do(
+            SplitShard(project=project, logstore=logstore, shard=shard, key=key)
+        )
+        return found
+
+    async def merge_shard(self, project: str, logstore: str, *, shard: int) -> list[Shard]:
+        """Join a shard with the one whose range follows; the shards that it concerns."""
+        found: list[Shard] = await self._do(
+            MergeShard(project=project, logstore=logstore, shard=shard)
+        )
+        return found
+
+    async def delete_shard(self, project: str, logstore: str, *, shard: int) -> None:
+        await self._do(DeleteShard(project=project, logstore=logstore, shard=shard))
+
+    # Consumer groups
+
+    async def create_group(
+        self,
+        project: str,
+        logstore: str,
+        group: str,
+        *,
+        timeout_s: int = 60,
+        is_ordered: bool = True,
+    ) -> None:
+        await self._do(
+            CreateConsumerGroup(
+                project=project,
+                logstore=logstore,
+                group=group,
+                timeout_s=timeout_s,
+                is_ordered=is_ordered,
+            )
+        )
+
+    async def update_group(
+        self,
+        project: str,
+        logstore: str,
+        group: str,
+        *,
+        timeout_s: int | None = None,
+        is_ordered: bool | None = None,
+    ) -> None:
+        await self._do(
+            UpdateConsumerGroup(
+                project=project,
+                logstore=logstore,
+                group=group,
+                timeout_s=timeout_s,
+                is_ordered=is_ordered,
+            )
+        )
+
+    async def groups(self, project: str, logstore: str) -> list[ConsumerGroupView]:
+        found: list[ConsumerGroupView] = await self._do(
+            ListConsumerGroups(project=project, logstore=logstore)
+        )
+        return found
+
+    async def delete_group(self, project: str, logstore: str, group: str) -> None:
+        await self._do(DeleteConsumerGroup(project=project, logstore=logstore, group=group))
+
+    async def checkpoints(
+        self, project: str, logstore: str, group: str, *, shard: int | None = None
+    ) -> list[Checkpoint]:
+        found: list[Checkpoint] = await self._do(
+            GetCheckpoints(project=project, logstore=logstore, group=group, shard=shard)
+        )
+        return found
+
+    async def set_checkpoint(
+        self, project: str, logstore: str, group: str, *, shard: int, position: int
+    ) -> None:
+        """What a group reads next of a shard, whoever has it."""
+        await self._do(
+            SetCheckpoint(
+                project=project,
+                logstore=logstore,
+                group=group,
+                consumer="",
+                shard=shard,
+                checkpoint=encode_cursor(position),
+                is_forced=True,
+            )
+        )
