@@ -2,19 +2,18 @@
 
 import msgspec
 
+from benchmarks.peers.kafka_consume import topic
+from benchmarks.peers.kafka_load import TOPIC
+
 PROJECT = "benchmark"
-PRODUCED = "produced"
 SIZES = (100, 1000)
-
-
-def filled(size: int) -> str:
-    """Holds records of one size, to be consumed again and again."""
-    return f"filled-{size}"
-
-
+PRODUCED = TOPIC
+filled = topic
 STREAMS = (PRODUCED, *map(filled, SIZES))
 
 
 class Key(msgspec.Struct, frozen=True):
+    """An access key, for loads to read."""
+
     id: str
     secret: str

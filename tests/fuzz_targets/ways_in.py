@@ -5,7 +5,9 @@ What is taken becomes a LogGroup that readers can decode; all else is a `Raftwoo
 
 import gzip
 import json
+import random
 from collections.abc import Callable
+from typing import Any
 
 import cramjam
 import msgpack
@@ -146,7 +148,7 @@ def bulk_target(data: bytes) -> None:
 
 
 def bulk_seeds() -> list[bytes]:
-    lines = (
+    lines: tuple[dict[str, Any], ...] = (
         {"index": {"_index": "a", "_id": "1"}},
         {"@timestamp": "2026-11-16T08:00:00Z", "message": "text", "n": 1},
         {"create": {}},
@@ -184,7 +186,9 @@ def syslog_target(data: bytes) -> None:
 
 
 def syslog_seeds() -> list[bytes]:
-    full = b'<165>1 2026-11-16T08:00:00.003Z host app 1 ID [a@1 k="v\\"\\]" l="m"][b] \xef\xbb\xbfhi'
+    full = (
+        b'<165>1 2026-11-16T08:00:00.003Z host app 1 ID [a@1 k="v\\"\\]" l="m"][b] \xef\xbb\xbfhi'
+    )
     short = b"<13>1 - - - - - -"
     old = b"<34>Oct 11 22:14:15 host su: failed"
     lines = b"\n".join((full, short, old, b""))
@@ -208,7 +212,7 @@ def fluent_target(data: bytes) -> None:
     cut = data[0] if data else 0
     messages = read(data[1:])
     assert read(data[1:cut], data[max(cut, 1) :]) == messages
-    handshake = Handshake(Secret("key"), _NoChance())
+    handshake = Handshake(Secret("key"), random.Random(0))
     for message in messages or ():
         _check(_forwarded, message)
         try:
@@ -221,11 +225,6 @@ def fluent_target(data: bytes) -> None:
 def _forwarded(message: bytes) -> list[Section]:
     found = fluent_messages.decode_message(message, received_ns=NOW_NS, bytes_max=_BYTES_MAX)
     return [found.section]
-
-
-class _NoChance:
-    def randbytes(self, count: int) -> bytes:
-        return bytes(count)
 
 
 def fluent_seeds() -> list[bytes]:

@@ -80,6 +80,15 @@ class LogHubSettings(Section, frozen=True):
     hot_rounds: Annotated[
         int, Meta(ge=1, le=1000, description="So many rounds in a row, before it is split.")
     ] = 6
+    stray_log_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=30 * 86_400_000,
+            description="A log that no shard refers to, left by a gateway that died, is removed "
+            "after so long.",
+        ),
+    ] = 3_600_000
 
 
 class LogHubClientSettings(Section, frozen=True):

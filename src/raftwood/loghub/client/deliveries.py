@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -73,9 +74,14 @@ class Delivery(Record):
     def __await__(self) -> Generator[Any, None, Delivered]:
         if self._outcome is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.when_done(lambda: future.done() or future.set_result(None))
+            self.when_done(partial(_wake, future))
             yield from future
         return self.result()
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class BatchDelivery(Delivery):

@@ -1,4 +1,4 @@
-"""Records as a LogGroup's bytes: each is encoded when it is given, a batch only puts them together."""
+"""Records as a LogGroup's bytes: each is encoded when it is given, a batch only joins them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -45,7 +45,7 @@ def encode_record(contents: Mapping[str, str | bytes], time_ns: int) -> bytes:
     parts = [_seconds.get(seconds) or _time(seconds)]
     try:
         for key, value in contents.items():
-            data = _text(value) if type(value) is str else value
+            data = _text(value) if isinstance(value, str) else value
             head, room = _heads.get(key) or _head(key)
             size = len(data)
             room += size

@@ -46,6 +46,7 @@ since 1970), or at positions by shard."""
 TABLE_RECORDS_MAX: Final = 1_000_000
 TABLE_BYTES_MAX: Final = 256 << 20
 _RETRY_MS: Final = 5_000
+_PAUSE_S: Final = 0.005
 
 
 class ReaderSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +106,8 @@ class AsyncReader:
         self._ends: dict[int, Position] = {}
         """Where a reader that does not follow stops."""
         self._done: set[int] = set()
+        self._shards_at_start: list[Shard] = []
+        self._error: RaftwoodError | None = None
         self._is_started = False
         self._is_closed = False
         self.positions: dict[int, Position] = {}
@@ -156,7 +159,8 @@ class AsyncReader:
             while self._queue:
                 item = self._queue.popleft()
                 if item.error is not None:
-                    raise item.error
+                    self._error = item.error
+                    await self.close()
                 if item.is_last:
                     await self._shard_done(item)
                 elif item.batch is None:
@@ -165,6 +169,8 @@ class AsyncReader:
                     self._queued_bytes -= len(item.batch.data)
                     self._has_room.set()
                     return item.batch
+            if self._error is not None:
+                raise type(self._error)(self._error.message)
             if not self._tasks or self._is_closed:
                 return None
             self._changed.clear()
@@ -227,6 +233,7 @@ class AsyncReader:
         if self._checkpoints is not None:
             # From now on what is not read yet is not freed.
             await self._checkpoints.commit(self.positions)
+        self._shards_at_start = shards
         self._start_shards(shards)
 
     async def _first_position(self, shard: Shard, known: Mapping[int, Position]) -> Position:
@@ -265,11 +272,14 @@ class AsyncReader:
         await task
         if self._shard is not None:
             return
+        if not self._follow:
+            self._start_shards(self._shards_at_start)
+            return
         shards = await self._shards()
         for shard in shards:
-            if shard.id not in self.positions and self._follow:
+            if shard.id not in self.positions:
                 self.positions[shard.id] = await self._cursor(shard.id, "begin")
-        self._start_shards([each for each in shards if each.id in self.positions])
+        self._start_shards(shards)
 
     # One shard
 
@@ -283,6 +293,9 @@ class AsyncReader:
                 position = pulled.next
                 if pulled.is_ended:
                     break
+                if not pulled.batches:
+                    # A shard that is just being split answers at once that nothing is there.
+                    await asyncio.sleep(_PAUSE_S)
             self._put(_Item(shard, position, is_last=True))
         except ShardNotFound as error:
             if not self.settings.skips_freed:

@@ -133,8 +133,8 @@ async def ways_in_kit(
         metrics = Metrics()
         groups = http_groups(kit.environment, gateway, settings, limits, sls=NoSls())
         front = HttpFront(kit.environment, groups, metrics=metrics)
-        listener = await HttpListener.start(front, "127.0.0.1:0", HttpLimits())
         sockets = await SocketWays.start(kit.environment, gateway, settings, metrics=metrics)
+        listener = await HttpListener.start(front, "127.0.0.1:0", HttpLimits())
         try:
             yield WaysInKit(
                 gateway,

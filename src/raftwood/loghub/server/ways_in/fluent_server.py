@@ -102,7 +102,11 @@ class FluentServer(SocketServer):
 
     async def _put(self, connection: Connection, forwarded: list[Forwarded]) -> None:
         await connection.put([each.section for each in forwarded])
-        acks = [msgpack.packb({"ack": each.chunk}) for each in forwarded if each.chunk is not None]
+        acks = [
+            msgpack.packb({b"ack": each.chunk}, use_bin_type=False)
+            for each in forwarded
+            if each.chunk is not None
+        ]
         if acks:
             connection.writer.write(b"".join(acks))
             await connection.writer.drain()

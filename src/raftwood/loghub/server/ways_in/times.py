@@ -29,7 +29,9 @@ def from_number(number: float) -> int | None:
     """Since 1970, in seconds, ms, µs or ns: which of them the size tells."""
     for limit, unit in _UNITS:
         if 0 <= number < limit:
-            return number * unit if isinstance(number, int) else round(number * unit)
+            whole = int(number)
+            # A float of seconds tells microseconds, and below them nothing but noise.
+            return whole * unit + round((number - whole) * unit / 1000) * 1000
     return None
 
 
