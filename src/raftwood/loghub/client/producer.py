@@ -383,9 +383,11 @@ class AsyncProducer:
         )
 
     def _answered(self, lane: Lane, future: "asyncio.Future[Payload]") -> None:
-        if future.cancelled() or self._is_closed:
+        if future.cancelled():
             return
         error = future.exception()
+        if self._is_closed:
+            return  # its records were told that nobody knows
         if error is None:
             self._stored(lane, future.result())
         elif isinstance(error, RaftwoodError):
