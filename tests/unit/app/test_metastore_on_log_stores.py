@@ -8,7 +8,7 @@ import pytest
 from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
 
 from raftwood.app.cluster_network import client_network, operator_network, reader_network
-from raftwood.app.connecting import connected_metastore
+from raftwood.app.connecting import connected_logs, connected_metastore
 from raftwood.app.groups import METASTORE_GROUP, METASTORE_SHARD
 from raftwood.app.log_tenant import log_tenant
 from raftwood.base.errors import InvalidInput, NotFound, PermissionDenied
@@ -111,6 +111,25 @@ def test_the_metastore_is_freed_of_old_entries_and_moves_to_other_stores() -> No
             assert found.value == b"after"
         await keeper.close()
         await operators.close()
+
+    run_log_stores(scenario)
+
+
+def test_logs_are_made_beside_the_metastore_with_as_many_replicas_as_there_can_be() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        await started(cluster)
+        async with connected_logs(cluster.environment, SETTINGS, "s2:7000") as logs:
+            await logs.create("orders")
+            log = await logs.open("orders")
+            position = await log.append(b"one", producer="p", sequence=1)
+            batches, _ = await log.read(position, bytes_max=100)
+            assert [bytes(each.data) for each in batches] == [b"one"]
+            assert await logs.names("") == ["log-1", "orders"]
+            operators = Stores(cluster.environment, operator_network(SETTINGS), ADDRESSES)
+            keeper = KeeperClient(operators)
+            assert (await keeper.find_shard("orders")).wanted_voters == 3
+            await keeper.close()
+            await operators.close()
 
     run_log_stores(scenario)
 
