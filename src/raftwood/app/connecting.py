@@ -12,7 +12,6 @@ from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError
 from raftwood.base.seams import Logs, MetaStore
 from raftwood.logservice.client.shard_link import ask_store_addresses
 from raftwood.logservice.client.shard_logs import ShardLogs
-from raftwood.logservice.client.shard_logs import ShardLogs
 from raftwood.logservice.errors import ShardNotFound
 from raftwood.logservice.wire import LOCATE
 from raftwood.metastore.raft_store import RaftMetaStore
@@ -51,26 +50,6 @@ async def connected_metastore(
             await store.close()
 
 
-@asynccontextmanager
-async def connected_logs(
-    environment: Environment, settings: Settings, addresses: str | None
-) -> AsyncIterator[ShardLogs]:
-    """The logs of a cluster of log stores, for who may make and remove them.
-
-    New ones get as many replicas as the settings say, or as there are stores where those are fewer.
-    """
-    network = operator_network(settings)
-    given = given_addresses(settings, addresses)
-    found = await discover(environment, network, given, ask_store_addresses)
-    stores = Stores(environment, network, found)
-    logs = ShardLogs(environment, stores, replicas=min(settings.hakeeper.log_replicas, len(found)))
-    try:
-        yield logs
-    finally:
-        await logs.close()
-        await stores.close()
-
-
 class _WhichMetastore:
     """What the stores say when they are asked who they are."""
 
@@ -99,7 +78,10 @@ async def connected_cluster(
     """The metastore and the logs of a running cluster of log stores, for one who may make logs."""
     network = operator_network(settings)
     given = given_addresses(settings, addresses)
-    found = await discover(environment, network, given, ask_store_addresses)
+    which = _WhichMetastore()
+    found = await discover(environment, network, given, which.ask)
+    if which.group != METASTORE_SHARD:
+        raise InvalidInput("these stores run no log service: name those of a log service")
     stores = Stores(environment, network, found)
     logs = ShardLogs(environment, stores, replicas=settings.loghub.log_replicas)
     try:
