@@ -8,6 +8,7 @@ from raftwood.base.errors import ConnectionLost, Overloaded
 from raftwood.logservice.client import single_append
 from raftwood.logservice.errors import RecordTooLarge, SequenceForgotten
 from raftwood.logservice.producers import WINDOW
+from raftwood.logservice.wire import encode_append
 from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
 
 
@@ -15,11 +16,9 @@ def test_appends_of_one_turn_are_sent_together_and_answered_each_for_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counts: list[int] = []
-    encode = single_append.encode_append
-
     def counted(shard: int, entries: list[bytes]) -> bytes:
         counts.append(len(entries))
-        return encode(shard, entries)
+        return encode_append(shard, entries)
 
     monkeypatch.setattr(single_append, "encode_append", counted)
 
