@@ -333,22 +333,24 @@ def test_a_closed_producer_takes_nothing(tmp_path: Path) -> None:
     run(body())
 
 
-def test_it_runs_on_the_loop_of_the_servers_as_well(tmp_path: Path) -> None:
-    """uvloop answers a timer that is due at once with a handle that has no time."""
+def test_timers_that_are_due_at_once_are_no_trouble_on_uvloop(tmp_path: Path) -> None:
+    """It answers less than half a millisecond with a handle that knows no time."""
+
+    class AlwaysDue:
+        due = 0.0
+
+        def actions(self, now: float) -> list[Any]:
+            self.due = now + 0.0001
+            return []
 
     async def body() -> None:
-        async with hub(tmp_path) as made:
-            client = made.clients[0]
-            complaints: list[dict[str, Any]] = []
-            asyncio.get_running_loop().set_exception_handler(
-                lambda _, told: complaints.append(told)
-            )
-            async with client.producer(PROJECT, LOGSTORE) as producer:
-                for number in range(300):
-                    await producer.send({"key": "k", "n": str(number)}, key="k")
-                    if number % 50 == 0:
-                        await asyncio.sleep(0.001)
-            await check_once_in_order(client, {"k": 300})
-            assert not complaints
+        async with hub(tmp_path) as made, made.clients[0].producer(PROJECT, LOGSTORE) as producer:
+            rules, producer._rules = producer._rules, AlwaysDue()  # type: ignore[assignment]
+            for _ in range(3):
+                producer._turn()
+            producer._rules = rules
+            await producer.send({"key": "k", "n": "0"}, key="k")
+            await producer.flush()
+            await check_once_in_order(made.clients[0], {"k": 1})
 
     uvloop.run(body())
