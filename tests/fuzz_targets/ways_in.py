@@ -6,7 +6,7 @@ What is taken becomes a LogGroup that readers can decode; all else is a `Raftwoo
 import gzip
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cramjam
@@ -32,9 +32,9 @@ _BYTES_MAX = 1 << 20
 _TIME = "1799999999000000001"
 
 
-def _check(decode: Callable[[bytes], list[Section]], data: bytes) -> None:
+def _check(decode: Callable[[bytes], Iterable[Section]], data: bytes) -> None:
     try:
-        packed = pack(decode(data), bytes_max=_BYTES_MAX)
+        packed = pack(list(decode(data)), bytes_max=_BYTES_MAX)
     except RaftwoodError:
         return
     for group in packed:
@@ -125,7 +125,7 @@ def _push() -> bytes:
 def loki_protobuf_target(data: bytes) -> None:
     """Compressed as it came, and as what a compressed one holds."""
 
-    def decode(body: bytes) -> list[Section]:
+    def decode(body: bytes) -> Iterable[Section]:
         return loki.decode_protobuf(body, received_ns=NOW_NS, bytes_max=_BYTES_MAX)
 
     _check(decode, data)
@@ -138,7 +138,7 @@ def loki_protobuf_seeds() -> list[bytes]:
 
 def bulk_target(data: bytes) -> None:
     def decode(body: bytes) -> list[Section]:
-        items = elasticsearch.decode(body, index="logs", received_ns=NOW_NS)
+        items = list(elasticsearch.decode(body, index="logs", received_ns=NOW_NS))
         elasticsearch.encode_answer(items, made_ids=[""] * len(items), took_ms=1)
         for item in items:
             assert (item.record is None) == bool(item.error_type)
@@ -222,9 +222,9 @@ def fluent_target(data: bytes) -> None:
         raise AssertionError("a stranger got in")
 
 
-def _forwarded(message: bytes) -> list[Section]:
+def _forwarded(message: bytes) -> Iterable[Section]:
     found = fluent_messages.decode_message(message, received_ns=NOW_NS, bytes_max=_BYTES_MAX)
-    return [found.section]
+    return found.sections
 
 
 def fluent_seeds() -> list[bytes]:
