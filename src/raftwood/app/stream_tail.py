@@ -72,26 +72,29 @@ class StreamTail:
         return {each: await self._cursor(each, "end") for each in chosen}
 
     async def _last(self, ends: dict[int, Position], count: int) -> list[LogRecord]:
-        """Of all shards, in order of their times."""
+        """Of all shards, in the order in which gateways received them."""
         if not count:
             return []
-        found: list[LogRecord] = []
+        found: list[tuple[int, LogRecord]] = []
         for shard, end in ends.items():
             found += await self._last_of(shard, end, count)
-        found.sort(key=lambda each: each.time_ns)  # which keeps the order within a shard
-        return found[-count:]
+        found.sort(key=lambda each: each[0])  # which keeps the order within a shard
+        return [record for _, record in found[-count:]]
 
-    async def _last_of(self, shard: int, end: Position, count: int) -> list[LogRecord]:
+    async def _last_of(
+        self, shard: int, end: Position, count: int
+    ) -> list[tuple[int, LogRecord]]:
         """Further back each time, until there are enough of them."""
         begin = await self._cursor(shard, "begin")
         back = max(_BACK_FIRST, count)
         while True:
             start = Position(max(begin, end - back))
-            kept: deque[LogRecord] = deque(maxlen=count)
+            kept: deque[tuple[int, LogRecord]] = deque(maxlen=count)
             async with self._reader(shard, {shard: start}, follow=False) as reader:
                 async for batch in reader.batches():
                     if batch.position < end:
-                        kept.extend(self._chosen(batch))
+                        received_ms = batch.head.received_ms
+                        kept.extend((received_ms, each) for each in self._chosen(batch))
             if len(kept) == count or start <= begin:
                 return list(kept)
             back *= _BACK_FACTOR

@@ -135,8 +135,8 @@ class RaftMetaStore(CommandWriter):
 
     async def _wait_for_changes(self, query: queries.Changes) -> queries.Changed:
         """The answer, or `ShuttingDown` as soon as the store is closed."""
-        asking = asyncio.ensure_future(self._ask(query, queries.Changed, wait_ms=WAIT_MS))
-        closing = asyncio.ensure_future(self._closed.wait())
+        asking = asyncio.create_task(self._ask(query, queries.Changed, wait_ms=WAIT_MS))
+        closing = asyncio.create_task(self._closed.wait())
         try:
             await asyncio.wait((asking, closing), return_when=asyncio.FIRST_COMPLETED)
             if asking.done():

@@ -73,6 +73,11 @@ class Notebook:
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
+    def is_missing(self, shard: int, who: str, error: Exception) -> None:
+        """Nobody may be told that a shard is not there, unless somebody deletes it."""
+        if shard not in self.archive:
+            self.breaks(f"{who} is told of shard {shard}, which is there: {error!r}")
+
     # What clients see
 
     def begins(self, text: str) -> Sent:
@@ -88,7 +93,7 @@ class Notebook:
         records = texts(pulled)
         if pulled.first > start and not self.is_freed:
             self.breaks(f"{reader} is told that shard {shard} begins at {pulled.first}")
-        places = [pulled.first - 1, *(place for place, _ in records), pulled.next]
+        places = [pulled.first - 1, *(each.position for each in pulled.batches), pulled.next]
         if any(one >= other for one, other in pairwise(places)) and records:
             self.breaks(f"{reader} read shard {shard} out of order: {places}")
         self.reads.append(Read(reader, shard, pulled.first, pulled.next, records, pulled.is_ended))

@@ -11,6 +11,7 @@ from raftwood.loghub.controls import CreateLogstore, CreateProject, LogstoreOpti
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.settling import LOG_PREFIX
 from raftwood.loghub.shard_rules import is_settled
+from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.simulation import (
     FaultInjector,
     Machine,
@@ -35,6 +36,7 @@ from tests.simulation.loghub.workload import (
     Looker,
     Operator,
     Producer,
+    Shipper,
 )
 from tests.simulation.logservice.world import DISK_LOG, RAFT, SMALL
 from tests.unit.logservice.log_cluster import KEEPER
@@ -47,7 +49,10 @@ FAULTS = ("kill", "power_loss", "partition", "one_way_cut", "pause", "wall_jump"
 _CALM = (1.0, 2.0, 4.0)
 _SHOWN_ERRORS_MAX = 3
 _LOOK_EVERY_S = 0.25
-_KEEPER = msgspec.structs.replace(KEEPER, log_shards=0, store_down_ticks=40)
+_RAFT = msgspec.structs.replace(RAFT, tick_ms=80, election_ticks=6)
+_KEEPER = msgspec.structs.replace(
+    KEEPER, log_shards=0, tick_ms=150, heartbeat_ms=250, store_down_ticks=60
+)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,11 +97,15 @@ class _Run:
         self._watch = MetadataWatch(self._notebook.breaks)
         self._cluster = HubCluster(
             simulation,
-            flags=("loghub.retention_ms=1000",),
+            flags=(
+                "loghub.retention_ms=1000",
+                "loghub.stray_log_ms=2000",
+                "logservice.record_bytes_max=2048",
+            ),
             machine=self._watch.machine,
             service=SMALL,
             keeper=_KEEPER,
-            raft=RAFT,
+            raft=_RAFT,
             log=DISK_LOG,
         )
         self._addresses = [
@@ -105,6 +114,7 @@ class _Run:
         self._crashes = CrashPoints(simulation, share=plan.crash_share)
         self._until = 0.0
         self._key: AccessKey
+        self._keeper: KeeperClient
 
     async def run(self) -> Outcome:
         course = asyncio.create_task(self._course())
@@ -119,9 +129,10 @@ class _Run:
         return course.result()
 
     async def _look(self) -> None:
-        while self._notebook.broken is None:
+        while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-        raise self._notebook.broken
+            if self._notebook.broken is not None:
+                raise self._notebook.broken
 
     async def _course(self) -> Outcome:
         simulation, plan, cluster = self._simulation, self._plan, self._cluster
@@ -191,8 +202,9 @@ class _Run:
             reshard_every_s=plan.reshard_every_s,
             timeout_ms=plan.timeout_ms,
         )
-        actors: list[Actor] = [Producer(name, notebook, load) for name in ("p1", "p2")]
+        actors: list[Actor] = [Producer("p1", notebook, load)]
         actors += [
+            Shipper("q1", notebook, load),
             Anonymous("a1", notebook, load),
             Follower("f1", notebook, load),
             Looker("l1", notebook, load),
@@ -220,6 +232,7 @@ class _Run:
 
     async def _settle(self) -> None:
         """Whatever was begun is finished, by whomever; no log is left that nobody knows."""
+        self._keeper = self._cluster.operator()
         deadline = self._simulation.now + SETTLING_S
         while True:
             reason = await self._unsettled()
@@ -235,7 +248,7 @@ class _Run:
                 return f"half-done: {logstore}"
         known = sorted(each.log for found in self._watch.logstores for each in found.shards)
         try:
-            names = sorted(await self._cluster.operator().log_names(LOG_PREFIX))
+            names = sorted(await self._keeper.log_names(LOG_PREFIX))
         except RaftwoodError as error:
             return f"the logs are not known: {error}"
         if names != known:

@@ -56,7 +56,7 @@ class HttpFront:
         self._environment = environment
         self._groups = groups
         self._limits = limits or FrontLimits()
-        self._endpoints = tuple(sorted(endpoints))
+        self._endpoints = tuple(endpoints)
         self._budget = ByteBudget(self._limits.body_bytes_max)
         self._metrics = metrics
         self._requests = 0
