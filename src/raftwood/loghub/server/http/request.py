@@ -41,6 +41,7 @@ class Request:
         "_parameters",
         "_receive",
         "_taken",
+        "client",
         "headers",
         "id",
         "key",
@@ -66,6 +67,9 @@ class Request:
         self.query_string: bytes = scope["query_string"]
         self.headers = headers
         """By name in lower case; of a header that came twice the last one."""
+        client = scope.get("client")
+        self.client: str = client[0] if client else ""
+        """The address of who connected, be it a proxy."""
         self.project = project
         """From the Host header; empty where it names none."""
         self.key: AccessKey | None = None
