@@ -15,6 +15,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--clients", type=int, default=1)
     made.add_argument("--shards", type=int, default=1)
     made.add_argument("--batched", action="store_true")
+    made.add_argument("--way", default="")
     made.add_argument("--kill", type=int)
     return made
 

@@ -31,6 +31,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     leader_cpu_us: float
     follower_cpu_us: float
     client_cpu_us: float
+    servers_cpu_us: float = 0.0
+    """Of all server processes together, those among them that are no nodes."""
 
 
 def measure_load(system: System, folder: pathlib.Path, groups: int, load: Load) -> Figures:
@@ -77,7 +79,7 @@ def measure_failover(system: System, folder: pathlib.Path, load: Load) -> float:
 
 def _figures(result: dict[str, Any], spent: list[float], leader: int, load: Load) -> Figures:
     count, rate = result["count"], result["count"] / result["elapsed_s"]
-    followers = sum(cpu for node, cpu in enumerate(spent) if node != leader) / (NODES - 1)
+    followers = sum(cpu for node, cpu in enumerate(spent[:NODES]) if node != leader) / (NODES - 1)
     return Figures(
         appends_per_second=rate,
         megabytes_per_second=rate * load.payload_bytes / 1e6,
@@ -86,6 +88,7 @@ def _figures(result: dict[str, Any], spent: list[float], leader: int, load: Load
         leader_cpu_us=spent[leader] / count * 1e6,
         follower_cpu_us=followers / count * 1e6,
         client_cpu_us=result["client_cpu_s"] / count * 1e6,
+        servers_cpu_us=sum(spent) / count * 1e6,
     )
 
 

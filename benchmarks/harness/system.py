@@ -59,6 +59,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Appends are spread over the first so many groups of the cluster."""
     is_batched: bool = False
     """Records go as fast as the client takes them, which batches them; `in_flight` bounds them."""
+    way: str = ""
+    """Which of its ways a client takes, where it has several."""
     kill: int | None = None
     """The process to kill when warm, instead of measuring the load."""
 
@@ -69,6 +71,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         flags += [f"--clients={self.clients}"] if self.clients > 1 else []
         flags += [f"--shards={self.shards}"] if self.shards > 1 else []
         flags += ["--batched"] if self.is_batched else []
+        flags += [f"--way={self.way}"] if self.way else []
         return flags if self.kill is None else [*flags, f"--kill={self.kill}"]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 
 from benchmarks.harness.load import parser, say, say_result
+from benchmarks.peers import kafka_consume
 
 TOPIC = "benchmark"
 PROBE_PAUSE_S = 0.005
@@ -156,7 +157,9 @@ def main() -> None:
     flags.add_argument("--addresses", required=True)
     given = flags.parse_args()
     payload = os.urandom(given.bytes)
-    if given.kill:
+    if given.way.startswith(kafka_consume.CONSUME):
+        kafka_consume.measure(given, payload)
+    elif given.kill:
         measure_failover(given, payload)
     elif given.batched:
         measure_batches(given, payload)

@@ -3,6 +3,7 @@
 import pathlib
 import re
 import sys
+from collections.abc import Sequence
 
 import confluent_kafka
 import msgspec
@@ -51,8 +52,12 @@ class KafkaSystem:
     warm_up_s = 30.0
     """Before that Java has not compiled what is busy, and throughput is a third."""
 
-    def __init__(self, *, is_synced: bool) -> None:
+    def __init__(
+        self, *, is_synced: bool, topics: Sequence[str] = (kafka_load.TOPIC,)
+    ) -> None:
+        """Loads write to the first topic, and read from the others."""
         self.name = "kafka-fsync" if is_synced else "kafka"
+        self._topics = topics
         self._topic_settings = {"flush.messages": "1"} if is_synced else {}
         self._jars = pathlib.Path()
 
@@ -105,9 +110,9 @@ class KafkaSystem:
         admin = AdminClient({"bootstrap.servers": _addresses(layout), "log_level": 0})
         try:
             known = admin.list_topics(timeout=ASK_TIMEOUT_S)
-            topic = known.topics.get(kafka_load.TOPIC)
+            topic = known.topics.get(self._topics[0])
             if topic is None and len(known.brokers) == NODES:
-                self._create_topic(admin, layout)
+                self._create_topics(admin, layout)
         except KafkaException as problem:
             raise ConnectionError(str(problem)) from problem
         if topic is None:
@@ -122,7 +127,7 @@ class KafkaSystem:
         program = [sys.executable, "-m", "benchmarks.peers.kafka_load"]
         return [*program, f"--addresses={_addresses(layout)}", *shared.flags()]
 
-    def _create_topic(self, admin: AdminClient, layout: Layout) -> None:
+    def _create_topics(self, admin: AdminClient, layout: Layout) -> None:
         # The first partition is not led by the active controller: to lose both at once would be
         # worse for Kafka, and who can afford it keeps them apart.
         first = (_active_controller(layout) + 1) % NODES
@@ -130,13 +135,16 @@ class KafkaSystem:
             [(first + partition + other) % NODES for other in range(NODES)]
             for partition in range(layout.groups)
         ]
-        topic = NewTopic(
-            kafka_load.TOPIC,
-            num_partitions=layout.groups,
-            replica_assignment=replicas,
-            config=self._topic_settings,
-        )
-        for created in admin.create_topics([topic]).values():
+        topics = [
+            NewTopic(
+                topic,
+                num_partitions=layout.groups,
+                replica_assignment=replicas,
+                config=self._topic_settings,
+            )
+            for topic in self._topics
+        ]
+        for created in admin.create_topics(topics).values():
             problem = created.exception(ASK_TIMEOUT_S)
             # The broker that was asked may not have heard yet of a topic that is there.
             if problem is not None and not _is_there_already(problem):

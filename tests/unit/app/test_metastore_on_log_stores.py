@@ -168,3 +168,35 @@ def test_the_metastore_of_raftwood_serve_is_found_the_same_way() -> None:
             assert await meta.get("a") is not None
 
     run_stores(scenario)
+
+
+def test_a_watch_tells_of_a_change_at_once_and_of_others_not_at_all() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        await started(cluster)
+        loop = asyncio.get_running_loop()
+        environment = cluster.environment
+        async with (
+            connected_metastore(environment, SETTINGS, None) as meta,
+            connected_metastore(environment, SETTINGS, None) as other,
+        ):
+            version = (await meta.status()).version
+            watch = meta.watch("here/", after_version=version)
+            told = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(7.0)  # longer than one question waits
+            for number in range(20):
+                await put(other, f"elsewhere/{number}", b"")
+            await asyncio.sleep(1.0)
+            assert not told.done()
+            await put(other, "here/1", b"one")
+            changed_at = loop.time()
+            assert [each.key for each in await told] == ["here/1"]
+            assert loop.time() - changed_at < 0.1
+            # Whoever leads: a watch goes on with the next leader.
+            told = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(1.0)
+            leader = await cluster.wait_for_leader(METASTORE_SHARD)
+            cluster.machines[leader].power_off()
+            await put(other, "here/2", b"two")
+            assert [each.key for each in await told] == ["here/2"]
+
+    run_log_stores(scenario)

@@ -116,7 +116,8 @@ class AsyncProducer:
         self._routes: dict[str | bytes, str] = {}
         self._shared: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
         self._is_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = NEVER
         self._asking: asyncio.Task[None] | None = None
         self._last_error: RaftwoodError | None = None
         self._first_failure: RaftwoodError | None = None
@@ -334,13 +335,15 @@ class AsyncProducer:
             elif isinstance(action, Settle):
                 self._expired(action)
         due = self._rules.due
-        if due != NEVER and (self._timer is None or due < self._timer.when()):
+        # Not `timer.when()`: where it is due at once, uvloop's has none.
+        if due < self._timer_due:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_at(due, self._timer_fired)
+            self._timer_due = due
 
     def _timer_fired(self) -> None:
-        self._timer = None
+        self._timer, self._timer_due = None, NEVER
         self._turn()
 
     def _send(self, lane: Lane, batch: Batch) -> None:
@@ -380,9 +383,11 @@ class AsyncProducer:
         )
 
     def _answered(self, lane: Lane, future: "asyncio.Future[Payload]") -> None:
-        if future.cancelled() or self._is_closed:
+        if future.cancelled():
             return
         error = future.exception()
+        if self._is_closed:
+            return  # its records were told that nobody knows
         if error is None:
             self._stored(lane, future.result())
         elif isinstance(error, RaftwoodError):

@@ -13,6 +13,7 @@ from raftwood.loghub.server.ways_in.http_way import (
     media_type,
     status_of,
 )
+from raftwood.loghub.server.ways_in.putting import gathered
 
 _PATH: Final = "/loki/api/v1/push"
 
@@ -35,12 +36,12 @@ class LokiRoutes(HttpWay):
         body = await self.body(request)
         received_ns = self.putting.now_ns()
         if media_type(request) == "application/json":
-            sections = loki.decode_json(body, received_ns=received_ns)
+            decoded = loki.decode_json(body, received_ns=received_ns)
         else:
-            sections = loki.decode_protobuf(
+            decoded = loki.decode_protobuf(
                 body, received_ns=received_ns, bytes_max=self.raw_bytes_max
             )
-        await self.putting.put(place, sections, key=key_of(request))
+        await self.putting.put(place, await gathered(decoded), key=key_of(request))
         return Answer(status=204)
 
     def error_answer(self, error: RaftwoodError, request: Request) -> Answer:  # noqa: ARG002
