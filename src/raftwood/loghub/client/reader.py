@@ -139,17 +139,17 @@ class AsyncReader:
 
     async def __anext__(self) -> LogRecord:
         while not self._records:
-            batch = await self._next()
+            batch = await self.take_batch()
             if batch is None:
                 raise StopAsyncIteration
             self._records.extend(batch.records())
             self._record_batch = batch
             if not self._records:
-                self.positions[batch.shard] = batch.next
+                self.note(batch)
         record = self._records.popleft()
         if not self._records:
             assert self._record_batch is not None
-            self.positions[record.shard] = self._record_batch.next
+            self.note(self._record_batch)
         return record
 
     def batches(self) -> "Batches":
@@ -158,12 +158,17 @@ class AsyncReader:
 
     async def next_batch(self) -> PulledBatch | None:
         """The next one as it was stored; None where nothing follows."""
-        batch = await self._next()
+        batch = await self.take_batch()
         if batch is not None:
-            self.positions[batch.shard] = batch.next
+            self.note(batch)
         return batch
 
-    async def _next(self) -> PulledBatch | None:
+    def note(self, batch: PulledBatch) -> None:
+        """A batch that was taken is handed out whole."""
+        self.positions[batch.shard] = batch.next
+
+    async def take_batch(self) -> PulledBatch | None:
+        """As `next_batch`, for who calls `note` later."""
         if not self._is_started:
             self._is_started = True
             await self._begin()
