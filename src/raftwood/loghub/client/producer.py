@@ -9,9 +9,9 @@ is under way to their shard; while something is, the next ones gather.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -60,6 +60,7 @@ from raftwood.net import Payload
 _CACHE_MAX: Final = 4096
 _DOUBTFUL: Final = (ConnectionLost, DeadlineExceeded, Cancelled, InternalError, ProtocolError)
 """After these nobody knows whether a batch is stored; sent again as it was, it is stored once."""
+AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
 _NO_TAGS: Final[Mapping[str, str]] = {}
 
 
@@ -122,6 +123,8 @@ class AsyncProducer:
         self._last_error: RaftwoodError | None = None
         self._first_failure: RaftwoodError | None = None
         self._is_closed = False
+        self.on_settled: Callable[[], None] | None = None
+        """Told that there is room again; for whoever waits in another thread."""
         self.stored = 0
         """Records; those below as well."""
         self.failed = 0
@@ -189,10 +192,11 @@ class AsyncProducer:
         """Take many records of one key, or of none."""
         deliveries = []
         for contents in records:
-            delivery = self.encode(contents, key=key, topic=topic, source=source, tags=tags)
             if self._held_bytes >= self._memory_max:
                 await self._room()
-            deliveries.append(self.accept(delivery))
+            deliveries.append(
+                self.send_soon(contents, key=key, topic=topic, source=source, tags=tags)
+            )
         return deliveries
 
     async def send_arrow(self, table: Any, *, key: str | bytes | None = None) -> list[Delivery]:
@@ -215,6 +219,7 @@ class AsyncProducer:
 
     def encode(
         self,
+        kind: type[AnyDelivery],
         contents: Mapping[str, str | bytes],
         *,
         key: str | bytes | None = None,
@@ -222,12 +227,12 @@ class AsyncProducer:
         topic: str = "",
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
-    ) -> Delivery:
+    ) -> AnyDelivery:
         """A record that is not taken yet; the only method that other threads may call."""
         data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
         route = None if key is None else self._routes.get(key) or self._route(key)
         shared = self._shared_bytes(topic, source, tags) if topic or source or tags else b""
-        return Delivery(data, len(data), route, shared)
+        return kind(data, len(data), route, shared)
 
     def accept(self, delivery: Delivery) -> Delivery:
         """Take what `encode` made."""
@@ -260,6 +265,11 @@ class AsyncProducer:
         return encoded
 
     # Bounds
+
+    @property
+    def held_bytes(self) -> int:
+        """Of records that are not settled yet."""
+        return self._held_bytes
 
     def _full(self) -> Unavailable:
         if self._is_closed:
@@ -465,6 +475,8 @@ class AsyncProducer:
     def _settle(self, records: Iterable[Record], outcome: Delivered | RaftwoodError) -> int:
         count, size = settle_all(records, outcome)
         self._held_bytes -= size
+        if self.on_settled is not None:
+            self.on_settled()
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
