@@ -3,6 +3,7 @@ none comes twice, and those of a key come in order.
 """
 
 import hashlib
+import json
 import os
 import threading
 import time
@@ -13,13 +14,8 @@ from pathlib import Path
 import pytest
 from aliyun.log import LogItem, PutLogsRequest
 
-from tests.interop.workers import (
-    MakeCommand,
-    Worker,
-    another_port,
-    python_command,
-    wait_until,
-)
+from tests.interop.programs import go_command, java_command, python_command
+from tests.interop.workers import Worker, another_port, wait_until
 from tests.unit.loghub.gateway_kit import ThreadedGateway, threaded_gateway
 
 KEYS = 12
@@ -29,12 +25,12 @@ SHARDS = 3
 class Stream:
     """A logstore, somebody who puts numbered records there, and the workers that read them."""
 
-    def __init__(self, served: ThreadedGateway, addresses: list[str], make: MakeCommand) -> None:
+    def __init__(self, served: ThreadedGateway, addresses: list[str], command: list[str]) -> None:
         self.served = served
         self.addresses = addresses
         self.workers: list[Worker] = []
         self.put: list[str] = []
-        self._make = make
+        self._command = command
         self._stopping = threading.Event()
         self._putting = threading.Thread(target=self._put_all)
         self.client = served.sls_client()
@@ -78,7 +74,8 @@ class Stream:
         }
         address = self.addresses[len(self.workers) % len(self.addresses)]
         environment = {**os.environ, "http_proxy": f"http://{address}", "no_proxy": ""}
-        self.workers.append(Worker(self._make(given | {"address": address}), environment))
+        command = [*self._command, "consume", json.dumps(given | {"proxy": address})]
+        self.workers.append(Worker(command, environment))
         return self.workers[-1]
 
     def values(self) -> Counter[str]:
@@ -95,11 +92,19 @@ class Stream:
         )
 
 
-@pytest.fixture(params=["python"])
+COMMANDS = {"python": python_command, "go": go_command, "java": java_command}
+
+
+@pytest.fixture(
+    params=[
+        "python",
+        pytest.param("go", marks=pytest.mark.needs("sls_go")),
+        pytest.param("java", marks=pytest.mark.needs("sls_java")),
+    ]
+)
 def stream(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stream]:
-    make = {"python": python_command}[request.param]
     with threaded_gateway(tmp_path) as served, another_port(served) as other:
-        made = Stream(served, [served.address, other], make)
+        made = Stream(served, [served.address, other], COMMANDS[request.param]())
         try:
             yield made
         finally:

@@ -6,12 +6,10 @@ SIGTERM lets it end in order.
 
 import json
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from raftwood.base.metrics import Metrics
@@ -83,14 +81,6 @@ class Worker:
     def close(self) -> None:
         if self._process.returncode is None:
             self.kill()
-
-
-MakeCommand = Callable[[dict[str, Any]], list[str]]
-"""The command of a consumer, of all that it has to know."""
-
-
-def python_command(given: dict[str, Any]) -> list[str]:
-    return [sys.executable, str(Path(__file__).parent / "python" / "worker.py"), json.dumps(given)]
 
 
 @contextmanager

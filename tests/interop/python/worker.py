@@ -1,6 +1,6 @@
 """A consumer with SLS's Python SDK as it is: prints what it reads, until it is told to end.
 
-Reached through `http_proxy`; arguments as JSON in the first one.
+Reached through `http_proxy`: `worker.py consume '{"id": …}'`.
 """
 
 import json
@@ -29,7 +29,7 @@ class Printer(ConsumerProcessorBase):  # type: ignore[misc]
 
 
 def main() -> None:
-    given = json.loads(sys.argv[1])
+    given = json.loads(sys.argv[2])
     worker = ConsumerWorker(
         Printer,
         LogHubConfig(

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow
@@ -115,6 +116,22 @@ def test_a_long_poll_waits_for_the_next_batch_and_not_for_ever(tmp_path: Path) -
                 await put(served, raw_group("x"))
                 async with asyncio.timeout(5.0):
                     assert values_of(await waiting) == ["x"]
+
+    run(main())
+
+
+def test_a_long_poll_ends_when_its_client_goes_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stream(tmp_path) as served:
+            start = await cursor(served, "end")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await pull(served, start, wait_ms="20000")
+            for _ in range(50):
+                if "gateway_requests 0.0" in served.metrics.render().decode():
+                    break
+                await asyncio.sleep(0.02)
+            assert "gateway_requests 0.0" in served.metrics.render().decode()
 
     run(main())
 
