@@ -29,6 +29,7 @@ from raftwood.base.errors import (
     Unauthenticated,
     Unavailable,
 )
+from raftwood.base.files import Buffer
 from raftwood.base.position import position_from_bytes
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Codec, Format
@@ -350,7 +351,7 @@ class AsyncProducer:
             batch.was_sent = True
             future.add_done_callback(partial(self._answered, lane))
 
-    def _request(self, lane: Lane, batch: Batch) -> bytes:
+    def _request(self, lane: Lane, batch: Batch) -> list[Buffer]:
         records = batch.records
         first = records[0]
         if first.is_whole:
@@ -372,9 +373,11 @@ class AsyncProducer:
         )
 
     def _answered(self, lane: Lane, future: "asyncio.Future[Payload]") -> None:
-        if future.cancelled() or self._is_closed:
+        if future.cancelled():
             return
         error = future.exception()
+        if self._is_closed:
+            return
         if error is None:
             self._stored(lane, future.result())
         elif isinstance(error, RaftwoodError):
