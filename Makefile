@@ -7,8 +7,8 @@ SEEDS ?= next:200
 
 .PHONY: run test check lint bench soak install format clean
 
-run: install ## The main job: the log service on three stores under fire, with a report
-	$(BIN)/raftwood demo logservice
+run: install ## The main job: streams on three stores and two gateways under fire, with a report
+	$(BIN)/raftwood demo loghub
 
 test: install ## Everything that CI runs: lint, then all tests
 	$(MAKE) --no-print-directory lint

@@ -5,7 +5,9 @@ What is taken becomes a LogGroup that readers can decode; all else is a `Raftwoo
 
 import gzip
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import cramjam
 import msgpack
@@ -30,9 +32,9 @@ _BYTES_MAX = 1 << 20
 _TIME = "1799999999000000001"
 
 
-def _check(decode: Callable[[bytes], list[Section]], data: bytes) -> None:
+def _check(decode: Callable[[bytes], Iterable[Section]], data: bytes) -> None:
     try:
-        packed = pack(decode(data), bytes_max=_BYTES_MAX)
+        packed = pack(list(decode(data)), bytes_max=_BYTES_MAX)
     except RaftwoodError:
         return
     for group in packed:
@@ -123,7 +125,7 @@ def _push() -> bytes:
 def loki_protobuf_target(data: bytes) -> None:
     """Compressed as it came, and as what a compressed one holds."""
 
-    def decode(body: bytes) -> list[Section]:
+    def decode(body: bytes) -> Iterable[Section]:
         return loki.decode_protobuf(body, received_ns=NOW_NS, bytes_max=_BYTES_MAX)
 
     _check(decode, data)
@@ -136,7 +138,7 @@ def loki_protobuf_seeds() -> list[bytes]:
 
 def bulk_target(data: bytes) -> None:
     def decode(body: bytes) -> list[Section]:
-        items = elasticsearch.decode(body, index="logs", received_ns=NOW_NS)
+        items = list(elasticsearch.decode(body, index="logs", received_ns=NOW_NS))
         elasticsearch.encode_answer(items, made_ids=[""] * len(items), took_ms=1)
         for item in items:
             assert (item.record is None) == bool(item.error_type)
@@ -146,7 +148,7 @@ def bulk_target(data: bytes) -> None:
 
 
 def bulk_seeds() -> list[bytes]:
-    lines = (
+    lines: tuple[dict[str, Any], ...] = (
         {"index": {"_index": "a", "_id": "1"}},
         {"@timestamp": "2026-11-16T08:00:00Z", "message": "text", "n": 1},
         {"create": {}},
@@ -184,7 +186,9 @@ def syslog_target(data: bytes) -> None:
 
 
 def syslog_seeds() -> list[bytes]:
-    full = b'<165>1 2026-11-16T08:00:00.003Z host app 1 ID [a@1 k="v\\"\\]" l="m"][b] \xef\xbb\xbfhi'
+    full = (
+        b'<165>1 2026-11-16T08:00:00.003Z host app 1 ID [a@1 k="v\\"\\]" l="m"][b] \xef\xbb\xbfhi'
+    )
     short = b"<13>1 - - - - - -"
     old = b"<34>Oct 11 22:14:15 host su: failed"
     lines = b"\n".join((full, short, old, b""))
@@ -208,7 +212,7 @@ def fluent_target(data: bytes) -> None:
     cut = data[0] if data else 0
     messages = read(data[1:])
     assert read(data[1:cut], data[max(cut, 1) :]) == messages
-    handshake = Handshake(Secret("key"), _NoChance())
+    handshake = Handshake(Secret("key"), random.Random(0))
     for message in messages or ():
         _check(_forwarded, message)
         try:
@@ -218,14 +222,9 @@ def fluent_target(data: bytes) -> None:
         raise AssertionError("a stranger got in")
 
 
-def _forwarded(message: bytes) -> list[Section]:
+def _forwarded(message: bytes) -> Iterable[Section]:
     found = fluent_messages.decode_message(message, received_ns=NOW_NS, bytes_max=_BYTES_MAX)
-    return [found.section]
-
-
-class _NoChance:
-    def randbytes(self, count: int) -> bytes:
-        return bytes(count)
+    return found.sections
 
 
 def fluent_seeds() -> list[bytes]:

@@ -232,5 +232,6 @@ def test_the_sdks_logging_handler_puts_what_is_logged(served: ThreadedGateway) -
     handler.flush()
     handler.stop()
     logger.removeHandler(handler)
+    handler.client._session.close()
     assert read(client, 0) == [f"line {number}" for number in range(20)]
     client._session.close()

@@ -1,225 +1,146 @@
-"""Reading a logstore's shards together: a shard is read once all its parents have been.
-
-So the records of one key come in the order in which they were put, across splits and merges.
-"""
+"""The records of a logstore for a command: the last ones, all from a place on, and what comes."""
 
 import asyncio
+import select
+import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from typing import Final, Literal, Protocol
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, Literal
 
-import msgspec
-
-from raftwood.app.stream_records import Choice, ShownRecord, records_of
-from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound, StoreError
+from raftwood.app.stream_records import Choice
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, StoreError
 from raftwood.base.position import Position
-from raftwood.loghub.model import Shard
-from raftwood.loghub.wire import Pulled
-
-PULL_BATCHES: Final = 256
-PULL_BYTES: Final = 4 << 20
-WAIT_MS: Final = 5_000
-_BACK_FIRST: Final = 64
-_BACK_FACTOR: Final = 8
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.loghub.client.pulled_batches import LogRecord, PulledBatch
+from raftwood.loghub.client.reader import AsyncReader, ReaderSettings, Start
+from raftwood.loghub.errors import ShardNotFound
 
 At = Literal["begin", "end"] | int
 """An int: seconds since 1970, by the time of receipt."""
-
-
-class Streams(Protocol):
-    """What is asked of LogHub."""
-
-    async def shards(self, project: str, logstore: str) -> list[Shard]: ...
-    async def cursor(self, project: str, logstore: str, shard: int, at: int | str) -> Position: ...
-    async def pull(
-        self,
-        project: str,
-        logstore: str,
-        shard: int,
-        start: Position,
-        *,
-        batches_max: int,
-        bytes_max: int,
-        wait_ms: int = 0,
-    ) -> Pulled: ...
-
-
-class _Place(msgspec.Struct):
-    """How far a shard was read."""
-
-    next: Position
-    until: Position | None
-    """Where to stop; None to go on for ever."""
-    parents: tuple[int, ...]
+_SETTINGS: Final = ReaderSettings(skips_freed=True)
+_BACK_FIRST: Final = 64
+_BACK_FACTOR: Final = 8
+_LOOK_S: Final = 2.0
 
 
 class StreamTail:
-    """Reads one logstore, or one shard of it."""
+    """Of one logstore, or one shard of it."""
 
     def __init__(
         self,
-        hub: Streams,
+        client: AsyncLogHubClient,
+        choice: Choice,
+        warn: Callable[[str], None],
         *,
         project: str,
         logstore: str,
-        shard: int | None,
-        choice: Choice,
-        when_unreadable: Callable[[str], None],
+        shard: int | None = None,
     ) -> None:
-        self._hub = hub
+        self._client = client
+        self._choice = choice
+        self._warn = warn
         self._project = project
         self._logstore = logstore
         self._shard = shard
-        self._choice = choice
-        self._when_unreadable = when_unreadable
-        self._places: dict[int, _Place] = {}
-        """Of shards that are not read to their end yet."""
-        self._done: set[int] = set()
 
-    async def start(self, at: At, *, follows: bool) -> None:
-        """Begin each shard there; without `follows`, end where it ends now."""
-        for shard in await self._shards():
-            first = await self._cursor(shard.id, at)
-            until = None if follows else await self._cursor(shard.id, "end")
-            self._places[shard.id] = _Place(first, until, shard.parents)
+    async def show(
+        self, write: Callable[[list[LogRecord]], None], *, at: At | None, last: int, follow: bool
+    ) -> None:
+        """Write all from a place on, or the last ones where none is named; then what comes."""
+        start: Start
+        if at is not None:
+            start = at
+        else:
+            ends = await self._ends()
+            write(await self._last(ends, last))
+            if not follow:
+                return
+            start = ends
+        async with self._reader(self._shard, start, follow=follow) as reader:
+            async for batch in reader.batches():
+                records = list(self._chosen(batch))
+                if records:
+                    write(records)
 
-    async def last(self, count: int, *, follows: bool) -> list[ShownRecord]:
-        """The last records of all shards, in order of their times; then begin behind them."""
-        await self.start("end", follows=follows)
-        found: list[ShownRecord] = []
-        for shard, place in self._places.items():
-            found += await self._last_of(shard, place.next, count)
-        found.sort(key=lambda each: each.time_ns)  # which keeps the order within a shard
-        return found[-count:]
+    async def _ends(self) -> dict[int, Position]:
+        shards = await self._client.shards(self._project, self._logstore)
+        chosen = [each.id for each in shards if self._shard in (None, each.id)]
+        if not chosen:
+            raise ShardNotFound(
+                f"logstore {self._logstore} has no shard {self._shard}: list its shards"
+            )
+        return {each: await self._cursor(each, "end") for each in chosen}
 
-    async def _last_of(self, shard: int, end: Position, count: int) -> list[ShownRecord]:
+    async def _last(self, ends: dict[int, Position], count: int) -> list[LogRecord]:
+        """Of all shards, in the order in which gateways received them."""
+        if not count:
+            return []
+        found: list[tuple[int, LogRecord]] = []
+        for shard, end in ends.items():
+            found += await self._last_of(shard, end, count)
+        found.sort(key=lambda each: each[0])  # which keeps the order within a shard
+        return [record for _, record in found[-count:]]
+
+    async def _last_of(
+        self, shard: int, end: Position, count: int
+    ) -> list[tuple[int, LogRecord]]:
         """Further back each time, until there are enough of them."""
         begin = await self._cursor(shard, "begin")
         back = max(_BACK_FIRST, count)
         while True:
             start = Position(max(begin, end - back))
-            kept: deque[ShownRecord] = deque(maxlen=count)
-            position = start
-            while position < end:
-                pulled = await self._pull(shard, position, 0)
-                for each in self._chosen(shard, pulled):
-                    if int(each.position) < end:
-                        kept.append(each)
-                if pulled.next <= position:
-                    break
-                position = pulled.next
+            kept: deque[tuple[int, LogRecord]] = deque(maxlen=count)
+            async with self._reader(shard, {shard: start}, follow=False) as reader:
+                async for batch in reader.batches():
+                    if batch.position < end:
+                        received_ms = batch.head.received_ms
+                        kept.extend((received_ms, each) for each in self._chosen(batch))
             if len(kept) == count or start <= begin:
                 return list(kept)
             back *= _BACK_FACTOR
 
-    async def records(self, when_idle: Callable[[], None]) -> AsyncIterator[list[ShownRecord]]:
-        """What comes, shard by shard; `when_idle` is called where nothing came for a while."""
-        async with _tasks() as pulling:
-            while True:
-                for shard, place in self._readable():
-                    if shard not in pulling.values():
-                        wait_ms = WAIT_MS if place.until is None else 0
-                        task = asyncio.create_task(self._pull(shard, place.next, wait_ms))
-                        pulling[task] = shard
-                if not pulling:
-                    return
-                done, _ = await asyncio.wait(pulling, return_when=asyncio.FIRST_COMPLETED)
-                for task in sorted(done, key=lambda each: pulling[each]):
-                    shard = pulling.pop(task)
-                    try:
-                        pulled = task.result()
-                    except NotFound:
-                        await self._gone(shard)
-                        continue
-                    records = await self._take(shard, pulled)
-                    if records:
-                        yield records
-                    elif not pulled.batches:
-                        when_idle()
-
-    def _readable(self) -> Iterator[tuple[int, _Place]]:
-        for shard, place in self._places.items():
-            if not any(parent in self._places for parent in place.parents):
-                yield shard, place
-
-    async def _take(self, shard: int, pulled: Pulled) -> list[ShownRecord]:
-        place = self._places[shard]
-        records = list(self._chosen(shard, pulled))
-        if place.until is not None:
-            records = [each for each in records if int(each.position) < place.until]
-        has_moved = pulled.next > place.next
-        place.next = pulled.next
-        if place.until is not None and (place.next >= place.until or not has_moved):
-            self._end(shard)
-        elif pulled.is_ended:
-            self._end(shard)
-            await self._add_children()
-        return records
-
-    def _end(self, shard: int) -> None:
-        del self._places[shard]
-        self._done.add(shard)
-
-    async def _gone(self, shard: int) -> None:
-        """It was deleted, or its whole logstore was, which the next question says."""
-        self._end(shard)
-        await self._add_children()
-
-    async def _add_children(self) -> None:
-        """Those that took over, from their beginning."""
-        if self._shard is not None:
-            return
-        for shard in await self._hub.shards(self._project, self._logstore):
-            if shard.id not in self._places and shard.id not in self._done:
-                first = await self._cursor(shard.id, "begin")
-                self._places[shard.id] = _Place(first, None, shard.parents)
-
-    def _chosen(self, shard: int, pulled: Pulled) -> Iterator[ShownRecord]:
-        for batch in pulled.batches:
-            try:
-                records = list(records_of(shard, batch))
-            except InvalidConfiguration:
-                raise  # what is missing is on this side
-            except (InvalidInput, StoreError) as error:
-                self._when_unreadable(
-                    f"the batch at position {batch.position} of shard {shard} cannot be read: "
-                    f"{error.message}"
-                )
-                continue
-            yield from filter(self._choice.takes, records)
-
-    async def _shards(self) -> list[Shard]:
-        found = await self._hub.shards(self._project, self._logstore)
-        if self._shard is None:
-            return found
-        chosen = [each for each in found if each.id == self._shard]
-        if not chosen:
-            raise NotFound(f"logstore {self._logstore} has no shard {self._shard}: list its shards")
-        return chosen
-
-    async def _cursor(self, shard: int, at: At) -> Position:
-        return await self._hub.cursor(self._project, self._logstore, shard, at)
-
-    async def _pull(self, shard: int, start: Position, wait_ms: int) -> Pulled:
-        return await self._hub.pull(
+    def _reader(self, shard: int | None, start: Start, *, follow: bool) -> AsyncReader:
+        return self._client.reader(
             self._project,
             self._logstore,
-            shard,
-            start,
-            batches_max=PULL_BATCHES,
-            bytes_max=PULL_BYTES,
-            wait_ms=wait_ms,
+            shard=shard,
+            start=start,
+            follow=follow,
+            settings=_SETTINGS,
         )
 
+    async def _cursor(self, shard: int, at: At) -> Position:
+        return await self._client.cursor(self._project, self._logstore, shard=shard, at=at)
 
-@asynccontextmanager
-async def _tasks() -> AsyncIterator[dict[asyncio.Task[Pulled], int]]:
-    """Tasks that are put here end with the block."""
-    tasks: dict[asyncio.Task[Pulled], int] = {}
+    def _chosen(self, batch: PulledBatch) -> Iterator[LogRecord]:
+        try:
+            records = batch.records()
+        except InvalidConfiguration:
+            raise  # what is missing is on this side
+        except (InvalidInput, StoreError) as error:
+            self._warn(
+                f"the batch at position {batch.position} of shard {batch.shard} cannot be read: "
+                f"{error.message}"
+            )
+            return iter(())
+        return filter(self._choice.takes, records)
+
+
+async def while_somebody_reads(work: Coroutine[Any, Any, None]) -> None:
+    """Do it, and give up where nobody reads the output, even if nothing is written to it."""
+    task = asyncio.create_task(work)
     try:
-        yield tasks
+        while not task.done():
+            await asyncio.wait((task,), timeout=_LOOK_S)
+            _check_output()
+        await task
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _check_output() -> None:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if any(event & select.POLLERR for _, event in poll.poll(0)):
+        raise BrokenPipeError

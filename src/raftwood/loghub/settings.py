@@ -25,6 +25,13 @@ class GatewaySettings(Section, frozen=True):
             "without it HTTP is not served.",
         ),
     ] = "127.0.0.1:7280"
+    http_endpoints: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"\A[a-z0-9.-]{1,253}\Z")], ...],
+        Meta(
+            description="Names of the gateways, such as logs.example.com: HTTP clients put a "
+            "project before one. Of other names the first label is the project.",
+        ),
+    ] = ()
     keep_alive_ms: Annotated[
         int, Meta(ge=0, le=3_600_000, description="How long an idle HTTP connection is kept.")
     ] = 60_000
@@ -80,6 +87,15 @@ class LogHubSettings(Section, frozen=True):
     hot_rounds: Annotated[
         int, Meta(ge=1, le=1000, description="So many rounds in a row, before it is split.")
     ] = 6
+    stray_log_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=30 * 86_400_000,
+            description="A log that no shard refers to, left by a gateway that died, is removed "
+            "after so long.",
+        ),
+    ] = 3_600_000
 
 
 class LogHubClientSettings(Section, frozen=True):

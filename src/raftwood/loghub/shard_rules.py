@@ -157,6 +157,14 @@ def is_settled(logstore: Logstore) -> bool:
     return not logstore.is_deleting and all(each.status in lasting for each in logstore.shards)
 
 
+def is_same_logstore(one: Logstore, other: Logstore) -> bool:
+    """Whether two values are of one logstore, and not of two that had the same name: a log is of
+    one shard alone.
+    """
+    logs = {each.id: each.log for each in one.shards}
+    return all(logs.get(each.id, each.log) == each.log for each in other.shards)
+
+
 def visible_shard(logstore: Logstore, number: int) -> Shard:
     shard = logstore.shard(number)
     if shard is None or shard.status in (ShardStatus.CREATING, ShardStatus.DELETING):

@@ -118,7 +118,7 @@ class Stuck(AssertionError):
     """The faults are over, and the log does not come back to life."""
 
 
-class _Cluster(LogCluster):
+class SupervisedCluster(LogCluster):
     """As a supervisor runs it: what fills the disk ends a store, and it is started again."""
 
     def _program(
@@ -145,7 +145,7 @@ class _Run:
         self._plan = plan
         self._profile = profile
         self._random = random.Random(f"log world {simulation.seed}")
-        self._cluster = _Cluster(
+        self._cluster = SupervisedCluster(
             simulation,
             first=FIRST,
             service=plan.service,

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from raftwood.app.commands.demo_cluster import cluster
+from raftwood.app.commands.demo_loghub import loghub
 from raftwood.app.commands.demo_logservice import logservice
 from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.demo import durable_log as scenario
@@ -22,6 +23,7 @@ from raftwood.base.errors import InvalidInput
 app = App(name="demo", help_format="plaintext")
 app.command(cluster)
 app.command(logservice)
+app.command(loghub)
 
 
 @app.command

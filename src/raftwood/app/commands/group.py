@@ -6,16 +6,9 @@ import msgspec
 from cyclopts import App, Parameter
 
 from raftwood.app.commands.hub_target import HUB, HubTarget, Stream, stream_of
-from raftwood.app.gateway_link import GatewayLink
 from raftwood.app.output import time_text, write_rows
-from raftwood.loghub.controls import (
-    Checkpoint,
-    ConsumerGroupView,
-    CreateConsumerGroup,
-    DeleteConsumerGroup,
-    GetCheckpoints,
-    ListConsumerGroups,
-)
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.loghub.controls import Checkpoint
 from raftwood.loghub.cursors import decode_cursor
 
 app = App(name="group", help_format="plaintext")
@@ -34,10 +27,8 @@ def list_groups(stream: Stream, *, hub: HubTarget = HUB) -> int:
     """List the consumer groups of a logstore."""
     project, logstore = stream_of(stream)
 
-    async def work(link: GatewayLink) -> int:
-        found: list[ConsumerGroupView] = await link.control(
-            ListConsumerGroups(project=project, logstore=logstore)
-        )
+    async def work(client: AsyncLogHubClient) -> int:
+        found = await client.groups(project, logstore)
         write_rows([msgspec.to_builtins(each) for each in found], _GROUPS, hub.output)
         return 0
 
@@ -68,16 +59,8 @@ def create(
     """Make a consumer group; from then on its checkpoints hold back retention by size."""
     project, logstore = stream_of(stream)
 
-    async def work(link: GatewayLink) -> int:
-        await link.control(
-            CreateConsumerGroup(
-                project=project,
-                logstore=logstore,
-                group=group,
-                timeout_s=timeout_s,
-                is_ordered=ordered,
-            )
-        )
+    async def work(client: AsyncLogHubClient) -> int:
+        await client.create_group(project, logstore, group, timeout_s=timeout_s, is_ordered=ordered)
         row = {"name": group, "timeout_s": timeout_s, "is_ordered": ordered}
         write_rows([row], _GROUPS, hub.output)
         return 0
@@ -90,8 +73,8 @@ def delete(stream: Stream, group: str, *, hub: HubTarget = HUB) -> int:
     """Remove a consumer group and its checkpoints."""
     project, logstore = stream_of(stream)
 
-    async def work(link: GatewayLink) -> int:
-        await link.control(DeleteConsumerGroup(project=project, logstore=logstore, group=group))
+    async def work(client: AsyncLogHubClient) -> int:
+        await client.delete_group(project, logstore, group)
         write_rows([{"name": group}], {"name": "deleted group"}, hub.output)
         return 0
 
@@ -103,10 +86,8 @@ def checkpoints(stream: Stream, group: str, *, hub: HubTarget = HUB) -> int:
     """Show how far a group has read each shard, and who noted it."""
     project, logstore = stream_of(stream)
 
-    async def work(link: GatewayLink) -> int:
-        found: list[Checkpoint] = await link.control(
-            GetCheckpoints(project=project, logstore=logstore, group=group)
-        )
+    async def work(client: AsyncLogHubClient) -> int:
+        found = await client.checkpoints(project, logstore, group)
         write_rows([_row(each) for each in found], _CHECKPOINTS, hub.output)
         return 0
 

@@ -2,30 +2,35 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
 from raftwood.app.cluster_network import client_tls
 from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.event_loop import run
-from raftwood.app.gateway_link import GatewayLink
 from raftwood.app.output import Format
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidConfiguration, InvalidInput
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, Unauthenticated
 from raftwood.base.quantities import BYTES, parse_quantity
 from raftwood.disk.real_environment import real_environment
+from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import check_stream_names
+from raftwood.net import Secret
 
-Work = Callable[[GatewayLink], Coroutine[Any, Any, int]]
+Work = Callable[[AsyncLogHubClient], Coroutine[Any, Any, int]]
+CONNECT_MS: Final = 5_000
+CALL_MS: Final = 60_000
+"""A logstore of many shards makes many logs."""
 Stream = Annotated[str, Parameter(help="PROJECT/LOGSTORE.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Gateways:
-    """Which gateways, and as whom."""
+class HubTarget:
+    """Which gateways, as whom, and how to print what came of it."""
 
     gateways: Annotated[
         str | None,
@@ -38,56 +43,53 @@ class Gateways:
             "loghub_client.access_secret, in the file or as RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET."
         ),
     ] = None
+    output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text"
     source: Source = DEFAULTS
 
-    def link(self, environment: Environment, settings: Settings) -> GatewayLink:
-        """To be connected by its user."""
+    def run(self, work: Work) -> int:
+        """Do something as a client of LogHub; answers the exit status."""
+        access = self._access(self.source.load().settings)
+
+        async def main() -> int:
+            async with await _connected(environment, access) as client:
+                return await work(client)
+
+        with real_environment() as environment:
+            return run(main())
+
+    def _access(self, settings: Settings) -> HubAccess:
         client = settings.loghub_client
         key = self.access_key or client.access_key
         for name, is_given in (("access_key", key), ("access_secret", client.access_secret)):
             if not is_given:
                 raise InvalidConfiguration(
                     f"loghub_client.{name} is not set: `raftwood key create PROJECT=ROLE` makes a "
-                    f"key, and prints what to add to the file"
+                    "key, and prints what to add to the file"
                 )
-        given = [each.strip() for each in (self.gateways or "").split(",") if each.strip()]
-        return GatewayLink(
-            environment,
-            given or client.gateways,
-            key=key,
-            secret=client.access_secret.reveal(),
+        return HubAccess(
+            addresses=addresses_of(self.gateways or client.gateways),
+            key_id=key,
+            secret=Secret(client.access_secret.reveal().encode()),
             tls=client_tls(settings),
         )
 
-    def run(self, work: Work) -> int:
-        """Do something with a connection to a gateway; answers the exit status."""
-        settings = self.source.load().settings
-
-        async def main() -> int:
-            async with self.link(environment, settings) as link:
-                return await work(link)
-
-        with real_environment() as environment:
-            return run(main())
-
-
-GATEWAYS = Gateways()
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class HubTarget:
-    """Which gateways, and how to print what came of it."""
-
-    output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text"
-    gateways: Gateways = GATEWAYS
-
-    def run(self, work: Work) -> int:
-        """As `Gateways.run`."""
-        return self.gateways.run(work)
-
 
 HUB = HubTarget()
+
+
+async def _connected(environment: Environment, access: HubAccess) -> AsyncLogHubClient:
+    gateways = Gateways(environment, access)
+    try:
+        await gateways.start(CONNECT_MS)
+    except BaseException as error:
+        await gateways.close()
+        if isinstance(error, Unauthenticated):
+            raise Unauthenticated(
+                f"no gateway takes access key {access.key_id}: {error.message}. An operator sees "
+                "with `raftwood key list` whether there is such a key"
+            ) from error
+        raise
+    return AsyncLogHubClient(environment, gateways, timeout_ms=CALL_MS)
 
 
 def stream_of(text: str) -> tuple[str, str]:

@@ -12,8 +12,8 @@ from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.connecting import connected_cluster
 from raftwood.app.event_loop import run
 from raftwood.app.output import Format, time_text, write_json, write_line, write_rows
-from raftwood.app.settings import Settings
 from raftwood.app.toml import toml_value
+from raftwood.base.configuration import DEFAULT_ORIGIN
 from raftwood.base.errors import InvalidInput
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.model import ROLES, AccessKey, Role
@@ -22,7 +22,7 @@ from raftwood.loghub.server.metadata import Metadata
 
 app = App(name="key", help_format="plaintext")
 
-_COLUMNS = {"id": "key", "roles": "roles", "created": "made", "description": "description"}
+_COLUMNS = {"id": "key", "may": "roles", "created": "made", "description": "description"}
 _VARIABLE = "RAFTWOOD_LOGHUB_CLIENT__"
 _Output = Annotated[Format, Parameter(name="--format", help="How to print it.")]
 
@@ -38,12 +38,12 @@ class _Cluster:
     ] = None
     source: Source = DEFAULTS
 
-    def run(self, work: Callable[[Access, Settings], Awaitable[None]]) -> None:
+    def run(self, work: Callable[[Access], Awaitable[None]]) -> None:
         settings = self.source.load().settings
 
         async def main() -> None:
             async with connected_cluster(environment, settings, self.connect) as (store, _):
-                await work(Access(environment, Metadata(store)), settings)
+                await work(Access(environment, Metadata(store)))
 
         with real_environment() as environment:
             run(main())
@@ -75,9 +75,10 @@ def create(
     """Make an access key; its secret is shown now and never again."""
     given = roles_of(roles)
 
-    async def work(access: Access, settings: Settings) -> None:
+    gateways = _gateways(cluster.source)
+
+    async def work(access: Access) -> None:
         key = await access.create(given, description=description)
-        gateways = settings.loghub_client.gateways
         if output == "json":
             write_json([msgspec.to_builtins(key)])
             return
@@ -98,7 +99,7 @@ def create(
 def list_keys(*, output: _Output = "text", cluster: _Cluster = _CLUSTER) -> None:
     """List the access keys, without their secrets."""
 
-    async def work(access: Access, _: Settings) -> None:
+    async def work(access: Access) -> None:
         write_rows([_row(each) for each in await access.keys()], _COLUMNS, output)
 
     cluster.run(work)
@@ -113,7 +114,7 @@ def revoke(
 ) -> None:
     """Let nobody in with a key any more; gateways hear of it within a moment."""
 
-    async def work(access: Access, _: Settings) -> None:
+    async def work(access: Access) -> None:
         await access.revoke(key)
         write_rows([{"id": key}], {"id": "revoked key"}, output)
 
@@ -135,8 +136,17 @@ def roles_of(given: tuple[str, ...]) -> dict[str, Role]:
     return roles
 
 
+def _gateways(source: Source) -> tuple[str, ...]:
+    """Those that clients use; where nobody says, the one that these settings start."""
+    configuration = source.load()
+    if configuration.origin("loghub_client.gateways") != DEFAULT_ORIGIN:
+        return configuration.settings.loghub_client.gateways
+    return (configuration.settings.gateway.listen,)
+
+
 def _row(key: AccessKey) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(key)
     del row["secret"]
     row["created"] = time_text(key.created_s)
+    row["may"] = " ".join(f"{project}={role.value}" for project, role in key.roles.items())
     return row

@@ -20,7 +20,7 @@ _COLUMNS: Final = {
 
 async def append_lines(client: AsyncLogClient, file: str | None, output: Format) -> None:
     """A record for each line; where some fail, how far it came is told before the error is."""
-    source = _opened(file)
+    source = opened_input(file)
     records = size = 0
     first: int | None = None
     last: int | None = None
@@ -44,7 +44,8 @@ async def append_lines(client: AsyncLogClient, file: str | None, output: Format)
     write_rows([row], _COLUMNS, output)
 
 
-def _opened(file: str | None) -> int:
+def opened_input(file: str | None) -> int:
+    """Standard input, or the file, which its caller closes."""
     if file is None:
         return sys.stdin.fileno()
     try:

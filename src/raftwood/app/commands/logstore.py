@@ -8,19 +8,10 @@ from cyclopts import App, Parameter
 
 from raftwood.app.commands.hub_target import HUB, HubTarget, Stream, size_of, stream_of
 from raftwood.app.commands.project import PAGE
-from raftwood.app.gateway_link import GatewayLink
 from raftwood.app.output import size_text, time_text, write_json, write_rows
 from raftwood.base.errors import InvalidInput
-from raftwood.loghub.controls import (
-    CreateLogstore,
-    DeleteLogstore,
-    GetLogstore,
-    ListLogstores,
-    LogstoreList,
-    LogstoreOptions,
-    UpdateLogstore,
-)
-from raftwood.loghub.model import Logstore
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.loghub.controls import LogstoreOptions
 
 app = App(name="logstore", help_format="plaintext")
 
@@ -86,11 +77,9 @@ def create(
     project, logstore = stream_of(stream)
     given = options.given()
 
-    async def work(link: GatewayLink) -> int:
-        await link.control(
-            CreateLogstore(project=project, logstore=logstore, shard_count=shards, options=given)
-        )
-        return await _show(link, project, logstore, hub)
+    async def work(client: AsyncLogHubClient) -> int:
+        await client.create_logstore(project, logstore, shard_count=shards, options=given)
+        return await _show(client, project, logstore, hub)
 
     return hub.run(work)
 
@@ -104,12 +93,10 @@ def list_logstores(
 ) -> int:
     """List the logstores of a project."""
 
-    async def work(link: GatewayLink) -> int:
+    async def work(client: AsyncLogHubClient) -> int:
         names: list[str] = []
         while True:
-            page: LogstoreList = await link.control(
-                ListLogstores(project=project, offset=len(names), size=PAGE, contains=contains)
-            )
+            page = await client.logstores(project, offset=len(names), size=PAGE, contains=contains)
             names += page.logstores
             if not page.logstores or len(names) >= page.total:
                 break
@@ -125,8 +112,8 @@ def show(stream: Stream, *, hub: HubTarget = HUB) -> int:
     """Show a logstore and what is set for it; its shards are shown by `raftwood shard list`."""
     project, logstore = stream_of(stream)
 
-    async def work(link: GatewayLink) -> int:
-        return await _show(link, project, logstore, hub)
+    async def work(client: AsyncLogHubClient) -> int:
+        return await _show(client, project, logstore, hub)
 
     return hub.run(work)
 
@@ -139,9 +126,9 @@ def update(stream: Stream, *, options: Options = _NONE, hub: HubTarget = HUB) ->
     if given == LogstoreOptions():
         raise InvalidInput("nothing is to be changed: see `raftwood logstore update --help`")
 
-    async def work(link: GatewayLink) -> int:
-        await link.control(UpdateLogstore(project=project, logstore=logstore, options=given))
-        return await _show(link, project, logstore, hub)
+    async def work(client: AsyncLogHubClient) -> int:
+        await client.update_logstore(project, logstore, given)
+        return await _show(client, project, logstore, hub)
 
     return hub.run(work)
 
@@ -151,8 +138,8 @@ def delete(stream: Stream, *, hub: HubTarget = HUB) -> int:
     """Remove a logstore with all that is in it, its consumer groups too."""
     project, logstore = stream_of(stream)
 
-    async def work(link: GatewayLink) -> int:
-        await link.control(DeleteLogstore(project=project, logstore=logstore))
+    async def work(client: AsyncLogHubClient) -> int:
+        await client.delete_logstore(project, logstore)
         row = {"project": project, "logstore": logstore}
         write_rows([row], {"project": "of project", "logstore": "deleted logstore"}, hub.output)
         return 0
@@ -160,8 +147,8 @@ def delete(stream: Stream, *, hub: HubTarget = HUB) -> int:
     return hub.run(work)
 
 
-async def _show(link: GatewayLink, project: str, logstore: str, hub: HubTarget) -> int:
-    found: Logstore = await link.control(GetLogstore(project=project, logstore=logstore))
+async def _show(client: AsyncLogHubClient, project: str, logstore: str, hub: HubTarget) -> int:
+    found = await client.logstore(project, logstore)
     if hub.output == "json":
         write_json([msgspec.to_builtins(found)])
         return 0

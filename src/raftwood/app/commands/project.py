@@ -6,17 +6,9 @@ import msgspec
 from cyclopts import App, Parameter
 
 from raftwood.app.commands.hub_target import HUB, HubTarget, size_of
-from raftwood.app.gateway_link import GatewayLink
 from raftwood.app.output import time_text, write_rows
 from raftwood.base.errors import InvalidInput
-from raftwood.loghub.controls import (
-    CreateProject,
-    DeleteProject,
-    GetProject,
-    ListProjects,
-    ProjectList,
-    UpdateProject,
-)
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import Project
 
 app = App(name="project", help_format="plaintext")
@@ -36,9 +28,9 @@ _Contains = Annotated[str, Parameter(help="Only those with this in their names."
 def create(project: str, *, description: str = "", hub: HubTarget = HUB) -> int:
     """Make a project; it takes a key that is admin of every project."""
 
-    async def work(link: GatewayLink) -> int:
-        await link.control(CreateProject(project=project, description=description))
-        return await _show(link, project, hub)
+    async def work(client: AsyncLogHubClient) -> int:
+        await client.create_project(project, description=description)
+        return await _show(client, project, hub)
 
     return hub.run(work)
 
@@ -47,12 +39,10 @@ def create(project: str, *, description: str = "", hub: HubTarget = HUB) -> int:
 def list_projects(*, contains: _Contains = "", hub: HubTarget = HUB) -> int:
     """List the projects in which the key has a role."""
 
-    async def work(link: GatewayLink) -> int:
+    async def work(client: AsyncLogHubClient) -> int:
         found: list[Project] = []
         while True:
-            page: ProjectList = await link.control(
-                ListProjects(offset=len(found), size=PAGE, contains=contains)
-            )
+            page = await client.projects(offset=len(found), size=PAGE, contains=contains)
             found += page.projects
             if not page.projects or len(found) >= page.total:
                 break
@@ -66,8 +56,8 @@ def list_projects(*, contains: _Contains = "", hub: HubTarget = HUB) -> int:
 def show(project: str, *, hub: HubTarget = HUB) -> int:
     """Show a project."""
 
-    async def work(link: GatewayLink) -> int:
-        return await _show(link, project, hub)
+    async def work(client: AsyncLogHubClient) -> int:
+        return await _show(client, project, hub)
 
     return hub.run(work)
 
@@ -91,11 +81,9 @@ def update(
     if description is None and quota is None:
         raise InvalidInput("nothing is to be changed: give --description or a quota")
 
-    async def work(link: GatewayLink) -> int:
-        await link.control(
-            UpdateProject(project=project, description=description, write_bytes_per_s_max=quota)
-        )
-        return await _show(link, project, hub)
+    async def work(client: AsyncLogHubClient) -> int:
+        await client.update_project(project, description=description, write_bytes_per_s_max=quota)
+        return await _show(client, project, hub)
 
     return hub.run(work)
 
@@ -104,17 +92,16 @@ def update(
 def delete(project: str, *, hub: HubTarget = HUB) -> int:
     """Remove a project that has no logstores."""
 
-    async def work(link: GatewayLink) -> int:
-        await link.control(DeleteProject(project=project))
+    async def work(client: AsyncLogHubClient) -> int:
+        await client.delete_project(project)
         write_rows([{"name": project}], {"name": "deleted project"}, hub.output)
         return 0
 
     return hub.run(work)
 
 
-async def _show(link: GatewayLink, project: str, hub: HubTarget) -> int:
-    found: Project = await link.control(GetProject(project=project))
-    write_rows([_row(found)], _COLUMNS, hub.output)
+async def _show(client: AsyncLogHubClient, project: str, hub: HubTarget) -> int:
+    write_rows([_row(await client.project(project))], _COLUMNS, hub.output)
     return 0
 
 

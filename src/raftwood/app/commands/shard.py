@@ -6,9 +6,8 @@ import msgspec
 from cyclopts import App, Parameter
 
 from raftwood.app.commands.hub_target import HUB, HubTarget, Stream, stream_of
-from raftwood.app.gateway_link import GatewayLink
 from raftwood.app.output import size_text, time_text, write_rows
-from raftwood.loghub.controls import DeleteShard, MergeShard, SplitShard
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import Shard
 from raftwood.loghub.wire import ShardDetail
 
@@ -41,8 +40,8 @@ def list_shards(stream: Stream, *, hub: HubTarget = HUB) -> int:
     """
     project, logstore = stream_of(stream)
 
-    async def work(link: GatewayLink) -> int:
-        details = await link.describe(project, logstore)
+    async def work(client: AsyncLogHubClient) -> int:
+        details = await client.describe(project, logstore)
         write_rows([_detail_row(each) for each in details], _DETAILS, hub.output)
         return 0
 
@@ -63,10 +62,8 @@ def split(
     """Cut a shard in two; it can be read from then on, and the two take over its keys."""
     project, logstore = stream_of(stream)
 
-    async def work(link: GatewayLink) -> int:
-        changed = await link.control(
-            SplitShard(project=project, logstore=logstore, shard=shard, key=at)
-        )
+    async def work(client: AsyncLogHubClient) -> int:
+        changed = await client.split_shard(project, logstore, shard=shard, key=at)
         write_rows([_row(each) for each in changed], _SHARDS, hub.output)
         return 0
 
@@ -78,8 +75,8 @@ def merge(stream: Stream, shard: int, *, hub: HubTarget = HUB) -> int:
     """Join a shard with the one whose keys follow; a new one takes over both."""
     project, logstore = stream_of(stream)
 
-    async def work(link: GatewayLink) -> int:
-        changed = await link.control(MergeShard(project=project, logstore=logstore, shard=shard))
+    async def work(client: AsyncLogHubClient) -> int:
+        changed = await client.merge_shard(project, logstore, shard=shard)
         write_rows([_row(each) for each in changed], _SHARDS, hub.output)
         return 0
 
@@ -91,8 +88,8 @@ def delete(stream: Stream, shard: int, *, hub: HubTarget = HUB) -> int:
     """Remove a shard that was split or merged, and what is in it."""
     project, logstore = stream_of(stream)
 
-    async def work(link: GatewayLink) -> int:
-        await link.control(DeleteShard(project=project, logstore=logstore, shard=shard))
+    async def work(client: AsyncLogHubClient) -> int:
+        await client.delete_shard(project, logstore, shard=shard)
         write_rows([{"id": shard}], {"id": "deleted shard"}, hub.output)
         return 0
 

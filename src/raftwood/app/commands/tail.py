@@ -2,7 +2,6 @@
 
 import os
 import re
-import select
 import sys
 import time
 from typing import Annotated, Final
@@ -10,13 +9,14 @@ from typing import Annotated, Final
 from cyclopts import App, Parameter
 
 from raftwood.app.commands.hub_target import HUB, HubTarget, Stream, stream_of
-from raftwood.app.gateway_link import GatewayLink
 from raftwood.app.output import Format, write_line, write_records
-from raftwood.app.stream_records import Choice, ShownRecord, fields_of, line_of
-from raftwood.app.stream_tail import At, StreamTail
+from raftwood.app.stream_records import Choice, fields_of, line_of, plain_of
+from raftwood.app.stream_tail import At, StreamTail, while_somebody_reads
 from raftwood.base.errors import InvalidInput
 from raftwood.base.quantities import MILLISECONDS, parse_quantity
 from raftwood.base.text import escaped
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.loghub.client.pulled_batches import LogRecord
 from raftwood.loghub.server.ways_in import times
 
 app = App(name="tail", help_format="plaintext")
@@ -91,21 +91,14 @@ def tail(
     at = None if begin is None else place_of(begin, now_s=time.time())
     printer = Printer(names, hub.output)
 
-    async def work(link: GatewayLink) -> int:
-        reader = StreamTail(
-            link,
-            project=project,
-            logstore=logstore,
-            shard=shard,
-            choice=choice,
-            when_unreadable=warn,
+    async def work(client: AsyncLogHubClient) -> int:
+        stream_tail = StreamTail(
+            client, choice, warn, project=project, logstore=logstore, shard=shard
         )
-        if at is not None:
-            await reader.start(at, follows=follow)
-        else:
-            printer.write(await reader.last(LAST if last is None else last, follows=follow))
-        async for records in reader.records(check_output):
-            printer.write(records)
+        count = LAST if last is None else last
+        await while_somebody_reads(
+            stream_tail.show(printer.write, at=at, last=count, follow=follow)
+        )
         return 0
 
     return hub.run(work)
@@ -119,18 +112,18 @@ class Printer:
         self._output = output
         self._styles = _rendering() if output == "text" and not names else {}
 
-    def write(self, records: list[ShownRecord]) -> None:
+    def write(self, records: list[LogRecord]) -> None:
         if self._names:
             rows = (fields_of(each, self._names) for each in records)
             write_records(rows, self._names, self._output)
         elif self._output == "json":
-            write_records((each.plain() for each in records), (), "json")
+            write_records((plain_of(each) for each in records), (), "json")
         else:
             for each in records:
                 write_line(self._line(each))
             sys.stdout.flush()
 
-    def _line(self, record: ShownRecord) -> str:
+    def _line(self, record: LogRecord) -> str:
         moment, level, rest = line_of(record)
         line = "  ".join(part for part in (moment, level, rest) if part)
         before, after = self._styles.get(level.lower(), ("", ""))
@@ -155,22 +148,16 @@ def _rendering() -> dict[str, tuple[str, str]]:
     return found
 
 
-def check_output() -> None:
-    """Nobody writes while nothing comes, so ask whether somebody still reads."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    if any(event & select.POLLERR for _, event in poll.poll(0)):
-        raise BrokenPipeError
-
-
 def warn(text: str) -> None:
     sys.stderr.write(f"warning: {escaped(text)}\n")
 
 
 def place_of(text: str, *, now_s: float) -> At:
     """Where to begin, from what a user writes."""
-    if text == "begin" or text == "end":  # noqa: PLR1714  narrows the type
-        return text
+    if text == "begin":
+        return "begin"
+    if text == "end":
+        return "end"
     moment_ns = times.from_any(text)
     if moment_ns is not None:
         return moment_ns // 1_000_000_000

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from raftwood.base.errors import DeadlineExceeded, RaftwoodError
 from raftwood.logservice.client.keeper_client import KeeperClient
+from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD, is_log
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.views import ClusterView, ShardView
 
@@ -52,7 +53,9 @@ class KeeperWatch:
 
 
 def name_of(shard: ShardView) -> str:
-    return f"shard {shard.shard}" if shard.shard else "HAKeeper"
+    if shard.shard == HAKEEPER_SHARD:
+        return "HAKeeper"
+    return f"shard {shard.shard}" if is_log(shard.shard) else f"the {shard.name}"
 
 
 def summary(view: ClusterView) -> str:

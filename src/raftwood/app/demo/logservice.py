@@ -25,6 +25,7 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated
+from raftwood.logservice.hakeeper.reports import is_log
 from raftwood.logservice.hakeeper.state import Phase
 from raftwood.logservice.hakeeper.views import ClusterView
 from raftwood.logservice.wire import ShardInfo
@@ -93,9 +94,9 @@ class _Demo:
         self._listener.on_view(view)
 
     def _is_set_up(self, view: ClusterView) -> bool:
-        expected = self._plan.shards + 1
-        led = sum(bool(shard.leader) for shard in view.shards)
-        return view.phase is Phase.RUNNING and led == len(view.shards) == expected
+        logs = sum(is_log(shard.shard) for shard in view.shards)
+        is_led = all(shard.leader for shard in view.shards)
+        return view.phase is Phase.RUNNING and is_led and logs == self._plan.shards
 
     async def append(self) -> None:
         load, records = self._load, self._plan.records
@@ -182,8 +183,9 @@ class _Demo:
         """Kill the store that leads the most shards, and take the time."""
         self._listener.on_progress("a leader is killed", 0, 0)
         led: dict[int, list[int]] = {}
-        for shard in self._view().shards[1:]:
-            led.setdefault(shard.leader, []).append(shard.shard)
+        for shard in self._view().shards:
+            if is_log(shard.shard):
+                led.setdefault(shard.leader, []).append(shard.shard)
         leader = max(led, key=lambda store: len(led[store]))
         shards = led[leader]
         acks = [asyncio.create_task(self._load.next_ack_ms(shard)) for shard in shards]

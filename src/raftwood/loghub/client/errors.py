@@ -10,7 +10,7 @@ class NotDelivered(Unavailable):
 
 
 class DeliveryUnknown(DeadlineExceeded):
-    """A record's time is over, and it may be stored, now or later: sent again, it may come twice."""
+    """A record's time is over, and it may be stored, now or later: sent again, it may be twice."""
 
     code = "delivery_unknown"
 

@@ -1,4 +1,4 @@
-"""`AsyncLogHubClient`: projects, logstores, shards and groups, and the way to producers and readers.
+"""`AsyncLogHubClient`: projects, logstores, shards, groups; the way to producers and readers.
 
 async with await AsyncLogHubClient.connect(
     environment, "127.0.0.1:7401,127.0.0.1:7402", key_id=KEY_ID, secret=SECRET

@@ -1,4 +1,4 @@
-"""Records as a LogGroup's bytes: each is encoded when it is given, a batch only puts them together."""
+"""Records as a LogGroup's bytes: each is encoded when it is given, a batch only joins them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -9,7 +9,9 @@ from raftwood.loghub.protobuf_bytes import VARINTS, field_bytes, varint
 _CACHE_MAX: Final = 4096
 _NS: Final = 1_000_000_000
 _TIME_END: Final = 1 << 32
-_SMALL: Final = len(VARINTS) - 1
+_KNOWN: Final = len(VARINTS)
+_ONE_BYTE: Final = 127
+"""Below it, a length takes one byte."""
 _heads: dict[str, tuple[bytes, int]] = {}
 """By key: what comes before a value's length, and how much room it takes."""
 _seconds: dict[int, bytes] = {}
@@ -26,8 +28,11 @@ def _head(key: str) -> tuple[bytes, int]:
 
 
 def _encoded(text: str) -> bytes:
-    # What came as bytes of another encoding, and was read with escapes, goes back to them.
-    return text.encode("utf-8", "surrogateescape")
+    """What came as bytes of another encoding, and was read with escapes, goes back to them."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{text[:60]!r} is no text: it has half of a character") from error
 
 
 def _time(seconds: int) -> bytes:
@@ -42,30 +47,36 @@ def _time(seconds: int) -> bytes:
 def encode_record(contents: Mapping[str, str | bytes], time_ns: int) -> bytes:
     """One record as a field of its group."""
     seconds, nanoseconds = divmod(time_ns, _NS)
-    parts = [_seconds.get(seconds) or _time(seconds)]
+    time = _seconds.get(seconds) or _time(seconds)
+    parts = [b"\x0a", b"", time]
+    total = len(time) + 5
+    heads, varints = _heads, VARINTS
     try:
         for key, value in contents.items():
-            data = _text(value) if type(value) is str else value
-            head, room = _heads.get(key) or _head(key)
+            data = value.encode() if isinstance(value, str) else value
+            head, room = heads.get(key) or _head(key)
             size = len(data)
             room += size
-            if room < _SMALL and size < 128:
-                parts += (b"\x12", VARINTS[room + 1], head, VARINTS[size], data)
+            if room < _ONE_BYTE:
+                parts += (b"\x12", varints[room + 1], head, varints[size], data)
+                total += room + 3
             else:
-                encoded = varint(size)
-                parts += (b"\x12", varint(room + len(encoded)), head, encoded, data)
+                length = varint(size)
+                room += len(length)
+                around = varint(room)
+                parts += (b"\x12", around, head, length, data)
+                total += room + len(around) + 1
+        parts[1] = varints[total] if total < _KNOWN else varint(total)
         parts += (b"\x25", nanoseconds.to_bytes(4, "little"))
-        body = b"".join(parts)
+        return b"".join(parts)
+    except UnicodeEncodeError:
+        escaped = {
+            key: _encoded(value) if isinstance(value, str) else value
+            for key, value in contents.items()
+        }
     except TypeError:
         raise _no_text(*_odd_one(contents)) from None
-    return b"".join((b"\x0a", varint(len(body)), body))
-
-
-def _text(value: str) -> bytes:
-    try:
-        return value.encode()
-    except UnicodeEncodeError:
-        return _encoded(value)
+    return encode_record(escaped, time_ns)
 
 
 def _odd_one(contents: Mapping[str, str | bytes]) -> tuple[str, object]:

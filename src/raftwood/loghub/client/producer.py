@@ -9,9 +9,9 @@ is under way to their shard; while something is, the next ones gather.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -33,7 +33,13 @@ from raftwood.base.files import Buffer
 from raftwood.base.position import position_from_bytes
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Codec, Format
-from raftwood.loghub.client.deliveries import BatchDelivery, Delivered, Delivery
+from raftwood.loghub.client.deliveries import (
+    RECORD_OVERHEAD_BYTES,
+    BatchDelivery,
+    Delivered,
+    Delivery,
+    settle_all,
+)
 from raftwood.loghub.client.errors import DeliveryUnknown, NotDelivered
 from raftwood.loghub.client.gateways import Gateways
 from raftwood.loghub.client.lanes import Batch, Lane, Record
@@ -52,11 +58,10 @@ from raftwood.loghub.key_ranges import hash_key
 from raftwood.loghub.wire import PUT, SHARDS, PutRequest, StreamRequest, encode_put
 from raftwood.net import Payload
 
-_RECORD_OVERHEAD_BYTES: Final = 256
-"""What a record takes in memory beside its bytes."""
 _CACHE_MAX: Final = 4096
 _DOUBTFUL: Final = (ConnectionLost, DeadlineExceeded, Cancelled, InternalError, ProtocolError)
 """After these nobody knows whether a batch is stored; sent again as it was, it is stored once."""
+AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
 _NO_TAGS: Final[Mapping[str, str]] = {}
 
 
@@ -97,25 +102,30 @@ class AsyncProducer:
         self.settings = settings or ProducerSettings()
         self.project = project
         self.logstore = logstore
-        self._clock = environment.clock
+        self._wall_ns = environment.clock.wall_ns
         self._gateways = gateways
         self._name = f"producer-{environment.random.randbytes(16).hex()}"
         self._loop = asyncio.get_running_loop()
         self._rules = ProducerRules(self.settings.limits())
+        self._add = self._rules.add
+        self._deadline = 0.0
+        """Of the records that come before the next turn."""
         self._timeout_s = self.settings.delivery_timeout_ms / 1000
         self._memory_max = self.settings.memory_bytes_max
         self._held_bytes = 0
-        self._held = 0
         self._waiters: list[asyncio.Future[None]] = []
         """Who waits for room, or for all to be settled."""
         self._routes: dict[str | bytes, str] = {}
         self._shared: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
         self._is_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = NEVER
         self._asking: asyncio.Task[None] | None = None
         self._last_error: RaftwoodError | None = None
         self._first_failure: RaftwoodError | None = None
         self._is_closed = False
+        self.on_settled: Callable[[], None] | None = None
+        """Told that there is room again; for whoever waits in another thread."""
         self.stored = 0
         """Records; those below as well."""
         self.failed = 0
@@ -141,9 +151,12 @@ class AsyncProducer:
         tags: Mapping[str, str] = _NO_TAGS,
     ) -> Delivery:
         """Take a record without waiting; `Overloaded` where there is no room for it."""
-        return self.accept(
-            self.encode(contents, key=key, time_ns=time_ns, topic=topic, source=source, tags=tags)
-        )
+        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
+        route = None if key is None else self._routes.get(key) or self._route(key)
+        if topic or source or tags:
+            shared = self._shared_bytes(topic, source, tags)
+            return self.accept(Delivery(data, len(data), route, shared))
+        return self.accept(Delivery(data, len(data), route))
 
     async def send(
         self,
@@ -159,12 +172,14 @@ class AsyncProducer:
 
         Records of one key are stored in the order they are sent in; those without one go anywhere.
         """
-        delivery = self.encode(
-            contents, key=key, time_ns=time_ns, topic=topic, source=source, tags=tags
-        )
         if self._held_bytes >= self._memory_max:
             await self._room()
-        return self.accept(delivery)
+        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
+        route = None if key is None else self._routes.get(key) or self._route(key)
+        if topic or source or tags:
+            shared = self._shared_bytes(topic, source, tags)
+            return self.accept(Delivery(data, len(data), route, shared))
+        return self.accept(Delivery(data, len(data), route))
 
     async def send_many(
         self,
@@ -178,10 +193,11 @@ class AsyncProducer:
         """Take many records of one key, or of none."""
         deliveries = []
         for contents in records:
-            delivery = self.encode(contents, key=key, topic=topic, source=source, tags=tags)
             if self._held_bytes >= self._memory_max:
                 await self._room()
-            deliveries.append(self.accept(delivery))
+            deliveries.append(
+                self.send_soon(contents, key=key, topic=topic, source=source, tags=tags)
+            )
         return deliveries
 
     async def send_arrow(self, table: Any, *, key: str | bytes | None = None) -> list[Delivery]:
@@ -194,12 +210,9 @@ class AsyncProducer:
         step = max(1, -(-rows // parts))
         for first in range(0, rows, step):
             part = table.slice(first, step)
-            delivery = BatchDelivery(
-                write_arrow_stream(part),
-                None if key is None else self._route(key),
-                self._loop.time() + self._timeout_s,
-                count=part.num_rows,
-            )
+            data = write_arrow_stream(part)
+            route = None if key is None else self._route(key)
+            delivery = BatchDelivery(data, len(data), route, count=part.num_rows)
             if self._held_bytes >= self._memory_max:
                 await self._room()
             deliveries.append(self.accept(delivery))
@@ -207,6 +220,7 @@ class AsyncProducer:
 
     def encode(
         self,
+        kind: type[AnyDelivery],
         contents: Mapping[str, str | bytes],
         *,
         key: str | bytes | None = None,
@@ -214,26 +228,22 @@ class AsyncProducer:
         topic: str = "",
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
-    ) -> Delivery:
+    ) -> AnyDelivery:
         """A record that is not taken yet; the only method that other threads may call."""
-        return Delivery(
-            encode_record(contents, self._clock.wall_ns() if time_ns is None else time_ns),
-            None if key is None else self._routes.get(key) or self._route(key),
-            self._loop.time() + self._timeout_s,
-            self._shared_bytes(topic, source, tags) if topic or source or tags else b"",
-        )
+        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
+        route = None if key is None else self._routes.get(key) or self._route(key)
+        shared = self._shared_bytes(topic, source, tags) if topic or source or tags else b""
+        return kind(data, len(data), route, shared)
 
     def accept(self, delivery: Delivery) -> Delivery:
         """Take what `encode` made."""
         if self._held_bytes >= self._memory_max:
             raise self._full()
-        if self._is_closed:
-            raise Unavailable("the producer is closed: make another one")
-        self._held += 1
-        self._held_bytes += delivery.size + _RECORD_OVERHEAD_BYTES
-        self._rules.add(delivery)
         if not self._is_scheduled:
             self._schedule()
+        self._held_bytes += delivery.size + RECORD_OVERHEAD_BYTES
+        delivery.deadline = self._deadline
+        self._add(delivery)
         return delivery
 
     def _route(self, key: str | bytes) -> str:
@@ -257,7 +267,14 @@ class AsyncProducer:
 
     # Bounds
 
-    def _full(self) -> Overloaded:
+    @property
+    def held_bytes(self) -> int:
+        """Of records that are not settled yet."""
+        return self._held_bytes
+
+    def _full(self) -> Unavailable:
+        if self._is_closed:
+            return Unavailable("the producer is closed: make another one")
         why = "" if self._last_error is None else f" ({self._last_error.message})"
         return Overloaded(
             f"the producer holds {self._held_bytes} bytes that are not stored yet{why}: send more "
@@ -282,7 +299,7 @@ class AsyncProducer:
         self._rules.is_hurried = True
         self._schedule()
         try:
-            while self._held:
+            while self._held_bytes:
                 await self._change()
         finally:
             self._rules.is_hurried = False
@@ -299,6 +316,7 @@ class AsyncProducer:
                 await self.flush()
         finally:
             self._is_closed = True
+            self._memory_max = 0
             if self._timer is not None:
                 self._timer.cancel()
             if self._asking is not None:
@@ -313,6 +331,7 @@ class AsyncProducer:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
+            self._deadline = self._loop.time() + self._timeout_s
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
@@ -327,13 +346,15 @@ class AsyncProducer:
             elif isinstance(action, Settle):
                 self._expired(action)
         due = self._rules.due
-        if due != NEVER and (self._timer is None or due < self._timer.when()):
+        # Not `timer.when()`: where it is due at once, uvloop's has none.
+        if due < self._timer_due:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_at(due, self._timer_fired)
+            self._timer_due = due
 
     def _timer_fired(self) -> None:
-        self._timer = None
+        self._timer, self._timer_due = None, NEVER
         self._turn()
 
     def _send(self, lane: Lane, batch: Batch) -> None:
@@ -377,7 +398,7 @@ class AsyncProducer:
             return
         error = future.exception()
         if self._is_closed:
-            return
+            return  # its records were told that nobody knows
         if error is None:
             self._stored(lane, future.result())
         elif isinstance(error, RaftwoodError):
@@ -453,15 +474,10 @@ class AsyncProducer:
             self._first_failure = error
 
     def _settle(self, records: Iterable[Record], outcome: Delivered | RaftwoodError) -> int:
-        count = held = size = 0
-        for record in records:
-            assert isinstance(record, Delivery)
-            if record.settle(outcome):
-                held += 1
-                count += record.count
-                size += record.size
-        self._held -= held
-        self._held_bytes -= size + held * _RECORD_OVERHEAD_BYTES
+        count, size = settle_all(records, outcome)
+        self._held_bytes -= size
+        if self.on_settled is not None:
+            self.on_settled()
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:

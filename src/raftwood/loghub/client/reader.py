@@ -9,7 +9,7 @@ that was split or merged are read after all of their parents. A few pulls are re
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
@@ -46,6 +46,7 @@ since 1970), or at positions by shard."""
 TABLE_RECORDS_MAX: Final = 1_000_000
 TABLE_BYTES_MAX: Final = 256 << 20
 _RETRY_MS: Final = 5_000
+_PAUSE_S: Final = 0.005
 
 
 class ReaderSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,16 +100,20 @@ class AsyncReader:
         )
         self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
+        self._records: deque[LogRecord] = deque()
+        self._record_batch: PulledBatch | None = None
         self._changed = asyncio.Event()
         self._has_room = asyncio.Event()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._ends: dict[int, Position] = {}
         """Where a reader that does not follow stops."""
         self._done: set[int] = set()
+        self._shards_at_start: list[Shard] = []
+        self._error: RaftwoodError | None = None
         self._is_started = False
         self._is_closed = False
         self.positions: dict[int, Position] = {}
-        """What is to be read next of each shard, by what was handed out."""
+        """Of each shard, behind the batches that were handed out whole."""
         self.freed = 0
         """How often records were gone before they were read."""
 
@@ -129,26 +134,41 @@ class AsyncReader:
 
     # Out
 
-    def __aiter__(self) -> AsyncIterator[LogRecord]:
-        return self._records()
+    def __aiter__(self) -> Self:
+        return self
 
-    async def _records(self) -> AsyncIterator[LogRecord]:
-        async for batch in self.batches():
-            for record in batch.records():
-                yield record
-
-    async def batches(self) -> AsyncIterator[PulledBatch]:
-        """Batches as they were stored."""
-        while True:
-            batch = await self.next_batch()
+    async def __anext__(self) -> LogRecord:
+        while not self._records:
+            batch = await self.take_batch()
             if batch is None:
-                return
-            yield batch
-            # Only now it is dealt with: a checkpoint before would pass what nobody has seen.
-            self.positions[batch.shard] = batch.next
+                raise StopAsyncIteration
+            self._records.extend(batch.records())
+            self._record_batch = batch
+            if not self._records:
+                self.note(batch)
+        record = self._records.popleft()
+        if not self._records:
+            assert self._record_batch is not None
+            self.note(self._record_batch)
+        return record
+
+    def batches(self) -> "Batches":
+        """Batches as they were stored, from the next one on."""
+        return Batches(self)
 
     async def next_batch(self) -> PulledBatch | None:
-        """For `batches`, which notes positions as well; None where nothing follows."""
+        """The next one as it was stored; None where nothing follows."""
+        batch = await self.take_batch()
+        if batch is not None:
+            self.note(batch)
+        return batch
+
+    def note(self, batch: PulledBatch) -> None:
+        """A batch that was taken is handed out whole."""
+        self.positions[batch.shard] = batch.next
+
+    async def take_batch(self) -> PulledBatch | None:
+        """As `next_batch`, for who calls `note` later."""
         if not self._is_started:
             self._is_started = True
             await self._begin()
@@ -156,7 +176,8 @@ class AsyncReader:
             while self._queue:
                 item = self._queue.popleft()
                 if item.error is not None:
-                    raise item.error
+                    self._error = item.error
+                    await self.close()
                 if item.is_last:
                     await self._shard_done(item)
                 elif item.batch is None:
@@ -165,6 +186,8 @@ class AsyncReader:
                     self._queued_bytes -= len(item.batch.data)
                     self._has_room.set()
                     return item.batch
+            if self._error is not None:
+                raise type(self._error)(self._error.message)
             if not self._tasks or self._is_closed:
                 return None
             self._changed.clear()
@@ -184,7 +207,6 @@ class AsyncReader:
             records += table.num_rows
             size += table.nbytes
             if records >= records_max or size >= bytes_max:
-                self.positions[batch.shard] = batch.next
                 break
         return joined_tables(tables)
 
@@ -204,7 +226,10 @@ class AsyncReader:
         return frame
 
     async def commit(self) -> None:
-        """Note for the group how far all shards were read, batches that were handled only."""
+        """Note for the group that what was handed out so far is dealt with.
+
+        A batch counts with its last record: who begins there again meets the first ones twice.
+        """
         if self._checkpoints is None:
             raise InvalidInput("a reader without a group has nothing to commit: give it one")
         await self._checkpoints.commit(self.positions)
@@ -227,6 +252,7 @@ class AsyncReader:
         if self._checkpoints is not None:
             # From now on what is not read yet is not freed.
             await self._checkpoints.commit(self.positions)
+        self._shards_at_start = shards
         self._start_shards(shards)
 
     async def _first_position(self, shard: Shard, known: Mapping[int, Position]) -> Position:
@@ -265,11 +291,14 @@ class AsyncReader:
         await task
         if self._shard is not None:
             return
+        if not self._follow:
+            self._start_shards(self._shards_at_start)
+            return
         shards = await self._shards()
         for shard in shards:
-            if shard.id not in self.positions and self._follow:
+            if shard.id not in self.positions:
                 self.positions[shard.id] = await self._cursor(shard.id, "begin")
-        self._start_shards([each for each in shards if each.id in self.positions])
+        self._start_shards(shards)
 
     # One shard
 
@@ -283,6 +312,9 @@ class AsyncReader:
                 position = pulled.next
                 if pulled.is_ended:
                     break
+                if not pulled.batches:
+                    # A shard that is just being split answers at once that nothing is there.
+                    await asyncio.sleep(_PAUSE_S)
             self._put(_Item(shard, position, is_last=True))
         except ShardNotFound as error:
             if not self.settings.skips_freed:
@@ -308,7 +340,7 @@ class AsyncReader:
         payload = await self._gateways.call(
             PULL,
             encode_pull(request),
-            timeout_ms=wait_ms + settings.timeout_ms,
+            timeout_ms=settings.timeout_ms,
             attempt_ms=wait_ms + _RETRY_MS,
             turn=shard,
         )
@@ -341,3 +373,19 @@ class AsyncReader:
     def _put(self, item: _Item) -> None:
         self._queue.append(item)
         self._changed.set()
+
+
+class Batches:
+    """A reader's batches, as an iterator."""
+
+    def __init__(self, reader: AsyncReader) -> None:
+        self._reader = reader
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> PulledBatch:
+        batch = await self._reader.next_batch()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch

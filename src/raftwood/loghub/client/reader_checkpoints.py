@@ -1,6 +1,7 @@
 """How far a reader's group has read, kept by the gateways; truncation respects it."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from raftwood.base.position import Position
 from raftwood.loghub.client.gateways import Gateways
@@ -29,10 +30,8 @@ class ReaderCheckpoints:
             control = CreateConsumerGroup(
                 project=self._project, logstore=self._logstore, group=self._group
             )
-            try:
+            with suppress(ConsumerGroupExists):  # another reader of the group was faster
                 await self._gateways.control(control, timeout_ms=_TIMEOUT_MS)
-            except ConsumerGroupExists:
-                pass  # another reader of the group was faster
             return await self._load()
 
     async def _load(self) -> dict[int, Position]:

@@ -66,7 +66,7 @@ def check_role(key: AccessKey, project: str, needed: Role) -> None:
     """`ProjectNotFound` without any role there, so that a stranger learns nothing of it."""
     has = key.role_in(project)
     if has is None:
-        if not project:
+        if project in ("", EVERYWHERE):
             raise PermissionDenied(f"key {key.id} needs the role {needed.value} in every project")
         raise ProjectNotFound(f"there is no project {project}, or key {key.id} has no role there")
     if not allows(has, needed):

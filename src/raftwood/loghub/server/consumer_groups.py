@@ -25,7 +25,7 @@ from raftwood.loghub.errors import (
     InvalidCursor,
     InvalidParameter,
 )
-from raftwood.loghub.model import Logstore
+from raftwood.loghub.model import Logstore, Shard
 from raftwood.loghub.server.catalog import no_logstore
 from raftwood.loghub.server.group_members import GroupMembers
 from raftwood.loghub.server.group_progress import GroupProgress, position_of
@@ -148,16 +148,19 @@ class ConsumerGroups:
         if found is not None and decode_record(found.value).is_deleting:
             await self._store.compare_and_set(name.record, None, version=found.version)
 
-    async def _remove_keys(self, keys: Sequence[str]) -> None:
+    async def _remove_keys(self, keys: Sequence[str], *while_: Compare) -> None:
         for first in range(0, len(keys), _KEYS_AT_ONCE):
             await self._store.transact(
-                [], [RemoveKey(key) for key in keys[first : first + _KEYS_AT_ONCE]]
+                while_, [RemoveKey(key) for key in keys[first : first + _KEYS_AT_ONCE]]
             )
 
-    async def delete_all(self, project: str, logstore: str) -> None:
-        """All that is kept of a logstore's groups; the logstore is marked as deleted before."""
+    async def delete_all(self, project: str, logstore: str, current: Compare) -> None:
+        """All that is kept of the groups of a logstore that is marked as deleted, as long as that
+        is its current value: another of its name has groups of its own.
+        """
         for prefix in (groups_of(project, logstore), checkpoints_of(project, logstore)):
-            await self._remove_keys([entry.key async for entry in self._metadata.entries(prefix)])
+            keys = [entry.key async for entry in self._metadata.entries(prefix)]
+            await self._remove_keys(keys, current)
 
     async def groups(self, project: str, logstore: str) -> list[ConsumerGroupView]:
         await self._streams.logstore(project, logstore)
@@ -218,7 +221,10 @@ class ConsumerGroups:
         if new == record:
             return tenures
         outcome = await self._store.transact(
-            [Compare(name.record, found.version), *(Compare(name.member(each), 0) for each in dead)],
+            [
+                Compare(name.record, found.version),
+                *(Compare(name.member(each), 0) for each in dead),
+            ],
             [SetKey(name.record, encode(new))],
         )
         return tenures if outcome.held else None
@@ -242,16 +248,11 @@ class ConsumerGroups:
             check_consumer(consumer)
         position = position_of(CheckpointRecord(checkpoint, 0, consumer))
         cursor = "".join(checkpoint.split())
-        stream = await self._streams.logstore(project, logstore)
-        if stream.shard(shard) is None:
-            stream = await self._streams.fresh_logstore(project, logstore)
-        ends_at = visible_shard(stream, shard).ends_at
+        ends_at = (await self._shard(name, shard)).ends_at
         if ends_at is not None and position > ends_at:
             raise InvalidCursor(f"shard {shard} ends at {ends_at}: {position} is behind it")
         now_us = self._environment.clock.wall_ns() // 1000
-        setting = SetKey(
-            name.checkpoint(shard), encode(CheckpointRecord(cursor, now_us, consumer))
-        )
+        setting = SetKey(name.checkpoint(shard), encode(CheckpointRecord(cursor, now_us, consumer)))
         for attempt in range(ATTEMPTS_MAX):
             record, version = await self._record(name)
             tenure = record.tenures.get(shard)
@@ -275,15 +276,12 @@ class ConsumerGroups:
         """Of each shard, in order; of one, if it is named."""
         name = checked_group(project, logstore, group)
         await self._record(name)
-        stream = await self._streams.logstore(project, logstore)
-        if shard is not None and stream.shard(shard) is None:
-            stream = await self._streams.fresh_logstore(project, logstore)
         if shard is not None:
-            wanted = [visible_shard(stream, shard).id]
+            wanted = [(await self._shard(name, shard)).id]
             stored = await self._store.get(name.checkpoint(shard))
             found = {} if stored is None else {shard: decode_checkpoint(stored.value)}
         else:
-            wanted = [each.id for each in stream.visible()]
+            wanted = [each.id for each in await self._streams.shards(project, logstore)]
             found = await self._progress.checkpoints(name)
         return [_checkpoint(each, found.get(each)) for each in wanted]
 
@@ -319,10 +317,17 @@ class ConsumerGroups:
 
     async def _no_group(self, name: GroupName) -> ConsumerGroupNotFound:
         """Where the logstore is missing too, its own error is raised."""
-        await self._streams.fresh_logstore(name.project, name.logstore)
+        await self._streams.shards(name.project, name.logstore)
         return ConsumerGroupNotFound(
             f"there is no consumer group {name.group} in logstore {name.logstore}: create it"
         )
+
+    async def _shard(self, name: GroupName, shard: int) -> Shard:
+        known = await self._streams.logstore(name.project, name.logstore)
+        if all(each.id != shard for each in known.visible()):
+            await self._streams.shards(name.project, name.logstore)  # the copy is fresh then
+            known = await self._streams.logstore(name.project, name.logstore)
+        return visible_shard(known, shard)
 
     async def _set(self, name: GroupName, record: GroupRecord, version: int) -> bool:
         written = await self._store.compare_and_set(name.record, encode(record), version=version)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
-from raftwood.base.seams import Logs, MetaStore
+from raftwood.base.seams import Compare, Logs, MetaStore
 from raftwood.loghub.controls import AnyControl
 from raftwood.loghub.model import AccessKey
 from raftwood.loghub.server.access import Access
@@ -75,9 +75,9 @@ class Gateway:
         await self.retention.close()
         await self.metadata.close()
 
-    async def _forget(self, project: str, logstore: str) -> None:
-        await self.groups.delete_all(project, logstore)
-        await self.retention.forget(project, logstore)
+    async def _forget(self, project: str, logstore: str, current: Compare) -> None:
+        await self.groups.delete_all(project, logstore, current)
+        await self.retention.forget(project, logstore, current)
 
     async def control(self, key: AccessKey, control: AnyControl) -> Any:
         """Carry out a call that changes or lists something, if the key may."""

@@ -48,9 +48,7 @@ class GroupProgress:
         there = {each.id for each in logstore.shards}
         over = {shard for shard in record.over if shard in there or shard >= logstore.next_shard}
         ended = [
-            each
-            for each in logstore.visible()
-            if each.ends_at is not None and each.id not in over
+            each for each in logstore.visible() if each.ends_at is not None and each.id not in over
         ]
         if ended:
             checkpoints = await self.checkpoints(name)

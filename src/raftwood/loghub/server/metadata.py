@@ -89,29 +89,30 @@ class Metadata:
 
     async def fresh(self, key: str, kind: type[_Value]) -> _Value | None:
         """As it is now."""
-        found = await self._fresh(key, kind)
+        found = await self.versioned(key, kind)
         return None if found is None else found[0]
 
-    async def _fresh(self, key: str, kind: type[_Value]) -> tuple[_Value, int] | None:
+    async def versioned(self, key: str, kind: type[_Value]) -> tuple[_Value, int] | None:
+        """As it is now, and the version of it."""
         found: Versioned | None = await self.store.get(key)
         if found is None:
             self._copies.pop(key, None)
             return None
-        value = self._learn(key, found.value, found.version)
-        assert isinstance(value, kind)
-        return value, found.version
+        learned = self._learn(key, found.value, found.version)
+        assert learned is not None
+        assert isinstance(learned[0], kind)
+        return learned[0], learned[1]
 
-    def _learn(self, key: str, data: bytes, version: int) -> msgspec.Struct | None:
-        """The value, or None where a newer program wrote something that this one cannot read."""
+    def _learn(self, key: str, data: bytes, version: int) -> tuple[msgspec.Struct, int] | None:
+        """The newest value that was heard of; None for a key that only newer programs know."""
         known = self._copies.get(key)
         if known is not None and known[1] >= version:
-            return known[0]
+            return known
         prefix = next((each for each in _decoders if key.startswith(each)), None)
         if prefix is None:
             return None
-        value: msgspec.Struct = _decoders[prefix].decode(data)
-        self._copies[key] = (value, version)
-        return value
+        self._copies[key] = (_decoders[prefix].decode(data), version)
+        return self._copies[key]
 
     # Changes
 
@@ -124,7 +125,7 @@ class Metadata:
         raised; where it answers the same value again, nothing is written.
         """
         for _ in range(ATTEMPTS_MAX):
-            found = await self._fresh(key, kind)
+            found = await self.versioned(key, kind)
             value, version = found if found is not None else (None, 0)
             new = change(value)
             if new is value:
@@ -133,12 +134,18 @@ class Metadata:
             written = await self.store.compare_and_set(key, data, version=version)
             if written is None:
                 continue
-            if new is None:
-                self._copies.pop(key, None)
-            else:
-                self._copies[key] = (new, written)
+            self._wrote(key, new, written)
             return new
         raise Conflict(f"{key} is changed by too many at a time: try again")
+
+    def _wrote(self, key: str, value: msgspec.Struct | None, version: int) -> None:
+        known = self._copies.get(key)
+        if known is not None and known[1] > version:
+            return  # the watch was faster, with what others have made of it since
+        if value is None:
+            self._copies.pop(key, None)
+        else:
+            self._copies[key] = (value, version)
 
     async def entries(self, prefix: str) -> AsyncIterator[Entry]:
         """All below a prefix, as it is now, in order."""
@@ -155,9 +162,10 @@ class Metadata:
         """All values below a prefix, as they are now."""
         found = []
         async for entry in self.entries(prefix):
-            value = self._learn(entry.key, entry.value, entry.version)
-            assert isinstance(value, kind)
-            found.append(value)
+            learned = self._learn(entry.key, entry.value, entry.version)
+            assert learned is not None
+            assert isinstance(learned[0], kind)
+            found.append(learned[0])
         return found
 
     # The watch
@@ -183,27 +191,21 @@ class Metadata:
     async def _watch(self) -> None:
         while True:
             try:
+                if not self.is_fresh:
+                    # A watch tells of changes alone; that the store answers again, this shows.
+                    await self._copy_all()
                 async for changes in self.store.watch(COPIED, after_version=self._version):
-                    self.is_fresh = True
                     for change in changes:
                         self._take(change)
                         self._version = max(self._version, change.version)
-            except OutOfRange:
-                await self._again()
             except ShuttingDown:
                 return
+            except OutOfRange:
+                self.is_fresh = False
             except RaftwoodError as error:
                 self.is_fresh = False
                 _log.warning("metadata is not watched", reason=error.message)
                 await asyncio.sleep(_PAUSE_S)
-
-    async def _again(self) -> None:
-        try:
-            await self._copy_all()
-        except RaftwoodError as error:
-            self.is_fresh = False
-            _log.warning("metadata is not read", reason=error.message)
-            await asyncio.sleep(_PAUSE_S)
 
     def _take(self, change: Change) -> None:
         if change.value is not None:

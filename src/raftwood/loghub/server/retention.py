@@ -13,7 +13,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.base.position import Position
-from raftwood.base.seams import Bounds
+from raftwood.base.seams import Bounds, Compare, RemoveKey
 from raftwood.loghub.batches import decode_head
 from raftwood.loghub.model import Logstore, Shard, ShardStatus
 from raftwood.loghub.retention_rules import (
@@ -77,6 +77,8 @@ class Retention:
         self._heat: dict[str, Heat] = {}
         self._oldest: dict[str, tuple[Position, int]] = {}
         """By log: its first position, and when the batch there was received."""
+        self._strays: dict[str, int] = {}
+        """Logs of no shard, and since when they are known."""
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -138,6 +140,17 @@ class Retention:
             del self._heat[log]
         for log in [each for each in self._oldest if each not in logs]:
             del self._oldest[log]
+        await self._remove_strays()
+
+    async def _remove_strays(self) -> None:
+        """Only after a while: after a mishap with the metastore, all that was put is in them."""
+        now = self._environment.clock.monotonic_ns() // 1_000_000
+        found = await self._settling.stray_logs()
+        self._strays = {log: self._strays.get(log, now) for log in found}
+        for log, since_ms in self._strays.items():
+            if now - since_ms >= self._settings.stray_log_ms:
+                _log.warning("log of no shard is removed", log=log)
+                await self._settling.remove_stray(log)
 
     async def _look_at(self, logstore: Logstore) -> None:
         if not is_settled(logstore):
@@ -238,10 +251,10 @@ class Retention:
             await self._metadata.store.compare_and_set(key, _encode(new), version=version)
         return position_of_bytes(new, appended_bytes=bounds.appended_bytes, limit=limit)
 
-    async def forget(self, project: str, logstore: str) -> None:
-        """Of a logstore that is removed."""
+    async def forget(self, project: str, logstore: str, current: Compare) -> None:
+        """Of a logstore that is removed, as long as that is its current value."""
         async for entry in self._metadata.entries(_marks_of(project, logstore)):
-            await self._metadata.store.compare_and_set(entry.key, None, version=entry.version)
+            await self._metadata.store.transact([current], [RemoveKey(entry.key)])
 
 
 def _marks_of(project: str, logstore: str) -> str:

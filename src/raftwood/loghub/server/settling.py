@@ -6,26 +6,33 @@ done it.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from raftwood.base.environment import Environment
+from raftwood.base.errors import Unavailable
+from raftwood.base.errors import NotFound
 from raftwood.base.position import Position
-from raftwood.base.seams import Logs
+from raftwood.base.seams import Compare, Logs
 from raftwood.loghub.model import Logstore, ShardStatus
-from raftwood.loghub.server.metadata import Metadata, logstore_key
+from raftwood.loghub.server.metadata import LOGSTORES, Metadata, logstore_key
 from raftwood.loghub.shard_rules import (
     finish_creation,
     finish_delete,
     finish_hand_overs,
+    is_same_logstore,
     is_settled,
 )
 
 LOG_PREFIX: Final = "loghub-"
+_LOG_NAME: Final = re.compile(rf"{LOG_PREFIX}[0-9a-f]{{24}}")
 _AT_ONCE: Final = 16
+_ROUNDS_MAX: Final = 20
+"""One round does all that was begun before it; more are needed only where others begin more."""
 
-Forget = Callable[[str, str], Awaitable[None]]
-"""Removes what else is kept of a logstore (project, name)."""
+Forget = Callable[[str, str, Compare], Awaitable[None]]
+"""Removes what else is kept of a logstore (project, name), as long as the compare holds."""
 
 
 class Settling:
@@ -48,13 +55,17 @@ class Settling:
         """Finish all that is begun; the value after it, or None where the logstore is gone."""
         key = logstore_key(project, name)
         while True:
-            logstore = await self._metadata.fresh(key, Logstore)
-            if logstore is None or is_settled(logstore):
-                return logstore
+            found = await self._metadata.versioned(key, Logstore)
+            if found is None or is_settled(found[0]):
+                return None if found is None else found[0]
+            logstore, version = found
             if logstore.is_deleting:
-                await self._delete(key, logstore)
+                await self._delete(Compare(key, version), logstore)
             else:
                 await self._finish(key, logstore)
+        raise Unavailable(
+            f"the shards of logstore {name} change all the time: try again in a moment"
+        )
 
     async def _finish(self, key: str, logstore: Logstore) -> None:
         made = [each for each in logstore.shards if each.status is ShardStatus.CREATING]
@@ -68,8 +79,9 @@ class Settling:
         known = {each.id for each in made}
 
         def finish(found: Logstore | None) -> Logstore | None:
-            if found is None:
-                return None
+            # Meanwhile it may have been deleted, and another of its name been made.
+            if found is None or found.is_deleting or not is_same_logstore(found, logstore):
+                return found
             new = finish_delete(finish_hand_overs(found, ends), removed)
             # Of another one that began meanwhile the logs are not made yet.
             if {each.id for each in new.shards if each.status is ShardStatus.CREATING} <= known:
@@ -78,16 +90,16 @@ class Settling:
 
         await self._metadata.change(key, Logstore, finish)
 
-    async def _delete(self, key: str, logstore: Logstore) -> None:
-        await asyncio.gather(*(self._remove(each.log) for each in logstore.shards))
-        await self._forget(logstore.project, logstore.name)
+    async def _delete(self, current: Compare, logstore: Logstore) -> None:
+        await asyncio.gather(*(self._end(each.log) for each in logstore.shards))
+        await self._forget(logstore.project, logstore.name, current)
 
         def drop(found: Logstore | None) -> Logstore | None:
             # Another of the same name may have been made since this one went.
             is_same = found is not None and found.shards == logstore.shards
             return None if is_same else found
 
-        await self._metadata.change(key, Logstore, drop)
+        await self._metadata.change(current.key, Logstore, drop)
 
     async def _create(self, log: str) -> None:
         async with self._limit:
@@ -98,6 +110,32 @@ class Settling:
         async with self._limit:
             return await (await self._logs.open(log)).seal()
 
+    async def _end(self, log: str) -> None:
+        """A log that is removed may answer for a moment still: sealed, it takes nothing from a
+        gateway that has not heard of it.
+        """
+        try:
+            await self._seal(log)
+        except NotFound:
+            return
+        await self._remove(log)
+
     async def _remove(self, log: str) -> None:
         async with self._limit:
             await self._logs.remove(log)
+
+    async def stray_logs(self) -> list[str]:
+        """Logs of no shard: made by a gateway that was late, when their logstore had been deleted.
+
+        Whoever makes a log has named it in the metadata before, and no name is given twice. So one
+        that is not named there once it was listed never will be.
+        """
+        names = [each for each in await self._logs.names(LOG_PREFIX) if _LOG_NAME.fullmatch(each)]
+        if not names:
+            return []
+        logstores = await self._metadata.list(LOGSTORES, Logstore)
+        known = {shard.log for each in logstores for shard in each.shards}
+        return [each for each in names if each not in known]
+
+    async def remove_stray(self, log: str) -> None:
+        await self._remove(log)

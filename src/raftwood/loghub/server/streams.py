@@ -5,8 +5,8 @@ the metadata; where that is too old, the shard's log is sealed and refuses, and 
 looked up.
 """
 
-from collections.abc import Callable
-from typing import Final, Literal
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -44,6 +44,8 @@ PULL_BYTES_MAX: Final = 16 << 20
 PULL_BATCHES_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 60_000
 PRODUCER_CHARACTERS_MAX: Final = 128
+
+_Result = TypeVar("_Result")
 
 
 class PutResult(msgspec.Struct, frozen=True):
@@ -149,27 +151,28 @@ class Streams:
     async def _put_to(
         self, known: Logstore, number: int, data: bytes, producer: str, sequence: int
     ) -> PutResult:
-        shard = known.shard(number)
-        if shard is None:
-            known = await self._catalog.logstore(known.project, known.name)
-        shard = visible_shard(known, number)
-        try:
-            if producer:
-                position = await self._append(shard, data, producer, sequence)
-            else:
-                position = await self._append(shard, data, self._producer, self._next_sequence())
-        except LogSealed as error:
-            self._metrics.sealed_puts += 1
-            await self._settled(known.project, known.name)
-            raise ShardReadonly(
-                f"shard {number} of logstore {known.name} was split or merged, and nothing was "
-                "put: ask for the shards again"
-            ) from error
-        except NotFound:
-            await self._settled(known.project, known.name)
-            visible_shard(await self.logstore(known.project, known.name), number)
-            raise
-        return PutResult(number, position)
+        shard = await self._shard(known, number)
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                if producer:
+                    position = await self._append(shard, data, producer, sequence)
+                else:
+                    own = self._next_sequence()
+                    position = await self._append(shard, data, self._producer, own)
+            except (LogSealed, NotFound) as error:
+                self._metrics.sealed_puts += 1
+                known = await self._settled(known.project, known.name)
+                former, shard = shard, visible_shard(known, number)
+                if shard.log != former.log:
+                    continue  # of another logstore, that was made under this name since
+                if isinstance(error, NotFound):
+                    raise
+                raise ShardReadonly(
+                    f"shard {number} of logstore {known.name} was split or merged, and nothing was "
+                    "put: ask for the shards again"
+                ) from error
+            return PutResult(number, position)
+        raise Unavailable(f"logstore {known.name} is made anew all the time: try again in a moment")
 
     def _next_shard(self, logstore: Logstore) -> Shard:
         shards = writable_shards(logstore)
@@ -231,7 +234,22 @@ class Streams:
         """Batches from a position on, below `end`; waits so long where there is none yet."""
         if batches_max < 1 or bytes_max < 1 or wait_ms < 0:
             raise InvalidParameter("ask for 1 batch, 1 byte and 0 ms at least")
-        known = await self._shard(project, logstore, shard)
+        return await self._on_shard(
+            project,
+            logstore,
+            shard,
+            lambda known: self._pull(known, start, batches_max, bytes_max, end, wait_ms),
+        )
+
+    async def _pull(
+        self,
+        known: Shard,
+        start: int,
+        batches_max: int,
+        bytes_max: int,
+        end: int | None,
+        wait_ms: int,
+    ) -> Pulled:
         ends_at = known.ends_at
         limit = min((each for each in (end, ends_at) if each is not None), default=None)
         log = await self._open(known)
@@ -247,7 +265,7 @@ class Streams:
         except OutOfRange as error:
             bounds = await log.bounds()
             if start >= bounds.first:
-                raise _bad_cursor(shard, start, bounds) from error
+                raise _bad_cursor(known.id, start, bounds) from error
             # What stood there was freed; who reads is told by `first`.
             first = bounds.first
             batches, following = await log.read(first, bytes_max=min(bytes_max, PULL_BYTES_MAX))
@@ -267,11 +285,24 @@ class Streams:
             [], Position(start if end is None else min(start, end)), Position(start), is_ended
         )
 
-    async def _shard(self, project: str, logstore: str, number: int) -> Shard:
-        known = await self.logstore(project, logstore)
-        if known.shard(number) is None:
-            known = await self._catalog.logstore(project, logstore)
+    async def _shard(self, known: Logstore, number: int) -> Shard:
+        """By what is known, else looked up: it may be new."""
+        if known.shard(number) not in known.visible():
+            known = await self._catalog.logstore(known.project, known.name)
         return visible_shard(known, number)
+
+    async def _on_shard(
+        self, project: str, logstore: str, number: int, use: Callable[[Shard], Awaitable[_Result]]
+    ) -> _Result:
+        """Once more where the logstore turns out to be another, made under this name since."""
+        shard = await self._shard(await self.logstore(project, logstore), number)
+        try:
+            return await use(shard)
+        except NotFound:
+            found = visible_shard(await self._catalog.logstore(project, logstore), number)
+            if found.log == shard.log:
+                raise
+        return await use(found)
 
     async def _open(self, shard: Shard) -> Log:
         return await self._logs.open(shard.log)
@@ -290,13 +321,15 @@ class Streams:
         """The first position, the one behind the last, or the first received at or after a time
         in seconds; gateways' clocks differ, so that one is as good as they agree.
         """
-        known = await self._shard(project, logstore, shard)
-        bounds = await self.bounds(known)
+        return await self._on_shard(project, logstore, shard, lambda known: self._cursor(known, at))
+
+    async def _cursor(self, shard: Shard, at: Literal["begin", "end"] | int) -> Position:
+        bounds = await self.bounds(shard)
         if at == "begin":
             return bounds.first
         if at == "end" or at * 1000 > self.now_ms():
             return bounds.next
-        return await self.position_of_time(known, bounds, at * 1000)
+        return await self.position_of_time(shard, bounds, at * 1000)
 
     async def position_of_time(self, shard: Shard, bounds: Bounds, time_ms: int) -> Position:
         """Of the first batch that was received at a time or later: found by halving."""

@@ -1,7 +1,7 @@
 """A gateway in the test's process that serves its ways in on real ports, and what it stored."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -52,9 +52,9 @@ def read_group(body: bytes) -> list[Stored]:
     ]
 
 
-def read_sections(sections: list[Section]) -> list[Stored]:
+def read_sections(sections: Iterable[Section]) -> list[Stored]:
     """What a decoder made, as a reader would get it."""
-    packed = pack(sections, bytes_max=1 << 20)
+    packed = pack(list(sections), bytes_max=1 << 20)
     return [record for group in packed for record in read_group(group.body)]
 
 
@@ -133,8 +133,8 @@ async def ways_in_kit(
         metrics = Metrics()
         groups = http_groups(kit.environment, gateway, settings, limits, sls=NoSls())
         front = HttpFront(kit.environment, groups, metrics=metrics)
-        listener = await HttpListener.start(front, "127.0.0.1:0", HttpLimits())
         sockets = await SocketWays.start(kit.environment, gateway, settings, metrics=metrics)
+        listener = await HttpListener.start(front, "127.0.0.1:0", HttpLimits())
         try:
             yield WaysInKit(
                 gateway,

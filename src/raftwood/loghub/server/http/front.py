@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client import Counter, Histogram
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InternalError, NotFound, Overloaded, RaftwoodError
+from raftwood.base.errors import ConnectionLost, InternalError, NotFound, Overloaded, RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.loghub.server.http.hosts import project_of_host
@@ -37,6 +37,8 @@ class FrontLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     requests_max: int = 4096
     body_bytes_max: int = 256 << 20
+    dropped_bytes_max: int = 32 << 20
+    """Of one body that is refused: it is read and thrown away, so that the client reads why."""
 
 
 class HttpFront:
@@ -54,7 +56,7 @@ class HttpFront:
         self._environment = environment
         self._groups = groups
         self._limits = limits or FrontLimits()
-        self._endpoints = tuple(sorted(endpoints))
+        self._endpoints = tuple(endpoints)
         self._budget = ByteBudget(self._limits.body_bytes_max)
         self._metrics = metrics
         self._requests = 0
@@ -81,6 +83,8 @@ class HttpFront:
         self._requests += 1
         try:
             answer = await self._answered(request, group, route)
+            if answer.status >= 400:
+                await self._drop_body(request)
         finally:
             self._requests -= 1
             request.release()
@@ -110,6 +114,12 @@ class HttpFront:
                 InternalError("the gateway failed; its log tells more under the request's id"),
                 request,
             )
+
+    async def _drop_body(self, request: Request) -> None:
+        try:
+            await request.drop_body(bytes_max=self._limits.dropped_bytes_max)
+        except ConnectionLost:
+            _log.debug("client went away", request=request.id)
 
     def _count(self, call: str, status: int, elapsed_ns: int) -> None:
         counter = self._counters.get((call, status))

@@ -1,7 +1,8 @@
 """A request as its route sees it: parsed when asked for, its body read within bounds."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from raftwood.base.errors import ConnectionLost, InvalidInput, Overloaded
@@ -10,6 +11,7 @@ from raftwood.loghub.model import AccessKey
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 PARAMETERS_MAX: Final = 64
+_Result = TypeVar("_Result")
 
 
 class ByteBudget:
@@ -35,9 +37,11 @@ class Request:
 
     __slots__ = (
         "_budget",
+        "_has_more",
         "_parameters",
         "_receive",
         "_taken",
+        "client",
         "headers",
         "id",
         "key",
@@ -63,12 +67,16 @@ class Request:
         self.query_string: bytes = scope["query_string"]
         self.headers = headers
         """By name in lower case; of a header that came twice the last one."""
+        client = scope.get("client")
+        self.client: str = client[0] if client else ""
+        """The address of who connected, be it a proxy."""
         self.project = project
         """From the Host header; empty where it names none."""
         self.key: AccessKey | None = None
         self._receive = receive
         self._budget = budget
         self._taken = 0
+        self._has_more = True
         self._parameters: dict[str, str] | None = None
 
     @property
@@ -86,43 +94,67 @@ class Request:
         """The body as it came; `BatchTooLarge` before anything above the bound is held."""
         declared = self.headers.get(b"content-length")
         if declared is not None:
-            size = int(declared)  # The parser let only digits pass.
-            if size > bytes_max:
-                raise _too_large(size, bytes_max)
-            self._take(size)
-        message = await self._receive()
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            body: bytes = message.get("body", b"")
-            return self._checked(body, bytes_max)
-        parts = [self._part(message, bytes_max)]
-        size = len(parts[0])
-        while message.get("more_body", False):
-            message = await self._receive()
-            parts.append(self._part(message, bytes_max))
-            size += len(parts[-1])
-            if size > bytes_max:
-                raise _too_large(size, bytes_max)
-            if size > self._taken:
-                self._take(size - self._taken)
-        return b"".join(parts)
+            # The parser let only a number pass.
+            self._check(int(declared), bytes_max)
+        parts: list[bytes] = []
+        size = 0
+        while self._has_more:
+            part = await self._part()
+            size += len(part)
+            self._check(size, bytes_max)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _part(self, message: MutableMapping[str, Any], bytes_max: int) -> bytes:
+    def _check(self, size: int, bytes_max: int) -> None:
+        if size > bytes_max:
+            raise BatchTooLarge(
+                f"the body has {size} bytes or more, {bytes_max} are allowed: send smaller batches"
+            )
+        if size > self._taken:
+            self.reserve(size - self._taken)
+
+    async def drop_body(self, *, bytes_max: int) -> None:
+        """Read what was not read, and keep none of it: a client that still sends when it is refused
+        would else find the connection cut, and not read why.
+        """
+        headers = self.headers
+        if b"expect" in headers:
+            return
+        left = bytes_max if b"transfer-encoding" in headers else 0
+        left = int(headers.get(b"content-length", left))
+        if left > bytes_max:
+            return
+        while left > 0 and self._has_more:
+            left -= len(await self._part())
+
+    async def unless_gone(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """What comes of long work, which ends with `ConnectionLost` once the client went away."""
+        working = asyncio.create_task(work)
+        leaving = asyncio.create_task(self._left())
+        try:
+            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise ConnectionLost("the client went away before it was answered")
+        finally:
+            working.cancel()
+            leaving.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+    async def _left(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def _part(self) -> bytes:
+        message = await self._receive()
+        self._has_more = message.get("more_body", False)
         if message["type"] != "http.request":
             raise ConnectionLost("the client went away before its request was whole")
-        return self._checked(message.get("body", b""), bytes_max)
-
-    def _checked(self, part: bytes, bytes_max: int) -> bytes:
-        if len(part) > bytes_max:
-            raise _too_large(len(part), bytes_max)
-        if len(part) > self._taken:
-            self._take(len(part) - self._taken)
+        part: bytes = message.get("body", b"")
         return part
 
     def reserve(self, size: int) -> None:
         """Account for what the body is going to be unpacked to, before it is."""
-        self._take(size)
-
-    def _take(self, size: int) -> None:
         self._budget.take(size)
         self._taken += size
 
@@ -130,12 +162,6 @@ class Request:
         """The request is answered."""
         self._budget.give_back(self._taken)
         self._taken = 0
-
-
-def _too_large(size: int, bytes_max: int) -> BatchTooLarge:
-    return BatchTooLarge(
-        f"the body has {size} bytes or more, {bytes_max} are allowed: send smaller batches"
-    )
 
 
 def _parsed(query: bytes) -> dict[str, str]:

@@ -25,20 +25,21 @@ async def serve_http(
 ) -> HttpListener:
     """Listen on `settings.http_listen`."""
     sls = SlsRoutes(environment, gateway, body_bytes_max=settings.body_bytes_max)
+    front_limits = FrontLimits(
+        requests_max=4 * settings.connections_max, body_bytes_max=settings.bodies_bytes_max
+    )
     front = HttpFront(
         environment,
         [*http_groups(environment, gateway, ways_in, settings, sls=sls), Documents()],
         metrics=metrics,
-        limits=FrontLimits(
-            requests_max=4 * settings.connections_max, body_bytes_max=settings.bodies_bytes_max
-        ),
+        limits=front_limits,
+        endpoints=settings.http_endpoints,
     )
     limits = HttpLimits(
         keep_alive_ms=settings.keep_alive_ms,
         request_ms=settings.request_ms,
         connections_max=settings.connections_max,
-        # What is too large is read and thrown away, so that the client reads why, up to here.
-        request_bytes_max=2 * settings.body_bytes_max + (1 << 20),
+        request_bytes_max=2 * front_limits.dropped_bytes_max,
     )
     return await HttpListener.start(
         front, settings.http_listen, limits, tls=tls, setting="gateway.http_listen"

@@ -16,7 +16,7 @@ import msgspec
 
 from raftwood.base.errors import ProtocolError, TooLarge
 from raftwood.loghub.server.ways_in import times
-from raftwood.loghub.server.ways_in.records import Section, encode_record
+from raftwood.loghub.server.ways_in.records import Section, encode_record, sliced
 
 _EVENT_TIME: Final = 0
 _EVENT: Final = struct.Struct(">II")
@@ -125,7 +125,8 @@ def unpacked(data: bytes) -> Any:
 class Forwarded(msgspec.Struct, frozen=True):
     """A message's events, and the chunk that is to be acked once they are durable."""
 
-    section: Section
+    sections: Iterator[Section]
+    """`ProtocolError` where an event is none."""
     chunk: bytes | None
 
 
@@ -149,11 +150,12 @@ def decode_message(data: bytes, *, received_ns: int, bytes_max: int) -> Forwarde
         events = iter(((second, message[2]),))
     else:
         raise ProtocolError("a Fluent message has no record")
-    records = [_record(event, received_ns) for event in events]
     chunk = options.get(b"chunk")
-    return Forwarded(
-        Section({b"tag": tag}, records), chunk if isinstance(chunk, bytes) and chunk else None
+    sections = (
+        Section({b"tag": tag}, [_record(event, received_ns) for event in part])
+        for part in sliced(events)
     )
+    return Forwarded(sections, chunk if isinstance(chunk, bytes) and chunk else None)
 
 
 def _options(message: tuple[Any, ...], at: int) -> dict[bytes, Any]:

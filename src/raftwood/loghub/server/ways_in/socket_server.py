@@ -21,6 +21,7 @@ from raftwood.net.tls import ServerTls
 
 READ_BYTES: Final = 256 << 10
 HANDSHAKE_S_MAX: Final = 10.0
+"""Until a peer has shown who it is."""
 CLOSE_S_MAX: Final = 5.0
 """For batches under way; after it their tasks are cancelled."""
 
@@ -51,16 +52,11 @@ class Connection:
 
     async def read(self) -> bytes:
         """What has come; nothing at the end, and when nothing comes for too long."""
-        return await self._read(self._server.settings.idle_ms / 1000)
-
-    async def read_soon(self) -> bytes:
-        """As `read`, from a peer that has not yet shown who it is."""
-        return await self._read(HANDSHAKE_S_MAX)
-
-    async def _read(self, wait_s: float) -> bytes:
         if self._server.is_closing:
             return b""
-        timer = asyncio.get_running_loop().call_later(wait_s, self.abort)
+        timer = asyncio.get_running_loop().call_later(
+            self._server.settings.idle_ms / 1000, self.abort
+        )
         self.is_busy = False
         try:
             return await self._reader.read(READ_BYTES)

@@ -1,0 +1,194 @@
+"""Gateways that are late: what they do to a logstore after others have done it does no harm."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftwood.base.seams import Compare
+from raftwood.loghub.model import Logstore, ShardStatus
+from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.metadata import logstore_key
+from raftwood.loghub.settings import LogHubSettings
+from tests.running import run
+from tests.unit.loghub.kit import GatewayKit, gateway_kit, log_group, values_of
+from tests.unit.loghub.test_streams import read_all, stream
+
+KEY = logstore_key("p", "s")
+
+
+async def half_done(gateway: Gateway, begin: Callable[[], Any]) -> Logstore:
+    """What is begun, and by a gateway that dies then; the logstore as it left it."""
+
+    async def die(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    settling = gateway.streams._settling
+    settle, settling.settle = settling.settle, die  # type: ignore[method-assign,assignment]
+    with pytest.raises(asyncio.CancelledError):
+        await begin()
+    settling.settle = settle  # type: ignore[method-assign]
+    found = await gateway.metadata.fresh(KEY, Logstore)
+    assert found is not None
+    return found
+
+
+def stale(gateway: Gateway, logstore: Logstore) -> None:
+    """Let a gateway know no more than this."""
+    gateway.metadata._copies[KEY] = (logstore, 1)
+
+
+async def both(kit: GatewayKit) -> tuple[Gateway, Gateway]:
+    one, two = await kit.gateway(), await kit.gateway()
+    await stream(one, shards=1)
+    return one, two
+
+
+def test_a_gateway_that_knows_new_shards_as_being_made_looks_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            begun = await half_done(one, lambda: one.streams.split("p", "s", 0))
+            await one.streams._settling.settle("p", "s")
+            stale(two, begun)
+            put = await two.streams.put("p", "s", log_group("x"), shard=1, producer="a", sequence=1)
+            assert put.shard == 1
+            stale(two, begun)
+            pulled = await two.streams.pull("p", "s", 1, put.position)
+            assert len(pulled.batches) == 1
+
+    run(body())
+
+
+def test_a_late_split_leaves_a_logstore_alone_that_was_made_anew(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            await one.streams.put("p", "s", log_group("old"), shard=0)
+            begun = await half_done(one, lambda: one.streams.split("p", "s", 0))
+            # One carries the split out, and is late: meanwhile the logstore is deleted, made anew
+            # and split as well.
+            await two.catalog.delete_logstore("p", "s")
+            await two.catalog.create_logstore("p", "s", shard_count=1)
+            again = await half_done(two, lambda: two.streams.split("p", "s", 0))
+            for shard in begun.shards:
+                await kit.logs.create(shard.log)
+            await one.streams._settling._finish(KEY, begun)
+            found = await two.metadata.fresh(KEY, Logstore)
+            assert found == again
+            shards = await two.streams._settling.settle("p", "s")
+            assert shards is not None
+            assert [each.status for each in shards.shards] == [
+                ShardStatus.READONLY,
+                ShardStatus.READWRITE,
+                ShardStatus.READWRITE,
+            ]
+
+    run(body())
+
+
+def test_a_late_creation_leaves_a_logstore_alone_that_was_made_anew(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            await one.catalog.delete_logstore("p", "s")
+            begun = await half_done(
+                one, lambda: one.catalog.create_logstore("p", "s", shard_count=2)
+            )
+            await two.catalog.delete_logstore("p", "s")
+            again = await half_done(
+                two, lambda: two.catalog.create_logstore("p", "s", shard_count=2)
+            )
+            await one.streams._settling._finish(KEY, begun)
+            assert await two.metadata.fresh(KEY, Logstore) == again
+
+    run(body())
+
+
+def test_nothing_is_taken_for_a_logstore_that_was_deleted_and_made_anew(tmp_path: Path) -> None:
+    """A removed log answers for a moment still, and a gateway may not have heard of its removal."""
+
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            known = await two.catalog.logstore("p", "s")
+            lingering = await kit.logs.open(known.shards[0].log)
+            await one.catalog.delete_logstore("p", "s")
+            await one.catalog.create_logstore("p", "s", shard_count=1)
+            kit.logs.logs[known.shards[0].log] = lingering  # type: ignore[attr-defined]
+            lingering.is_removed = False  # type: ignore[attr-defined]
+            stale(two, known)
+            await two.streams.put("p", "s", log_group("x"), shard=0, producer="a", sequence=1)
+            assert await read_all(one, 0) == ["x"]
+            stale(two, known)
+            await two.streams.put("p", "s", log_group("y"))
+            assert await read_all(one, 0) == ["x", "y"]
+
+    run(body())
+
+
+def test_a_gateway_that_has_not_heard_of_a_new_logstore_of_the_same_name_reads_it(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            known = await two.catalog.logstore("p", "s")
+            await one.catalog.delete_logstore("p", "s")
+            await one.catalog.create_logstore("p", "s", shard_count=1)
+            put = await one.streams.put("p", "s", log_group("new"), shard=0)
+            stale(two, known)
+            assert await two.streams.cursor("p", "s", 0, "begin") <= put.position
+            stale(two, known)
+            pulled = await two.streams.pull("p", "s", 0, put.position)
+            assert values_of(bytes(pulled.batches[0].data[20:])) == ["new"]
+            stale(two, known)
+            result = await two.streams.put(
+                "p", "s", log_group("newer"), shard=0, producer="a", sequence=1
+            )
+            assert result.position > put.position
+
+    run(body())
+
+
+def test_logs_that_a_late_gateway_made_for_nobody_are_removed(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path, loghub=LogHubSettings(stray_log_ms=0)) as kit:
+            one, two = await both(kit)
+            begun = await half_done(one, lambda: one.streams.split("p", "s", 0))
+            await two.catalog.delete_logstore("p", "s")
+            assert await kit.logs.names("loghub-") == []
+            for shard in begun.shards:
+                await kit.logs.create(shard.log)
+            await kit.logs.create("loghub-of-somebody-else")
+            await two.catalog.create_logstore("p", "s", shard_count=2)
+            again = await half_done(two, lambda: two.streams.split("p", "s", 1))
+            await two.retention.work()
+            names = await kit.logs.names("loghub-")
+            left = {*names, "loghub-of-somebody-else"} - {each.log for each in again.shards}
+            assert left == {"loghub-of-somebody-else"}
+            assert len(names) == 1 + len(again.shards)
+
+    run(body())
+
+
+def test_a_late_delete_leaves_the_groups_of_a_new_logstore_alone(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            begun = await half_done(one, lambda: one.catalog.delete_logstore("p", "s"))
+            found = await kit.store.get(KEY)
+            assert begun.is_deleting
+            assert found is not None
+            version = found.version
+            await two.streams._settling.settle("p", "s")
+            await two.catalog.create_logstore("p", "s", shard_count=1)
+            key = "loghub/retention/marks/p/s/0"
+            await kit.store.compare_and_set(key, b"{}", version=0)
+            await one.streams._settling._delete(Compare(KEY, version), begun)
+            assert await kit.store.get(key) is not None
+            assert await two.metadata.fresh(KEY, Logstore) is not None
+
+    run(body())

@@ -1,0 +1,383 @@
+"""Ways in over HTTP: who is let in, which logstore is meant, errors as each protocol has them."""
+
+import asyncio
+import base64
+import gzip
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import msgspec
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+
+from raftwood.base.errors import DeadlineExceeded, DiskFull, Overloaded, RaftwoodError, Unavailable
+from raftwood.loghub.errors import QuotaExceeded
+from raftwood.loghub.model import AccessKey, Role
+from raftwood.loghub.server.ways_in import json_lines, loki
+from raftwood.loghub.server.ways_in.http_way import status_of
+from raftwood.loghub.server.ways_in.putting import gathered
+from raftwood.loghub.server.ways_in.records import SLICE_RECORDS
+from raftwood.loghub.server.ways_in.settings import WaysInSettings
+from raftwood.loghub.settings import GatewaySettings
+from tests.fuzz_targets import ways_in as targets
+from tests.running import run
+from tests.unit.loghub.ways_in.kit import LOGSTORE, NOW_NS, PROJECT, WaysInKit, ways_in_kit
+
+LINES = f"/api/v1/projects/{PROJECT}/logstores/{LOGSTORE}/lines"
+BULK = b'{"create": {}}\n{"message": "a"}\n'
+
+
+class Answered(msgspec.Struct):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def basic(key: AccessKey, secret: str | None = None) -> dict[str, str]:
+    both = f"{key.id}:{key.secret if secret is None else secret}"
+    return {"Authorization": f"Basic {base64.b64encode(both.encode()).decode()}"}
+
+
+async def ask(
+    kit: WaysInKit,
+    path: str,
+    body: bytes = b"",
+    method: str = "POST",
+    key: AccessKey | None = None,
+    **headers: str,
+) -> Answered:
+    """With the writer's key, where no Authorization and no other key is given."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    if "Authorization" not in sent:
+        sent |= basic(key or kit.writer)
+
+    def exchange() -> Answered:
+        connection = http.client.HTTPConnection("127.0.0.1", kit.port, timeout=10)
+        try:
+            connection.request(method, path, body, sent)
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Answered(answer.status, found, answer.read())
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(exchange)
+
+
+def test_lines_are_stored_and_counted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            body = b'{"a": "1"}\n{"a": "2"}\n'
+            answer = await ask(kit, LINES, body)
+            assert (answer.status, answer.json) == (200, {"records": 2})
+            answer = await ask(kit, LINES, gzip.compress(body), Content_Encoding="gzip")
+            assert answer.json == {"records": 2}
+            answer = await ask(kit, LINES, b"")
+            assert answer.json == {"records": 0}
+            stored = await kit.stored()
+            assert len(stored) == 4
+            assert stored[0].source == "127.0.0.1"
+
+    run(main())
+
+
+def test_records_of_one_key_stay_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            for number in range(10):
+                body = json.dumps({"number": number}).encode()
+                answer = await ask(kit, LINES, body, X_Raftwood_Key="customer-1")
+                assert answer.status == 200
+            numbers = [int(each.contents["number"]) for each in await kit.stored()]
+            assert numbers == list(range(10))
+
+    run(main())
+
+
+def test_a_request_with_a_bad_line_stores_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            answer = await ask(kit, LINES, b'{"a": "1"}\n{"a": \n')
+            assert answer.status == 400
+            assert answer.json["error"]["code"] == "invalid_input"
+            assert "line 2" in answer.json["error"]["message"]
+            assert await kit.stored() == []
+
+    run(main())
+
+
+def test_only_who_may_write_is_let_in(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            writer = kit.writer
+            both = f"{writer.id}:{writer.secret}"
+            good = [
+                f"Bearer {both}",
+                f"ApiKey {base64.b64encode(both.encode()).decode()}",
+                basic(writer)["Authorization"],
+            ]
+            for login in good:
+                answer = await ask(kit, LINES, b'{"a": 1}', Authorization=login)
+                assert answer.status == 200
+            bad = ["", "Bearer", "Basic x", f"Bearer {writer.id}:", f"Bearer {writer.id}:x", "LOG"]
+            for login in bad:
+                answer = await ask(kit, LINES, b'{"a": 1}', Authorization=login)
+                assert answer.status == 401
+                assert answer.headers["www-authenticate"].startswith("Basic")
+            answer = await ask(kit, LINES, b'{"a": 1}', key=kit.reader)
+            assert answer.status == 403
+            other = await kit.gateway.access.create({"other": Role.ADMIN})
+            answer = await ask(kit, LINES, b'{"a": 1}', key=other)
+            assert answer.status == 404
+            assert len(await kit.stored()) == len(good)
+
+    run(main())
+
+
+def test_project_and_logstore_are_named_in_several_ways(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path, WaysInSettings()) as kit:
+            anybody = await kit.gateway.access.create({"*": Role.WRITER})
+            both = {"X-Raftwood-Project": PROJECT, "X-Raftwood-Logstore": LOGSTORE}
+            request = b'{"streams": []}'
+            path = "/loki/api/v1/push"
+            json_type = {"Content-Type": "application/json"}
+
+            async def status(key: AccessKey, path: str, **headers: str) -> tuple[int, bytes]:
+                answer = await ask(kit, path, request, key=key, **headers, **json_type)
+                return answer.status, answer.body
+
+            assert (await status(anybody, path, **both))[0] == 204
+            query = f"{path}?project={PROJECT}&logstore={LOGSTORE}"
+            assert (await status(anybody, query))[0] == 204
+            assert (await status(anybody, f"{path}?logstore=a", X_Scope_OrgID=PROJECT))[0] == 204
+            assert (await status(kit.writer, f"{path}?logstore={LOGSTORE}"))[0] == 204
+            code, told = await status(kit.writer, path)
+            assert code == 400
+            assert b"ways_in.logstore" in told
+            code, told = await status(anybody, f"{path}?logstore={LOGSTORE}")
+            assert code == 400
+            assert b"X-Raftwood-Project" in told
+
+    run(main())
+
+
+def test_a_logstore_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            path = LINES.replace(LOGSTORE, "other")
+            answer = await ask(kit, path, b'{"a": 1}')
+            assert answer.status == 404
+            assert "other" in answer.json["error"]["message"]
+            for method, path in (("GET", LINES), ("POST", "/api/v1/projects/x")):
+                answer = await ask(kit, path, method=method)
+                assert answer.status == 404
+            answer = await ask(kit, "/somewhere")
+            assert answer.status == 404
+
+    run(main())
+
+
+def test_bodies_are_bounded_packed_and_unpacked(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = GatewaySettings(body_bytes_max=10_000, raw_bytes_max=20_000)
+        async with ways_in_kit(tmp_path, limits=limits) as kit:
+            answer = await ask(kit, LINES, b" " * 10_001)
+            assert answer.status == 413
+            packed = gzip.compress(b" " * 20_001)
+            answer = await ask(kit, LINES, packed, Content_Encoding="gzip")
+            assert answer.status == 413
+            answer = await ask(kit, LINES, packed[:-9], Content_Encoding="gzip")
+            assert answer.status == 400
+            answer = await ask(kit, LINES, packed, Content_Encoding="br")
+            assert answer.status == 400
+
+    run(main())
+
+
+def test_a_large_request_leaves_others_their_turns() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        waiting = asyncio.create_task(others())
+        body = b'{"a": 1}\n' * 10 * SLICE_RECORDS
+        sections = await gathered(json_lines.decode(body, received_ns=NOW_NS))
+        waiting.cancel()
+        assert sum(len(section.records) for section in sections) == 10 * SLICE_RECORDS
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    run(main())
+    assert turns >= 10
+
+
+# OTLP
+
+
+def test_otlp_is_answered_in_the_encoding_of_the_request(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            kinds = {
+                "application/x-protobuf": (targets.otlp_seeds()[0], b""),
+                "application/json": (targets.otlp_json_seeds()[0], b"{}"),
+            }
+            for kind, (body, expected) in kinds.items():
+                answer = await ask(kit, "/v1/logs", body, Content_Type=kind)
+                assert (answer.status, answer.body) == (200, expected)
+            from google.rpc.status_pb2 import Status
+
+            answer = await ask(kit, "/v1/logs", b"\xff", Content_Type="application/x-protobuf")
+            assert answer.status == 400
+            assert answer.headers["content-type"] == "application/x-protobuf"
+            assert "ExportLogsServiceRequest" in Status.FromString(answer.body).message
+            answer = await ask(kit, "/v1/logs", b"{", Content_Type="application/json; charset=x")
+            assert answer.status == 400
+            assert "export request" in answer.json["message"]
+            answer = await ask(kit, "/v1/logs", b"", Content_Type="text/plain")
+            assert answer.status == 400
+            assert len(await kit.stored()) == 3
+
+    run(main())
+
+
+def test_otlp_records_that_are_too_large_are_refused_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path, limits=GatewaySettings(raw_bytes_max=20_000)) as kit:
+            request = ExportLogsServiceRequest()
+            records = request.resource_logs.add().scope_logs.add().log_records
+            records.add().body.string_value = "short"
+            records.add().body.string_value = "x" * 30_000
+            body = request.SerializeToString()
+            answer = await ask(kit, "/v1/logs", body, Content_Type="application/x-protobuf")
+            assert answer.status == 200
+            told = ExportLogsServiceResponse.FromString(answer.body).partial_success
+            assert told.rejected_log_records == 1
+            assert "20000 bytes" in told.error_message
+            assert [each.contents for each in await kit.stored()] == [{"body": "short"}]
+
+    run(main())
+
+
+# Loki
+
+
+def test_loki_takes_json_and_protobuf(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            path = "/loki/api/v1/push"
+            (text,) = targets.loki_json_seeds()
+            for encoding in ("", "gzip"):
+                body = gzip.compress(text) if encoding else text
+                answer = await ask(
+                    kit, path, body, Content_Type="application/json", Content_Encoding=encoding
+                )
+                assert (answer.status, answer.body) == (204, b"")
+            push = loki.PushRequest()
+            push.streams.add(labels=b'{app="shop"}').entries.add(line=b"hello")
+            body = bytes(cramjam.snappy.compress_raw(push.SerializeToString()))
+            answer = await ask(kit, path, body, Content_Type="application/x-protobuf")
+            assert answer.status == 204
+            answer = await ask(kit, path, b"\xff\xff", Content_Type="application/x-protobuf")
+            assert answer.status == 400
+            assert b"snappy" in answer.body
+            answer = await ask(kit, path, method="GET")
+            assert answer.status == 404
+            assert len(await kit.stored()) == 7
+
+    run(main())
+
+
+# Elasticsearch
+
+
+def test_elasticsearch_says_who_it_is_to_who_sends_a_key(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            for path in ("/", "/elasticsearch", "/elasticsearch/"):
+                answer = await ask(kit, path, method="GET")
+                assert answer.headers["x-elastic-product"] == "Elasticsearch"
+                assert answer.json["version"]["number"]
+                answer = await ask(kit, path, method="HEAD")
+                assert (answer.status, answer.body) == (200, b"")
+            for path in ("/_license", "/elasticsearch/_cluster/health"):
+                assert (await ask(kit, path, method="GET")).status == 200
+            answer = await ask(kit, "/", method="GET", Authorization="LOG id:signature")
+            assert answer.json == "SLS"
+            answer = await ask(kit, "/", method="GET", Authorization="Basic x")
+            assert answer.status == 401
+            assert answer.json["error"]["type"] == "security_exception"
+            answer = await ask(kit, "/elasticsearch/_search")
+            assert answer.status == 404
+
+    run(main())
+
+
+def test_a_bulk_is_answered_item_by_item(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path, limits=GatewaySettings(raw_bytes_max=20_000)) as kit:
+            large = json.dumps({"message": "x" * 19_800}).encode()
+            body = BULK + b'{"index": {"_index": "other"}}\n{}\n{"index": {}}\n' + large + b"\n"
+            answer = await ask(kit, f"/{LOGSTORE}/_bulk", body, Accept="a;compatible-with=8")
+            assert answer.status == 200
+            assert answer.headers["content-type"].endswith("compatible-with=8")
+            told = [next(iter(each.values())) for each in answer.json["items"]]
+            assert answer.json["errors"] is True
+            assert [each["status"] for each in told] == [201, 404, 413]
+            assert told[0]["_id"]
+            answer = await ask(kit, f"/{LOGSTORE}/_bulk", BULK)
+            assert answer.json["errors"] is False
+            answer = await ask(kit, "/_bulk", BULK)
+            assert answer.status == 400
+            assert "names no index" in answer.json["error"]["reason"]
+            assert len(await kit.stored()) == 2
+
+    run(main())
+
+
+def test_a_bulk_that_cannot_be_stored_now_can_be_sent_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = GatewaySettings(write_requests_per_s_max=1)
+        async with ways_in_kit(tmp_path, limits=limits) as kit:
+            statuses = []
+            for _ in range(4):
+                answer = await ask(kit, f"/{LOGSTORE}/_bulk", BULK)
+                statuses.append(answer.json["items"][0]["create"]["status"])
+            assert statuses[0] == 201
+            assert statuses[-1] == 429
+            answer = await ask(kit, LINES, b'{"a": 1}')
+            assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (QuotaExceeded("x"), 429),
+        (Overloaded("x"), 429),
+        (DiskFull("x"), 503),
+        (Unavailable("x"), 503),
+        (DeadlineExceeded("x"), 504),
+    ],
+)
+def test_what_may_pass_has_a_status_that_clients_try_again_after(
+    error: RaftwoodError, status: int
+) -> None:
+    assert status_of(error) == status

@@ -1,0 +1,181 @@
+"""The HTTP listener: spoken to as a proxy, and by those who want too much of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import uvloop
+from tests.running import run
+
+from raftwood.net.http_listener import HttpLimits, HttpListener
+
+
+async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Answers what it was asked for, and the size of the body."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return
+        size, more = size + len(message["body"]), message["more_body"]
+    text = f"{scope['method']} {scope['path']} {scope['query_string'].decode()} {size}".encode()
+    headers = [(b"content-length", b"%d" % len(text))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
+
+
+@asynccontextmanager
+async def listening(application: Any = echo, **limits: int) -> AsyncIterator[HttpListener]:
+    listener = await HttpListener.start(application, "127.0.0.1:0", HttpLimits(**limits))
+    try:
+        yield listener
+    finally:
+        await listener.close()
+
+
+async def ask(listener: HttpListener, *parts: bytes) -> bytes:
+    """All that comes back, until the connection ends."""
+    host, _, port = listener.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        with suppress(ConnectionError):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+        async with asyncio.timeout(10.0):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        (b"/a/b?c=d", b"GET /a/b c=d 0"),
+        (b"http://p.sls.test/a/b?c=d", b"GET /a/b c=d 0"),
+        (b"http://p.sls.test:80/", b"GET /  0"),
+        (b"http://p.sls.test", b"GET /  0"),
+        (b"http://p.sls.test?c=http://d/", b"GET / c=http://d/ 0"),
+        (b"//p/q", b"GET //p/q  0"),
+        (b"/a%2Fb%00", b"GET /a/b\x00  0"),
+    ],
+)
+def test_of_an_absolute_target_the_path_counts(target: bytes, told: bytes) -> None:
+    async def main() -> None:
+        async with listening() as listener:
+            head = b" HTTP/1.1\r\nhost: p.sls.test\r\nconnection: close\r\n\r\n"
+            answer = await ask(listener, b"GET " + target + head)
+            assert answer.endswith(b"\r\n\r\n" + told)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "request_data",
+    [
+        b"CONNECT p.sls.test:443 HTTP/1.1\r\nhost: p.sls.test:443\r\n\r\n",
+        b"GET \xff HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET http:// HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nx",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\nabc",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 64,
+    ],
+)
+def test_what_is_no_request_is_refused(request_data: bytes) -> None:
+    async def main() -> None:
+        async with listening() as listener:
+            answer = await ask(listener, request_data)
+            assert answer.startswith(b"HTTP/1.1 400 ") or answer == b""
+
+    run(main())
+
+
+def test_a_head_without_end_is_refused_before_it_takes_memory() -> None:
+    async def main() -> None:
+        async with listening(head_bytes_max=10_000) as listener:
+            endless = [b"GET / HTTP/1.1\r\nx: ", *[b"y" * 10_000] * 200]
+            assert b" 200 " not in await ask(listener, *endless)
+            many = [b"GET / HTTP/1.1\r\n", *[b"x: y\r\n" * 1000] * 200]
+            assert b" 200 " not in await ask(listener, *many)
+            target = [b"GET /", *[b"y" * 10_000] * 200]
+            assert b" 200 " not in await ask(listener, *target)
+            assert b" 200 " in await ask(
+                listener, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+            )
+
+    run(main())
+
+
+def test_a_large_body_does_not_count_as_head() -> None:
+    async def main() -> None:
+        async with listening(head_bytes_max=1000) as listener:
+            head = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+            head += b"content-length: 1000000\r\n\r\n"
+            assert (await ask(listener, head, b"x" * 1_000_000)).endswith(b"POST /  1000000")
+
+    run(main())
+
+
+def test_what_stands_between_chunks_and_behind_them_has_a_bound() -> None:
+    async def main() -> None:
+        async with listening(request_bytes_max=100_000) as listener:
+            head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+            trailers = [head, b"1\r\nx\r\n0\r\nx: ", *[b"y" * 10_000] * 50]
+            assert b" 200 " not in await ask(listener, *trailers)
+            extensions = [head, b"1;", *[b"y" * 10_000] * 50]
+            assert b" 200 " not in await ask(listener, *extensions)
+
+    run(main())
+
+
+def test_requests_of_one_connection_are_answered_in_order() -> None:
+    async def main() -> None:
+        async with listening() as listener:
+            lines = [
+                b"POST /%d HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc" % number
+                for number in range(20)
+            ]
+            lines.append(b"GET /end HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            answer = await ask(listener, b"".join(lines))
+            found = [line for line in answer.split(b"\r\n") if line.endswith(b" 3HTTP/1.1 200 OK")]
+            assert [line.split()[1] for line in found] == [b"/%d" % each for each in range(20)]
+            assert answer.endswith(b"GET /end  0")
+
+    run(main())
+
+
+def test_a_request_that_waits_does_not_hold_the_stop() -> None:
+    async def wait(*_: Any) -> None:
+        await asyncio.sleep(60.0)
+
+    async def main() -> None:
+        async with listening(wait) as listener:
+            host, _, port = listener.address.rpartition(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            await asyncio.sleep(0.1)
+            async with asyncio.timeout(5.0):
+                await listener.close()
+            writer.close()
+
+    run(main())
+
+
+def test_a_client_that_waits_for_its_answer_longer_than_for_a_request_gets_it() -> None:
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.5)
+        await echo(scope, receive, send)
+
+    async def main() -> None:
+        async with listening(slow, request_ms=200) as listener:
+            head = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+            assert (await ask(listener, head)).endswith(b"GET /  0")
+
+    for loop_factory in (None, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(main())
