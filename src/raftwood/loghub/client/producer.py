@@ -29,6 +29,7 @@ from raftwood.base.errors import (
     Unauthenticated,
     Unavailable,
 )
+from raftwood.base.files import Buffer
 from raftwood.base.position import position_from_bytes
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Codec, Format
@@ -371,7 +372,7 @@ class AsyncProducer:
             batch.was_sent = True
             future.add_done_callback(partial(self._answered, lane))
 
-    def _request(self, lane: Lane, batch: Batch) -> bytes:
+    def _request(self, lane: Lane, batch: Batch) -> list[Buffer]:
         records = batch.records
         first = records[0]
         if first.is_whole:
