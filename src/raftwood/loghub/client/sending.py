@@ -23,6 +23,7 @@ from raftwood.base.errors import (
     Unauthenticated,
     Unavailable,
 )
+from raftwood.base.files import Buffer
 from raftwood.base.position import position_from_bytes
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Codec, Format
@@ -231,7 +232,7 @@ class Sending:
             batch.was_sent = True
             future.add_done_callback(partial(self._answered, lane))
 
-    def _request(self, lane: Lane, batch: Batch) -> bytes:
+    def _request(self, lane: Lane, batch: Batch) -> list[Buffer]:
         records, stream = batch.records, self._stream
         first = records[0]
         if first.is_whole:
