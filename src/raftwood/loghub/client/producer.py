@@ -111,8 +111,9 @@ class AsyncProducer:
 
         Records of one key are stored in the order they are sent in; those without one go anywhere.
         """
-        if self.sending.is_full:
-            await self.sending.room()
+        sending = self.sending
+        if sending.held_bytes >= sending.memory_max:
+            await sending.room()
         data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
         route = None if key is None else self._routes.get(key) or self._route(key)
         if topic or source or tags:
@@ -131,9 +132,10 @@ class AsyncProducer:
     ) -> list[Delivery]:
         """Take many records of one key, or of none."""
         deliveries = []
+        sending = self.sending
         for contents in records:
-            if self.sending.is_full:
-                await self.sending.room()
+            if sending.held_bytes >= sending.memory_max:
+                await sending.room()
             deliveries.append(
                 self.send_soon(contents, key=key, topic=topic, source=source, tags=tags)
             )
@@ -144,6 +146,7 @@ class AsyncProducer:
         from raftwood.loghub.arrow_batches import write_arrow_stream  # noqa: PLC0415 (an extra)
 
         deliveries: list[Delivery] = []
+        sending = self.sending
         rows = table.num_rows
         parts = max(1, -(-table.nbytes // self.settings.batch_bytes_max))
         step = max(1, -(-rows // parts))
@@ -152,8 +155,8 @@ class AsyncProducer:
             data = write_arrow_stream(part)
             route = None if key is None else self._route(key)
             delivery = BatchDelivery(data, len(data), route, count=part.num_rows)
-            if self.sending.is_full:
-                await self.sending.room()
+            if sending.held_bytes >= sending.memory_max:
+                await sending.room()
             deliveries.append(self._accept(delivery))
         return deliveries
 

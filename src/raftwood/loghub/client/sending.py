@@ -95,7 +95,8 @@ class Sending:
         self._deadline = 0.0
         """Of the records that come before the next turn."""
         self._timeout_s = settings.delivery_timeout_ms / 1000
-        self._memory_max = settings.memory_bytes_max
+        self.memory_max = settings.memory_bytes_max
+        """What may be held; 0 once it is closed."""
         self.held_bytes = 0
         """Of records that are not settled yet."""
         self._waiters: list[asyncio.Future[None]] = []
@@ -117,7 +118,7 @@ class Sending:
 
     def accept(self, delivery: AnyDelivery) -> AnyDelivery:
         """Take what `encode` made."""
-        if self.held_bytes >= self._memory_max:
+        if self.held_bytes >= self.memory_max:
             raise self._full()
         if not self._is_scheduled:
             self._schedule()
@@ -127,10 +128,6 @@ class Sending:
         return delivery
 
     # Bounds
-
-    @property
-    def is_full(self) -> bool:
-        return self.held_bytes >= self._memory_max
 
     def _full(self) -> Unavailable:
         if self._is_closed:
@@ -145,7 +142,7 @@ class Sending:
         """Wait for it, as long as a record may take."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                while self.held_bytes >= self._memory_max and not self._is_closed:
+                while self.held_bytes >= self.memory_max and not self._is_closed:
                     await self._change()
         except TimeoutError:
             raise self._full() from None
@@ -177,7 +174,7 @@ class Sending:
                 await self.flush()
         finally:
             self._is_closed = True
-            self._memory_max = 0
+            self.memory_max = 0
             if self._timer is not None:
                 self._timer.cancel()
             if self._asking is not None:
