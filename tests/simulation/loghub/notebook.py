@@ -62,6 +62,10 @@ class Notebook:
         self.archive: dict[int, Content] = {}
         """What shards held before they were deleted."""
         self.counts: dict[str, int] = {}
+        self.tail: list[str] = []
+        """What a reader of the whole logstore got, in order."""
+        self.is_over = False
+        """No more is sent."""
         self.is_freed = False
         """Whether retention may free the oldest records."""
         self.broken: PromiseBroken | None = None
@@ -98,6 +102,9 @@ class Notebook:
             self.breaks(f"{reader} read shard {shard} out of order: {places}")
         self.reads.append(Read(reader, shard, pulled.first, pulled.next, records, pulled.is_ended))
 
+    def tailed(self, text: str) -> None:
+        self.tail.append(text)
+
     def saw_shards(self, shards: Sequence[Shard]) -> None:
         writable = [(each.begin, each.end) for each in shards if each.status in _WRITABLE]
         if not covers_all(writable):
@@ -119,6 +126,7 @@ class Notebook:
         places = self._check_once(contents)
         self._check_acked(contents, places)
         self._check_order(contents)
+        self._check_tail()
 
     def _check_ends(self, contents: Mapping[int, Content]) -> None:
         for number, content in contents.items():
@@ -190,6 +198,17 @@ class Notebook:
                 if before is not None and before[0] >= order:
                     raise PromiseBroken(f"order of a key: {text} in {number} after {before[1]}")
                 last[stream] = (order, text)
+
+    def _check_tail(self) -> None:
+        """A reader gets each record once, and those of a key in order, across all splits."""
+        if len(set(self.tail)) != len(self.tail):
+            raise PromiseBroken(f"a reader got a record twice: {sorted(self.tail)}")
+        last: dict[str, int] = {}
+        for text in self.tail:
+            stream, key, order = _parts(text)
+            if key and last.get(stream, -1) >= order:
+                raise PromiseBroken(f"a reader got {text} after number {last[stream]} of its key")
+            last[stream] = order
 
 
 def _parts(text: str) -> tuple[str, str, int]:

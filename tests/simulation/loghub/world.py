@@ -37,6 +37,7 @@ from tests.simulation.loghub.workload import (
     Operator,
     Producer,
     Shipper,
+    Tailer,
 )
 from tests.simulation.logservice.world import DISK_LOG, RAFT, SMALL
 from tests.unit.logservice.log_cluster import KEEPER
@@ -207,6 +208,7 @@ class _Run:
             Shipper("q1", notebook, load),
             Anonymous("a1", notebook, load),
             Follower("f1", notebook, load),
+            Tailer("t1", notebook, load),
             Looker("l1", notebook, load),
             Operator("o1", notebook, load),
             Operator("o2", notebook, load),
@@ -222,13 +224,20 @@ class _Run:
     # The end
 
     async def _clients_end(self, clients: list[Machine]) -> None:
+        """Readers come to their end once nothing more is sent."""
+        senders = [each for each in clients if not each.name.startswith("t")]
         try:
-            await self._simulation.wait_until(
-                lambda: not any(each.running for each in clients), timeout_s=SETTLING_S
-            )
+            await self._until_ended(senders)
+            self._notebook.is_over = True
+            await self._until_ended(clients)
         except TimeoutError as error:
             left = [each.name for each in clients if each.running]
             raise Stuck(f"{left} are not answered, {SETTLING_S} s after the faults") from error
+
+    async def _until_ended(self, machines: list[Machine]) -> None:
+        await self._simulation.wait_until(
+            lambda: not any(each.running for each in machines), timeout_s=SETTLING_S
+        )
 
     async def _settle(self) -> None:
         """Whatever was begun is finished, by whomever; no log is left that nobody knows."""
@@ -273,10 +282,10 @@ def choose_plan(seed: int, *, faults_s: float = FAULTS_S) -> Plan:
         faults_s=faults_s,
         gateways=source.choice((2, 3)),
         pause_s=source.choice((0.05, 0.15, 0.3)),
-        reshard_every_s=source.choice((0.4, 0.8, 1.6)),
+        reshard_every_s=source.choice((0.3, 0.6, 1.2)),
         timeout_ms=source.choice((600, 2_500)),
         retained_bytes_max=source.choice((0, 0, 300)),
-        crash_share=source.choice((0.0, 0.05, 0.15)),
+        crash_share=source.choice((0.0, 0.03, 0.1)),
         churners=source.choice((0, 1, 2)),
     )
 

@@ -345,10 +345,11 @@ def test_timers_that_are_due_at_once_are_no_trouble_on_uvloop(tmp_path: Path) ->
 
     async def body() -> None:
         async with hub(tmp_path) as made, made.clients[0].producer(PROJECT, LOGSTORE) as producer:
-            rules, producer._rules = producer._rules, AlwaysDue()  # type: ignore[assignment]
+            sending = producer.sending
+            rules, sending._rules = sending._rules, AlwaysDue()  # type: ignore[assignment]
             for _ in range(3):
-                producer._turn()
-            producer._rules = rules
+                sending._turn()
+            sending._rules = rules
             await producer.send({"key": "k", "n": "0"}, key="k")
             await producer.flush()
             await check_once_in_order(made.clients[0], {"k": 1})
