@@ -1,4 +1,4 @@
-"""A metastore that takes its time: every call waits before it is made, and before it is answered."""
+"""A metastore that takes its time: each call waits before it is made and before it is answered."""
 
 import asyncio
 import random
