@@ -10,11 +10,12 @@ that was split or merged are read after all of their parents. A few pulls are re
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput, RaftwoodError
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, RaftwoodError
 from raftwood.base.position import Position, position_from_bytes, position_to_bytes
 from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.client.gateways import Gateways
@@ -213,16 +214,16 @@ class AsyncReader:
     async def to_pandas(
         self, *, records_max: int = TABLE_RECORDS_MAX, bytes_max: int = TABLE_BYTES_MAX
     ) -> "pandas.DataFrame":
+        _library("pandas")
         table = await self.to_arrow(records_max=records_max, bytes_max=bytes_max)
         return table.to_pandas()
 
     async def to_polars(
         self, *, records_max: int = TABLE_RECORDS_MAX, bytes_max: int = TABLE_BYTES_MAX
     ) -> "polars.DataFrame":
-        from polars import from_arrow  # noqa: PLC0415 (whoever asks for it has it)
-
+        library = _library("polars")
         table = await self.to_arrow(records_max=records_max, bytes_max=bytes_max)
-        frame: polars.DataFrame = from_arrow(table)  # type: ignore[assignment]
+        frame: polars.DataFrame = library.from_arrow(table)
         return frame
 
     async def commit(self) -> None:
@@ -373,6 +374,14 @@ class AsyncReader:
     def _put(self, item: _Item) -> None:
         self._queue.append(item)
         self._changed.set()
+
+
+def _library(name: str) -> Any:
+    """One that this package does not need by itself."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(f"{name} is not installed: pip install {name}") from error
 
 
 class Batches:

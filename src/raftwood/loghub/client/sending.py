@@ -23,6 +23,7 @@ from raftwood.base.errors import (
     Unauthenticated,
     Unavailable,
 )
+from raftwood.base.files import Buffer
 from raftwood.base.position import position_from_bytes
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Codec, Format
@@ -94,7 +95,8 @@ class Sending:
         self._deadline = 0.0
         """Of the records that come before the next turn."""
         self._timeout_s = settings.delivery_timeout_ms / 1000
-        self._memory_max = settings.memory_bytes_max
+        self.memory_max = settings.memory_bytes_max
+        """What may be held; 0 once it is closed."""
         self.held_bytes = 0
         """Of records that are not settled yet."""
         self._waiters: list[asyncio.Future[None]] = []
@@ -116,7 +118,7 @@ class Sending:
 
     def accept(self, delivery: AnyDelivery) -> AnyDelivery:
         """Take what `encode` made."""
-        if self.held_bytes >= self._memory_max:
+        if self.held_bytes >= self.memory_max:
             raise self._full()
         if not self._is_scheduled:
             self._schedule()
@@ -126,10 +128,6 @@ class Sending:
         return delivery
 
     # Bounds
-
-    @property
-    def is_full(self) -> bool:
-        return self.held_bytes >= self._memory_max
 
     def _full(self) -> Unavailable:
         if self._is_closed:
@@ -144,7 +142,7 @@ class Sending:
         """Wait for it, as long as a record may take."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                while self.held_bytes >= self._memory_max and not self._is_closed:
+                while self.held_bytes >= self.memory_max and not self._is_closed:
                     await self._change()
         except TimeoutError:
             raise self._full() from None
@@ -176,7 +174,7 @@ class Sending:
                 await self.flush()
         finally:
             self._is_closed = True
-            self._memory_max = 0
+            self.memory_max = 0
             if self._timer is not None:
                 self._timer.cancel()
             if self._asking is not None:
@@ -234,7 +232,7 @@ class Sending:
             batch.was_sent = True
             future.add_done_callback(partial(self._answered, lane))
 
-    def _request(self, lane: Lane, batch: Batch) -> bytes:
+    def _request(self, lane: Lane, batch: Batch) -> list[Buffer]:
         records, stream = batch.records, self._stream
         first = records[0]
         if first.is_whole:

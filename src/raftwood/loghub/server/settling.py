@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import Unavailable
-from raftwood.base.errors import NotFound
+from raftwood.base.errors import NotFound, Unavailable
 from raftwood.base.position import Position
 from raftwood.base.seams import Compare, Logs
 from raftwood.loghub.model import Logstore, ShardStatus

@@ -1,6 +1,7 @@
 """Readers: from anywhere to the end or beyond it, parents before children, batches and tables."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pyarrow
 import pytest
 
-from raftwood.base.errors import InvalidInput, Unavailable
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, Unavailable
 from raftwood.base.position import Position
 from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
@@ -219,6 +220,18 @@ def test_what_is_read_becomes_tables(tmp_path: Path) -> None:
             polars = await client.reader(PROJECT, LOGSTORE).to_polars()
             assert polars["d"].to_list() == [None, None, 5]
             assert (await client.reader(PROJECT, LOGSTORE, start="end").to_arrow()).num_rows == 0
+
+    run(body())
+
+
+def test_a_library_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            monkeypatch.setitem(sys.modules, "polars", None)
+            with pytest.raises(InvalidConfiguration, match="pip install polars"):
+                await made.clients[0].reader(PROJECT, LOGSTORE).to_polars()
 
     run(body())
 
