@@ -16,6 +16,7 @@ def test_appends_of_one_turn_are_sent_together_and_answered_each_for_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counts: list[int] = []
+
     def counted(shard: int, entries: list[bytes]) -> bytes:
         counts.append(len(entries))
         return encode_append(shard, entries)

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import hashlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -268,6 +269,21 @@ def test_a_peer_that_takes_too_much_is_cut(
     run(main())
 
 
+def test_a_peer_that_does_not_read_its_acks_is_cut(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path, fluent(idle_ms=200)) as kit:
+            with socket.create_connection(("127.0.0.1", port_of(kit))) as peer:
+                peer.setblocking(False)
+                loop = asyncio.get_running_loop()
+                message = msgpack.packb(["a", 1_700_000_000, {}, {"chunk": "c" * 1_000}])
+                with pytest.raises(ConnectionError):
+                    async with asyncio.timeout(20):
+                        while True:
+                            await loop.sock_sendall(peer, message * 1_000)
+
+    run(main())
+
+
 def test_connections_above_the_limit_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with ways_in_kit(tmp_path, syslog(connections_max=2)) as kit:
@@ -371,10 +387,13 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         {"syslog_listen": "127.0.0.1:0", "syslog_peers": LOCAL, "syslog_project": ""},
         {"syslog_peers": ("nowhere",)},
         {"fluent_peers": ("10.0.0.1/8",)},
+        {"fluent_listen": "127.0.0.1:65536", "fluent_peers": LOCAL},
     ],
 )
 def test_settings_that_would_let_nobody_or_anybody_in_are_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"nobody|certificate and key|_project|network|host bits"):
+    with pytest.raises(
+        ValueError, match=r"nobody|certificate and key|_project|network|host bits|65535"
+    ):
         settings(**given)
 
 
