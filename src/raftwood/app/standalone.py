@@ -16,6 +16,7 @@ import msgspec
 from raftwood.app.connecting import connected_cluster
 from raftwood.app.gateway_server import GatewayServer
 from raftwood.app.log_tenant import log_settings, log_tenant
+from raftwood.app.parts import LogHubPart, LogServicePart, Parts, write_privately
 from raftwood.app.settings import Settings
 from raftwood.app.store_server import StoreServer
 from raftwood.base.configuration import compose
@@ -34,33 +35,6 @@ _BEGIN_S_MAX: Final = 60.0
 _PAUSE_S: Final = 0.1
 
 
-class LogHubPart(msgspec.Struct, frozen=True):
-    """How to reach LogHub."""
-
-    url: str
-    """Of SLS's API and the other ways in over HTTP."""
-    native: str
-    """Of Raftwood's own clients, HOST:PORT."""
-    access_key_id: str
-    access_key_secret: str
-
-
-class LogServicePart(msgspec.Struct, frozen=True):
-    """How to reach the log service."""
-
-    address: str
-    config: str
-    """The file that has the secrets, for `--config`."""
-
-
-class Parts(msgspec.Struct, frozen=True):
-    """What runs; written to the ready file."""
-
-    loghub: LogHubPart
-    logservice: LogServicePart
-    pid: int
-
-
 def standalone_settings(folder: str, *, port_base: int, flags: tuple[str, ...] = ()) -> Settings:
     """The settings of the folder, which is made where it is not there."""
     if not 1024 <= port_base <= 65_535 - PORTS:
@@ -68,7 +42,7 @@ def standalone_settings(folder: str, *, port_base: int, flags: tuple[str, ...] =
     os.makedirs(folder, mode=0o700, exist_ok=True)
     file = f"{folder}/{CONFIG_FILE}"
     if not os.path.exists(file):
-        _write_privately(file, _new_config(folder))
+        write_privately(file, _new_config(folder))
     with open(file, "rb") as opened:
         data = opened.read()
     store, native, http = (f"127.0.0.1:{port_base + place}" for place in range(PORTS))
@@ -82,7 +56,6 @@ def standalone_settings(folder: str, *, port_base: int, flags: tuple[str, ...] =
 
 
 def _new_config(folder: str) -> bytes:
-    secret = secrets.token_urlsafe
     return f"""\
 # Made by `raftwood standalone`. Keep it to yourself: it holds the secrets.
 [cluster]
@@ -100,20 +73,15 @@ hakeeper_replicas = 1
 [loghub]
 log_replicas = 1
 
-[secrets]
-stores = "{secret(32)}"
-clients = "{secret(32)}"
-operators = "{secret(32)}"
-metrics = "{secret(32)}"
-""".encode()
+{new_secrets()}""".encode()
 
 
-def _write_privately(path: str, data: bytes) -> None:
-    """For the owner's eyes only, and whole or not at all."""
-    descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(data)
-    os.replace(f"{path}.new", path)
+def new_secrets() -> str:
+    """The section of a configuration that nobody else has."""
+    names = ("stores", "clients", "operators", "metrics")
+    return "\n".join(
+        ["[secrets]", *(f'{name} = "{secrets.token_urlsafe(32)}"' for name in names), ""]
+    )
 
 
 @asynccontextmanager
@@ -126,10 +94,10 @@ async def running_standalone(
     )
     try:
         async with connected_cluster(environment, settings, None) as (store, logs):
-            await _begun(store.status)
+            await begun(store.status)
             gateway = await GatewayServer.start(environment, settings, store, logs, metrics=metrics)
             try:
-                key = await _access_key(folder, gateway.gateway.access)
+                key = await access_key(folder, gateway.gateway.access)
                 loghub = LogHubPart(
                     url=f"http://{gateway.http_address}",
                     native=gateway.address,
@@ -144,7 +112,7 @@ async def running_standalone(
         await store_server.close()
 
 
-async def _begun(ask: Callable[[], Awaitable[object]]) -> None:
+async def begun(ask: Callable[[], Awaitable[object]]) -> None:
     """Wait until the metastore answers: a new cluster sets itself up first."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _BEGIN_S_MAX
@@ -159,14 +127,14 @@ async def _begun(ask: Callable[[], Awaitable[object]]) -> None:
             return
 
 
-async def _access_key(folder: str, access: Access) -> AccessKey:
+async def access_key(folder: str, access: Access) -> AccessKey:
     """The folder's key; a new one where there is none yet, or where it was revoked."""
     file = f"{folder}/{KEY_FILE}"
     known = _stored_key(file)
     if known is not None and await access.find(known.id) is not None:
         return known
-    key = await access.create({EVERYWHERE: Role.ADMIN}, description="of raftwood standalone")
-    _write_privately(file, msgspec.json.encode(key))
+    key = await access.create({EVERYWHERE: Role.ADMIN}, description="of whoever runs this cluster")
+    write_privately(file, msgspec.json.encode(key))
     return key
 
 

@@ -3,17 +3,15 @@
 import asyncio
 import os
 import signal
-import sys
 from typing import Annotated
 
-import msgspec
 from cyclopts import App, Parameter
 
 from raftwood.app.event_loop import run
-from raftwood.app.output import write_line
+from raftwood.app.parts import tell_parts, write_parts
 from raftwood.app.process import served_over_http, stop_on_signals
 from raftwood.app.settings import Settings
-from raftwood.app.standalone import PORT_BASE, Parts, running_standalone, standalone_settings
+from raftwood.app.standalone import PORT_BASE, running_standalone, standalone_settings
 from raftwood.base.environment import Environment
 from raftwood.base.logs import get_logger, set_up_logs
 from raftwood.base.metrics import Metrics
@@ -65,9 +63,9 @@ async def _serve(
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificates)
             reasons[0] = ""
-            _tell(folder, parts)
+            tell_parts(folder, parts)
             if ready_file is not None:
-                _write(ready_file, parts)
+                write_parts(ready_file, parts)
             await stop.wait()
             reasons[0] = "it is stopping"
             overdue = loop.call_later(
@@ -75,36 +73,3 @@ async def _serve(
             )
         overdue.cancel()
     _log.info("stopped")
-
-
-def _tell(folder: str, parts: Parts) -> None:
-    loghub = parts.loghub
-    for line in (
-        f"Raftwood runs, with all its data in {folder}",
-        "",
-        f"  LogHub, SLS's API and other ways in   {loghub.url}",
-        f"  LogHub, native clients                {loghub.native}",
-        f"  log service                           {parts.logservice.address}",
-        f"  access key                            {loghub.access_key_id}",
-        f"  its secret                            {loghub.access_key_secret}",
-        "",
-        "Next, in another terminal:",
-        "",
-        f"  export RAFTWOOD_LOGHUB_CLIENT__GATEWAYS={loghub.native}",
-        f"  export RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY={loghub.access_key_id}",
-        f"  export RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET={loghub.access_key_secret}",
-        "  raftwood project create web",
-        "  raftwood logstore create web/access",
-        "  raftwood produce web/access < access.log",
-        "  raftwood tail web/access -f",
-    ):
-        write_line(line)
-    sys.stdout.flush()
-
-
-def _write(path: str, parts: Parts) -> None:
-    """Whoever waits for the file finds it whole; it has a secret in it."""
-    descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(parts), indent=2) + b"\n")
-    os.replace(f"{path}.new", path)
