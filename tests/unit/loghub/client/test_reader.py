@@ -3,13 +3,14 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
 
-from raftwood.base.errors import InvalidConfiguration, InvalidInput, Unavailable
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound, Unavailable
 from raftwood.base.position import Position
 from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
@@ -174,6 +175,41 @@ def test_after_an_error_a_reader_says_it_again(tmp_path: Path) -> None:
                     with pytest.raises(Unavailable, match="gateway"):
                         async with asyncio.timeout(5):
                             await reader.next_batch()
+
+    run(body())
+
+
+def test_whoever_waits_for_a_record_may_give_up_and_come_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            await _resharded(client)
+            found: list[int] = []
+            settings = ReaderSettings(prefetch_bytes_max=1, pull_batches_max=1)
+            async with client.reader(PROJECT, LOGSTORE, follow=True, settings=settings) as reader:
+                for attempt in range(10_000):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.0005 * (attempt % 4)):
+                            found.append(await _next_number(reader))
+                    if len(found) == 80:
+                        break
+            assert found == list(range(80))
+
+    run(body())
+
+
+def test_a_reader_that_cannot_find_the_children_does_not_just_end(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            settings = ReaderSettings(timeout_ms=50)
+            async with client.reader(PROJECT, LOGSTORE, follow=True, settings=settings) as reader:
+                await send(client, 0, 1)
+                assert await _next_number(reader) == 0
+                await client.delete_logstore(PROJECT, LOGSTORE)
+                for _ in range(2):
+                    with pytest.raises(NotFound):
+                        await _next_number(reader)
 
     run(body())
 
