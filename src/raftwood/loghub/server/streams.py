@@ -23,7 +23,7 @@ from raftwood.loghub.errors import (
     ShardReadonly,
 )
 from raftwood.loghub.key_ranges import checked_key
-from raftwood.loghub.model import Logstore, Shard, check_stream_names
+from raftwood.loghub.model import Logstore, Shard, ShardStatus, check_stream_names
 from raftwood.loghub.server.catalog import Catalog, no_logstore
 from raftwood.loghub.server.metadata import Metadata, logstore_key
 from raftwood.loghub.server.settling import Settling
@@ -135,6 +135,9 @@ class Streams:
 
     async def _put_anywhere(self, known: Logstore, data: bytes, key: str | None) -> PutResult:
         key = None if key is None else checked_key(key)
+        if all(each.status is ShardStatus.CREATING for each in known.shards):
+            # So it was when it was copied; to whoever made it, it is made.
+            known = await self._settled(known.project, known.name)
         for _ in range(ATTEMPTS_MAX):
             target = shard_of_key(known, key) if key is not None else self._next_shard(known)
             try:
