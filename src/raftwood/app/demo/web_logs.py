@@ -1,4 +1,4 @@
-"""Web-server logs that look like real ones: visitors in sessions, busy and quiet minutes, a bad one.
+"""Web-server logs that look like real ones: visitors in sessions, busy minutes, and a bad one.
 
     for line in web_logs(200_000, seed=1): ...
 
@@ -32,12 +32,12 @@ _WORDS: Final = ("lamp", "chair", "blue+table", "oak", "raft", "rope", "paddle",
 _AGENTS: Final = (
     ("Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 Chrome/140.0 Safari/537.36", 40),
     (
-        "Mozilla/5.0 (Macintosh; Intel Mac OS X 14_6) AppleWebKit/605.1.15 Version/18.0 Safari/605",
+        "Mozilla/5.0 (Macintosh; Intel Mac OS X 14_6) AppleWebKit/605.1 Version/18.0 Safari/605",
         18,
     ),
     ("Mozilla/5.0 (X11; Linux x86_64; rv:143.0) Gecko/20100101 Firefox/143.0", 12),
     (
-        "Mozilla/5.0 (iPhone; CPU iPhone OS 18_5 like Mac OS X) AppleWebKit/605.1.15 Mobile/15E148",
+        "Mozilla/5.0 (iPhone; CPU iPhone OS 18_5 like Mac OS X) AppleWebKit/605.1 Mobile/15E148",
         25,
     ),
     ("Googlebot/2.1 (+http://www.google.com/bot.html)", 3),
