@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from raftwood.base.errors import InvalidName
 from raftwood.loghub.batches import HEAD_BYTES
@@ -20,8 +21,9 @@ from raftwood.loghub.errors import (
     ShardReadonly,
 )
 from raftwood.loghub.key_ranges import covers_all, hash_key
-from raftwood.loghub.model import ShardStatus
+from raftwood.loghub.model import KEY_FIRST, Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.metadata import logstore_key
 from tests.running import run
 from tests.unit.loghub.kit import gateway_kit, log_group, values_of
 
@@ -58,6 +60,24 @@ def test_what_is_put_is_pulled_as_it_came(tmp_path: Path) -> None:
             assert not pulled.is_ended
             again = await gateway.streams.pull("p", "s", 0, pulled.next)
             assert (again.batches, again.next) == ([], pulled.next)
+
+    run(body())
+
+
+@pytest.mark.parametrize("key", [None, KEY_FIRST])
+def test_a_gateway_that_saw_a_logstore_being_made_takes_batches(
+    tmp_path: Path, key: str | None
+) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway, late = await kit.gateway(), await kit.gateway()
+            await stream(gateway)
+            made = await late.metadata.fresh(logstore_key("p", "s"), Logstore)
+            assert made is not None
+            await late.metadata.close()  # it hears of nothing any more
+            shards = tuple(replace(each, status=ShardStatus.CREATING) for each in made.shards)
+            late.metadata._copies[logstore_key("p", "s")] = (replace(made, shards=shards), 1)
+            await late.streams.put("p", "s", log_group("a"), key=key)
 
     run(body())
 

@@ -23,7 +23,7 @@ from raftwood.loghub.errors import (
     ShardReadonly,
 )
 from raftwood.loghub.key_ranges import checked_key
-from raftwood.loghub.model import Logstore, Shard, check_stream_names
+from raftwood.loghub.model import Logstore, Shard, ShardStatus, check_stream_names
 from raftwood.loghub.server.catalog import Catalog, no_logstore
 from raftwood.loghub.server.metadata import Metadata, logstore_key
 from raftwood.loghub.server.settling import Settling
@@ -43,6 +43,8 @@ ATTEMPTS_MAX: Final = 10
 PULL_BYTES_MAX: Final = 16 << 20
 PULL_BATCHES_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 60_000
+GAP_BYTES: Final = 64 << 10
+"""Read at once where there is nothing but gaps."""
 PRODUCER_CHARACTERS_MAX: Final = 128
 
 _Result = TypeVar("_Result")
@@ -135,6 +137,9 @@ class Streams:
 
     async def _put_anywhere(self, known: Logstore, data: bytes, key: str | None) -> PutResult:
         key = None if key is None else checked_key(key)
+        if all(each.status is ShardStatus.CREATING for each in known.shards):
+            # So it was when it was copied; to whoever made it, it is made.
+            known = await self._settled(known.project, known.name)
         for _ in range(ATTEMPTS_MAX):
             target = shard_of_key(known, key) if key is not None else self._next_shard(known)
             try:
@@ -338,33 +343,21 @@ class Streams:
         while low < high:
             middle = Position((low + high) // 2)
             try:
-                batches, following = await log.read(middle, bytes_max=1)
+                found = await _next_batch(log, middle, high)
             except OutOfRange:
                 low = (await log.bounds()).first  # it was truncated meanwhile
                 if low <= middle:
                     raise
                 continue
-            if not batches:
-                # Nothing but gaps as far as this read came.
-                if following >= high or following <= middle:
-                    high = middle
-                else:
-                    low = following
-            elif decode_head(batches[0].data).received_ms >= time_ms:
+            if found is None or decode_head(found.data).received_ms >= time_ms:
                 high = middle
             else:
-                low = Position(batches[0].position + 1)
+                low = Position(found.position + 1)
         return low
 
     async def first_batch(self, shard: Shard, bounds: Bounds) -> StoredBatch | None:
         """The oldest one that can be read; None where there is none."""
-        log = await self._open(shard)
-        position = bounds.first
-        while position < bounds.next:
-            batches, position = await log.read(position, bytes_max=1)
-            if batches:
-                return batches[0]
-        return None
+        return await _next_batch(await self._open(shard), bounds.first, bounds.next)
 
     async def truncate(self, shard: Shard, before: Position) -> None:
         """Let go of all before a position."""
@@ -372,10 +365,17 @@ class Streams:
 
     async def cursor_time(self, project: str, logstore: str, shard: int, position: int) -> int:
         """When the batch there was received, in seconds; behind the last one: now."""
-        pulled = await self.pull(project, logstore, shard, position, batches_max=1, bytes_max=1)
-        if not pulled.batches:
-            return self._now_s()
-        return decode_head(pulled.batches[0].data).received_ms // 1000
+        return await self._on_shard(
+            project, logstore, shard, lambda known: self._cursor_time(known, Position(position))
+        )
+
+    async def _cursor_time(self, shard: Shard, position: Position) -> int:
+        bounds = await self.bounds(shard)
+        if position > bounds.next:
+            raise _bad_cursor(shard.id, position, bounds)
+        left = msgspec.structs.replace(bounds, first=max(position, bounds.first))
+        found = await self.first_batch(shard, left)
+        return self._now_s() if found is None else decode_head(found.data).received_ms // 1000
 
     # Shards
 
@@ -433,6 +433,19 @@ class Streams:
             raise
         assert changed is not None
         return changed
+
+
+async def _next_batch(log: Log, start: Position, end: Position) -> StoredBatch | None:
+    """The first batch from a position on, below `end`; a read may find nothing but gaps."""
+    bytes_max = 1
+    while start < end:
+        batches, following = await log.read(start, bytes_max=bytes_max)
+        if batches:
+            return batches[0] if batches[0].position < end else None
+        if following <= start:
+            return None
+        start, bytes_max = following, GAP_BYTES
+    return None
 
 
 def _cut(
