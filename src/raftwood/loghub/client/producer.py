@@ -70,7 +70,8 @@ class AsyncProducer:
         await self.close(is_waiting=kind is None)
 
     async def flush(self) -> None:
-        """Wait until all records are settled; raises the first failure since the last flush."""
+        """Wait until what was sent before is settled; raises the first failure since the last
+        flush."""
         await self.sending.flush()
 
     async def close(self, *, is_waiting: bool = True) -> None:

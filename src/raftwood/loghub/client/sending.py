@@ -31,6 +31,7 @@ from raftwood.loghub.client.deliveries import (
     RECORD_OVERHEAD_BYTES,
     AnyDelivery,
     Delivered,
+    is_settled,
     settle_all,
 )
 from raftwood.loghub.client.errors import DeliveryUnknown, NotDelivered
@@ -153,12 +154,17 @@ class Sending:
         await waiter
 
     async def flush(self) -> None:
-        """Wait until all records are settled; raises the first failure since the last flush."""
+        """Wait until what was taken before is settled; raises the first failure since the last
+        flush."""
         self._rules.is_hurried = True
         self._schedule()
+        pending = self._rules.outstanding()
         try:
-            while self.held_bytes:
-                await self._change()
+            while self.held_bytes and pending:
+                if is_settled(pending[-1]):
+                    pending.pop()
+                else:
+                    await self._change()
         finally:
             self._rules.is_hurried = False
         failure, self._first_failure = self._first_failure, None
