@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.metrics import Metrics
-from raftwood.loghub.errors import ShardNotFound
 from raftwood.loghub.key_ranges import hash_key
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.settings import GatewaySettings, LogHubSettings
@@ -102,12 +101,7 @@ class World:
 
     async def _put(self, key: int, number: int) -> None:
         batch, digest = log_group(f"{key}-{number}"), hash_key(str(key).encode())
-        while True:
-            try:
-                await self.gateway().streams.put("p", "s", batch, key=digest)
-                break
-            except ShardNotFound:
-                await asyncio.sleep(0.1)  # the gateway does not know the new shards yet
+        await self.gateway().streams.put("p", "s", batch, key=digest)
         self.notebook.put[key] = number
 
     # What happens, once a second by chance.

@@ -216,6 +216,35 @@ def test_what_a_gateway_left_half_done_another_finishes(tmp_path: Path) -> None:
     run(body())
 
 
+def test_a_batch_that_waits_for_long_is_stored_however_many_overtake_it(tmp_path: Path) -> None:
+    """A log knows the last sequences of a producer alone, and refuses what is far behind."""
+
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway, shards=1)
+            (shard,) = await gateway.streams.shards("p", "s")
+            log = kit.logs.logs[shard.log]  # type: ignore[attr-defined]
+            append, tops, may_go_on = log.append, {}, asyncio.Event()
+
+            async def late(batch: bytes, *, producer: str, sequence: int) -> int:
+                if b"first" in batch:
+                    await may_go_on.wait()
+                tops[producer] = max(sequence, tops.get(producer, 0))
+                assert sequence > tops[producer] - 1024
+                return int(await append(batch, producer=producer, sequence=sequence))
+
+            log.append = late
+            waiting = asyncio.create_task(gateway.streams.put("p", "s", log_group("first")))
+            for _ in range(1200):
+                await gateway.streams.put("p", "s", log_group("x"), shard=0)
+            may_go_on.set()
+            await waiting
+            assert len(tops) == 2
+
+    run(body())
+
+
 def test_cursors_are_found_by_time(tmp_path: Path) -> None:
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:
