@@ -9,7 +9,7 @@ import msgspec
 
 import raftwood
 from benchmarks.harness.system import Layout, Load
-from benchmarks.loghub.streams import PROJECT, STREAMS, Key
+from benchmarks.loghub.ways import PROJECT, STREAMS, Key
 from raftwood.app.cluster_network import operator_network
 from raftwood.app.commands.source import Source
 from raftwood.app.connecting import connected_cluster

@@ -6,7 +6,7 @@ What is taken becomes a LogGroup that readers can decode; all else is a `Raftwoo
 import gzip
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cramjam
@@ -29,12 +29,13 @@ from raftwood.loghub.server.ways_in.records import Section, pack
 
 NOW_NS = 1_800_000_000_000_000_000
 _BYTES_MAX = 1 << 20
+_HANDSHAKE = Handshake(Secret("key"), random.Random(0))
 _TIME = "1799999999000000001"
 
 
-def _check(decode: Callable[[bytes], list[Section]], data: bytes) -> None:
+def _check(decode: Callable[[bytes], Iterable[Section]], data: bytes) -> None:
     try:
-        packed = pack(decode(data), bytes_max=_BYTES_MAX)
+        packed = pack(list(decode(data)), bytes_max=_BYTES_MAX)
     except RaftwoodError:
         return
     for group in packed:
@@ -125,7 +126,7 @@ def _push() -> bytes:
 def loki_protobuf_target(data: bytes) -> None:
     """Compressed as it came, and as what a compressed one holds."""
 
-    def decode(body: bytes) -> list[Section]:
+    def decode(body: bytes) -> Iterable[Section]:
         return loki.decode_protobuf(body, received_ns=NOW_NS, bytes_max=_BYTES_MAX)
 
     _check(decode, data)
@@ -138,7 +139,7 @@ def loki_protobuf_seeds() -> list[bytes]:
 
 def bulk_target(data: bytes) -> None:
     def decode(body: bytes) -> list[Section]:
-        items = elasticsearch.decode(body, index="logs", received_ns=NOW_NS)
+        items = list(elasticsearch.decode(body, index="logs", received_ns=NOW_NS))
         elasticsearch.encode_answer(items, made_ids=[""] * len(items), took_ms=1)
         for item in items:
             assert (item.record is None) == bool(item.error_type)
@@ -178,11 +179,8 @@ def syslog_target(data: bytes) -> None:
     frames = read(data[1:])
     assert read(data[1:cut], data[max(cut, 1) :]) == frames
 
-    def decode(body: bytes) -> list[Section]:
-        whole = [body, *(frames or ())]
-        return [Section({}, [syslog.decode_message(each, received_ns=NOW_NS) for each in whole])]
-
-    _check(decode, data)
+    record = syslog.decode_message((frames or [data])[0], received_ns=NOW_NS)
+    _check(lambda _: [Section({}, [record])], data)
 
 
 def syslog_seeds() -> list[bytes]:
@@ -192,8 +190,8 @@ def syslog_seeds() -> list[bytes]:
     short = b"<13>1 - - - - - -"
     old = b"<34>Oct 11 22:14:15 host su: failed"
     lines = b"\n".join((full, short, old, b""))
-    counted = b"".join(b"%d %b" % (len(each), each) for each in (full, short, old))
-    return [bytes([40]) + lines, bytes([9]) + counted, bytes([200]) + counted + lines]
+    counted = b"".join(b"%d %b" % (len(each), each) for each in (full, short))
+    return [bytes([40]) + lines, bytes([9]) + counted, bytes([60]) + counted + short]
 
 
 def fluent_target(data: bytes) -> None:
@@ -212,19 +210,18 @@ def fluent_target(data: bytes) -> None:
     cut = data[0] if data else 0
     messages = read(data[1:])
     assert read(data[1:cut], data[max(cut, 1) :]) == messages
-    handshake = Handshake(Secret("key"), random.Random(0))
     for message in messages or ():
         _check(_forwarded, message)
         try:
-            handshake.received(fluent_messages.unpacked(message))
+            _HANDSHAKE.received(fluent_messages.unpacked(message))
         except RaftwoodError:
             continue
         raise AssertionError("a stranger got in")
 
 
-def _forwarded(message: bytes) -> list[Section]:
+def _forwarded(message: bytes) -> Iterable[Section]:
     found = fluent_messages.decode_message(message, received_ns=NOW_NS, bytes_max=_BYTES_MAX)
-    return [found.section]
+    return found.sections
 
 
 def fluent_seeds() -> list[bytes]:
@@ -241,4 +238,4 @@ def fluent_seeds() -> list[bytes]:
         ["PING", "host", "salt", "0" * 128, "", ""],
     ]
     encoded = [bytes(msgpack.packb(message)) for message in messages]
-    return [*(bytes([30]) + each for each in encoded), bytes([99]) + b"".join(encoded)]
+    return [*(bytes([30]) + each for each in encoded), bytes([99]) + encoded[1] + encoded[3]]

@@ -25,6 +25,13 @@ class GatewaySettings(Section, frozen=True):
             "without it HTTP is not served.",
         ),
     ] = "127.0.0.1:7280"
+    http_endpoints: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"\A[a-z0-9.-]{1,253}\Z")], ...],
+        Meta(
+            description="Names of the gateways, such as logs.example.com: HTTP clients put a "
+            "project before one. Of other names the first label is the project.",
+        ),
+    ] = ()
     keep_alive_ms: Annotated[
         int, Meta(ge=0, le=3_600_000, description="How long an idle HTTP connection is kept.")
     ] = 60_000

@@ -156,7 +156,7 @@ class LogState:
         find, add = producers.get, results.append
         # The last record's: mostly the next one is its own as well, right behind it.
         producer, known = None, b""
-        size = 0
+        size = slow = 0
         for command in commands:
             index, payload = command.index, command.payload
             length = len(payload)
@@ -166,7 +166,7 @@ class LogState:
                     kind == _USER
                     and version == VERSION
                     and not flags & RESTORED
-                    and (holder == self.holder != SEALED or not self.holder)
+                    and (not self.holder or holder == self.holder != SEALED)
                 ):
                     if name != known:
                         producer, known = find(name), name
@@ -185,12 +185,13 @@ class LogState:
                             run.last = producer.top = sequence
                         else:
                             producers.runs += producer.add_next(sequence, lsn)
-                        size += length - HEAD_BYTES
+                        size += length
                         add(lsn)
                         continue
             add(self.apply(index, payload))
+            slow += 1
             known = b""  # it may have come now, or have been forgotten for another
-        self.appended_bytes += size
+        self.appended_bytes += size - HEAD_BYTES * (len(commands) - slow)
         if commands:
             self.applied = commands[-1].index
         return results

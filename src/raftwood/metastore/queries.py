@@ -92,6 +92,15 @@ def answer(state: MetaState, query: bytes) -> bytes:
     return _encoder.encode(said)
 
 
+def decode_changes(query: bytes) -> Changes | None:
+    """A question for changes; None for any other."""
+    try:
+        asked = _queries.decode(query)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return asked if isinstance(asked, Changes) else None
+
+
 def decode_answer(data: bytes, expected: type[AnswerType]) -> AnswerType:
     """The answer, or the error that it tells of, raised."""
     said = _answers.decode(data)

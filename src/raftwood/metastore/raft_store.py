@@ -1,7 +1,6 @@
 """`RaftMetaStore`: the metastore of a raft group, seen from a client.
 
-A watch asks again and again, with a pause that grows while nothing changes. A question that waits
-at the server for a change may take its place one day.
+A watch is a question that waits at the leader's store for a change, asked again and again.
 """
 
 import asyncio
@@ -22,7 +21,10 @@ from raftwood.metastore.commands import TTL_MS_MAX, Command
 from raftwood.metastore.queries import AnswerType, Query
 from raftwood.metastore.state_machine import STEP_MS_MAX, encode_command
 
-PAUSE_MS_MIN = 50
+WAIT_MS = 5_000
+"""A watch's question waits so long at the store."""
+PAUSE_MS_MIN = 5
+"""So that many changes at once are told together."""
 PAUSE_MS_MAX = 500
 CHANGES_MAX = 1000
 FAILURES_MAX = 10
@@ -38,8 +40,13 @@ class GroupClient(Protocol):
         """The result of a command, which is applied exactly once."""
         ...
 
-    def read(self, group: int, query: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
-        """The answer from a state with all that was answered to anybody before the call."""
+    def read(
+        self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0
+    ) -> Awaitable[bytes]:
+        """The answer from a state with all that was answered to anybody before the call.
+
+        Of a question for changes: once there are any, or after `wait_ms`.
+        """
         ...
 
 
@@ -54,7 +61,10 @@ class RaftMetaStore(CommandWriter):
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise ShuttingDown(f"the metastore of group {self._group} is closed")
+            raise self._shut()
+
+    def _shut(self) -> ShuttingDown:
+        return ShuttingDown(f"the metastore of group {self._group} is closed")
 
     async def _execute(self, command: Command) -> bytes:
         self._check_open()
@@ -63,10 +73,15 @@ class RaftMetaStore(CommandWriter):
             self._group, encode_command(command), timeout_ms=self._timeout_ms
         )
 
-    async def _ask(self, query: Query, expected: type[AnswerType]) -> AnswerType:
+    async def _ask(
+        self, query: Query, expected: type[AnswerType], *, wait_ms: int = 0
+    ) -> AnswerType:
         self._check_open()
         data = await self._client.read(
-            self._group, queries.encode_query(query), timeout_ms=self._timeout_ms
+            self._group,
+            queries.encode_query(query),
+            timeout_ms=self._timeout_ms,
+            wait_ms=wait_ms,
         )
         return queries.decode_answer(data, expected)
 
@@ -97,10 +112,12 @@ class RaftMetaStore(CommandWriter):
 
     async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
         pause_ms, failures = PAUSE_MS_MIN, 0
+        loop = asyncio.get_running_loop()
         while True:
             query = queries.Changes(prefix, after_version, CHANGES_MAX)
+            began = loop.time()
             try:
-                found = await self._ask(query, queries.Changed)
+                found = await self._wait_for_changes(query)
             except RaftwoodError as error:
                 failures += 1
                 if not error.retriable or failures >= FAILURES_MAX:
@@ -110,10 +127,25 @@ class RaftMetaStore(CommandWriter):
                 for changes in found.changes:
                     yield changes
                 after_version = found.version
-                if found.changes:
+                # A store where too many wait answers at once that there is nothing.
+                if found.changes or loop.time() - began > WAIT_MS / 2000:
                     pause_ms = PAUSE_MS_MIN
             await self._pause(pause_ms)
             pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
+
+    async def _wait_for_changes(self, query: queries.Changes) -> queries.Changed:
+        """The answer, or `ShuttingDown` as soon as the store is closed."""
+        asking = asyncio.create_task(self._ask(query, queries.Changed, wait_ms=WAIT_MS))
+        closing = asyncio.create_task(self._closed.wait())
+        try:
+            await asyncio.wait((asking, closing), return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+        finally:
+            asking.cancel()
+            closing.cancel()
+            await asyncio.gather(asking, closing, return_exceptions=True)
+        raise self._shut()
 
     async def _pause(self, pause_ms: int) -> None:
         """Wait, and raise `ShuttingDown` as soon as the store is closed."""

@@ -7,11 +7,13 @@ stands still while nobody leads. One step of it is bounded, and as a lease may b
 before a step, whoever grants one adds the bound to the lease's time.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import InvalidInput, OutOfRange, StoreDamaged, UnsupportedVersion
 from raftwood.metastore import queries
 from raftwood.metastore.commands import Command as MetaCommand
 from raftwood.metastore.commands import Done, Tick, encode, failed
@@ -59,6 +61,9 @@ class MetaStateMachine:
 
     def __init__(self) -> None:
         self._state = MetaState()
+        self._changed = asyncio.Event()
+        """Set, and replaced, when there is something new."""
+        self._is_closed = False
 
     @property
     def now_ms(self) -> int:
@@ -70,7 +75,15 @@ class MetaStateMachine:
         return self._state.status().leases
 
     def update(self, commands: Sequence[Command]) -> list[bytes]:
-        return [self._apply(command.payload) for command in commands]
+        before = self._state.version
+        results = [self._apply(command.payload) for command in commands]
+        if self._state.version != before:
+            self._wake()
+        return results
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _apply(self, payload: bytes) -> bytes:
         state = self._state
@@ -102,9 +115,33 @@ class MetaStateMachine:
         if data is None:
             return
         self._state = _restored(data)
+        self._wake()
+
+    async def wait(self, query: bytes, timeout_ms: int) -> bool:
+        """Until there is an answer to a question for changes here, or for as long; whether there
+        was none at first.
+        """
+        asked = queries.decode_changes(query)
+        if asked is None or self._has_changes(asked.prefix, asked.after_version):
+            return False
+        seen = asked.after_version
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not self._is_closed and not self._has_changes(asked.prefix, seen):
+                    seen = self._state.version
+                    await self._changed.wait()
+        return True
+
+    def _has_changes(self, prefix: str, after_version: int) -> bool:
+        try:
+            return bool(self._state.changes(prefix, after_version=after_version))
+        except OutOfRange:
+            return True  # which is an answer as well
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Whoever waits is let go."""
+        self._is_closed = True
+        self._wake()
 
 
 def _restored(data: bytes) -> MetaState:

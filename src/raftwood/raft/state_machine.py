@@ -6,7 +6,7 @@ from the host's event loop, one at a time, and none of them may block for long.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 Stopped = Callable[[], bool]
 """Asked between chunks: true once the host wants a snapshot's work to be given up."""
@@ -59,3 +59,11 @@ class StateMachine(Protocol):
 
     def close(self) -> None:
         """Give up what is held; nothing is called afterwards."""
+
+
+@runtime_checkable
+class PatientMachine(Protocol):
+    """What some state machines can do besides: let a question wait for something to tell."""
+
+    async def wait(self, query: Any, timeout_ms: int) -> bool:
+        """Until `lookup` tells something, or for as long; False where it need not have waited."""

@@ -7,9 +7,11 @@ run its `finally` blocks, which no real crash does.
 """
 
 import contextvars
+import gc
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
+from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from raftwood.simulation.errors import ProcessEnded
@@ -149,14 +151,25 @@ def _dispose(task: "asyncio.Task[Any]") -> None:
         task._log_traceback = False
         return
     chain = []
-    coroutine: Any = task.get_coro()
-    while isinstance(coroutine, Coroutine):
-        chain.append(coroutine)
-        coroutine = getattr(coroutine, "cr_await", None)
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        if isinstance(awaited, Coroutine):
+            chain.append(awaited)
+        awaited = _awaited_by(awaited)
     # The innermost first: one that awaits in its clean-up would make the ones around it let go of
     # it half closed, and the interpreter would complain when it is collected.
     for each in reversed(chain):
         _close(each)
+
+
+def _awaited_by(awaiting: Any) -> Any:
+    """What a coroutine waits for, or an asynchronous generator whose next step is awaited."""
+    if hasattr(awaiting, "cr_await"):
+        return awaiting.cr_await
+    generators = [
+        each for each in gc.get_referents(awaiting) if isinstance(each, AsyncGeneratorType)
+    ]
+    return generators[0].ag_await if generators else None
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:

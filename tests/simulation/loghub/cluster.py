@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from raftwood.app.gateway_running import connected_cluster
+from raftwood.app.connecting import connected_cluster
 from raftwood.app.gateway_server import GatewayServer
 from raftwood.app.groups import METASTORE_SHARD
 from raftwood.app.metastore_time import MetastoreTime

@@ -7,7 +7,8 @@ from typing import Any
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.position import Position, position_from_bytes, position_to_bytes
-from raftwood.loghub.batches import HEAD_BYTES, Batch
+from raftwood.loghub.batches import HEAD_BYTES, decode_head
+from raftwood.loghub.compression import decompress
 from raftwood.loghub.controls import AnyControl, decode_control_answer, encode_control
 from raftwood.loghub.model import AccessKey, Shard
 from raftwood.loghub.wire import (
@@ -29,6 +30,7 @@ from raftwood.loghub.wire import (
 )
 from raftwood.net import ClientCredentials, ClientLimits, Connection, Identity, Secret, connect
 from raftwood.net.store_names import split_address
+from tests.unit.loghub.kit import log_group, values_of
 
 PROJECT = "p"
 _LIMITS = ClientLimits(connect_timeout_ms=1_000, ping_interval_ms=1_000, ping_timeout_ms=1_000)
@@ -85,10 +87,9 @@ class Link:
             await self._close(connection)
 
     async def put(
-        self, logstore: str, shard: int, body: bytes, *, producer: str = "", sequence: int = 0
+        self, logstore: str, shard: int, text: str, *, producer: str = "", sequence: int = 0
     ) -> Position:
-        batch = Batch(body=body, raw_bytes=len(body), records=1)
-        request = PutRequest(PROJECT, logstore, shard, producer, sequence, batch)
+        request = PutRequest(PROJECT, logstore, shard, producer, sequence, log_group(text))
         connection = await self.connection()
         return position_from_bytes(
             await connection.call(PUT, encode_put(request), self._timeout_ms)
@@ -133,4 +134,10 @@ class Link:
 
 
 def texts(pulled: Pulled) -> list[tuple[int, str]]:
-    return [(each.position, bytes(each.data[HEAD_BYTES:]).decode()) for each in pulled.batches]
+    """Every record of all batches, each with the position of its batch."""
+    found = []
+    for batch in pulled.batches:
+        head = decode_head(batch.data)
+        body = decompress(batch.data[HEAD_BYTES:], head.codec, raw_bytes=head.raw_bytes)
+        found += [(int(batch.position), text) for text in values_of(bytes(body))]
+    return found

@@ -3,11 +3,20 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import NotFound, RaftwoodError
+from raftwood.base.errors import DeadlineExceeded, NotFound, RaftwoodError, Unavailable
+from raftwood.loghub.batches import Codec
+from raftwood.loghub.client.deliveries import Delivery
+from raftwood.loghub.client.errors import DeliveryUnknown, NotDelivered
+from raftwood.loghub.client.gateways import Gateways, HubAccess
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
+from raftwood.loghub.client.reader import AsyncReader, ReaderSettings
 from raftwood.loghub.controls import (
     CreateLogstore,
     DeleteLogstore,
@@ -18,11 +27,11 @@ from raftwood.loghub.controls import (
 from raftwood.loghub.errors import (
     LogstoreExists,
     LogstoreNotFound,
-    ShardNotFound,
     ShardReadonly,
 )
 from raftwood.loghub.key_ranges import contains, hash_key
 from raftwood.loghub.model import AccessKey, Shard, ShardStatus
+from raftwood.net import Secret
 from tests.simulation.loghub.link import PROJECT, Link, texts
 from tests.simulation.loghub.notebook import Content, Notebook, Sent
 
@@ -54,10 +63,12 @@ class Actor:
         self.name = name
         self.notebook = notebook
         self.load = load
+        self.environment: Environment
         self.link: Link
         self.random: random.Random
 
     async def run(self, environment: Environment) -> None:
+        self.environment = environment
         self.random = random.Random(environment.random.getrandbits(64))
         load = self.load
         self.link = Link(environment, load.key, load.addresses, timeout_ms=load.timeout_ms)
@@ -123,19 +134,18 @@ class Producer(Actor):
                 position = await self.link.put(
                     LOGSTORE,
                     shard,
-                    sent.text.encode(),
+                    sent.text,
                     producer=self.name,
                     sequence=self._sequence,
                 )
             except ShardReadonly:
                 self.notebook.count("moved")
                 return False
-            except ShardNotFound:
+            except NotFound as error:
                 # Deleted: whether the record went in before, nobody can say.
+                self.notebook.is_missing(shard, self.name, error)
                 return is_doubtful
-            except RaftwoodError as error:
-                if isinstance(error, NotFound):
-                    self.notebook.breaks(f"{sent} to shard {shard} was refused: {error!r}")
+            except RaftwoodError:
                 self.notebook.count("retried")
                 is_doubtful = True
                 await self.pause()
@@ -164,13 +174,73 @@ class Anonymous(Actor):
     async def _put(self, shard: int, number: int) -> None:
         sent = self.notebook.begins(f"{self.name}//{number}")
         try:
-            position = await self.link.put(LOGSTORE, shard, sent.text.encode())
+            position = await self.link.put(LOGSTORE, shard, sent.text)
         except ShardReadonly:
             sent.outcome = "failed"
-        except RaftwoodError:
+        except NotFound as error:
+            self.notebook.is_missing(shard, self.name, error)
+        except RaftwoodError as error:
+            if not isinstance(error, Unavailable | DeadlineExceeded):
+                self.notebook.breaks(f"{self.name} is refused: {error!r}")
             await self.pause()
         else:
             self.notebook.acked(sent, shard, position)
+
+
+class Shipper(Actor):
+    """Sends many records at once, with the producer that programs use."""
+
+    async def work(self) -> None:
+        access = HubAccess(
+            addresses=tuple(self.load.addresses),
+            key_id=self.load.key.id,
+            secret=Secret(self.load.key.secret.encode()),
+        )
+        gateways = Gateways(self.environment, access)
+        while True:
+            try:
+                await gateways.start(timeout_ms=1_000)
+                break
+            except RaftwoodError:
+                await self.pause()
+        settings = ProducerSettings(
+            codec=Codec.NONE,
+            batch_records_max=self.random.choice((1, 4, 100)),
+            batch_bytes_max=1_000,
+            delivery_timeout_ms=self.random.choice((1_500, 60_000)),
+            attempt_timeout_ms=self.load.timeout_ms,
+        )
+        producer = AsyncProducer(
+            self.environment, gateways, project=PROJECT, logstore=LOGSTORE, settings=settings
+        )
+        await self._ship(producer)
+        await producer.close()
+        await gateways.close()
+
+    async def _ship(self, producer: AsyncProducer) -> None:
+        numbers: dict[str, int] = {}
+        while self.is_on():
+            await asyncio.sleep(self.random.uniform(0, 2 * self.load.pause_s))
+            for _ in range(self.random.randint(1, _TOGETHER)):
+                key = self.random.choice("abcdefgh")
+                numbers[key] = numbers.get(key, 0) + 1
+                sent = self.notebook.begins(f"{self.name}/{key}/{numbers[key]}")
+                delivery = await producer.send({"message": sent.text}, key=key)
+                delivery.when_done(partial(self._done, sent, delivery))
+        with suppress(RaftwoodError):
+            await producer.flush()
+
+    def _done(self, sent: Sent, delivery: Delivery) -> None:
+        try:
+            delivered = delivery.result()
+        except NotDelivered:
+            sent.outcome = "failed"
+        except DeliveryUnknown:
+            self.notebook.count("unknown")
+        except RaftwoodError as error:
+            self.notebook.breaks(f"{sent} was refused: {error!r}")
+        else:
+            self.notebook.acked(sent, delivered.shard, delivered.position)
 
 
 class Follower(Actor):
@@ -203,8 +273,9 @@ class Follower(Actor):
                 batches_max=self.random.choice((1, 3, 100)),
                 wait_ms=self.random.choice((0, 0, 300)),
             )
-        except ShardNotFound:
-            done.add(shard)  # deleted
+        except NotFound as error:
+            self.notebook.is_missing(shard, self.name, error)
+            done.add(shard)
         except RaftwoodError:
             await self.pause()
         else:
@@ -212,6 +283,59 @@ class Follower(Actor):
             positions[shard] = pulled.next
             if pulled.is_ended:
                 done.add(shard)
+
+
+class Tailer(Actor):
+    """Reads the whole logstore as it grows, with the reader that programs use."""
+
+    def __init__(self, name: str, notebook: Notebook, load: Load, *, late_s: float) -> None:
+        super().__init__(name, notebook, load)
+        self._late_s = late_s
+        self._seen = notebook.tails.setdefault(name, [])
+
+    async def work(self) -> None:
+        await asyncio.sleep(self._late_s)
+        client = await self._connected()
+        settings = ReaderSettings(
+            wait_ms=300, timeout_ms=120_000, skips_freed=True, pull_batches_max=3
+        )
+        reader = client.reader(PROJECT, LOGSTORE, follow=True, settings=settings)
+        reading = asyncio.create_task(self._read(reader))
+        while not reading.done() and not self._has_all(reader):
+            await asyncio.wait([reading], timeout=_PAUSE_AFTER_ERROR_S)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await reader.close()
+        await client.close()
+
+    async def _connected(self) -> AsyncLogHubClient:
+        while True:
+            try:
+                return await AsyncLogHubClient.connect(
+                    self.environment,
+                    self.load.addresses,
+                    key_id=self.load.key.id,
+                    secret=self.load.key.secret,
+                    timeout_ms=1_000,
+                )
+            except RaftwoodError:
+                await self.pause()
+
+    async def _read(self, reader: AsyncReader) -> None:
+        try:
+            async for record in reader:
+                self._seen.append(str(record.contents["message"]))
+        except RaftwoodError as error:
+            self.notebook.breaks(f"{self.name} was given up: {error!r}")
+
+    def _has_all(self, reader: AsyncReader) -> bool:
+        notebook = self.notebook
+        if not notebook.is_over:
+            return False
+        if reader.freed or notebook.is_freed or notebook.archive:
+            return True  # what was deleted or freed before, it cannot have
+        seen = set(self._seen)
+        return all(each.text in seen for each in notebook.sent if each.outcome == "ok")
 
 
 class Looker(Actor):
@@ -226,17 +350,16 @@ class Looker(Actor):
             sent = self.random.choice(acked)
             try:
                 pulled = await self.link.pull(LOGSTORE, sent.shard, sent.position, batches_max=1)
-            except ShardNotFound:
+            except NotFound as error:
+                self.notebook.is_missing(sent.shard, self.name, error)
                 continue
-            except RaftwoodError as error:
-                if not error.retriable and isinstance(error, NotFound):
-                    self.notebook.breaks(f"{sent} cannot be read: {error!r}")
+            except RaftwoodError:
                 await self.pause()
                 continue
             self.notebook.count("looked")
             self.notebook.read(self.name, sent.shard, sent.position, pulled)
             is_freed = self.notebook.is_freed and pulled.first > sent.position
-            if not is_freed and texts(pulled) != [(sent.position, sent.text)]:
+            if not is_freed and (sent.position, sent.text) not in texts(pulled):
                 self.notebook.breaks(f"{sent} was acked, and is not read: {texts(pulled)}")
 
 
@@ -339,9 +462,7 @@ class Churner(Actor):
         self.sequence = getattr(self, "sequence", 0) + 1
         while True:
             try:
-                await self.link.put(
-                    self.name, 0, text.encode(), producer=self.name, sequence=self.sequence
-                )
+                await self.link.put(self.name, 0, text, producer=self.name, sequence=self.sequence)
                 return True
             except RaftwoodError:
                 await self.pause()

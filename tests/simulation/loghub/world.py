@@ -11,6 +11,7 @@ from raftwood.loghub.controls import CreateLogstore, CreateProject, LogstoreOpti
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.settling import LOG_PREFIX
 from raftwood.loghub.shard_rules import is_settled
+from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.simulation import (
     FaultInjector,
     Machine,
@@ -35,6 +36,8 @@ from tests.simulation.loghub.workload import (
     Looker,
     Operator,
     Producer,
+    Shipper,
+    Tailer,
 )
 from tests.simulation.logservice.world import DISK_LOG, RAFT, SMALL
 from tests.unit.logservice.log_cluster import KEEPER
@@ -47,7 +50,10 @@ FAULTS = ("kill", "power_loss", "partition", "one_way_cut", "pause", "wall_jump"
 _CALM = (1.0, 2.0, 4.0)
 _SHOWN_ERRORS_MAX = 3
 _LOOK_EVERY_S = 0.25
-_KEEPER = msgspec.structs.replace(KEEPER, log_shards=0, store_down_ticks=40)
+_RAFT = msgspec.structs.replace(RAFT, tick_ms=80, election_ticks=6)
+_KEEPER = msgspec.structs.replace(
+    KEEPER, log_shards=0, tick_ms=150, heartbeat_ms=250, store_down_ticks=60
+)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +67,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     retained_bytes_max: int = 0
     crash_share: float = 0.0
     """Of the steps of gateways' operations at which the gateway is killed."""
+    late_share: float = 0.0
+    """Of these steps that come seconds late."""
     churners: int = 1
 
 
@@ -92,19 +100,24 @@ class _Run:
         self._watch = MetadataWatch(self._notebook.breaks)
         self._cluster = HubCluster(
             simulation,
-            flags=("loghub.retention_ms=1000",),
+            flags=(
+                "loghub.retention_ms=1000",
+                "loghub.stray_log_ms=2000",
+                "logservice.record_bytes_max=2048",
+            ),
             machine=self._watch.machine,
             service=SMALL,
             keeper=_KEEPER,
-            raft=RAFT,
+            raft=_RAFT,
             log=DISK_LOG,
         )
         self._addresses = [
             f"{gateway_name(number)}:{GATEWAY_PORT}" for number in range(1, plan.gateways + 1)
         ]
-        self._crashes = CrashPoints(simulation, share=plan.crash_share)
+        self._crashes = CrashPoints(simulation, share=plan.crash_share, late_share=plan.late_share)
         self._until = 0.0
         self._key: AccessKey
+        self._keeper: KeeperClient
 
     async def run(self) -> Outcome:
         course = asyncio.create_task(self._course())
@@ -119,9 +132,10 @@ class _Run:
         return course.result()
 
     async def _look(self) -> None:
-        while self._notebook.broken is None:
+        while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-        raise self._notebook.broken
+            if self._notebook.broken is not None:
+                raise self._notebook.broken
 
     async def _course(self) -> Outcome:
         simulation, plan, cluster = self._simulation, self._plan, self._cluster
@@ -170,7 +184,7 @@ class _Run:
         self._key = await gateway.access.create({"*": Role.ADMIN})
         await asyncio.sleep(1.0)  # until every gateway has heard of the key
         options = LogstoreOptions(retained_bytes_max=self._plan.retained_bytes_max, ttl_days=0)
-        self._notebook.is_freed = self._plan.retained_bytes_max > 0
+        self._notebook.retained_bytes_max = self._plan.retained_bytes_max
         link = self._link()
         await link.control(CreateProject(project=PROJECT))
         await link.control(
@@ -191,10 +205,13 @@ class _Run:
             reshard_every_s=plan.reshard_every_s,
             timeout_ms=plan.timeout_ms,
         )
-        actors: list[Actor] = [Producer(name, notebook, load) for name in ("p1", "p2")]
+        actors: list[Actor] = [Producer("p1", notebook, load)]
         actors += [
+            Shipper("q1", notebook, load),
             Anonymous("a1", notebook, load),
             Follower("f1", notebook, load),
+            Tailer("t1", notebook, load, late_s=0.0),
+            Tailer("t2", notebook, load, late_s=0.6 * plan.faults_s),
             Looker("l1", notebook, load),
             Operator("o1", notebook, load),
             Operator("o2", notebook, load),
@@ -210,16 +227,24 @@ class _Run:
     # The end
 
     async def _clients_end(self, clients: list[Machine]) -> None:
+        """Readers come to their end once nothing more is sent."""
+        senders = [each for each in clients if not each.name.startswith("t")]
         try:
-            await self._simulation.wait_until(
-                lambda: not any(each.running for each in clients), timeout_s=SETTLING_S
-            )
+            await self._until_ended(senders)
+            self._notebook.is_over = True
+            await self._until_ended(clients)
         except TimeoutError as error:
             left = [each.name for each in clients if each.running]
             raise Stuck(f"{left} are not answered, {SETTLING_S} s after the faults") from error
 
+    async def _until_ended(self, machines: list[Machine]) -> None:
+        await self._simulation.wait_until(
+            lambda: not any(each.running for each in machines), timeout_s=SETTLING_S
+        )
+
     async def _settle(self) -> None:
         """Whatever was begun is finished, by whomever; no log is left that nobody knows."""
+        self._keeper = self._cluster.operator()
         deadline = self._simulation.now + SETTLING_S
         while True:
             reason = await self._unsettled()
@@ -235,7 +260,7 @@ class _Run:
                 return f"half-done: {logstore}"
         known = sorted(each.log for found in self._watch.logstores for each in found.shards)
         try:
-            names = sorted(await self._cluster.operator().log_names(LOG_PREFIX))
+            names = sorted(await self._keeper.log_names(LOG_PREFIX))
         except RaftwoodError as error:
             return f"the logs are not known: {error}"
         if names != known:
@@ -260,10 +285,11 @@ def choose_plan(seed: int, *, faults_s: float = FAULTS_S) -> Plan:
         faults_s=faults_s,
         gateways=source.choice((2, 3)),
         pause_s=source.choice((0.05, 0.15, 0.3)),
-        reshard_every_s=source.choice((0.4, 0.8, 1.6)),
+        reshard_every_s=source.choice((0.3, 0.6, 1.2)),
         timeout_ms=source.choice((600, 2_500)),
         retained_bytes_max=source.choice((0, 0, 300)),
-        crash_share=source.choice((0.0, 0.05, 0.15)),
+        crash_share=source.choice((0.0, 0.03, 0.1)),
+        late_share=source.choice((0.0, 0.05)),
         churners=source.choice((0, 1, 2)),
     )
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
 
 from raftwood.app.cluster_network import client_network, operator_network, reader_network
-from raftwood.app.connecting import connected_metastore
+from raftwood.app.connecting import connected_cluster, connected_metastore
 from raftwood.app.groups import METASTORE_GROUP, METASTORE_SHARD
 from raftwood.app.log_tenant import log_tenant
 from raftwood.base.errors import InvalidInput, NotFound, PermissionDenied
@@ -115,6 +115,22 @@ def test_the_metastore_is_freed_of_old_entries_and_moves_to_other_stores() -> No
     run_log_stores(scenario)
 
 
+def test_logs_are_made_beside_the_metastore() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        await started(cluster)
+        environment = cluster.environment
+        async with connected_cluster(environment, SETTINGS, "s2:7000") as (meta, logs):
+            await put(meta, "orders", b"made")
+            await logs.create("orders")
+            log = await logs.open("orders")
+            position = await log.append(b"one", producer="p", sequence=1)
+            batches, _ = await log.read(position, bytes_max=100)
+            assert [bytes(each.data) for each in batches] == [b"one"]
+            assert await logs.names("") == ["log-1", "orders"]
+
+    run_log_stores(scenario)
+
+
 def test_the_metastore_is_no_log_and_cannot_be_removed() -> None:
     async def scenario(cluster: StoreCluster) -> None:
         await started(cluster)
@@ -166,5 +182,40 @@ def test_the_metastore_of_raftwood_serve_is_found_the_same_way() -> None:
         async with connected_metastore(cluster.environment, settings_of(1), "s2:7000") as meta:
             await put(meta, "a", b"one")
             assert await meta.get("a") is not None
+        with pytest.raises(InvalidInput, match="no log service"):
+            async with connected_cluster(cluster.environment, settings_of(1), "s2:7000"):
+                pass
 
     run_stores(scenario)
+
+
+def test_a_watch_tells_of_a_change_at_once_and_of_others_not_at_all() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        await started(cluster)
+        loop = asyncio.get_running_loop()
+        environment = cluster.environment
+        async with (
+            connected_metastore(environment, SETTINGS, None) as meta,
+            connected_metastore(environment, SETTINGS, None) as other,
+        ):
+            version = (await meta.status()).version
+            watch = meta.watch("here/", after_version=version)
+            told = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(7.0)  # longer than one question waits
+            for number in range(20):
+                await put(other, f"elsewhere/{number}", b"")
+            await asyncio.sleep(1.0)
+            assert not told.done()
+            await put(other, "here/1", b"one")
+            changed_at = loop.time()
+            assert [each.key for each in await told] == ["here/1"]
+            assert loop.time() - changed_at < 0.1
+            # Whoever leads: a watch goes on with the next leader.
+            told = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(1.0)
+            leader = await cluster.wait_for_leader(METASTORE_SHARD)
+            cluster.machines[leader].power_off()
+            await put(other, "here/2", b"two")
+            assert [each.key for each in await told] == ["here/2"]
+
+    run_log_stores(scenario)

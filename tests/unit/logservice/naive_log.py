@@ -1,6 +1,6 @@
 """A log shard's rules in the plainest way: everything is kept, nothing is clever."""
 
-from raftwood.logservice.records import NO_PRODUCER, UpdateKind
+from raftwood.logservice.records import NO_PRODUCER, SEALED, UpdateKind
 
 REFUSED = "refused"
 
@@ -24,6 +24,7 @@ class NaiveLog:
         self.records: dict[int, bytes] = {}
         """By LSN: what a reader would see if nothing was truncated."""
         self.holder = 0
+        self.sealed_lsn = 0
         self.truncated = 0
         self.required = 0
         self.tso = 1
@@ -52,7 +53,7 @@ class NaiveLog:
                 return "NotLeaseholder" if place == REFUSED else place
             if sequence <= producer.top and is_ordered:
                 return "SequenceForgotten"
-        is_refused = self.holder not in (0, holder)
+        is_refused = self.holder not in (0, holder) or self.holder == SEALED
         if producer is not None:
             producer.places[sequence] = REFUSED if is_refused else index
             producer.top = max(producer.top, sequence)
@@ -78,9 +79,11 @@ class NaiveLog:
             if number < self.holder:
                 return "LeaseTooOld"
             self.holder = number
+            if number == SEALED and not self.sealed_lsn:
+                self.sealed_lsn = index
             return number
         if kind is UpdateKind.TRUNCATE:
-            if number >= index:
+            if number >= (self.sealed_lsn or index):
                 return "LsnPastEnd"
             self.truncated = max(self.truncated, number)
             return self.truncated

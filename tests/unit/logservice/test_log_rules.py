@@ -35,6 +35,7 @@ from raftwood.logservice.records import (
     NO_PRODUCER,
     ORDERED,
     RESTORED,
+    SEALED,
     RecordKind,
     UpdateKind,
     encode_update,
@@ -49,7 +50,7 @@ from raftwood.logservice.restoring import (
 )
 from raftwood.logservice.server.shard_reading import kind_of
 from raftwood.raft.core import Entry, EntryKind
-from raftwood.raft.host.status import LogEntry
+from raftwood.raft.host.runs import LogEntry
 from raftwood.raft.state_machine import Command
 from tests.unit.logservice.naive_log import NaiveLog
 
@@ -274,7 +275,7 @@ _APPENDS = st.builds(
     ),
     _NAMES,
     st.integers(0, 12),
-    st.integers(0, 3),
+    st.sampled_from([0, 1, 2, 3, SEALED]),
     st.booleans(),
 )
 _UPDATES = st.builds(
@@ -284,8 +285,9 @@ _UPDATES = st.builds(
     ),
     st.integers(0, 60),
 )
+_SEALS = st.just(encode_update(UpdateKind.LEASEHOLDER, SEALED))
 _ENTRIES = st.lists(
-    st.builds(Given, st.integers(0, 2), st.one_of(_APPENDS, _APPENDS, _APPENDS, _UPDATES)),
+    st.builds(Given, st.integers(0, 2), st.one_of(_APPENDS, _APPENDS, _APPENDS, _UPDATES, _SEALS)),
     min_size=1,
     max_size=60,
 )
@@ -347,3 +349,6 @@ def test_all_answers_are_the_naive_ones_however_entries_are_cut_into_batches(
         assert shown == naive.readable()
         assert (one.state.holder, one.state.tso) == (naive.holder, naive.tso)
         assert one.state.first_lsn == naive.first_lsn
+        assert one.state.sealed_lsn == naive.sealed_lsn
+        size = sum(len(data) - (HEAD.size - DATA_OFFSET) for data in naive.records.values())
+        assert one.state.appended_bytes == size

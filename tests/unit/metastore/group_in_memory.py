@@ -113,9 +113,11 @@ class GroupInMemory:
         result: bytes = answers[0]
         return result
 
-    async def read(self, group: int, query: bytes, *, timeout_ms: int) -> bytes:
+    async def read(self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0) -> bytes:
         assert group == GROUP
         assert timeout_ms > 0
+        if wait_ms and self._rng.random() < 0.9:  # else as where too many wait
+            await self.leader.machine.wait(query, wait_ms)
         await asyncio.sleep(self._rng.random() * 0.002)
         if self.failures:
             self.failures -= 1

@@ -293,3 +293,38 @@ def test_what_is_no_command_or_question_is_answered_with_an_error() -> None:
         queries.decode_answer(answer, queries.Described)
     with pytest.raises(NotFound):
         commands.decode_result(_apply(machine, encode_command(commands.KeepAlive(3)))[0])
+
+
+def test_a_question_for_changes_waits_for_those_that_it_asks_for() -> None:
+    async def scenario(simulation: Simulation) -> None:  # noqa: ARG001
+        machine = MetaStateMachine()
+        loop = asyncio.get_running_loop()
+        _apply(machine, _set("here/1", b""))
+
+        def waiting(after: int) -> "asyncio.Task[bool]":
+            query = queries.encode_query(queries.Changes("here/", after, 10))
+            return asyncio.create_task(machine.wait(query, 5_000))
+
+        assert await waiting(0) is False
+        assert await machine.wait(queries.encode_query(queries.Describe()), 5_000) is False
+        assert await machine.wait(b"nonsense", 5_000) is False
+        assert await waiting(77) is False  # the answer is an error
+        assert loop.time() < 1
+        began = loop.time()
+        assert await waiting(1) is True
+        assert 5 <= loop.time() - began < 5.1
+        patient = waiting(1)
+        await asyncio.sleep(1)
+        _apply(machine, _set("elsewhere", b""), _set("elsewhere", b""))
+        await asyncio.sleep(1)
+        assert not patient.done()
+        _apply(machine, _set("here/2", b""))
+        await asyncio.sleep(0.001)
+        assert patient.done()
+        last = waiting(4)
+        await asyncio.sleep(1)
+        machine.close()
+        await asyncio.sleep(0.001)
+        assert last.done()
+
+    simulate(1, scenario)

@@ -511,3 +511,31 @@ def test_a_scenario_has_an_environment_of_its_own() -> None:
             environment.end_process("no reason")
 
     simulate(1, scenario)
+
+
+def test_what_a_dead_program_waited_for_in_a_generator_is_let_go_without_a_word() -> None:
+    async def waiting() -> None:
+        task = asyncio.ensure_future(asyncio.sleep(1000))
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def steps() -> AsyncIterator[int]:
+        while True:
+            yield 1
+            await waiting()
+
+    async def program(_: Environment) -> None:
+        async for _step in steps():
+            pass
+
+    async def scenario(simulation: Simulation) -> None:
+        machine = simulation.add_node("a")
+        machine.start(program)
+        await asyncio.sleep(1)
+        machine.kill()
+
+    simulate(1, scenario)  # what cannot be raised is an error in tests
+    gc.collect()

@@ -53,9 +53,9 @@ class KeeperWatch:
 
 
 def name_of(shard: ShardView) -> str:
-    if is_log(shard.shard):
-        return f"shard {shard.shard}"
-    return "HAKeeper" if shard.shard == HAKEEPER_SHARD else f"the {shard.name}"
+    if shard.shard == HAKEEPER_SHARD:
+        return "HAKeeper"
+    return f"shard {shard.shard}" if is_log(shard.shard) else f"the {shard.name}"
 
 
 def summary(view: ClusterView) -> str:

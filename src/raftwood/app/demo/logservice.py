@@ -94,10 +94,9 @@ class _Demo:
         self._listener.on_view(view)
 
     def _is_set_up(self, view: ClusterView) -> bool:
-        led = sum(bool(shard.leader) for shard in view.shards)
         logs = sum(is_log(shard.shard) for shard in view.shards)
-        is_led = led == len(view.shards) and logs == self._plan.shards
-        return view.phase is Phase.RUNNING and is_led
+        is_led = all(shard.leader for shard in view.shards)
+        return view.phase is Phase.RUNNING and is_led and logs == self._plan.shards
 
     async def append(self) -> None:
         load, records = self._load, self._plan.records

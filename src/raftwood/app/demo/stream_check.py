@@ -16,7 +16,7 @@ _SENT, _ACKED, _SEEN = 0, 1, 2
 
 def contents_of(key: str, number: int) -> dict[str, str]:
     """About 100 bytes."""
-    digest = xxh3_64_hexdigest(f"{key} {number}")
+    digest = xxh3_64_hexdigest(f"{key} {number}".encode())
     return {"key": key, "number": str(number), "digest": digest * _DIGESTS}
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from raftwood.app.child_processes import free_addresses
 from raftwood.app.connecting import connected_cluster
-from raftwood.app.demo.child_processes import free_addresses
 from raftwood.app.demo.log_outcome import FAST_SETTINGS
 from raftwood.app.demo.store_processes import StoreProcesses
 from raftwood.app.demo.story import Step, Story
@@ -163,7 +163,7 @@ class _Demo:
     async def split(self, client: AsyncLogHubClient) -> None:
         self._listener.on_progress("a shard is split", 0, 0)
         began = time.perf_counter()
-        affected = await client.split_shard(PROJECT, LOGSTORE, 0)
+        affected = await client.split_shard(PROJECT, LOGSTORE, shard=0)
         self.split_ms = _ms_since(began)
         children = " and ".join(str(each.id) for each in affected if each.id)
         self._tell(f"shard 0 is split into {children} under way, {self.split_ms:,.0f} ms")
@@ -202,7 +202,7 @@ class _Demo:
         ]
         first = min(writable, key=lambda each: each.begin)
         began = time.perf_counter()
-        affected = await client.merge_shards(PROJECT, LOGSTORE, first.id)
+        affected = await client.merge_shard(PROJECT, LOGSTORE, shard=first.id)
         self.merge_ms = _ms_since(began)
         self._tell(
             f"shards {affected[0].id} and {affected[1].id} are merged into {affected[-1].id} under "

@@ -1,15 +1,18 @@
 """Records on their way, as the sender sees them: to be awaited, or asked later."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from raftwood.base.errors import InvalidInput, RaftwoodError
 from raftwood.base.position import Position
-from raftwood.loghub.client.lanes import SHARED_NONE, Record
+from raftwood.loghub.client.lanes import Record
+
+RECORD_OVERHEAD_BYTES: Final = 256
+"""What a record takes in memory beside its bytes."""
 
 
 class Delivered(msgspec.Struct, frozen=True, gc=False):
@@ -19,22 +22,11 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     position: Position
 
 
-class Delivery(Record):
+class Delivery(Record, gc=False, eq=False):
     """Await it for a `Delivered`, or the error that says whether the record may be stored."""
 
-    __slots__ = ("_callbacks", "_outcome")
-
-    def __init__(
-        self, data: bytes, route: str | None, deadline: float, shared: bytes = SHARED_NONE
-    ) -> None:
-        # As the one above; a call of it would cost as much as all the rest.
-        self.data = data
-        self.size = len(data)
-        self.route = route
-        self.deadline = deadline
-        self.shared = shared
-        self._outcome: Delivered | RaftwoodError | None = None
-        self._callbacks: list[Callable[[], None]] | None = None
+    _outcome: Delivered | RaftwoodError | None = None
+    _callbacks: list[Callable[[], None]] | None = None
 
     @property
     def is_done(self) -> bool:
@@ -48,17 +40,6 @@ class Delivery(Record):
         if outcome is None:
             raise InvalidInput("the record is still under way: await its delivery first")
         raise type(outcome)(outcome.message)
-
-    def settle(self, outcome: Delivered | RaftwoodError) -> bool:
-        """For the producer; only the first outcome counts."""
-        if self._outcome is not None:
-            return False
-        self._outcome = outcome
-        if self._callbacks:
-            callbacks, self._callbacks = self._callbacks, None
-            for callback in callbacks:
-                callback()
-        return True
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call it once the outcome is there, on the producer's loop; at once where it is."""
@@ -84,12 +65,32 @@ def _wake(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-class BatchDelivery(Delivery):
+class BatchDelivery(Delivery, gc=False, eq=False):
     """Of many records that stay together: an Arrow batch."""
 
-    __slots__ = ("count",)
     is_whole = True
 
-    def __init__(self, data: bytes, route: str | None, deadline: float, *, count: int) -> None:
-        super().__init__(data, route, deadline)
-        self.count = count
+
+AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
+
+
+def is_settled(record: Record) -> bool:
+    assert isinstance(record, Delivery)
+    return record._outcome is not None
+
+
+def settle_all(records: Iterable[Record], outcome: Delivered | RaftwoodError) -> tuple[int, int]:
+    """For the producer; only a record's first outcome counts. How many were settled, and their
+    bytes in memory."""
+    count = size = 0
+    for record in records:
+        assert isinstance(record, Delivery)
+        if record._outcome is None:
+            record._outcome = outcome
+            count += record.count
+            size += record.size + RECORD_OVERHEAD_BYTES
+            if record._callbacks:
+                callbacks, record._callbacks = record._callbacks, None
+                for callback in callbacks:
+                    callback()
+    return count, size

@@ -1,31 +1,30 @@
 """What a producer's rules move about: records, the batches they make, and a lane for each shard."""
 
 from collections import deque
-from typing import Final
+from typing import ClassVar
+
+import msgspec
 
 from raftwood.loghub.key_ranges import contains
+from raftwood.loghub.model import Shard
 
-SHARED_NONE: Final = b""
 
+class Record(msgspec.Struct, gc=False, eq=False):
+    """One record, or several that were given as one batch and stay together.
 
-class Record:
-    """One record, or several that were given as one batch and stay together."""
+    It is not tracked for garbage: there may be very many, and each ends with its outcome.
+    """
 
-    __slots__ = ("data", "deadline", "route", "shared", "size")
-    is_whole = False
+    is_whole: ClassVar[bool] = False
     """It is a batch by itself."""
-    count = 1
-
-    def __init__(
-        self, data: bytes, route: str | None, deadline: float, shared: bytes = SHARED_NONE
-    ) -> None:
-        self.data = data
-        self.size = len(data)
-        self.route = route
-        """Where its key stands among the ranges; None where it has no key."""
-        self.deadline = deadline
-        self.shared = shared
-        """What all records of a batch have alike: topic, source and tags, encoded."""
+    data: bytes
+    size: int
+    route: str | None
+    """Where its key stands among the ranges; None where it has no key."""
+    shared: bytes = b""
+    """What all records of a batch have alike: topic, source and tags, encoded."""
+    deadline: float = 0.0
+    count: int = 1
 
 
 class Batch:
@@ -54,15 +53,18 @@ class Lane:
         "end",
         "is_sealed",
         "is_under_way",
+        "log",
         "queue",
         "retry_at",
         "shard",
     )
 
-    def __init__(self, shard: int, *, begin: str, end: str) -> None:
-        self.shard = shard
-        self.begin = begin
-        self.end = end
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard.id
+        self.log = shard.log
+        """Another one where the logstore was made anew."""
+        self.begin = shard.begin
+        self.end = shard.end
         self.queue: deque[Record] = deque()
         self.batch: Batch | None = None
         """The one that is to be stored before all in the queue."""

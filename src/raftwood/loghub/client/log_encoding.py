@@ -6,66 +6,83 @@ from typing import Final
 from raftwood.base.errors import InvalidInput
 from raftwood.loghub.protobuf_bytes import VARINTS, field_bytes, varint
 
-_CACHE_MAX: Final = 4096
+_CACHE_MAX: Final = 1 << 16
 _NS: Final = 1_000_000_000
 _TIME_END: Final = 1 << 32
-_SMALL: Final = len(VARINTS) - 1
-_heads: dict[str, tuple[bytes, int]] = {}
-"""By key: what comes before a value's length, and how much room it takes."""
-_seconds: dict[int, bytes] = {}
+_KNOWN: Final = len(VARINTS)
 
 
-def _head(key: str) -> tuple[bytes, int]:
-    if not isinstance(key, str):
-        raise InvalidInput(f"the key {key!r:.60} is a {type(key).__name__}: give text")
-    if len(_heads) >= _CACHE_MAX:
-        _heads.clear()
-    data = field_bytes(1, _encoded(key)) + b"\x12"
-    _heads[key] = head = data, len(data)
-    return head
+class _Prefixes(dict[str, dict[int, bytes]]):
+    """By key and the value's size: what stands before a value. All are forgotten at times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+
+    def __missing__(self, key: str) -> dict[int, bytes]:
+        if not isinstance(key, str):
+            raise InvalidInput(f"the key {key!r:.60} is a {type(key).__name__}: give text")
+        _encoded(key)
+        prefixes: dict[int, bytes] = {}
+        self[key] = prefixes
+        return prefixes
+
+    def add(self, key: str, size: int) -> bytes:
+        if self._count >= _CACHE_MAX:
+            self._count = 0
+            self.clear()
+        self._count += 1
+        inside = b"".join((field_bytes(1, _encoded(key)), b"\x12", varint(size)))
+        prefix = b"".join((b"\x12", varint(len(inside) + size), inside))
+        self[key][size] = prefix
+        return prefix
+
+
+_prefixes: Final = _Prefixes()
+_times: Final[dict[int, bytes]] = {}
+"""By seconds: the field of the time, and the tag of the one for nanoseconds."""
 
 
 def _encoded(text: str) -> bytes:
-    # What came as bytes of another encoding, and was read with escapes, goes back to them.
-    return text.encode("utf-8", "surrogateescape")
+    """What came as bytes of another encoding, and was read with escapes, goes back to them."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{text[:60]!r} is no text: it has half of a character") from error
 
 
 def _time(seconds: int) -> bytes:
     if not 0 <= seconds < _TIME_END:
         raise InvalidInput(f"the time {seconds} s is not between 1970 and 2106")
-    if len(_seconds) >= _CACHE_MAX:
-        _seconds.clear()
-    _seconds[seconds] = field = b"\x08" + varint(seconds)
+    if len(_times) >= _CACHE_MAX:
+        _times.clear()
+    _times[seconds] = field = b"".join((b"\x08", varint(seconds), b"\x25"))
     return field
 
 
 def encode_record(contents: Mapping[str, str | bytes], time_ns: int) -> bytes:
     """One record as a field of its group."""
     seconds, nanoseconds = divmod(time_ns, _NS)
-    parts = [_seconds.get(seconds) or _time(seconds)]
+    time = _times.get(seconds) or _time(seconds)
+    parts = [b"\x0a", b"", time, nanoseconds.to_bytes(4, "little")]
+    total = len(time) + 4
     try:
         for key, value in contents.items():
-            data = _text(value) if isinstance(value, str) else value
-            head, room = _heads.get(key) or _head(key)
+            data = value.encode() if isinstance(value, str) else value
             size = len(data)
-            room += size
-            if room < _SMALL and size < 128:
-                parts += (b"\x12", VARINTS[room + 1], head, VARINTS[size], data)
-            else:
-                encoded = varint(size)
-                parts += (b"\x12", varint(room + len(encoded)), head, encoded, data)
-        parts += (b"\x25", nanoseconds.to_bytes(4, "little"))
-        body = b"".join(parts)
+            prefix = _prefixes[key].get(size) or _prefixes.add(key, size)
+            parts += (prefix, data)
+            total += len(prefix) + size
+        parts[1] = VARINTS[total] if total < _KNOWN else varint(total)
+        return b"".join(parts)
+    except UnicodeEncodeError:
+        escaped = {
+            key: _encoded(value) if isinstance(value, str) else value
+            for key, value in contents.items()
+        }
     except TypeError:
         raise _no_text(*_odd_one(contents)) from None
-    return b"".join((b"\x0a", varint(len(body)), body))
-
-
-def _text(value: str) -> bytes:
-    try:
-        return value.encode()
-    except UnicodeEncodeError:
-        return _encoded(value)
+    return encode_record(escaped, time_ns)
 
 
 def _odd_one(contents: Mapping[str, str | bytes]) -> tuple[str, object]:

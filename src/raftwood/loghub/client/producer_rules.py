@@ -75,19 +75,19 @@ class ProducerRules:
 
     def __init__(self, limits: ProducerLimits) -> None:
         self._limits = limits
-        self._lanes: dict[int, Lane] = {}
+        self._in_order: list[Lane] = []
         """Of the shards that can be written, in order of their ranges."""
         self._begins: list[str] = []
         """Where these ranges begin."""
-        self._in_order: list[Lane] = []
         self._retired: list[Lane] = []
         """Lanes of shards that take no more, with a batch that is not answered yet."""
         self._routes: dict[str, Lane] = {}
         self._unrouted: deque[Record] = deque()
         """Records that came before the shards were known."""
         self._keyless: Lane | None = None
-        """Takes the records without a key for now, and has taken so many bytes."""
-        self._keyless_bytes = 0
+        """Takes the records without a key for now, and so many bytes more."""
+        self._keyless_room = 0
+        self._keyless_turn = 0
         self._sequences: dict[int, int] = {}
         self._is_asking = False
         self._ask_at = 0.0
@@ -102,9 +102,13 @@ class ProducerRules:
     def add(self, record: Record) -> None:
         """One more record to be stored."""
         route = record.route
-        lane = self._keyless_lane(record) if route is None else self._routes.get(route)
-        if lane is None and route is not None:
-            lane = self._lane_of(route)
+        if route is not None:
+            lane = self._routes.get(route) or self._lane_of(route)
+        else:
+            lane = self._keyless
+            self._keyless_room -= record.size
+            if self._keyless_room < 0 or lane is None:
+                lane = self._next_keyless()
         if lane is None:
             self._unrouted.append(record)
         else:
@@ -156,17 +160,14 @@ class ProducerRules:
         self.not_learned(now=now)
         if not covers_all([(each.begin, each.end) for each in writable]):
             return
-        known = self._lanes
-        self._lanes = {
-            each.id: known.get(each.id) or Lane(each.id, begin=each.begin, end=each.end)
-            for each in writable
-        }
+        known = {lane.log: lane for lane in self._in_order}
+        self._in_order = [
+            known.pop(each.log) if each.log in known else Lane(each) for each in writable
+        ]
         self._begins = [each.begin for each in writable]
-        self._in_order = list(self._lanes.values())
-        self._retired += [lane for number, lane in known.items() if number not in self._lanes]
+        self._retired += known.values()
         self._routes.clear()
-        if self._keyless not in self._in_order:
-            self._keyless = None
+        self._keyless = None
         self._move_on()
         unrouted, self._unrouted = self._unrouted, deque()
         for record in unrouted:
@@ -209,6 +210,11 @@ class ProducerRules:
             actions.append(AskForShards())
         return actions
 
+    def outstanding(self) -> list[Record]:
+        """All that waits or is under way."""
+        waiting, unknown = self.abandon()
+        return waiting + unknown
+
     def abandon(self) -> tuple[list[Record], list[Record]]:
         """At the end: the records that are not stored, and those of which it is unknown."""
         waiting: list[Record] = list(self._unrouted)
@@ -232,27 +238,15 @@ class ProducerRules:
         self._routes[route] = lane
         return lane
 
-    def _keyless_lane(self, record: Record) -> Lane | None:
-        lane = self._keyless
-        if (
-            lane is None
-            or lane.attempts
-            or lane.is_sealed
-            or self._keyless_bytes >= self._limits.batch_bytes_max
-        ):
-            lane = self._next_keyless()
-        self._keyless_bytes += record.size
-        return lane
-
     def _next_keyless(self) -> Lane | None:
         """The next shard in turn, those first that answer."""
         lanes = self._in_order
         if not lanes:
             return None
-        before = -1 if self._keyless is None else lanes.index(self._keyless)
-        turn = [lanes[(before + 1 + place) % len(lanes)] for place in range(len(lanes))]
-        lane = min(turn, key=lambda each: (each.is_sealed, each.attempts > 0))
-        self._keyless, self._keyless_bytes = lane, 0
+        first = self._keyless_turn % len(lanes)
+        lane = min(lanes[first:] + lanes[:first], key=lambda each: (each.is_sealed, each.attempts))
+        self._keyless_turn = lanes.index(lane) + 1
+        self._keyless, self._keyless_room = lane, self._limits.batch_bytes_max
         return lane
 
     def _move_on(self) -> None:
@@ -290,22 +284,18 @@ class ProducerRules:
     def _gather(self, lane: Lane) -> Batch:
         """The records at the front that fit into one batch and share what a batch has once."""
         limits, queue = self._limits, lane.queue
-        first = queue.popleft()
+        take = queue.popleft
+        first = take()
         records = [first]
         if not first.is_whole:
-            shared, size, count = first.shared, first.size, 1
-            while queue:
-                record = queue[0]
-                size += record.size
-                count += 1
-                if (
-                    record.is_whole
-                    or record.shared != shared
-                    or size > limits.batch_bytes_max
-                    or count > limits.batch_records_max
-                ):
+            shared, left = first.shared, limits.batch_bytes_max - first.size
+            for _ in range(min(len(queue), limits.batch_records_max - 1)):
+                record = take()
+                left -= record.size
+                if left < 0 or record.shared != shared or record.is_whole:
+                    queue.appendleft(record)
                     break
-                records.append(queue.popleft())
+                records.append(record)
         sequence = self._sequences.get(lane.shard, 0) + 1
         self._sequences[lane.shard] = sequence
         return Batch(sequence, records)
@@ -331,10 +321,14 @@ class ProducerRules:
     def _end(self, lane: Lane) -> Batch:
         batch = self._take(lane)
         lane.attempts = 0
-        if lane is self._keyless:
-            self._next_keyless()
+        self._leave(lane)
         self._move_on()
         return batch
+
+    def _leave(self, lane: Lane) -> None:
+        """It is another lane's turn to take records without a key."""
+        if lane is self._keyless:
+            self._keyless = None
 
     def _take(self, lane: Lane) -> Batch:
         batch = lane.batch
@@ -346,12 +340,14 @@ class ProducerRules:
 
     def _seal(self, lane: Lane) -> None:
         lane.is_sealed = True
+        self._leave(lane)
         self._ask_at = 0.0
         self._move_on()
 
     def _try_later(self, lane: Lane, now: float) -> None:
         lane.is_under_way = False
         lane.attempts += 1
+        self._leave(lane)
         lane.retry_at = now + self._limits.retry_delay_s(lane.attempts)
 
     # Time

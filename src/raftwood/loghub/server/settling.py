@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import NotFound
+from raftwood.base.errors import NotFound, Unavailable
 from raftwood.base.position import Position
 from raftwood.base.seams import Compare, Logs
 from raftwood.loghub.model import Logstore, ShardStatus
@@ -27,6 +27,8 @@ from raftwood.loghub.shard_rules import (
 LOG_PREFIX: Final = "loghub-"
 _LOG_NAME: Final = re.compile(rf"{LOG_PREFIX}[0-9a-f]{{24}}")
 _AT_ONCE: Final = 16
+_ROUNDS_MAX: Final = 20
+"""One round does all that was begun before it; more are needed only where others begin more."""
 
 Forget = Callable[[str, str, Compare], Awaitable[None]]
 """Removes what else is kept of a logstore (project, name), as long as the compare holds."""
@@ -51,7 +53,7 @@ class Settling:
     async def settle(self, project: str, name: str) -> Logstore | None:
         """Finish all that is begun; the value after it, or None where the logstore is gone."""
         key = logstore_key(project, name)
-        while True:
+        for _ in range(_ROUNDS_MAX):
             found = await self._metadata.versioned(key, Logstore)
             if found is None or is_settled(found[0]):
                 return None if found is None else found[0]
@@ -60,6 +62,9 @@ class Settling:
                 await self._delete(Compare(key, version), logstore)
             else:
                 await self._finish(key, logstore)
+        raise Unavailable(
+            f"the shards of logstore {name} change all the time: try again in a moment"
+        )
 
     async def _finish(self, key: str, logstore: Logstore) -> None:
         made = [each for each in logstore.shards if each.status is ShardStatus.CREATING]

@@ -269,13 +269,25 @@ class AsyncRaftClient:
     # Reads
 
     async def read(
-        self, group: int, query: bytes, *, timeout_ms: int, is_stale: bool = False
+        self,
+        group: int,
+        query: bytes,
+        *,
+        timeout_ms: int,
+        is_stale: bool = False,
+        wait_ms: int = 0,
     ) -> bytes:
-        """What the group's state machine answers, with all that was answered before the call."""
-        request = encode_read(group, query, is_stale=is_stale)
-        return await self._ask(group, READ, request, self._loop.time() + timeout_ms / 1000)
+        """What the group's state machine answers, with all that was answered before the call.
 
-    async def _ask(self, group: int, method: Method, request: bytes, deadline: float) -> bytes:
+        A question that can wait for something to tell does so for `wait_ms`, at the store.
+        """
+        request = encode_read(group, query, is_stale=is_stale, wait_ms=wait_ms)
+        deadline = self._loop.time() + (timeout_ms + wait_ms) / 1000
+        return await self._ask(group, READ, request, deadline, wait_ms)
+
+    async def _ask(
+        self, group: int, method: Method, request: bytes, deadline: float, wait_ms: int = 0
+    ) -> bytes:
         """Ask until there is an answer; for what may be asked twice."""
         self._used[group] = None
         pause_s = _PAUSE_FIRST_S
@@ -286,7 +298,8 @@ class AsyncRaftClient:
             asked = self._stores.guess(group)
             try:
                 channel = self._stores.channel(asked)
-                return bytes(await channel.call(method, request, min(remaining_ms, ATTEMPT_MS)))
+                attempt_ms = min(remaining_ms, ATTEMPT_MS + wait_ms)
+                return bytes(await channel.call(method, request, attempt_ms))
             except (Unavailable, DeadlineExceeded, NotFound) as error:
                 self._note(group, error, asked=asked)
             await asyncio.sleep(pause_s)

@@ -27,6 +27,7 @@ REGISTER = Method(34, "raft-register", roles=_WRITERS)
 _HEAD: Final = struct.Struct("<QQQQI")
 _COUNT: Final = struct.Struct("<I")
 _GROUP: Final = struct.Struct("<QB")
+_READ: Final = struct.Struct("<QBI")
 _ERROR_BIT: Final = 1 << 31
 _LENGTH_MASK: Final = _ERROR_BIT - 1
 
@@ -107,16 +108,19 @@ def encode_register_request(group: int, nonce: bytes) -> bytes:
 
 
 def decode_register_request(payload: Payload) -> tuple[int, bytes]:
-    group, _, nonce = decode_read(payload)
-    return group, nonce
-
-
-def encode_read(group: int, query: bytes, *, is_stale: bool) -> bytes:
-    return _GROUP.pack(group, is_stale) + query
-
-
-def decode_read(payload: Payload) -> tuple[int, bool, bytes]:
     if len(payload) < _GROUP.size:
+        raise ProtocolError("a registration ends too early")
+    group, _ = _GROUP.unpack_from(payload)
+    return group, bytes(payload[_GROUP.size :])
+
+
+def encode_read(group: int, query: bytes, *, is_stale: bool, wait_ms: int) -> bytes:
+    return _READ.pack(group, is_stale, wait_ms) + query
+
+
+def decode_read(payload: Payload) -> tuple[int, bool, int, bytes]:
+    """Group, whether a stale answer will do, how long to wait for a change, and the question."""
+    if len(payload) < _READ.size:
         raise ProtocolError("a read ends too early")
-    group, is_stale = _GROUP.unpack_from(payload)
-    return group, bool(is_stale), bytes(payload[_GROUP.size :])
+    group, is_stale, wait_ms = _READ.unpack_from(payload)
+    return group, bool(is_stale), wait_ms, bytes(payload[_READ.size :])

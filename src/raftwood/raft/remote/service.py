@@ -3,7 +3,7 @@
 from collections.abc import Container
 from typing import Any
 
-from raftwood.base.errors import InvalidInput, RaftwoodError, Unavailable
+from raftwood.base.errors import InvalidInput, NotLeader, RaftwoodError, Unavailable
 from raftwood.net import Call, Payload, Service
 from raftwood.raft.core import EntryKind
 from raftwood.raft.host.control import encode_command, encode_register
@@ -18,11 +18,14 @@ from raftwood.raft.remote.protocol import (
     decode_register_request,
     encode_results,
 )
+from raftwood.raft.state_machine import PatientMachine
 
 COMMANDS_MAX = 16_384
 """In one proposal."""
 SESSIONS_MAX = 1_024
 """Of one group."""
+WAITS_MAX = 10_000
+"""Questions that wait for a change; further ones are answered at once."""
 
 
 class RaftService:
@@ -31,6 +34,7 @@ class RaftService:
     def __init__(self, host: Host, *, groups: Container[int] | None = None) -> None:
         self._host = host
         self._groups = groups
+        self._waits = 0
 
     def register(self, service: Service) -> None:
         service.fast(PROPOSE, self._propose)
@@ -79,17 +83,39 @@ class RaftService:
         return bytes(answer)
 
     async def _read(self, call: Call, payload: Payload) -> bytes:
-        group, is_stale, query = decode_read(payload)
+        group, is_stale, wait_ms, query = decode_read(payload)
         self._check_served(group)
+        if wait_ms:
+            self._check_leads(group)
         if is_stale:
             answer = self._host.stale_read(group, query)
         else:
             answer = await self._host.read(group, query, timeout_ms=_remaining_ms(call))
+            wait_ms = min(wait_ms, _remaining_ms(call) * 3 // 4)
+            if wait_ms and await self._waited(group, query, wait_ms):
+                answer = await self._host.read(group, query, timeout_ms=_remaining_ms(call))
         if isinstance(answer, RaftwoodError):
             raise answer
         if not isinstance(answer, bytes):
             raise InvalidInput(f"group {group} is not made to be read over the network")
         return answer
+
+    def _check_leads(self, group: int) -> None:
+        """Others hear of a change with the leader's next message, and that may take a tick."""
+        if not self._host.is_leading(group):
+            leader = self._host.leader(group)
+            raise NotLeader(f"store {self._host.id} does not lead group {group}", leader)
+
+    async def _waited(self, group: int, query: bytes, wait_ms: int) -> bool:
+        """Let a question wait that was just answered; whether there may be another answer now."""
+        machine = self._host.machine(group)
+        if self._waits >= WAITS_MAX or not isinstance(machine, PatientMachine):
+            return False
+        self._waits += 1
+        try:
+            return await machine.wait(query, wait_ms)
+        finally:
+            self._waits -= 1
 
 
 _READ_MS_MAX = 60_000

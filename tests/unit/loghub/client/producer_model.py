@@ -16,22 +16,18 @@ from raftwood.loghub.model import Shard, ShardStatus
 KEYS = 12
 
 
-class ModelRecord(Record):
+class ModelRecord(Record, gc=False, eq=False):
     """A record that knows its key and its place among the records of that key."""
 
-    __slots__ = ("is_whole", "key", "number", "outcome")
+    key: str = ""
+    number: int = 0
+    outcome: str = ""
 
-    def __init__(self, key: str, number: int, *, deadline: float, has_key: bool) -> None:
-        super().__init__(
-            b"x" * 10,
-            hash_key(key.encode()) if has_key else None,
-            deadline,
-            b"odd" if number % 7 == 0 else b"",
-        )
-        self.is_whole = number % 11 == 0
-        self.key = key
-        self.number = number
-        self.outcome = ""
+
+class WholeRecord(ModelRecord, gc=False, eq=False):
+    """One that is a batch by itself."""
+
+    is_whole = True
 
 
 class ModelLog:
@@ -143,8 +139,16 @@ class World:
     def give(self) -> None:
         key = f"key-{self.chance.randrange(KEYS)}"
         has_key = key != "key-0"
-        record = ModelRecord(
-            key, self.next_number[key], deadline=self.now + self.timeout_s, has_key=has_key
+        number = self.next_number[key]
+        kind = WholeRecord if number % 11 == 0 else ModelRecord
+        record = kind(
+            b"x" * 10,
+            10,
+            hash_key(key.encode()) if has_key else None,
+            b"odd" if number % 7 == 0 else b"",
+            deadline=self.now + self.timeout_s,
+            key=key,
+            number=number,
         )
         self.next_number[key] += 1
         self.given.append(record)

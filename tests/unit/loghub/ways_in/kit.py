@@ -1,7 +1,7 @@
 """A gateway in the test's process that serves its ways in on real ports, and what it stored."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -52,9 +52,9 @@ def read_group(body: bytes) -> list[Stored]:
     ]
 
 
-def read_sections(sections: list[Section]) -> list[Stored]:
+def read_sections(sections: Iterable[Section]) -> list[Stored]:
     """What a decoder made, as a reader would get it."""
-    packed = pack(sections, bytes_max=1 << 20)
+    packed = pack(list(sections), bytes_max=1 << 20)
     return [record for group in packed for record in read_group(group.body)]
 
 

@@ -75,10 +75,11 @@ def unpack_zstd(body: Buffer, *, bytes_max: int) -> bytes:
 
 def _streamed(unpacker: zstandard.ZstdDecompressor, body: Buffer, bytes_max: int) -> bytes:
     with unpacker.stream_reader(body, read_across_frames=False) as reader:
-        data = reader.read(bytes_max + 1)
-    if len(data) > bytes_max:
+        size = len(reader.read(bytes_max + 1))
+    if size > bytes_max:
         raise too_large(bytes_max)
-    return data
+    # Whether the frame is whole only this tells, which in turn must know the size.
+    return unpacker.decompress(body, max_output_size=max(1, size), allow_extra_data=False)
 
 
 def too_large(bytes_max: int) -> BatchTooLarge:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-_ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+_ADDRESS: Final = re.compile(r"\[.*|\d{1,3}(?:\.\d{1,3}){3}(?::\d*)?")
 
 
 def project_of_host(host: str, endpoints: Collection[str] = ()) -> str:
@@ -12,14 +12,13 @@ def project_of_host(host: str, endpoints: Collection[str] = ()) -> str:
 
     Of a name that is not known to be the gateway's the first label is the project.
     """
-    name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host
-    if not name.startswith("["):
-        name = name.partition(":")[0]
-    name = name.lower() if name in endpoints else name
-    if not name or name.startswith("[") or name in endpoints or _ADDRESS.fullmatch(name):
+    if _ADDRESS.fullmatch(host):
         return ""
+    name = host.partition(":")[0]
     for endpoint in endpoints:
-        if name.endswith("." + endpoint):
+        if name.lower() == endpoint:
+            return ""
+        if name.lower().endswith("." + endpoint):
             return name[: -len(endpoint) - 1]
     first, dot, _ = name.partition(".")
     return first if dot else ""

@@ -33,6 +33,7 @@ async def serve_http(
         [*http_groups(environment, gateway, ways_in, settings, sls=sls), Documents()],
         metrics=metrics,
         limits=front_limits,
+        endpoints=settings.http_endpoints,
     )
     limits = HttpLimits(
         keep_alive_ms=settings.keep_alive_ms,

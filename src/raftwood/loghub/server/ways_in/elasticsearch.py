@@ -4,6 +4,7 @@ An index is a logstore. Documents are appended: `index` and `create` do the same
 `delete` are answered with an error of their item. A document's own `_id` is kept as a content.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -68,13 +69,12 @@ class Item(msgspec.Struct, kw_only=True):
         return {self.action: told | {"status": self.status}}
 
 
-def decode(body: Buffer, *, index: str, received_ns: int) -> list[Item]:
+def decode(body: Buffer, *, index: str, received_ns: int) -> Iterator[Item]:
     """Every action in order; `InvalidInput` where a line that should be one is none.
 
     `index` is for actions that name none.
     """
     lines = bytes(body).split(b"\n")
-    items: list[Item] = []
     at = 0
     while at < len(lines):
         line = lines[at]
@@ -82,13 +82,12 @@ def decode(body: Buffer, *, index: str, received_ns: int) -> list[Item]:
         if not line or line.isspace():
             continue
         item = _item(line, at, index)
-        items.append(item)
         if item.action in _WITH_DOCUMENT:
             if at == len(lines):
                 raise InvalidInput(f"line {at} is an action without a document behind it")
             _take_document(item, lines[at], at + 1, received_ns)
             at += 1
-    return items
+        yield item
 
 
 def _item(line: bytes, number: int, index: str) -> Item:
@@ -123,7 +122,7 @@ def _take_document(item: Item, line: bytes, number: int, received_ns: int) -> No
         why = refused(f"the document in line {number}", error).message
         item.fail(400, "document_parsing_exception", why)
         return
-    contents = list(contents_of(document))
+    contents = contents_of(document)
     if item.id is not None:
         contents.append((b"_id", item.id.encode()))
     time_ns = times.sensible(time_of(document, TIME_FIELDS), received_ns)

@@ -13,8 +13,8 @@ from raftwood.loghub.server.http.request import Request
 from raftwood.loghub.server.http.routes import Answer, Route
 from raftwood.loghub.server.ways_in import elasticsearch
 from raftwood.loghub.server.ways_in.elasticsearch import Item
-from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, key_of, status_of
-from raftwood.loghub.server.ways_in.putting import Place
+from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, status_of
+from raftwood.loghub.server.ways_in.putting import Place, gathered
 from raftwood.loghub.server.ways_in.records import Section
 
 _PREFIX: Final = "/elasticsearch"
@@ -58,15 +58,16 @@ class ElasticsearchRoutes(HttpWay):
         assert found is not None
         project = self.project(request)
         began_ns = self.putting.now_ns()
-        items = elasticsearch.decode(
-            await self.body(request), index=found[1] or "", received_ns=began_ns
+        body = await self.body(request)
+        items = await gathered(
+            elasticsearch.decode(body, index=found[1] or "", received_ns=began_ns)
         )
         made_ids = [""] * len(items)
         for index in dict.fromkeys(item.index for item in items):
             await self._put(request, Place(project, index), items, made_ids)
         took_ms = max(0, self.putting.now_ns() - began_ns) // 1_000_000
-        body = elasticsearch.encode_answer(items, made_ids=made_ids, took_ms=took_ms)
-        return self._answer(request, body)
+        answer = elasticsearch.encode_answer(items, made_ids=made_ids, took_ms=took_ms)
+        return self._answer(request, answer)
 
     async def _put(
         self, request: Request, place: Place, items: list[Item], made_ids: list[str]
@@ -84,7 +85,7 @@ class ElasticsearchRoutes(HttpWay):
             records.append(item.record)
             stored.append(number)
         try:
-            results = await self.putting.put(place, [Section({}, records)], key=key_of(request))
+            results = await self.put(request, place, [Section({}, records)])
         except RaftwoodError as error:
             status = status_of(error)
             for number in stored:

@@ -1,24 +1,27 @@
 """Fluent Forward over TCP and TLS: events are put, and chunks acked once they are durable."""
 
+import asyncio
+from typing import Final
+
 import msgpack
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import ProtocolError, Unauthenticated
+from raftwood.base.errors import ProtocolError, RaftwoodError, Unauthenticated
 from raftwood.base.metrics import Metrics
 from raftwood.loghub.server.ways_in.fluent_handshake import Handshake
 from raftwood.loghub.server.ways_in.fluent_messages import (
-    Forwarded,
     MessageReader,
     decode_message,
     unpacked,
 )
 from raftwood.loghub.server.ways_in.peers import Peers
-from raftwood.loghub.server.ways_in.putting import Place, Putting
+from raftwood.loghub.server.ways_in.putting import Place, Putting, gathered
+from raftwood.loghub.server.ways_in.records import Section
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
-from raftwood.loghub.server.ways_in.socket_server import Connection, SocketServer
+from raftwood.loghub.server.ways_in.socket_server import HANDSHAKE_S_MAX, Connection, SocketServer
 from raftwood.net.tls import ServerTls
 
-HANDSHAKE_BYTES_MAX = 4 << 10
+HANDSHAKE_BYTES_MAX: Final = 4 << 10
 
 
 class FluentServer(SocketServer):
@@ -64,49 +67,55 @@ class FluentServer(SocketServer):
         messages.bytes_max = self.settings.fluent_message_bytes_max
         while True:
             if waiting:
+                connection.hold(messages.held_bytes + sum(map(len, waiting)))
                 await self._take(connection, waiting)
+            connection.hold(messages.held_bytes)
             if not (data := await connection.read()):
                 return
             waiting = messages.feed(data)
-            connection.hold(messages.held_bytes)
 
     async def _shake_hands(self, connection: Connection, messages: MessageReader) -> list[bytes]:
         """Answers the messages that came right behind."""
         handshake = Handshake(self.settings.fluent_shared_key, self.environment.random)
-        connection.writer.write(handshake.helo())
         found: list[bytes] = []
-        while not found:
-            if not (data := await connection.read_soon()):
-                raise ProtocolError("a Fluent peer ended during the handshake")
-            found = messages.feed(data)
+        deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S_MAX, connection.abort)
         try:
-            connection.writer.write(handshake.received(unpacked(found[0])))
+            await connection.write(handshake.helo())
+            while not found:
+                if not (data := await connection.read()):
+                    raise ProtocolError("a Fluent peer ended during the handshake")
+                found = messages.feed(data)
+        finally:
+            deadline.cancel()
+        try:
+            await connection.write(handshake.received(unpacked(found[0])))
         except Unauthenticated:
-            connection.writer.write(handshake.refusal())
+            await connection.write(handshake.refusal())
             raise
         return found[1:]
 
     async def _take(self, connection: Connection, messages: list[bytes]) -> None:
         now_ns = self.putting.now_ns()
         bytes_max = self.settings.fluent_message_bytes_max
-        forwarded: list[Forwarded] = []
+        sections: list[Section] = []
+        chunks: list[bytes] = []
         try:
             for message in messages:
-                forwarded.append(  # noqa: PERF401 -- what came before a bad one is kept
-                    decode_message(message, received_ns=now_ns, bytes_max=bytes_max)
-                )
-        finally:
-            # Also what came before a message that cannot be read.
-            if forwarded:
-                await self._put(connection, forwarded)
+                found = decode_message(message, received_ns=now_ns, bytes_max=bytes_max)
+                sections += await gathered(found.sections)
+                if found.chunk is not None:
+                    chunks.append(found.chunk)
+        except RaftwoodError:
+            # What came before a message that cannot be read is kept.
+            await self._put(connection, sections, chunks)
+            raise
+        await self._put(connection, sections, chunks)
 
-    async def _put(self, connection: Connection, forwarded: list[Forwarded]) -> None:
-        await connection.put([each.section for each in forwarded])
-        acks = [
-            msgpack.packb({b"ack": each.chunk}, use_bin_type=False)
-            for each in forwarded
-            if each.chunk is not None
-        ]
+    async def _put(
+        self, connection: Connection, sections: list[Section], chunks: list[bytes]
+    ) -> None:
+        await connection.put(sections)
+        # As texts, which is what a chunk's name was.
+        acks = [msgpack.packb({b"ack": chunk}, use_bin_type=False) for chunk in chunks]
         if acks:
-            connection.writer.write(b"".join(acks))
-            await connection.writer.drain()
+            await connection.write(b"".join(acks))

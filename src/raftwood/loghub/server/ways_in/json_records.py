@@ -1,6 +1,6 @@
 """JSON objects as records: each member a pair, texts as they are, all else as JSON."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -19,9 +19,11 @@ def text_of(value: Any) -> bytes:
     return value.encode() if type(value) is str else _encode(value)
 
 
-def contents_of(record: dict[str, Any]) -> Iterator[tuple[bytes, bytes]]:
-    for key, value in record.items():
-        yield key.encode(), value.encode() if type(value) is str else _encode(value)
+def contents_of(record: dict[str, Any]) -> list[tuple[bytes, bytes]]:
+    return [
+        (key.encode(), value.encode() if type(value) is str else _encode(value))
+        for key, value in record.items()
+    ]
 
 
 def time_of(record: dict[str, Any], fields: Iterable[str]) -> int | None:

@@ -9,7 +9,8 @@ from raftwood.base.errors import NotFound, RaftwoodError
 from raftwood.loghub.server.http.request import Request
 from raftwood.loghub.server.http.routes import Answer, Route
 from raftwood.loghub.server.ways_in import json_lines
-from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, key_of, status_of
+from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, status_of
+from raftwood.loghub.server.ways_in.putting import gathered
 
 _PREFIX: Final = "/api/v1/projects/"
 _PATH: Final = re.compile(r"/api/v1/projects/([^/]+)/logstores/([^/]+)/lines")
@@ -37,13 +38,17 @@ class LinesRoutes(HttpWay):
         found = _PATH.fullmatch(request.path)
         assert found is not None
         place = self.place(request, project=found[1], logstore=found[2])
-        sections = json_lines.decode(
-            await self.body(request),
-            received_ns=self.putting.now_ns(),
-            time_field=request.parameters.get("time_field", ""),
+        sections = await gathered(
+            json_lines.decode(
+                await self.body(request),
+                received_ns=self.putting.now_ns(),
+                time_field=request.parameters.get("time_field", ""),
+            )
         )
-        await self.putting.put(place, sections, key=key_of(request))
-        return Answer(body=msgspec.json.encode({"records": len(sections[0].records)}))
+        await self.put(request, place, sections)
+        return Answer(
+            body=msgspec.json.encode({"records": sum(len(section.records) for section in sections)})
+        )
 
     def error_answer(self, error: RaftwoodError, request: Request) -> Answer:  # noqa: ARG002
         status = status_of(error)

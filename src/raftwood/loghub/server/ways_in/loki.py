@@ -17,7 +17,7 @@ from raftwood.base.errors import InvalidInput, TooLarge
 from raftwood.base.files import Buffer
 from raftwood.loghub.server.ways_in import times
 from raftwood.loghub.server.ways_in.json_records import UNREADABLE, refused
-from raftwood.loghub.server.ways_in.records import Section, encode_record
+from raftwood.loghub.server.ways_in.records import Section, encode_record, sliced
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _PACKAGE: Final = "raftwood.loki"
@@ -88,44 +88,44 @@ PushRequest: Final[Any] = message_factory.GetMessageClass(
 )
 
 
-def decode_json(body: Buffer, *, received_ns: int) -> list[Section]:
+def decode_json(body: Buffer, *, received_ns: int) -> Iterator[Section]:
     """All streams, or `InvalidInput` that names what is wrong."""
     try:
         push = _decode_json(bytes(body))
     except UNREADABLE as error:
         raise refused("the push", error) from error
-    return [
-        Section(
-            {key.encode(): value.encode() for key, value in stream.stream.items()},
-            [
-                _json_entry(value, f"value {at} of stream {number}", received_ns)
-                for at, value in enumerate(stream.values, 1)
-            ],
-        )
-        for number, stream in enumerate(push.streams, 1)
-    ]
+    for number, stream in enumerate(push.streams, 1):
+        labels = {key.encode(): value.encode() for key, value in stream.stream.items()}
+        for part in sliced(enumerate(stream.values, 1)):
+            yield Section(
+                labels, [_json_entry(value, (at, number), received_ns) for at, value in part]
+            )
 
 
-def _json_entry(value: list[str | dict[str, str]], name: str, received_ns: int) -> bytes:
+def _json_entry(
+    value: list[str | dict[str, str]], place: tuple[int, int], received_ns: int
+) -> bytes:
     time, line, metadata = (*value, {})[:3] if len(value) in (2, 3) else (None, None, None)
     if not (isinstance(time, str) and isinstance(line, str) and isinstance(metadata, dict)):
-        raise InvalidInput(f"{name} is no [time, line] or [time, line, metadata]")
+        raise InvalidInput(
+            f"value {place[0]} of stream {place[1]} is no [time, line] or [time, line, metadata]"
+        )
     if not (time.isascii() and time.isdigit() and len(time) <= 20):
-        raise InvalidInput(f"{name} has the time {time[:40]!r}: give nanoseconds since 1970")
+        raise InvalidInput(
+            f"value {place[0]} of stream {place[1]} has the time {time[:40]!r}: give nanoseconds "
+            "since 1970"
+        )
     pairs = ((key.encode(), value.encode()) for key, value in metadata.items())
     return encode_record(times.sensible(int(time), received_ns), _contents(line.encode(), pairs))
 
 
-def decode_protobuf(body: Buffer, *, received_ns: int, bytes_max: int) -> list[Section]:
+def decode_protobuf(body: Buffer, *, received_ns: int, bytes_max: int) -> Iterator[Section]:
     """All streams, or `InvalidInput`; what would be above the limit is not decompressed."""
     push = _decompressed(bytes(body), bytes_max)
-    return [
-        Section(
-            parse_labels(stream.labels, f"the labels of stream {number}"),
-            [_entry(entry, received_ns) for entry in stream.entries],
-        )
-        for number, stream in enumerate(push.streams, 1)
-    ]
+    for number, stream in enumerate(push.streams, 1):
+        labels = parse_labels(stream.labels, f"the labels of stream {number}")
+        for part in sliced(stream.entries):
+            yield Section(labels, [_entry(entry, received_ns) for entry in part])
 
 
 def _decompressed(body: bytes, bytes_max: int) -> Any:

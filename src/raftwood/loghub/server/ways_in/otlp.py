@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 from raftwood.base.errors import InvalidInput
 from raftwood.base.files import Buffer
 from raftwood.loghub.server.ways_in import otlp_json, times
-from raftwood.loghub.server.ways_in.records import Section, encode_record
+from raftwood.loghub.server.ways_in.records import Section, encode_record, sliced
 
 _OWN: Final = frozenset(
     ("body", "severity_text", "severity_number", "trace_id", "span_id", "flags", "event_name")
@@ -28,7 +28,7 @@ _encode_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")
 _Plain = Callable[[Any], Any]
 
 
-def decode(body: Buffer, *, is_json: bool, received_ns: int) -> list[Section]:
+def decode(body: Buffer, *, is_json: bool, received_ns: int) -> Iterator[Section]:
     """All records of a request, or `InvalidInput`; a record without a time has its observed one."""
     if is_json:
         request: Any = otlp_json.decode(body)
@@ -39,14 +39,12 @@ def decode(body: Buffer, *, is_json: bool, received_ns: int) -> list[Section]:
         except DecodeError as error:
             raise InvalidInput("the body is no ExportLogsServiceRequest") from error
         plain = _plain
-    return [
-        Section(
-            dict((*_pairs(of_resource.resource, plain), *_scope_pairs(of_scope.scope, plain))),
-            [_record(record, plain, received_ns) for record in of_scope.log_records],
-        )
-        for of_resource in request.resource_logs
-        for of_scope in of_resource.scope_logs
-    ]
+    for of_resource in request.resource_logs:
+        tags = dict(_pairs(of_resource.resource, plain))
+        for of_scope in of_resource.scope_logs:
+            all_tags = tags | dict(_scope_pairs(of_scope.scope, plain))
+            for part in sliced(of_scope.log_records):
+                yield Section(all_tags, [_record(each, plain, received_ns) for each in part])
 
 
 def _record(record: Any, plain: _Plain, received_ns: int) -> bytes:
@@ -102,9 +100,9 @@ def _text(value: Any) -> bytes:
 
 def _plain(value: Any) -> Any:
     """An `AnyValue` of protobuf as what JSON has; None for one that is not set."""
+    if text := value.string_value:
+        return text
     kind = value.WhichOneof("value")
-    if kind == "string_value":
-        return value.string_value
     if kind is None:
         return None
     if kind == "array_value":
@@ -113,7 +111,7 @@ def _plain(value: Any) -> Any:
         return {each.key: _plain(each.value) for each in value.kvlist_value.values}
     if kind == "bytes_value":
         return base64.b64encode(value.bytes_value).decode()
-    return getattr(value, kind)
+    return getattr(value, kind)  # a text without a character among them
 
 
 def encode_answer(*, is_json: bool, refused: int = 0, why: str = "") -> bytes:

@@ -9,10 +9,10 @@ from raftwood.loghub.server.ways_in import otlp
 from raftwood.loghub.server.ways_in.http_way import (
     HttpWay,
     headers_of,
-    key_of,
     media_type,
     status_of,
 )
+from raftwood.loghub.server.ways_in.putting import gathered
 from raftwood.loghub.server.ways_in.records import take_out_too_large
 
 _PATH: Final = "/v1/logs"
@@ -41,15 +41,16 @@ class OtlpRoutes(HttpWay):
             )
         is_json = kind == _JSON
         place = self.place(request)
-        sections = otlp.decode(
-            await self.body(request), is_json=is_json, received_ns=self.putting.now_ns()
+        body = await self.body(request)
+        sections = await gathered(
+            otlp.decode(body, is_json=is_json, received_ns=self.putting.now_ns())
         )
         bytes_max = self.putting.group_bytes_max
         refused = take_out_too_large(sections, bytes_max=bytes_max)
-        await self.putting.put(place, sections, key=key_of(request))
+        await self.put(request, place, sections)
         why = f"{refused} records are above {bytes_max} bytes: make them smaller" if refused else ""
-        body = otlp.encode_answer(is_json=is_json, refused=refused, why=why)
-        return Answer(body=body, content_type=kind.encode())
+        answer = otlp.encode_answer(is_json=is_json, refused=refused, why=why)
+        return Answer(body=answer, content_type=kind.encode())
 
     def error_answer(self, error: RaftwoodError, request: Request) -> Answer:
         status = status_of(error)

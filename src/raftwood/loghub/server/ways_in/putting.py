@@ -1,8 +1,8 @@
 """`Putting`: sections that a way in decoded, into a logstore."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -11,10 +11,24 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.batches import HEAD_BYTES
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.streams import PutResult
-from raftwood.loghub.server.ways_in.records import Section, pack, take_out_too_large
+from raftwood.loghub.server.ways_in.records import SLICE_RECORDS, Section, pack, take_out_too_large
 
 _PAUSE_S_FIRST: Final = 0.05
 _PAUSE_S_MAX: Final = 2.0
+T = TypeVar("T")
+
+
+async def gathered(decoded: Iterable[T]) -> list[T]:
+    """All that a decoder gives, section by section: a large request leaves others their turns."""
+    found: list[T] = []
+    records = 0
+    for each in decoded:
+        found.append(each)
+        records += len(each.records) if isinstance(each, Section) else 1
+        if records >= SLICE_RECORDS:
+            records = 0
+            await asyncio.sleep(0)
+    return found
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -41,7 +55,7 @@ class Putting:
         return self._environment.clock.wall_ns()
 
     async def put(
-        self, place: Place, sections: Sequence[Section], *, source: bytes = b"", key: str | None
+        self, place: Place, sections: Sequence[Section], *, source: bytes, key: str | None
     ) -> list[PutResult]:
         """Durable when it returns. All is packed before the first LogGroup is put; where it takes
         several, those before one that failed are stored.

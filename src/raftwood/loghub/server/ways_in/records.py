@@ -9,8 +9,10 @@ The messages are written by hand, in the form of `loghub/log_groups.py`: a recor
 it is known which tags it shares, and what is appended to an encoded message belongs to it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,8 +23,9 @@ from raftwood.loghub.errors import BatchTooLarge
 Contents = Iterable[tuple[bytes, bytes]]
 
 COMPRESS_BYTES_MIN: Final = 1 << 10
+SLICE_RECORDS: Final = 256
 _NS_PER_S: Final = 1_000_000_000
-_HEADS_MAX: Final = 4_096
+_STARTS_MAX: Final = 1 << 16
 
 _CONTENT: Final = b"\x12"  # Log.Contents
 _LOG: Final = b"\x0a"  # LogGroup.Logs
@@ -40,35 +43,55 @@ def _varint(number: int) -> bytes:
 
 
 _SHORT: Final = tuple(_varint(number) for number in range(1 << 14))
-_heads: dict[bytes, bytes] = {}
-"""The part of a pair up to its value's length, by key: keys recur."""
+_starts: dict[tuple[bytes, int], bytes] = {}
+"""Contents up to their value, by their key and the value's length: both recur."""
 
 
 def _length(number: int) -> bytes:
     return _SHORT[number] if number < len(_SHORT) else _varint(number)
 
 
-def _head(key: bytes) -> bytes:
-    head = b"".join((b"\x0a", _length(len(key)), key, b"\x12"))
-    if len(_heads) < _HEADS_MAX and len(key) <= 64:
-        _heads[key] = head
-    return head
+def _start(field: bytes, key: bytes, size: int) -> bytes:
+    """A pair's message up to its value."""
+    head = b"".join((b"\x0a", _length(len(key)), key, b"\x12", _length(size)))
+    return b"".join((field, _length(len(head) + size), head))
 
 
-def _pairs(field: bytes, pairs: Contents) -> bytes:
+def _new_start(key: bytes, size: int) -> bytes:
+    start = _start(_CONTENT, key, size)
+    if len(_starts) < _STARTS_MAX and len(key) <= 64 and size < 256:
+        _starts[key, size] = start
+    return start
+
+
+def _encode_contents(contents: Contents) -> bytes:
     parts: list[bytes] = []
-    for key, value in pairs:
-        head = _heads.get(key) or _head(key)
-        length = _length(len(value))
-        parts += (field, _length(len(head) + len(length) + len(value)), head, length, value)
+    known = _starts.get
+    for key, value in contents:
+        size = len(value)
+        parts += (known((key, size)) or _new_start(key, size), value)
     return b"".join(parts)
+
+
+def _encode_tags(tags: Contents) -> bytes:
+    return b"".join(_start(_TAG, key, len(value)) + value for key, value in tags)
+
+
+@functools.lru_cache(maxsize=256)
+def _encode_seconds(seconds: int) -> bytes:
+    return b"".join((b"\x08", _varint(seconds), b"\x25"))
 
 
 def encode_record(time_ns: int, contents: Contents) -> bytes:
     """A `Log`; its time is one that `times.sensible` gave."""
     seconds, nanoseconds = divmod(time_ns, _NS_PER_S)
-    time = b"".join((b"\x08", _varint(seconds), b"\x25", nanoseconds.to_bytes(4, "little")))
-    return time + _pairs(_CONTENT, contents)
+    return b"".join(
+        (
+            _encode_seconds(seconds),
+            nanoseconds.to_bytes(4, "little"),
+            _encode_contents(contents),
+        )
+    )
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -76,6 +99,16 @@ class Section(msgspec.Struct, frozen=True):
 
     tags: Mapping[bytes, bytes]
     records: list[bytes]
+
+
+T = TypeVar("T")
+
+
+def sliced(items: Iterable[T]) -> Iterator[list[T]]:
+    """So that decoders can stop for a moment: they give sections of so many records at most."""
+    remaining = iter(items)
+    while part := list(itertools.islice(remaining, SLICE_RECORDS)):
+        yield part
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
@@ -107,7 +140,7 @@ def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) ->
     if not sections:
         return []
     shared = _shared(sections)
-    end = _pairs(_TAG, shared.items())
+    end = _encode_tags(shared.items())
     if source:
         end = b"".join((_SOURCE, _length(len(source)), source, end))
     room = bytes_max - len(end)
@@ -115,13 +148,8 @@ def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) ->
     parts: list[bytes] = []
     size = count = number = 0
     for section in sections:
-        own = _pairs(
-            _CONTENT,
-            (
-                (b"__tag__:" + key, value)
-                for key, value in section.tags.items()
-                if key not in shared
-            ),
+        own = _encode_contents(
+            (b"__tag__:" + key, value) for key, value in section.tags.items() if key not in shared
         )
         for record in section.records:
             number += 1
