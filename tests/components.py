@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 
-from tests import maven, zookeeper_server
+from tests import go_programs, maven, zookeeper_server
+from tests.interop import programs
 
 
 class Missing(Exception):
@@ -54,6 +55,40 @@ def _why_no_zookeeper() -> str | None:
     return None
 
 
+def sls_go() -> None:
+    """A program with SLS's Go SDK, built by Go."""
+    reason = _why_no_sls_go()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_sls_go() -> str | None:
+    """Asked once: the first build fetches modules, and may take minutes."""
+    try:
+        programs.go_program()
+    except go_programs.NotBuilt as error:
+        return str(error)
+    return None
+
+
+def sls_java() -> None:
+    """SLS's Java SDK, installed by Maven, and a program that uses it."""
+    reason = _why_no_sls_java()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_sls_java() -> str | None:
+    """Asked once: an attempt to install it may take minutes."""
+    try:
+        programs.java_command()
+    except maven.NotInstalled as error:
+        return str(error)
+    return None
+
+
 @cache
 def namespaces() -> None:
     """Network namespaces and bridges between them: a network that really loses packets."""
@@ -77,6 +112,16 @@ def ipv6() -> None:
         raise Missing(f"there is no ::1 here: {error.strerror}") from error
 
 
+@cache
+def port_80() -> None:
+    """The right to listen there, on addresses that nobody else uses."""
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.99.99.99", 80))
+    except OSError as error:
+        raise Missing(f"port 80 cannot be had: {error.strerror}") from error
+
+
 NEW_MOUNTS = (
     ("unshare", "--mount", "--propagation", "private")
     if os.geteuid() == 0
@@ -87,6 +132,9 @@ COMPONENTS: dict[str, Callable[[], None]] = {
     "ipv6": ipv6,
     "memory_disk": memory_disk,
     "namespaces": namespaces,
+    "port_80": port_80,
+    "sls_go": sls_go,
+    "sls_java": sls_java,
     "strace": strace,
     "tmpfs": tmpfs,
     "zookeeper": zookeeper,

@@ -8,7 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from benchmarks.harness.load import say, say_result
 
@@ -80,7 +87,8 @@ def _value(message: Message) -> bytes:
     problem: KafkaError | None = message.error()
     if problem is not None:
         raise SystemExit(f"a message could not be read: {problem}")
-    value: bytes = message.value()
+    value = message.value()
+    assert value is not None
     return value
 
 

@@ -52,9 +52,7 @@ class KafkaSystem:
     warm_up_s = 30.0
     """Before that Java has not compiled what is busy, and throughput is a third."""
 
-    def __init__(
-        self, *, is_synced: bool, topics: Sequence[str] = (kafka_load.TOPIC,)
-    ) -> None:
+    def __init__(self, *, is_synced: bool, topics: Sequence[str] = (kafka_load.TOPIC,)) -> None:
         """Loads write to the first topic, and read from the others."""
         self.name = "kafka-fsync" if is_synced else "kafka"
         self._topics = topics

@@ -24,7 +24,7 @@ from raftwood.logservice.wire import (
     encode_records,
 )
 from raftwood.raft.core import EntryKind
-from raftwood.raft.host.status import LogEntry
+from raftwood.raft.host.runs import LogEntry
 
 _PRODUCER = b"p" * 16
 _ANSWERS = 3
@@ -138,13 +138,13 @@ def records_target(data: bytes) -> None:
 def _encoded(records: list[Record], next_lsn: int) -> bytes:
     kinds = bytes(each.kind for each in records)
     lsns = [each.lsn for each in records]
-    return encode_records(next_lsn, lsns, kinds, [each.data for each in records])
+    return b"".join(encode_records(next_lsn, lsns, kinds, [each.data for each in records]))
 
 
 def records_seeds() -> list[bytes]:
     """Valid inputs for `records_target`."""
     data = encode_user_entry(b"data", holder=3)
     return [
-        encode_records(9, [3, 5], bytes([0, 3]), [data, b""]),
-        encode_records(1, [], b"", []),
+        b"".join(encode_records(9, [3, 5], bytes([0, 3]), [data, b""])),
+        b"".join(encode_records(1, [], b"", [])),
     ]

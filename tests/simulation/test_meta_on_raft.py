@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from raftwood.app.groups import METASTORE_GROUP
+from raftwood.app.groups import METASTORE_GROUP, METASTORE_SHARD
+from raftwood.app.log_tenant import log_tenant
+from raftwood.app.metastore_tenant import MetastoreTenant
+from raftwood.app.tenant import MakeTenant
 from raftwood.base.seams import MetaStore
 from raftwood.metastore.raft_store import RaftMetaStore
 from raftwood.simulation import Simulation, simulate
@@ -17,18 +20,20 @@ STORES = (1, 2, 3)
 
 
 class TestOnThreeStores(MetaSuite):
+    make_tenant: MakeTenant = MetastoreTenant
+    group = METASTORE_GROUP
     cluster: StoreCluster
 
     @asynccontextmanager
     async def opened(self, folder: str) -> AsyncIterator[MetaStore]:  # noqa: ARG002
         async with self.cluster.client() as client:
-            store = RaftMetaStore(client, METASTORE_GROUP)
+            store = RaftMetaStore(client, self.group)
             yield store
             await store.close()
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         async def scenario(simulation: Simulation) -> None:
-            self.cluster = StoreCluster(simulation)
+            self.cluster = StoreCluster(simulation, type(self).make_tenant)
             self.cluster.start(*STORES)
             await self.cluster.ready(*STORES)
             disturbing = asyncio.create_task(self.disturb())
@@ -56,3 +61,8 @@ class TestOnStoresThatAreKilled(TestOnThreeStores):
             self.cluster.machines[store].power_off()
             await asyncio.sleep(0.5)
             self.cluster.start(store)
+
+
+class TestOnLogStoresThatAreKilled(TestOnStoresThatAreKilled):
+    make_tenant = staticmethod(log_tenant)
+    group = METASTORE_SHARD

@@ -71,11 +71,14 @@ ALLOWED_IN_SIMULATION = {
     ("*", "random.Random"): "a type; the environment hands out seeded ones",
     ("disk/kv_rocksdb.py", "asyncio.to_thread"): _REAL,
     ("disk/kv_rocksdb.py", "threading"): _REAL,
+    ("disk/loop_thread.py", "concurrent"): "for programs that are all threads",
+    ("disk/loop_thread.py", "threading"): "for programs that are all threads",
     ("disk/real_environment.py", "random"): _REAL,
     ("disk/real_environment.py", "time"): _REAL,
     ("disk/thread_files.py", "threading"): _REAL,
+    ("loghub/client/log_handler.py", "threading"): "for programs that are all threads",
+    ("loghub/client/sync_producer.py", "threading"): "for programs that are all threads",
     ("logservice/client/sync_client.py", "concurrent"): "for programs that are all threads",
-    ("logservice/client/sync_client.py", "threading"): "for programs that are all threads",
     ("metastore/zookeeper_connection.py", "asyncio.to_thread"): "for a library that is all threads",
 }
 

@@ -78,7 +78,10 @@ async def connected_cluster(
     """The metastore and the logs of a running cluster of log stores, for one who may make logs."""
     network = operator_network(settings)
     given = given_addresses(settings, addresses)
-    found = await discover(environment, network, given, ask_store_addresses)
+    which = _WhichMetastore()
+    found = await discover(environment, network, given, which.ask)
+    if which.group != METASTORE_SHARD:
+        raise InvalidInput("these stores run no log service: name those of a log service")
     stores = Stores(environment, network, found)
     logs = ShardLogs(environment, stores, replicas=settings.loghub.log_replicas)
     try:

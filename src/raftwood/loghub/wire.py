@@ -128,8 +128,8 @@ _decode_pulled: Final = msgspec.msgpack.Decoder(PulledHead).decode
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-def _framed(head: bytes, *bodies: Buffer) -> bytes:
-    return b"".join((_LENGTH.pack(len(head)), head, *bodies))
+def _framed(head: bytes) -> bytes:
+    return _LENGTH.pack(len(head)) + head
 
 
 def _unframed(payload: Payload) -> tuple[memoryview, memoryview]:
@@ -153,7 +153,8 @@ class PutRequest(msgspec.Struct, frozen=True, gc=False):
     batch: Batch
 
 
-def encode_put(request: PutRequest) -> bytes:
+def encode_put(request: PutRequest) -> list[Buffer]:
+    """In pieces, for a body need not be copied."""
     batch = request.batch
     head = PutHead(
         request.project,
@@ -166,7 +167,7 @@ def encode_put(request: PutRequest) -> bytes:
         batch.raw_bytes,
         batch.records,
     )
-    return _framed(_encode(head), batch.body)
+    return [_framed(_encode(head)), batch.body]
 
 
 def decode_put(payload: Payload) -> PutRequest:
@@ -196,7 +197,8 @@ def decode_pull(payload: Payload) -> PullRequest:
         raise ProtocolError(f"a pull cannot be read: {error}") from error
 
 
-def encode_pulled(pulled: Pulled) -> bytes:
+def encode_pulled(pulled: Pulled) -> list[Buffer]:
+    """In pieces, for batches need not be copied."""
     batches: Sequence[StoredBatch] = pulled.batches
     head = PulledHead(
         position_to_bytes(pulled.next),
@@ -205,7 +207,7 @@ def encode_pulled(pulled: Pulled) -> bytes:
         b"".join([position_to_bytes(each.position) for each in batches]),
         tuple(len(each.data) for each in batches),
     )
-    return _framed(_encode(head), *(each.data for each in batches))
+    return [_framed(_encode(head)), *[each.data for each in batches]]
 
 
 def decode_pulled(payload: Payload) -> Pulled:

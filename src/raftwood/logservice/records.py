@@ -48,6 +48,10 @@ class UpdateKind(IntEnum):
     RESTORED = 7
 
 
+RECORD_HEAD_BYTES: Final = 12
+"""Of what a reader gets: the kind of update and the holder stand before the payload."""
+
+
 class RecordKind(IntEnum):
     """What a reader gets."""
 
@@ -72,7 +76,7 @@ class Record(msgspec.Struct, gc=False):
 
     @property
     def payload(self) -> memoryview:
-        return memoryview(self.data)[12:]
+        return memoryview(self.data)[RECORD_HEAD_BYTES:]
 
 
 def encode_user_entry(

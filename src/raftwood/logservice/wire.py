@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from raftwood.base.errors import InternalError, ProtocolError, RaftwoodError
+from raftwood.base.files import Buffer
 from raftwood.logservice.hakeeper.orders import Orders
 from raftwood.logservice.hakeeper.reports import ServiceHeartbeat, StoreHeartbeat
 from raftwood.logservice.log_rules import LogInfo
@@ -192,28 +193,34 @@ def decode_lsns(payload: Payload, count: int) -> Sequence[int | RaftwoodError]:
 
 
 def encode_records(
-    next_lsn: int, lsns: Sequence[int], kinds: bytes, data: Sequence[bytes | memoryview]
-) -> bytes:
+    next_lsn: int, lsns: Sequence[int], kinds: bytes, data: Sequence[Buffer]
+) -> list[Buffer]:
+    """In pieces, for what is large need not be copied: all but the first are the records."""
     count = len(lsns)
-    return b"".join(
+    head = b"".join(
         [
             _READ.pack(next_lsn, count),
             struct.pack(f">{count}Q", *lsns),
             kinds,
             struct.pack(f">{count}I", *map(len, data)),
-            *data,
         ]
     )
-
-
-def count_records(payload: Payload) -> int:
-    """How many there are in what `encode_records` made."""
-    count: int = _READ.unpack_from(payload)[1]
-    return count
+    return [head, *data]
 
 
 def decode_records(payload: Payload) -> tuple[list[Record], int]:
     """Records, and where to read next."""
+    lsns, kinds, data, next_lsn = decode_record_views(payload)
+    return [
+        Record(lsn, _KINDS[kind], bytes(view))
+        for lsn, kind, view in zip(lsns, kinds, data, strict=True)
+    ], next_lsn
+
+
+def decode_record_views(
+    payload: Payload,
+) -> tuple[Sequence[int], bytes, list[Payload], int]:
+    """LSNs, kinds, data without a copy, and where to read next."""
     try:
         next_lsn, count = _READ.unpack_from(payload)
         start = _READ.size + 13 * count
@@ -227,7 +234,4 @@ def decode_records(payload: Payload) -> tuple[list[Record], int]:
     ends = list(accumulate(lengths, initial=start))
     if ends[-1] != len(payload) or (kinds and max(kinds) >= len(_KINDS)):
         raise ProtocolError("records do not fit their table")
-    return [
-        Record(lsn, _KINDS[kind], bytes(payload[begin:end]))
-        for lsn, kind, begin, end in zip(lsns, kinds, ends, ends[1:], strict=False)
-    ], next_lsn
+    return lsns, kinds, [payload[begin:end] for begin, end in pairwise(ends)], next_lsn

@@ -1,6 +1,7 @@
 """A request as its handler on the server sees it: who asks, until when, and the way to answer."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raftwood.base.errors import RaftwoodError
@@ -47,8 +48,10 @@ class Call:
             return None
         return max(0, int((self.deadline - asyncio.get_running_loop().time()) * 1000))
 
-    def reply(self, payload: Buffer = b"") -> None:
-        """Answer; a payload above 8 kB is sent without a copy and must not change any more."""
+    def reply(self, payload: Buffer | Sequence[Buffer] = b"") -> None:
+        """Answer, with one buffer or several; those above 8 kB are sent without a copy and must not
+        change any more.
+        """
         session = self._session
         if session is not None:
             self._session = None

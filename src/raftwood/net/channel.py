@@ -86,7 +86,9 @@ class Channel:
         except TimeoutError as error:
             raise self._reason() from error
 
-    def call(self, method: Method, payload: Buffer, timeout_ms: int) -> "asyncio.Future[Payload]":
+    def call(
+        self, method: Method, payload: Buffer | Sequence[Buffer], timeout_ms: int
+    ) -> "asyncio.Future[Payload]":
         """As `Connection.call`; raises Unavailable at once where there is no connection now."""
         return self._usable().call(method, payload, timeout_ms)
 

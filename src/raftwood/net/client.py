@@ -80,13 +80,19 @@ class Connection(OutstandingRequests):
     def is_closed(self) -> bool:
         return self._closed.done()
 
-    def call(self, method: Method, payload: Buffer, timeout_ms: int) -> "asyncio.Future[Payload]":
+    def call(
+        self, method: Method, payload: Buffer | Sequence[Buffer], timeout_ms: int
+    ) -> "asyncio.Future[Payload]":
         """Send a request; the future gives the response. Cancelling it cancels on the server.
 
-        A payload above 8 kB is not copied and must not change before the answer. Raises at once
-        what can be known at once: Overloaded, ShuttingDown, ConnectionLost, TooLarge.
+        Buffers above 8 kB are not copied and must not change before the answer. Raises at once what
+        can be known at once: Overloaded, ShuttingDown, ConnectionLost, TooLarge.
         """
-        size = size_of(payload)
+        whole: Buffer | list[Buffer]
+        if type(payload) is bytes:
+            whole, size = payload, len(payload)
+        else:
+            whole, size = gathered(payload)
         deadline = self._loop.time() + timeout_ms / 1000
         if (
             self._refusal is not None
@@ -103,11 +109,11 @@ class Connection(OutstandingRequests):
                 or self._pending_bytes + size > self._bytes_max
             )
         ):
-            self._wait(request_id, future, deadline, method.number, payload)
+            self._wait(request_id, future, deadline, method.number, whole, size)
         else:
             self._pending[request_id] = (future, deadline, size)
             self._pending_bytes += size
-            self._send(_REQUEST, method.number, request_id, timeout_ms, payload)
+            self._send(_REQUEST, method.number, request_id, timeout_ms, whole)
         self._next_id = request_id + 1
         # It is taken off before a result is set, so it runs for cancelled futures only.
         future.add_done_callback(self._on_cancelled)

@@ -193,6 +193,8 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._received_at = max(self._received_at, now - interval)
         silence = now - self._received_at
         again = interval - silence
+        if silence >= interval / 2:
+            self._decoder.own_buffers.clear()
         if self._reading_is_paused or self._write_is_paused:
             # The peer's sign of life could not be heard; that it takes bytes is one as well.
             again = patience

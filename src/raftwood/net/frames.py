@@ -28,6 +28,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
 from raftwood.base.names import FRAME_BYTES_MAX
+from raftwood.net.frame_buffers import FrameBuffers
 
 Payload: TypeAlias = bytes | memoryview
 Frame: TypeAlias = tuple[int, int, int, int, Payload]
@@ -196,6 +197,7 @@ class FrameDecoder:
         "_own_length",
         "_receive_bytes",
         "_view",
+        "own_buffers",
         "payload_bytes_max",
     )
 
@@ -208,6 +210,7 @@ class FrameDecoder:
         self._view = memoryview(self._buffer)
         self._filled = 0
         self._needed = HEADER_BYTES
+        self.own_buffers = FrameBuffers()
         self._own: memoryview | None = None
         self._own_filled = 0
         self._own_length = 0
@@ -296,7 +299,7 @@ class FrameDecoder:
     def _begin_own_frame(
         self, frame: tuple[int, int, int, int, int], length: int, begun: memoryview
     ) -> None:
-        own = memoryview(bytearray(length + TAIL_BYTES))
+        own = memoryview(self.own_buffers.take(length + TAIL_BYTES))[: length + TAIL_BYTES]
         own[: len(begun)] = begun
         self._own = own
         self._own_filled = len(begun)

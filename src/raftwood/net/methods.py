@@ -6,13 +6,13 @@ of four ways:
 
 - `fast`: a plain function called from the receive callback, with a `Call` to answer now or later.
   The hot path: it costs no task, so it must not block.
-- `task`: a coroutine; its result is the response.
+- `task`: a coroutine; its result is the response, in one buffer or several.
 - `stream`: an async iterator; each item goes out as the client's credit allows.
 - `one_way`: a plain function called from the receive callback, with who sent the message. Nothing
   is answered: where the message cannot be taken, the connection is closed.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -31,7 +31,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 FastHandler: TypeAlias = Callable[[Call, Payload], None]
-TaskHandler: TypeAlias = Callable[[Call, Payload], Coroutine[Any, Any, Buffer]]
+TaskHandler: TypeAlias = Callable[[Call, Payload], Coroutine[Any, Any, Buffer | Sequence[Buffer]]]
 StreamHandler: TypeAlias = Callable[[Call, Payload], AsyncIterator[Buffer]]
 OneWayHandler: TypeAlias = Callable[[Identity, Payload], None]
 

@@ -5,6 +5,7 @@ own limits. Each ends in one of five ways: answered, failed, expired, cancelled,
 """
 
 import asyncio
+from typing import TypeAlias
 
 from raftwood.base.errors import (
     ConnectionLost,
@@ -17,11 +18,15 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.net.connection import FramedConnection
 from raftwood.net.deadlines import NEVER, DeadlineSweep
-from raftwood.net.frames import Kind, Payload, size_of
+from raftwood.net.frames import Kind, Payload
 from raftwood.net.limits import ClientLimits
 from raftwood.net.streams import Stream
 
 _REQUEST = int(Kind.REQUEST)
+
+
+_Waiting: TypeAlias = tuple["asyncio.Future[Payload]", float, int, Buffer | list[Buffer], int]
+"""Not sent yet: future, deadline, method, payload, size."""
 
 
 class OutstandingRequests(FramedConnection):
@@ -38,8 +43,7 @@ class OutstandingRequests(FramedConnection):
         self._pending: dict[int, tuple[asyncio.Future[Payload], float, int]] = {}
         """In flight: future, deadline, size."""
         self._pending_bytes = 0
-        self._waiting: dict[int, tuple[asyncio.Future[Payload], float, int, Buffer]] = {}
-        """Not sent yet: future, deadline, method, payload."""
+        self._waiting: dict[int, _Waiting] = {}
         self._waiting_bytes = 0
         self._streams: dict[int, tuple[Stream, float]] = {}
         self._sweep = DeadlineSweep(self._loop, self._expire)
@@ -94,26 +98,26 @@ class OutstandingRequests(FramedConnection):
         future: "asyncio.Future[Payload]",
         deadline: float,
         number: int,
-        payload: Buffer,
+        payload: Buffer | list[Buffer],
+        size: int,
     ) -> None:
         bounds = self._bounds
         if (
             len(self._waiting) >= bounds.requests_waiting_max
-            or self._waiting_bytes + size_of(payload) > bounds.bytes_waiting_max
+            or self._waiting_bytes + size > bounds.bytes_waiting_max
         ):
             raise Overloaded(
                 f"{len(self._pending)} requests are under way and {len(self._waiting)} wait: "
                 "send fewer at a time"
             )
-        self._waiting[request_id] = (future, deadline, number, payload)
-        self._waiting_bytes += size_of(payload)
+        self._waiting[request_id] = (future, deadline, number, payload, size)
+        self._waiting_bytes += size
 
     def _admit_waiting(self) -> None:
         now = self._loop.time()
         while self._waiting and len(self._pending) < self._requests_max:
             request_id = next(iter(self._waiting))
-            future, deadline, number, payload = self._waiting[request_id]
-            size = size_of(payload)
+            future, deadline, number, payload, size = self._waiting[request_id]
             if self._pending and self._pending_bytes + size > self._bytes_max:
                 return
             del self._waiting[request_id]
@@ -140,10 +144,10 @@ class OutstandingRequests(FramedConnection):
                 self._fail(future, late)
             elif deadline < earliest:
                 earliest = deadline
-        for request_id, (future, deadline, _, payload) in list(self._waiting.items()):
+        for request_id, (future, deadline, _, _, size) in list(self._waiting.items()):
             if deadline <= now:
                 del self._waiting[request_id]
-                self._waiting_bytes -= size_of(payload)
+                self._waiting_bytes -= size
                 late = DeadlineExceeded("the deadline passed before the request could be sent")
                 self._fail(future, late)
             elif deadline < earliest:
@@ -169,7 +173,7 @@ class OutstandingRequests(FramedConnection):
             for request_id, waiting in self._waiting.items():
                 if waiting[0] is future:
                     del self._waiting[request_id]
-                    self._waiting_bytes -= size_of(waiting[3])
+                    self._waiting_bytes -= waiting[4]
                     break
         self._made_room()
 

@@ -9,6 +9,7 @@ One-way messages are over when their handler returns, so they count against no l
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from raftwood.base.errors import (
@@ -30,7 +31,7 @@ from raftwood.base.logs import get_logger
 from raftwood.net.calls import Call, StreamCall
 from raftwood.net.connection import FramedConnection
 from raftwood.net.deadlines import NEVER, DeadlineSweep
-from raftwood.net.frames import HEADER_BYTES, Frame, Kind, Payload, size_of
+from raftwood.net.frames import HEADER_BYTES, Frame, Kind, Payload, gathered, size_of
 from raftwood.net.handshake import PeerLimits, ServerHandshake
 from raftwood.net.identity import Identity
 from raftwood.net.limits import ServerLimits
@@ -345,15 +346,21 @@ class Session(FramedConnection):
 
     # Answering.
 
-    def answer(self, call: Call, payload: Buffer) -> None:
+    def answer(self, call: Call, payload: Buffer | Sequence[Buffer]) -> None:
         """Send a call's response, or the end of its stream."""
         self._release(call)
         if call.is_stream:
             self._send(Kind.STREAM_END, 0, call.request_id, 0, b"")
-        elif size_of(payload) > self._peer_frame_bytes_max:
-            self._send(Kind.ERROR, 0, call.request_id, 0, encode_error(self._too_large(payload)))
+            return
+        whole: Buffer | list[Buffer]
+        if type(payload) is bytes:
+            whole, size = payload, len(payload)
         else:
-            self._send(_RESPONSE, 0, call.request_id, 0, payload)
+            whole, size = gathered(payload)
+        if size > self._peer_frame_bytes_max:
+            self._send(Kind.ERROR, 0, call.request_id, 0, encode_error(self._too_large(size)))
+        else:
+            self._send(_RESPONSE, 0, call.request_id, 0, whole)
 
     def refuse(self, call: Call, error: RaftwoodError) -> None:
         self._release(call)
@@ -361,12 +368,12 @@ class Session(FramedConnection):
 
     def send_item(self, call: StreamCall, item: Buffer) -> int:
         if size_of(item) > self._peer_frame_bytes_max:
-            raise self._too_large(item)
+            raise self._too_large(size_of(item))
         return self._send(Kind.STREAM_ITEM, 0, call.request_id, 0, item) - HEADER_BYTES
 
-    def _too_large(self, payload: Buffer) -> TooLarge:
+    def _too_large(self, size: int) -> TooLarge:
         return TooLarge(
-            f"the answer has {size_of(payload)} bytes, the client reads "
+            f"the answer has {size} bytes, the client reads "
             f"{self._peer_frame_bytes_max}: ask for less at a time"
         )
 

@@ -1,6 +1,6 @@
 """A consumer with SLS's Python SDK as it is: prints what it reads, until it is told to end.
 
-Reached through `http_proxy`; arguments as JSON in the first one.
+Reached through `http_proxy`: `worker.py consume '{"id": …}'`.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from aliyun.log.consumer import ConsumerProcessorBase, ConsumerWorker, CursorPosition, LogHubConfig
 
 
-class Printer(ConsumerProcessorBase):  # type: ignore[misc]
+class Printer(ConsumerProcessorBase):
     """Says what came, and then how far it is."""
 
     def process(self, log_groups: Any, check_point_tracker: Any) -> None:
@@ -29,7 +29,7 @@ class Printer(ConsumerProcessorBase):  # type: ignore[misc]
 
 
 def main() -> None:
-    given = json.loads(sys.argv[1])
+    given = json.loads(sys.argv[2])
     worker = ConsumerWorker(
         Printer,
         LogHubConfig(
@@ -42,7 +42,7 @@ def main() -> None:
             given["consumer"],
             cursor_position=CursorPosition.BEGIN_CURSOR,
             heartbeat_interval=given["heartbeat_s"],
-            data_fetch_interval=0.1,
+            data_fetch_interval=0.1,  # type: ignore[arg-type]
             in_order=given["order"],
             worker_pool_size=4,
         ),

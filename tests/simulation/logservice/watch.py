@@ -79,4 +79,4 @@ class Watch:
         while first <= store.host.applied(shard):
             entries, first = await store.host.read_log(shard, first)
             for entry in entries:
-                self.agree(store.host.id, shard, entry.index, entry.payload)
+                self.agree(store.host.id, shard, entry.index, bytes(entry.payload))

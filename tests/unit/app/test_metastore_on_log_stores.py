@@ -8,7 +8,7 @@ import pytest
 from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
 
 from raftwood.app.cluster_network import client_network, operator_network, reader_network
-from raftwood.app.connecting import connected_metastore
+from raftwood.app.connecting import connected_cluster, connected_metastore
 from raftwood.app.groups import METASTORE_GROUP, METASTORE_SHARD
 from raftwood.app.log_tenant import log_tenant
 from raftwood.base.errors import InvalidInput, NotFound, PermissionDenied
@@ -115,6 +115,22 @@ def test_the_metastore_is_freed_of_old_entries_and_moves_to_other_stores() -> No
     run_log_stores(scenario)
 
 
+def test_logs_are_made_beside_the_metastore() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        await started(cluster)
+        environment = cluster.environment
+        async with connected_cluster(environment, SETTINGS, "s2:7000") as (meta, logs):
+            await put(meta, "orders", b"made")
+            await logs.create("orders")
+            log = await logs.open("orders")
+            position = await log.append(b"one", producer="p", sequence=1)
+            batches, _ = await log.read(position, bytes_max=100)
+            assert [bytes(each.data) for each in batches] == [b"one"]
+            assert await logs.names("") == ["log-1", "orders"]
+
+    run_log_stores(scenario)
+
+
 def test_the_metastore_is_no_log_and_cannot_be_removed() -> None:
     async def scenario(cluster: StoreCluster) -> None:
         await started(cluster)
@@ -166,6 +182,9 @@ def test_the_metastore_of_raftwood_serve_is_found_the_same_way() -> None:
         async with connected_metastore(cluster.environment, settings_of(1), "s2:7000") as meta:
             await put(meta, "a", b"one")
             assert await meta.get("a") is not None
+        with pytest.raises(InvalidInput, match="no log service"):
+            async with connected_cluster(cluster.environment, settings_of(1), "s2:7000"):
+                pass
 
     run_stores(scenario)
 

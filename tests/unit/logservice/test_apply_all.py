@@ -29,7 +29,7 @@ from raftwood.logservice.restoring import (
 )
 from raftwood.logservice.server.shard_reading import kind_of
 from raftwood.raft.core import EntryKind
-from raftwood.raft.host.status import LogEntry
+from raftwood.raft.host.runs import LogEntry
 from raftwood.raft.state_machine import ExtraFiles
 
 U64_MAX = (1 << 64) - 1

@@ -50,7 +50,7 @@ from raftwood.logservice.restoring import (
 )
 from raftwood.logservice.server.shard_reading import kind_of
 from raftwood.raft.core import Entry, EntryKind
-from raftwood.raft.host.status import LogEntry
+from raftwood.raft.host.runs import LogEntry
 from raftwood.raft.state_machine import Command
 from tests.unit.logservice.naive_log import NaiveLog
 

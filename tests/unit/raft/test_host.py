@@ -269,7 +269,7 @@ def test_the_log_of_a_group_is_read_from_an_index_on() -> None:
                 more, next_index = await host.read_log(GROUP, next_index, bytes_max=100)
                 entries += more
             assert [each.index for each in entries] == list(range(1, next_index))
-            assert sum(each.payload.endswith(b"line 7") for each in entries) == 1
+            assert sum(bytes(each.payload).endswith(b"line 7") for each in entries) == 1
             with pytest.raises(OutOfRange, match=f"holds entries 1 to {next_index - 1}"):
                 await host.read_log(GROUP, next_index + 1)
 

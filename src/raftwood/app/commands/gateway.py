@@ -5,6 +5,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from raftwood.app.commands.source import DEFAULTS, Source
+from raftwood.app.output import write_line
 from raftwood.base.errors import InvalidConfiguration
 
 app = App(name="gateway", help_format="plaintext")
@@ -36,3 +37,11 @@ def start(
             f"a gateway needs {error.name}: install it with pip install 'raftwood[gateway]'"
         ) from error
     run_gateway(source, connect, ready_file=ready_file)
+
+
+@app.command
+def openapi() -> None:
+    """Print the OpenAPI description of what a gateway serves to SLS clients over HTTP."""
+    from raftwood.loghub.server.sls.openapi import openapi_json  # noqa: PLC0415
+
+    write_line(openapi_json().decode())

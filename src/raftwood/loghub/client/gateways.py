@@ -25,6 +25,7 @@ from raftwood.loghub.controls import (
     ListLogstores,
     ListProjects,
     SetCheckpoint,
+    TruncateShard,
     UpdateConsumerGroup,
     UpdateLogstore,
     UpdateProject,
@@ -67,6 +68,7 @@ _REPEATABLE: Final = (
     ListLogstores,
     ListProjects,
     SetCheckpoint,
+    TruncateShard,
     UpdateConsumerGroup,
     UpdateLogstore,
     UpdateProject,
@@ -165,23 +167,24 @@ class Gateways:
         is_repeatable: bool = True,
         turn: int = 0,
     ) -> Payload:
-        """Ask one gateway after the other until one answers or the time is over.
+        """Ask one gateway after the other until one answers, or none has for so long.
 
         What may be done only once is not repeated after an answer was lost.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_ms / 1000
+        deadline: float | None = None
         attempts = 0
         while True:
-            remaining_ms = int((deadline - loop.time()) * 1000)
             try:
                 channel = self.pick(turn + attempts)
-                return await channel.call(method, payload, max(1, min(remaining_ms, attempt_ms)))
+                return await channel.call(method, payload, attempt_ms)
             except (Unavailable, DeadlineExceeded) as error:
                 if isinstance(error, ConnectionLost | DeadlineExceeded) and not is_repeatable:
                     raise
                 reason = error
             pause_s = min(_PAUSE_LONGEST_S, _PAUSE_FIRST_S * (1 << min(attempts, 10)))
+            if deadline is None:
+                deadline = loop.time() + timeout_ms / 1000
             if loop.time() + pause_s >= deadline:
                 raise reason
             attempts += 1

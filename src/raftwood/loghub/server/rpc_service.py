@@ -3,6 +3,7 @@
 from typing import Any, Literal, cast
 
 from raftwood.base.errors import PermissionDenied
+from raftwood.base.files import Buffer
 from raftwood.base.position import position_from_bytes, position_to_bytes
 from raftwood.loghub.controls import decode_control, encode_control_answer
 from raftwood.loghub.errors import InvalidParameter
@@ -60,7 +61,7 @@ class RpcService:
         )
         return position_to_bytes(result.position)
 
-    async def _pull(self, call: Call, payload: Payload) -> bytes:
+    async def _pull(self, call: Call, payload: Payload) -> list[Buffer]:
         request = decode_pull(payload)
         check_role(self._key(call), request.project, Role.READER)
         pulled = await self._gateway.streams.pull(

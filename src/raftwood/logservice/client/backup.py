@@ -123,13 +123,13 @@ class _Writer:
     async def write(self, records: list[Record], next_lsn: int) -> None:
         if not records:
             return
-        body = encode_records(
+        pieces = encode_records(
             next_lsn,
             [each.lsn for each in records],
             bytes(each.kind for each in records),
             [each.data for each in records],
         )
-        data = encode_chunk(body)
+        data = encode_chunk(b"".join(pieces))
         path = self._path
         try:
             if not self._length:

@@ -18,9 +18,9 @@ from raftwood.base.errors import InvalidInput, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.logservice.client.pipeline import Pipeline
 from raftwood.logservice.client.shard_link import ShardLink, ask_store_addresses
-from raftwood.logservice.client.single_append import append_once
+from raftwood.logservice.client.single_append import SingleAppends
 from raftwood.logservice.errors import ReadOnlyClient
-from raftwood.logservice.records import SEALED, Record, UpdateKind
+from raftwood.logservice.records import RECORD_HEAD_BYTES, SEALED, Record, UpdateKind
 from raftwood.logservice.wire import (
     CONNECT,
     INFO,
@@ -31,9 +31,11 @@ from raftwood.logservice.wire import (
     ShardInfo,
     ShardRequest,
     UpdateRequest,
+    decode_record_views,
     decode_records,
     encode_read_request,
 )
+from raftwood.net import Payload
 from raftwood.net.discovery import discover
 from raftwood.net.stores import ClientNetwork, Stores
 
@@ -82,6 +84,9 @@ class AsyncLogClient:
         self._link = ShardLink(stores, config.shard)
         self._pipeline = Pipeline(
             environment, self._link, record_bytes_max=config.record_bytes_max, holder=0
+        )
+        self._singles = SingleAppends(
+            self._link, record_bytes_max=config.record_bytes_max, timeout_ms=config.timeout_ms
         )
 
     @classmethod
@@ -147,6 +152,7 @@ class AsyncLogClient:
     async def close(self) -> None:
         """What was sent and not answered ends with `ConnectionLost`, its outcome unknown."""
         await self._pipeline.close()
+        await self._singles.close()
         await self._link.close()
         if self._owns_stores:
             await self._stores.close()
@@ -199,14 +205,8 @@ class AsyncLogClient:
         """
         self._check_writer("append")
         payload = record.payload if isinstance(record, LogRecord) else record
-        return await append_once(
-            self._link,
-            payload,
-            holder=self._pipeline.holder,
-            producer=producer,
-            sequence=sequence,
-            record_bytes_max=self.config.record_bytes_max,
-            timeout_ms=self.config.timeout_ms,
+        return await self._singles.append(
+            payload, holder=self._pipeline.holder, producer=producer, sequence=sequence
         )
 
     async def read(
@@ -224,13 +224,25 @@ class AsyncLogClient:
         request = ReadRequest(
             self.config.shard, first_lsn, bytes_max, wait_ms, has_internal=has_internal
         )
-        answer = await self._link.ask_raw(
+        return decode_records(await self._read(request))
+
+    async def read_views(
+        self, first_lsn: int, *, bytes_max: int = READ_BYTES, wait_ms: int = 0
+    ) -> tuple[list[tuple[int, Payload]], int]:
+        """As `read`, for who hands records on: LSNs and payloads, which are not copied."""
+        request = ReadRequest(self.config.shard, first_lsn, bytes_max, wait_ms)
+        lsns, _, data, next_lsn = decode_record_views(await self._read(request))
+        return [
+            (lsn, view[RECORD_HEAD_BYTES:]) for lsn, view in zip(lsns, data, strict=True)
+        ], next_lsn
+
+    async def _read(self, request: ReadRequest) -> Payload:
+        return await self._link.ask_raw(
             READ,
             encode_read_request(request),
-            timeout_ms=self.config.timeout_ms + wait_ms,
-            wait_ms=wait_ms,
+            timeout_ms=self.config.timeout_ms + request.wait_ms,
+            wait_ms=request.wait_ms,
         )
-        return decode_records(answer)
 
     async def tail(self, first_lsn: int, *, bytes_max: int = READ_BYTES) -> AsyncIterator[Record]:
         """Records from an LSN on, for ever: at the end it waits for more."""

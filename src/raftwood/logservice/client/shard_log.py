@@ -37,9 +37,10 @@ class ShardLog:
         self, start: Position, *, bytes_max: int, wait_ms: int = 0
     ) -> tuple[list[StoredBatch], Position]:
         """Batches from `start` on, one at least if there is any, and where to read next."""
-        records, next_lsn = await self._client.read(start, bytes_max=bytes_max, wait_ms=wait_ms)
-        batches = [StoredBatch(Position(each.lsn), each.payload) for each in records]
-        return batches, Position(next_lsn)
+        records, next_lsn = await self._client.read_views(
+            start, bytes_max=bytes_max, wait_ms=wait_ms
+        )
+        return [StoredBatch(Position(lsn), data) for lsn, data in records], Position(next_lsn)
 
     async def truncate(self, before: Position) -> None:
         """Allow everything below `before` to be freed."""

@@ -9,17 +9,12 @@ A thin facade: the real client runs on an event loop in a thread of its own, and
 threads may call it. The calls mean what they do in `AsyncLogClient`.
 """
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Self
 
-from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.base.files import Buffer
-from raftwood.disk.real_environment import real_environment
+from raftwood.disk.loop_thread import LoopThread
 from raftwood.logservice.client.log_client import (
     READ_BYTES,
     TAIL_WAIT_MS,
@@ -34,13 +29,11 @@ from raftwood.net import ClientTls, Secret
 from raftwood.net.store_names import CLIENT_ROLE, READER_ROLE
 from raftwood.net.stores import ClientNetwork
 
-Result = TypeVar("Result")
-
 
 class LogClient:
     """Use `connect`, and `close` when done, or a `with` block."""
 
-    def __init__(self, thread: "_LoopThread", client: AsyncLogClient) -> None:
+    def __init__(self, thread: LoopThread, client: AsyncLogClient) -> None:
         self._thread = thread
         self._client = client
 
@@ -67,7 +60,7 @@ class LogClient:
             role=READER_ROLE if is_read_only else CLIENT_ROLE,
             tls=tls,
         )
-        thread = _LoopThread()
+        thread = LoopThread("raftwood-log-client")
         try:
             client = thread.call(
                 AsyncLogClient.connect(
@@ -179,63 +172,3 @@ class LogClient:
 
     def info(self) -> ShardInfo:
         return self._thread.call(self._client.info())
-
-
-class _LoopThread:
-    """An event loop in a thread, and the environment that is used on it."""
-
-    def __init__(self) -> None:
-        self._resources = ExitStack()
-        self.environment: Environment = self._resources.enter_context(real_environment())
-        self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()
-        self._is_stopped = False
-        # A program that forgets to close the client ends all the same.
-        self._thread = threading.Thread(target=self._run, name="raftwood-log-client", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-        """Start some work on the loop."""
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise InvalidInput("a callback cannot wait for the client that calls it")
-        with self._lock:
-            if not self._is_stopped:
-                return asyncio.run_coroutine_threadsafe(work, self._loop)
-        work.close()
-        raise Unavailable("the client is closed")
-
-    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do some work on the loop, and wait for it."""
-        future = self.begin(work)
-        try:
-            return future.result()
-        except CancelledError:
-            raise Unavailable("the client was closed meanwhile") from None
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
-
-    def stop(self, *endings: Any) -> None:
-        """End the loop, after what is to be done at its end; once only."""
-        with self._lock:
-            if self._is_stopped:
-                return
-            self._is_stopped = True
-        asyncio.run_coroutine_threadsafe(self._end(endings), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._resources.close()
-
-    async def _end(self, endings: Sequence[Any]) -> None:
-        for ending in endings:
-            await ending()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from raftwood.base.errors import Conflict, OutOfRange, Unavailable
+from raftwood.base.files import Buffer
 from raftwood.logservice.errors import LsnPastEnd, LsnTruncated
 from raftwood.logservice.log_rules import LogState
 from raftwood.logservice.log_state_machine import LogStateMachine
@@ -19,7 +20,7 @@ from raftwood.logservice.records import (
 from raftwood.logservice.wire import ReadRequest, encode_records
 from raftwood.raft.core import EntryKind
 from raftwood.raft.host.host import Host
-from raftwood.raft.host.status import LogEntry
+from raftwood.raft.host.runs import LogEntry
 
 WAIT_SHARE: Final = 0.75
 """Of a caller's time, for waiting at the end of the log."""
@@ -35,8 +36,8 @@ async def read_shard(
     *,
     bytes_max: int,
     timeout_ms: int,
-) -> bytes:
-    """Records with all that was acknowledged before the call, as `wire.decode_records` takes them.
+) -> list[Buffer]:
+    """Records with all that was acknowledged before the call, as `wire.encode_records` makes them.
 
     Where there is nothing after the LSN, waits for as long as the request says. Memory is taken in
     its turn only.
@@ -60,7 +61,7 @@ async def read_shard(
         return await _read(host, request, index, bytes_max=bytes_max)
 
 
-async def _read(host: Host, request: ReadRequest, index: int, *, bytes_max: int) -> bytes:
+async def _read(host: Host, request: ReadRequest, index: int, *, bytes_max: int) -> list[Buffer]:
     shard, first = request.shard, request.first_lsn
     try:
         entries, next_index = await host.read_log(shard, index, bytes_max=bytes_max)
@@ -104,7 +105,7 @@ def _check_range(host: Host, state: LogState, shard: int, lsn: int) -> None:
 
 def _encoded(
     state: LogState, entries: Sequence[LogEntry], next_index: int, *, has_internal: bool
-) -> bytes:
+) -> list[Buffer]:
     lsns = state.lsns
     next_lsn = lsns.lsn_from(next_index)
     sealed = state.sealed_lsn

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from raftwood.base.errors import InvalidInput, NotFound, NotLeader, RaftwoodError, Unavailable
+from raftwood.base.files import Buffer
 from raftwood.logservice.errors import RecordTooLarge
 from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD, is_log
 from raftwood.logservice.log_rules import LogState
@@ -30,7 +31,6 @@ from raftwood.logservice.wire import (
     ShardInfo,
     ShardRequest,
     UpdateRequest,
-    count_records,
     decode_append,
     decode_read_request,
     encode_append,
@@ -145,7 +145,7 @@ class ShardService:
 
     # Reading
 
-    async def _read(self, call: Call, payload: Payload) -> bytes:
+    async def _read(self, call: Call, payload: Payload) -> Buffer | list[Buffer]:
         try:
             request = decode_read_request(payload)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -168,10 +168,10 @@ class ShardService:
                 raise await self._refusal(request.shard, error) from error
             return await self._read_elsewhere(call, request)
         elapsed_s = self._loop.time() - began
-        self._metrics.read(request.shard, count_records(answer), len(answer), elapsed_s)
+        self._metrics.read(request.shard, len(answer) - 1, sum(map(len, answer)), elapsed_s)
         return answer
 
-    async def _read_elsewhere(self, call: Call, request: ReadRequest) -> bytes:
+    async def _read_elsewhere(self, call: Call, request: ReadRequest) -> Payload:
         asked = encode_read_request(msgspec.structs.replace(request, forward=False))
         return await self._forwarder.ask_leader(request.shard, READ, asked, _remaining_ms(call))
 

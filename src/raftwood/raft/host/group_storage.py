@@ -4,6 +4,9 @@ The core asks with plain calls. Entries that only the disk has are missed at fir
 noted, the core is told to try again later, and the host fetches them meanwhile.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from raftwood.base.errors import OutOfRange, ProtocolError, StoreDamaged
 from raftwood.disk.segment_log import SegmentLog
 from raftwood.disk.segment_log.records import StoredRun
@@ -20,9 +23,10 @@ from raftwood.raft.core import (
 from raftwood.raft.core.messages import limit_entries
 from raftwood.raft.host.entry_cache import EntryCache
 from raftwood.raft.host.group_state import GroupState, decode_state, membership_of
-from raftwood.raft.host.runs import EncodedRun, decode_run
+from raftwood.raft.host.runs import EncodedRun, LogEntry, decode_run, view_run
 
 _UNUSED_TICKS_MAX = 20
+_SomeEntry = TypeVar("_SomeEntry", Entry, LogEntry)
 
 
 class EntriesNotInMemory(OutOfRange):
@@ -113,7 +117,12 @@ class GroupStorage:
     async def read(self, first_index: int, bytes_max: int) -> list[Entry]:
         """Whole runs from the disk, from the one that holds an index on."""
         runs = await self._log.read(self._group, first_index, bytes_max=bytes_max)
-        return [entry for run in runs for entry in self._decoded(run)]
+        return [entry for run in runs for entry in self._decoded(run, decode_run)]
+
+    async def view(self, first_index: int, bytes_max: int) -> list[LogEntry]:
+        """As `read`, for readers."""
+        runs = await self._log.read(self._group, first_index, bytes_max=bytes_max)
+        return [entry for run in runs for entry in self._decoded(run, view_run)]
 
     async def load_tail(self, first_index: int, bytes_max: int) -> None:
         """After a start: bring what may be uncommitted, by whole runs, into the cache."""
@@ -124,7 +133,7 @@ class GroupStorage:
             for run in await self._log.read(self._group, index, bytes_max=bytes_max):
                 if cache is None:
                     cache = EntryCache(run.first_index)
-                entries = self._decoded(run)
+                entries = self._decoded(run, decode_run)
                 cache.append(entries, len(run.payload))
                 index = cache.next_index
                 for entry in entries:
@@ -132,9 +141,11 @@ class GroupStorage:
                         self.change_index = entry.index
         self.cache = cache or EntryCache(last + 1)
 
-    def _decoded(self, run: StoredRun) -> list[Entry]:
+    def _decoded(
+        self, run: StoredRun, decode: Callable[[EncodedRun], list[_SomeEntry]]
+    ) -> list[_SomeEntry]:
         try:
-            return decode_run(EncodedRun(run.term, run.first_index, run.count, run.payload))
+            return decode(EncodedRun(run.term, run.first_index, run.count, run.payload))
         except ProtocolError as error:
             raise StoreDamaged(
                 f"group {self._group}: the entries from {run.first_index} on cannot be read: "

@@ -53,11 +53,12 @@ from raftwood.raft.host.reads import read_waiter
 from raftwood.raft.host.repair import Repairs
 from raftwood.raft.host.repair_service import RepairService
 from raftwood.raft.host.replica import Replica
+from raftwood.raft.host.runs import LogEntry
 from raftwood.raft.host.settings import RaftHostSettings, check_fit
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.raft.host.snapshotting import Snapshotting
-from raftwood.raft.host.status import GroupStatus, LogEntry, halted_status, status_of
+from raftwood.raft.host.status import GroupStatus, halted_status, status_of
 from raftwood.raft.host.ticking import Ticking
 from raftwood.raft.host.turns import Turns
 from raftwood.raft.host.views import HostViews
@@ -344,10 +345,7 @@ class Host(HostViews):
         """
         replica = self._replica(group)
         with self._chores.halting(replica):
-            entries, next_index = await replica.committed(first_index, bytes_max)
-        return [LogEntry(each.index, each.term, each.kind, each.payload) for each in entries], (
-            next_index
-        )
+            return await replica.committed(first_index, bytes_max)
 
     # Snapshots
 

@@ -40,7 +40,7 @@ from raftwood.raft.host.group_storage import GroupStorage
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.raft.host.proposals import Batch, Proposals, Waiting
 from raftwood.raft.host.reads import ReadDone, Reads
-from raftwood.raft.host.runs import EncodedRun, RunBook
+from raftwood.raft.host.runs import EncodedRun, LogEntry, RunBook
 from raftwood.raft.host.settings import RaftHostSettings
 
 _log = get_logger("raft")
@@ -319,7 +319,7 @@ class Replica:
                 best, best_match = node, progress.match
         return best
 
-    async def committed(self, first_index: int, bytes_max: int) -> tuple[list[Entry], int]:
+    async def committed(self, first_index: int, bytes_max: int) -> tuple[list[LogEntry], int]:
         """Applied entries from an index on, one at least, and the index after them."""
         head = self.storage.first_index()
         if not head <= first_index <= self.applied + 1:
@@ -330,9 +330,10 @@ class Replica:
             return [], first_index
         if first_index >= self.storage.cache.first_index:
             cached = self.storage.cache.slice(first_index, self.applied + 1)
-            found = limit_entries(cached, bytes_max)
+            limited = limit_entries(cached, bytes_max)
+            found = [LogEntry(each.index, each.term, each.kind, each.payload) for each in limited]
             return found, found[-1].index + 1
-        entries = await self.storage.read(first_index, bytes_max)
+        entries = await self.storage.view(first_index, bytes_max)
         found = [each for each in entries if first_index <= each.index <= self.applied]
         return found, found[-1].index + 1
 

@@ -23,6 +23,16 @@ _KNOWN_MAX: Final = 64
 _SMALL_BYTES: Final = 4096
 
 
+class LogEntry(msgspec.Struct, frozen=True):
+    """One committed entry, as a query of the log gives it."""
+
+    index: int
+    term: int
+    kind: EntryKind
+    payload: Buffer
+    """Maybe a view of the whole run."""
+
+
 class EncodedRun(msgspec.Struct, frozen=True, gc=False):
     """A run and the header's part of it."""
 
@@ -40,17 +50,31 @@ def encode_run(entries: list[Entry]) -> EncodedRun:
     return EncodedRun(entries[0].term, entries[0].index, len(entries), payload)
 
 
+def _words(run: EncodedRun) -> tuple[int, ...]:
+    count, payload = run.count, run.payload
+    if count <= 0 or WORD_BYTES * count > len(payload):
+        raise ProtocolError(f"a run of {count} entries does not fit {len(payload)} bytes")
+    return struct.unpack_from(f"<{count}I", payload)
+
+
+def _sliceable(run: EncodedRun) -> bytes | memoryview:
+    """Slicing bytes is far cheaper than slicing a view, unless the copy of it all is dear."""
+    payload = run.payload
+    is_small = len(payload) <= _SMALL_BYTES * run.count
+    return bytes(payload) if is_small else memoryview(payload)
+
+
+def _check_end(end: int, size: int) -> None:
+    if end != size:
+        raise ProtocolError(f"a run's lengths add up to {end}, not to {size} bytes")
+
+
 def decode_run(run: EncodedRun) -> list[Entry]:
     """The entries of a run; `ProtocolError` where the table does not fit the payload."""
-    count, payload = run.count, run.payload
-    table_bytes = WORD_BYTES * count
-    if count <= 0 or table_bytes > len(payload):
-        raise ProtocolError(f"a run of {count} entries does not fit {len(payload)} bytes")
-    words = struct.unpack_from(f"<{count}I", payload)
+    words = _words(run)
     entries = []
-    # Slicing bytes is far cheaper than slicing a view, unless the copy of it all is dear.
-    data = bytes(payload) if len(payload) <= _SMALL_BYTES * count else payload
-    term, index, start = run.term, run.first_index, table_bytes
+    data = _sliceable(run)
+    term, index, start = run.term, run.first_index, WORD_BYTES * run.count
     for word in words:
         kind, end = _NORMAL, start + word
         if word > _LENGTH_MASK:
@@ -58,8 +82,21 @@ def decode_run(run: EncodedRun) -> list[Entry]:
         entries.append(Entry(term, index, kind, bytes(data[start:end])))
         index += 1
         start = end
-    if start != len(data):
-        raise ProtocolError(f"a run's lengths add up to {start}, not to {len(data)} bytes")
+    _check_end(start, len(data))
+    return entries
+
+
+def view_run(run: EncodedRun) -> list[LogEntry]:
+    """As `decode_run`, for readers: what is large is not copied."""
+    words = _words(run)
+    data = _sliceable(run)
+    entries, index, start = [], run.first_index, WORD_BYTES * run.count
+    for word in words:
+        end = start + (word & _LENGTH_MASK)
+        entries.append(LogEntry(index, run.term, _KINDS[word >> _KIND_SHIFT], data[start:end]))
+        index += 1
+        start = end
+    _check_end(start, len(data))
     return entries
 
 

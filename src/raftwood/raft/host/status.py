@@ -2,7 +2,6 @@
 
 import msgspec
 
-from raftwood.raft.core import EntryKind
 from raftwood.raft.host.replica import Replica
 
 
@@ -34,15 +33,6 @@ class GroupStatus(msgspec.Struct, frozen=True):
     addresses: dict[int, str]
     problem: str = ""
     """Why the replica does not serve, and what is being done about it."""
-
-
-class LogEntry(msgspec.Struct, frozen=True):
-    """One committed entry, as a query of the log gives it."""
-
-    index: int
-    term: int
-    kind: EntryKind
-    payload: bytes
 
 
 def status_of(replica: Replica, store: int, addresses: dict[int, str]) -> GroupStatus:

@@ -1,9 +1,10 @@
 """Gateways in the test's process that native clients reach by sockets, and that can be killed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,6 +28,7 @@ class Hub(msgspec.Struct):
     key: AccessKey
     servers: list[Server]
     ports: list[int]
+    loop: asyncio.AbstractEventLoop
     clients: list[AsyncLogHubClient] = []
 
     @property
@@ -48,6 +50,10 @@ class Hub(msgspec.Struct):
         )
         self.clients.append(made)
         return made
+
+    def call(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something on the hub's loop, from another thread."""
+        asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     async def kill(self, place: int) -> None:
         """Cut all connections to a gateway; it takes no more."""
@@ -90,7 +96,7 @@ async def hub(folder: Path, *, gateways: int = 1, shards: int = 2) -> AsyncItera
         for _ in range(gateways):
             await kit.gateway()
         key = await kit.admin()
-        made = Hub(kit, key, [], [])
+        made = Hub(kit, key, [], [], asyncio.get_running_loop())
         try:
             for gateway in kit.gateways:
                 await _heard_of(gateway, key.id)

@@ -2,11 +2,13 @@
 
 import asyncio
 import io
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow
 import pytest
 
+from raftwood.base.errors import InvalidConfiguration
 from raftwood.loghub.arrow_batches import write_arrow_stream
 from raftwood.loghub.batches import Batch, Codec, Format
 from raftwood.loghub.compression import compress
@@ -115,6 +117,22 @@ def test_a_long_poll_waits_for_the_next_batch_and_not_for_ever(tmp_path: Path) -
                 await put(served, raw_group("x"))
                 async with asyncio.timeout(5.0):
                     assert values_of(await waiting) == ["x"]
+
+    run(main())
+
+
+def test_a_long_poll_ends_when_its_client_goes_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stream(tmp_path) as served:
+            start = await cursor(served, "end")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await pull(served, start, wait_ms="20000")
+            for _ in range(50):
+                if "gateway_requests 0.0" in served.metrics.render().decode():
+                    break
+                await asyncio.sleep(0.02)
+            assert "gateway_requests 0.0" in served.metrics.render().decode()
 
     run(main())
 
@@ -249,5 +267,27 @@ def test_a_batch_that_cannot_be_read_is_told_in_the_stream(tmp_path: Path, batch
             assert "position 5 cannot be read" in told
             answer = await pull(served, begin, accept=ARROW)
             assert (answer.status, answer.headers["x-log-count"]) == (200, "3")
+
+    run(main())
+
+
+def test_a_gateway_without_arrow_skips_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with stream(tmp_path) as served:
+            sent = write_arrow_stream(pyarrow.table({"message": ["a"]}))
+            assert (await put(served, sent, content_type=ARROW)).status == 200
+            begin = await cursor(served, "begin")
+
+            def missing() -> None:
+                raise InvalidConfiguration("Arrow needs pyarrow")
+
+            with monkeypatch.context() as patched:
+                patched.setattr("raftwood.loghub.arrow_batches.import_arrow", missing)
+                answer = await pull(served, begin)
+                assert answer.status == 400
+                assert "needs pyarrow" in answer.json()["errorMessage"]
+            assert len(groups_of(await pull(served, begin))) == 1
 
     run(main())

@@ -19,13 +19,15 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 from raftwood.base.errors import DeadlineExceeded, DiskFull, Overloaded, RaftwoodError, Unavailable
 from raftwood.loghub.errors import QuotaExceeded
 from raftwood.loghub.model import AccessKey, Role
-from raftwood.loghub.server.ways_in import loki
+from raftwood.loghub.server.ways_in import json_lines, loki
 from raftwood.loghub.server.ways_in.http_way import status_of
+from raftwood.loghub.server.ways_in.putting import gathered
+from raftwood.loghub.server.ways_in.records import SLICE_RECORDS
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
 from tests.fuzz_targets import ways_in as targets
 from tests.running import run
-from tests.unit.loghub.ways_in.kit import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
+from tests.unit.loghub.ways_in.kit import LOGSTORE, NOW_NS, PROJECT, WaysInKit, ways_in_kit
 
 LINES = f"/api/v1/projects/{PROJECT}/logstores/{LOGSTORE}/lines"
 BULK = b'{"create": {}}\n{"message": "a"}\n'
@@ -84,7 +86,9 @@ def test_lines_are_stored_and_counted(tmp_path: Path) -> None:
             assert answer.json == {"records": 2}
             answer = await ask(kit, LINES, b"")
             assert answer.json == {"records": 0}
-            assert len(await kit.stored()) == 4
+            stored = await kit.stored()
+            assert len(stored) == 4
+            assert stored[0].source == "127.0.0.1"
 
     run(main())
 
@@ -203,6 +207,27 @@ def test_bodies_are_bounded_packed_and_unpacked(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_large_request_leaves_others_their_turns() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        waiting = asyncio.create_task(others())
+        body = b'{"a": 1}\n' * 10 * SLICE_RECORDS
+        sections = await gathered(json_lines.decode(body, received_ns=NOW_NS))
+        waiting.cancel()
+        assert sum(len(section.records) for section in sections) == 10 * SLICE_RECORDS
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    run(main())
+    assert turns >= 10
+
+
 # OTLP
 
 
@@ -267,14 +292,21 @@ def test_loki_takes_json_and_protobuf(tmp_path: Path) -> None:
             push = loki.PushRequest()
             push.streams.add(labels=b'{app="shop"}').entries.add(line=b"hello")
             body = bytes(cramjam.snappy.compress_raw(push.SerializeToString()))
-            answer = await ask(kit, path, body, Content_Type="application/x-protobuf")
-            assert answer.status == 204
+            for encoding in ("", "snappy"):
+                answer = await ask(
+                    kit,
+                    path,
+                    body,
+                    Content_Type="application/x-protobuf",
+                    Content_Encoding=encoding,
+                )
+                assert answer.status == 204
             answer = await ask(kit, path, b"\xff\xff", Content_Type="application/x-protobuf")
             assert answer.status == 400
             assert b"snappy" in answer.body
             answer = await ask(kit, path, method="GET")
             assert answer.status == 404
-            assert len(await kit.stored()) == 7
+            assert len(await kit.stored()) == 8
 
     run(main())
 

@@ -1,7 +1,8 @@
 """A request as its route sees it: parsed when asked for, its body read within bounds."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from raftwood.base.errors import ConnectionLost, InvalidInput, Overloaded
@@ -10,6 +11,7 @@ from raftwood.loghub.model import AccessKey
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 PARAMETERS_MAX: Final = 64
+_Result = TypeVar("_Result")
 
 
 class ByteBudget:
@@ -39,6 +41,7 @@ class Request:
         "_parameters",
         "_receive",
         "_taken",
+        "client",
         "headers",
         "id",
         "key",
@@ -64,6 +67,9 @@ class Request:
         self.query_string: bytes = scope["query_string"]
         self.headers = headers
         """By name in lower case; of a header that came twice the last one."""
+        client = scope.get("client")
+        self.client: str = client[0] if client else ""
+        """The address of who connected, be it a proxy."""
         self.project = project
         """From the Host header; empty where it names none."""
         self.key: AccessKey | None = None
@@ -121,6 +127,24 @@ class Request:
         while left > 0 and self._has_more:
             left -= len(await self._part())
 
+    async def unless_gone(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """What comes of long work, which ends with `ConnectionLost` once the client went away."""
+        working = asyncio.create_task(work)
+        leaving = asyncio.create_task(self._left())
+        try:
+            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise ConnectionLost("the client went away before it was answered")
+        finally:
+            working.cancel()
+            leaving.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+    async def _left(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
     async def _part(self) -> bytes:
         message = await self._receive()
         self._has_more = message.get("more_body", False)
@@ -130,7 +154,7 @@ class Request:
         return part
 
     def reserve(self, size: int) -> None:
-        """Account for what the body is going to be unpacked to, before it is."""
+        """Account for what a body is unpacked to, or an answer takes until it is sent."""
         self._budget.take(size)
         self._taken += size
 

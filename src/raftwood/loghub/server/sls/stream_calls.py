@@ -86,7 +86,8 @@ class StreamCalls:
         if given.get("query", "").strip() or given.get("processor"):
             raise InvalidParameter("logs are pulled as they are: leave out query and processor")
         end = given.get("end_cursor", "")
-        pulled = await self._streams.pull(
+        wait_ms = min(number_parameter(request, "wait_ms", 0), WAIT_MS_MAX)
+        pulling = self._streams.pull(
             project,
             logstore_of(request),
             _shard_of(request),
@@ -94,8 +95,9 @@ class StreamCalls:
             batches_max=min(max(number_parameter(request, "count", COUNT_MAX), 1), COUNT_MAX),
             bytes_max=PULL_BYTES_MAX,
             end=decode_cursor(end) if end else None,
-            wait_ms=min(number_parameter(request, "wait_ms", 0), WAIT_MS_MAX),
+            wait_ms=wait_ms,
         )
+        pulled = await (request.unless_gone(pulling) if wait_ms else pulling)
         if ARROW in request.header(b"accept").lower():
             found, content_type = arrow_streams(pulled.batches, pulled.next), ARROW.encode()
             raw = framed(found.parts)
@@ -103,6 +105,7 @@ class StreamCalls:
             found, content_type = log_groups(pulled.batches, pulled.next), _PROTOBUF
             raw = log_group_list(found.parts)
         body, name = compressed(raw, request.header(b"accept-encoding"))
+        request.reserve(len(body))
         return Answer(
             body=body,
             content_type=content_type,

@@ -13,7 +13,7 @@ from raftwood.loghub.server.http.request import Request
 from raftwood.loghub.server.http.routes import Answer, Route
 from raftwood.loghub.server.ways_in import elasticsearch
 from raftwood.loghub.server.ways_in.elasticsearch import Item
-from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, key_of, status_of
+from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, status_of
 from raftwood.loghub.server.ways_in.putting import Place, gathered
 from raftwood.loghub.server.ways_in.records import Section
 
@@ -85,7 +85,7 @@ class ElasticsearchRoutes(HttpWay):
             records.append(item.record)
             stored.append(number)
         try:
-            results = await self.putting.put(place, [Section({}, records)], key=key_of(request))
+            results = await self.put(request, place, [Section({}, records)])
         except RaftwoodError as error:
             status = status_of(error)
             for number in stored:

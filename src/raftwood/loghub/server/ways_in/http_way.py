@@ -6,6 +6,7 @@ index), `logstore`, `X-Raftwood-Logstore`, the setting `ways_in.logstore`. Recor
 with the same `key` or `X-Raftwood-Key` stay in order; all others are spread over the shards.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from raftwood.base.errors import DeadlineExceeded, Overloaded, RaftwoodError
@@ -19,7 +20,9 @@ from raftwood.loghub.server.http.content import unpacked
 from raftwood.loghub.server.http.keys import key_of_authorization
 from raftwood.loghub.server.http.request import Request
 from raftwood.loghub.server.http.routes import Headers
+from raftwood.loghub.server.streams import PutResult
 from raftwood.loghub.server.ways_in.putting import Place, Putting
+from raftwood.loghub.server.ways_in.records import Section
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
 
@@ -49,11 +52,13 @@ class HttpWay:
     def raw_bytes_max(self) -> int:
         return self._limits.raw_bytes_max
 
-    async def body(self, request: Request) -> Buffer:
-        """Unpacked by its Content-Encoding, within the gateway's bounds."""
+    async def body(self, request: Request, *, own_encoding: str = "") -> Buffer:
+        """Unpacked by its Content-Encoding, within the gateway's bounds; the way in unpacks
+        `own_encoding` itself.
+        """
         body = await request.body(bytes_max=self._limits.body_bytes_max)
         encoding = request.header(b"content-encoding")
-        if not encoding:
+        if encoding == own_encoding or not encoding:
             return body
         data = unpacked(body, encoding, bytes_max=self._limits.raw_bytes_max)
         request.reserve(len(data))
@@ -75,6 +80,18 @@ class HttpWay:
             )
         return Place(self.project(request, project), logstore)
 
+    async def put(
+        self, request: Request, place: Place, sections: Sequence[Section]
+    ) -> list[PutResult]:
+        """Durable when it returns."""
+        key = _named(request, "key")
+        return await self.putting.put(
+            place,
+            sections,
+            source=request.client.encode(),
+            key=hash_key(key.encode()) if key else None,
+        )
+
 
 def _named(request: Request, name: str) -> str:
     return request.parameters.get(name) or request.header(f"x-raftwood-{name}".encode())
@@ -91,12 +108,6 @@ def _only_project(request: Request) -> str:
             "X-Raftwood-Project"
         )
     return found[0]
-
-
-def key_of(request: Request) -> str | None:
-    """Which shard takes the records; None where any may."""
-    key = _named(request, "key")
-    return hash_key(key.encode()) if key else None
 
 
 def media_type(request: Request) -> str:

@@ -14,6 +14,11 @@ TIME_FIELDS: Final = ("@timestamp", "timestamp", "time", "ts")
 _encode: Final = msgspec.json.Encoder().encode
 
 
+def text_of(value: Any) -> bytes:
+    """A text itself, all else as JSON."""
+    return value.encode() if type(value) is str else _encode(value)
+
+
 def contents_of(record: dict[str, Any]) -> list[tuple[bytes, bytes]]:
     return [
         (key.encode(), value.encode() if type(value) is str else _encode(value))

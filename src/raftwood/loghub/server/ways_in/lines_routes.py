@@ -9,7 +9,7 @@ from raftwood.base.errors import NotFound, RaftwoodError
 from raftwood.loghub.server.http.request import Request
 from raftwood.loghub.server.http.routes import Answer, Route
 from raftwood.loghub.server.ways_in import json_lines
-from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, key_of, status_of
+from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, status_of
 from raftwood.loghub.server.ways_in.putting import gathered
 
 _PREFIX: Final = "/api/v1/projects/"
@@ -45,7 +45,7 @@ class LinesRoutes(HttpWay):
                 time_field=request.parameters.get("time_field", ""),
             )
         )
-        await self.putting.put(place, sections, key=key_of(request))
+        await self.put(request, place, sections)
         return Answer(
             body=msgspec.json.encode({"records": sum(len(section.records) for section in sections)})
         )

@@ -9,7 +9,6 @@ from raftwood.loghub.server.ways_in import loki
 from raftwood.loghub.server.ways_in.http_way import (
     HttpWay,
     headers_of,
-    key_of,
     media_type,
     status_of,
 )
@@ -33,7 +32,8 @@ class LokiRoutes(HttpWay):
 
     async def _push(self, request: Request) -> Answer:
         place = self.place(request, project=request.header(b"x-scope-orgid"))
-        body = await self.body(request)
+        # Protobuf is always compressed by snappy, whether it says so or not.
+        body = await self.body(request, own_encoding="snappy")
         received_ns = self.putting.now_ns()
         if media_type(request) == "application/json":
             decoded = loki.decode_json(body, received_ns=received_ns)
@@ -41,7 +41,7 @@ class LokiRoutes(HttpWay):
             decoded = loki.decode_protobuf(
                 body, received_ns=received_ns, bytes_max=self.raw_bytes_max
             )
-        await self.putting.put(place, await gathered(decoded), key=key_of(request))
+        await self.put(request, place, await gathered(decoded))
         return Answer(status=204)
 
     def error_answer(self, error: RaftwoodError, request: Request) -> Answer:  # noqa: ARG002

@@ -9,7 +9,6 @@ from raftwood.loghub.server.ways_in import otlp
 from raftwood.loghub.server.ways_in.http_way import (
     HttpWay,
     headers_of,
-    key_of,
     media_type,
     status_of,
 )
@@ -48,7 +47,7 @@ class OtlpRoutes(HttpWay):
         )
         bytes_max = self.putting.group_bytes_max
         refused = take_out_too_large(sections, bytes_max=bytes_max)
-        await self.putting.put(place, sections, key=key_of(request))
+        await self.put(request, place, sections)
         why = f"{refused} records are above {bytes_max} bytes: make them smaller" if refused else ""
         answer = otlp.encode_answer(is_json=is_json, refused=refused, why=why)
         return Answer(body=answer, content_type=kind.encode())

@@ -55,7 +55,7 @@ class Putting:
         return self._environment.clock.wall_ns()
 
     async def put(
-        self, place: Place, sections: Sequence[Section], *, source: bytes = b"", key: str | None
+        self, place: Place, sections: Sequence[Section], *, source: bytes, key: str | None
     ) -> list[PutResult]:
         """Durable when it returns. All is packed before the first LogGroup is put; where it takes
         several, those before one that failed are stored.

@@ -1,0 +1,86 @@
+"""An event loop in a thread of its own, for clients of programs that have none."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput, Unavailable
+from raftwood.disk.real_environment import real_environment
+
+Result = TypeVar("Result")
+
+
+class LoopThread:
+    """An event loop in a thread, and the environment that is used on it."""
+
+    def __init__(self, name: str) -> None:
+        self._resources = ExitStack()
+        self.environment: Environment = self._resources.enter_context(real_environment())
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        # A program that forgets to close the client ends all the same.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+        """Start some work on the loop."""
+        if self.is_current:
+            work.close()
+            raise InvalidInput("a callback cannot wait for the client that calls it")
+        with self._lock:
+            if not self._is_stopped:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise Unavailable("the client is closed")
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call something on the loop, from whichever thread."""
+        with self._lock:
+            if self._is_stopped:
+                raise Unavailable("the client is closed")
+            self._loop.call_soon_threadsafe(callback)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is on the loop itself, and must not wait for it."""
+        return threading.current_thread() is self._thread
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do some work on the loop, and wait for it."""
+        future = self.begin(work)
+        try:
+            return future.result()
+        except CancelledError:
+            raise Unavailable("the client was closed meanwhile") from None
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def stop(self, *endings: Any) -> None:
+        """End the loop, after what is to be done at its end; once only."""
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+        asyncio.run_coroutine_threadsafe(self._end(endings), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._resources.close()
+
+    async def _end(self, endings: Sequence[Any]) -> None:
+        for ending in endings:
+            await ending()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

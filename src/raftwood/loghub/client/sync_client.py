@@ -1,0 +1,256 @@
+"""`LogHubClient`: LogHub for programs without an event loop.
+
+    with LogHubClient.connect("127.0.0.1:7401", key_id=KEY_ID, secret=SECRET) as client:
+        with client.producer("web", "access") as producer:
+            producer.send({"message": "hello"})
+        for record in client.reader("web", "access"): ...
+
+A thin facade: the real client runs on an event loop in a thread of its own, and any number of
+threads may call it. The calls mean what they do in `AsyncLogHubClient`.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+from raftwood.base.position import Position
+from raftwood.disk.loop_thread import LoopThread
+from raftwood.loghub.client.hub_client import TIMEOUT_MS, AsyncLogHubClient
+from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
+from raftwood.loghub.client.reader import AsyncReader, ReaderSettings, Start
+from raftwood.loghub.client.sync_producer import Producer
+from raftwood.loghub.client.sync_reader import Reader
+from raftwood.loghub.controls import (
+    Checkpoint,
+    ConsumerGroupView,
+    LogstoreList,
+    LogstoreOptions,
+    ProjectList,
+)
+from raftwood.loghub.model import Logstore, Project, Shard
+from raftwood.loghub.wire import ShardDetail
+from raftwood.net import ClientTls
+
+
+class LogHubClient:
+    """Use `connect`, and `close` when done, or a `with` block."""
+
+    def __init__(self, thread: LoopThread, client: AsyncLogHubClient) -> None:
+        self._thread = thread
+        self._client = client
+
+    @classmethod
+    def connect(
+        cls,
+        addresses: str | Sequence[str],
+        *,
+        key_id: str,
+        secret: str | bytes,
+        tls: ClientTls | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Self:
+        """A client that one gateway at least has answered; `addresses` are HOST:PORT[,…]."""
+        thread = LoopThread("raftwood-loghub-client")
+        try:
+            client = thread.call(
+                AsyncLogHubClient.connect(
+                    thread.environment,
+                    addresses,
+                    key_id=key_id,
+                    secret=secret,
+                    tls=tls,
+                    timeout_ms=timeout_ms,
+                )
+            )
+        except BaseException:
+            thread.stop()
+            raise
+        return cls(thread, client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close producers and readers first: their connections end here."""
+        self._thread.stop(self._client.close)
+
+    # Records
+
+    def producer(
+        self, project: str, logstore: str, *, settings: ProducerSettings | None = None
+    ) -> Producer:
+        async def make() -> AsyncProducer:
+            return self._client.producer(project, logstore, settings=settings)
+
+        return Producer(self._thread, self._thread.call(make()))
+
+    def reader(
+        self,
+        project: str,
+        logstore: str,
+        *,
+        shard: int | None = None,
+        start: Start = "begin",
+        follow: bool = False,
+        group: str | None = None,
+        settings: ReaderSettings | None = None,
+    ) -> Reader:
+        """One shard, or all of a logstore; see `AsyncReader`."""
+
+        async def make() -> AsyncReader:
+            return self._client.reader(
+                project,
+                logstore,
+                shard=shard,
+                start=start,
+                follow=follow,
+                group=group,
+                settings=settings,
+            )
+
+        return Reader(self._thread, self._thread.call(make()))
+
+    # Projects
+
+    def create_project(self, project: str, *, description: str = "") -> None:
+        self._thread.call(self._client.create_project(project, description=description))
+
+    def update_project(
+        self,
+        project: str,
+        *,
+        description: str | None = None,
+        write_bytes_per_s_max: int | None = None,
+    ) -> None:
+        self._thread.call(
+            self._client.update_project(
+                project, description=description, write_bytes_per_s_max=write_bytes_per_s_max
+            )
+        )
+
+    def project(self, project: str) -> Project:
+        return self._thread.call(self._client.project(project))
+
+    def projects(self, *, offset: int = 0, size: int = 100, contains: str = "") -> ProjectList:
+        return self._thread.call(self._client.projects(offset=offset, size=size, contains=contains))
+
+    def delete_project(self, project: str) -> None:
+        self._thread.call(self._client.delete_project(project))
+
+    # Logstores
+
+    def create_logstore(
+        self,
+        project: str,
+        logstore: str,
+        *,
+        shard_count: int = 2,
+        options: LogstoreOptions | None = None,
+    ) -> None:
+        self._thread.call(
+            self._client.create_logstore(
+                project, logstore, shard_count=shard_count, options=options
+            )
+        )
+
+    def update_logstore(self, project: str, logstore: str, options: LogstoreOptions) -> None:
+        self._thread.call(self._client.update_logstore(project, logstore, options))
+
+    def logstore(self, project: str, logstore: str) -> Logstore:
+        return self._thread.call(self._client.logstore(project, logstore))
+
+    def logstores(
+        self, project: str, *, offset: int = 0, size: int = 100, contains: str = ""
+    ) -> LogstoreList:
+        return self._thread.call(
+            self._client.logstores(project, offset=offset, size=size, contains=contains)
+        )
+
+    def delete_logstore(self, project: str, logstore: str) -> None:
+        self._thread.call(self._client.delete_logstore(project, logstore))
+
+    # Shards
+
+    def shards(self, project: str, logstore: str) -> list[Shard]:
+        return self._thread.call(self._client.shards(project, logstore))
+
+    def describe(self, project: str, logstore: str) -> list[ShardDetail]:
+        """Each shard, what it holds, and who needs it."""
+        return self._thread.call(self._client.describe(project, logstore))
+
+    def cursor(self, project: str, logstore: str, *, shard: int, at: int | str) -> Position:
+        """A shard's `begin`, its `end`, or as of a time in seconds since 1970."""
+        return self._thread.call(self._client.cursor(project, logstore, shard=shard, at=at))
+
+    def split_shard(
+        self, project: str, logstore: str, *, shard: int, key: str | None = None
+    ) -> list[Shard]:
+        """Cut a shard in two, at a key or in the middle; the shards that it concerns."""
+        return self._thread.call(self._client.split_shard(project, logstore, shard=shard, key=key))
+
+    def merge_shard(self, project: str, logstore: str, *, shard: int) -> list[Shard]:
+        """Join a shard with the one whose range follows; the shards that it concerns."""
+        return self._thread.call(self._client.merge_shard(project, logstore, shard=shard))
+
+    def delete_shard(self, project: str, logstore: str, *, shard: int) -> None:
+        self._thread.call(self._client.delete_shard(project, logstore, shard=shard))
+
+    def truncate_shard(
+        self, project: str, logstore: str, *, shard: int, before: Position
+    ) -> Position:
+        return self._thread.call(
+            self._client.truncate_shard(project, logstore, shard=shard, before=before)
+        )
+
+    # Consumer groups
+
+    def create_group(
+        self,
+        project: str,
+        logstore: str,
+        group: str,
+        *,
+        timeout_s: int = 60,
+        is_ordered: bool = True,
+    ) -> None:
+        self._thread.call(
+            self._client.create_group(
+                project, logstore, group, timeout_s=timeout_s, is_ordered=is_ordered
+            )
+        )
+
+    def update_group(
+        self,
+        project: str,
+        logstore: str,
+        group: str,
+        *,
+        timeout_s: int | None = None,
+        is_ordered: bool | None = None,
+    ) -> None:
+        self._thread.call(
+            self._client.update_group(
+                project, logstore, group, timeout_s=timeout_s, is_ordered=is_ordered
+            )
+        )
+
+    def groups(self, project: str, logstore: str) -> list[ConsumerGroupView]:
+        return self._thread.call(self._client.groups(project, logstore))
+
+    def delete_group(self, project: str, logstore: str, group: str) -> None:
+        self._thread.call(self._client.delete_group(project, logstore, group))
+
+    def checkpoints(
+        self, project: str, logstore: str, group: str, *, shard: int | None = None
+    ) -> list[Checkpoint]:
+        return self._thread.call(self._client.checkpoints(project, logstore, group, shard=shard))
+
+    def set_checkpoint(
+        self, project: str, logstore: str, group: str, *, shard: int, position: int
+    ) -> None:
+        """What a group reads next of a shard, whoever has it."""
+        self._thread.call(
+            self._client.set_checkpoint(project, logstore, group, shard=shard, position=position)
+        )

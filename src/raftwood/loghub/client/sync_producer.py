@@ -1,0 +1,189 @@
+"""`Producer`: a logstore's producer for programs without an event loop, from any of their threads.
+
+    with client.producer("project", "logstore") as producer:
+        delivery = producer.send({"message": "hello"}, key="user-7")
+        delivery.wait()
+
+A record is encoded in the thread that sends it and handed to the loop's thread with all others
+that have come by then, so `send` seldom has to wake that thread up.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self
+
+from raftwood.base.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailable
+from raftwood.disk.loop_thread import LoopThread
+from raftwood.loghub.client.deliveries import RECORD_OVERHEAD_BYTES, Delivered, Delivery
+from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
+
+_NO_TAGS: Final[Mapping[str, str]] = {}
+WAIT_MS: Final = 60_000
+
+
+class ThreadDelivery(Delivery, gc=False, eq=False):
+    """A record under way, to be asked from any thread."""
+
+    def wait(self, timeout_ms: int = WAIT_MS) -> Delivered:
+        """The outcome, waiting for it; `DeadlineExceeded` where it does not come in time."""
+        if not self.is_done:
+            event = threading.Event()
+            self.when_done(event.set)
+            if not event.wait(timeout_ms / 1000):
+                raise DeadlineExceeded(f"the record has no outcome after {timeout_ms} ms: wait on")
+        return self.result()
+
+
+class Producer:
+    """Made by `LogHubClient.producer`; `close` it when done, or use `with`."""
+
+    def __init__(self, thread: LoopThread, producer: AsyncProducer) -> None:
+        self._thread = thread
+        self._producer = producer
+        self._sending = producer.sending
+        self._memory_max = producer.settings.memory_bytes_max
+        self._timeout_ms = producer.settings.delivery_timeout_ms
+        self._inbox: deque[ThreadDelivery] = deque()
+        self._inbox_bytes = 0
+        self._is_scheduled = False
+        self._is_closed = False
+        self._waiting = 0
+        self._room = threading.Condition(threading.Lock())
+        self._sending.on_settled = self._settled
+
+    @property
+    def settings(self) -> ProducerSettings:
+        return self._producer.settings
+
+    @property
+    def stored(self) -> int:
+        """Records; `failed` as well."""
+        return self._producer.stored
+
+    @property
+    def failed(self) -> int:
+        return self._producer.failed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(is_waiting=kind is None)
+
+    def send(
+        self,
+        contents: Mapping[str, str | bytes],
+        *,
+        key: str | bytes | None = None,
+        time_ns: int | None = None,
+        topic: str = "",
+        source: str = "",
+        tags: Mapping[str, str] = _NO_TAGS,
+        is_waiting: bool = True,
+    ) -> ThreadDelivery:
+        """Take a record, waiting for room if need be; `Overloaded` where there is none in time.
+
+        One thread's records of one key are stored in the order they are sent in.
+        """
+        delivery = self._producer.encode(
+            ThreadDelivery,
+            contents,
+            key=key,
+            time_ns=time_ns,
+            topic=topic,
+            source=source,
+            tags=tags,
+        )
+        with self._room:
+            if self._inbox_bytes + self._sending.held_bytes >= self._memory_max:
+                self._wait_for_room(is_waiting=is_waiting)
+            if self._is_closed:
+                raise Unavailable("the producer is closed: make another one")
+            self._inbox.append(delivery)
+            self._inbox_bytes += delivery.size + RECORD_OVERHEAD_BYTES
+            if not self._is_scheduled:
+                self._is_scheduled = True
+                self._thread.soon(self._take)
+        return delivery
+
+    def send_many(
+        self,
+        records: Iterable[Mapping[str, str | bytes]],
+        *,
+        key: str | bytes | None = None,
+        topic: str = "",
+        source: str = "",
+        tags: Mapping[str, str] = _NO_TAGS,
+    ) -> list[ThreadDelivery]:
+        """Take many records of one key, or of none."""
+        return [
+            self.send(contents, key=key, topic=topic, source=source, tags=tags)
+            for contents in records
+        ]
+
+    def send_arrow(self, table: Any, *, key: str | bytes | None = None) -> list[Delivered]:
+        """Put a record batch or a table as it is, and wait until it is stored; by parts."""
+
+        async def put() -> list[Delivered]:
+            self._take()
+            return [await each for each in await self._producer.send_arrow(table, key=key)]
+
+        return self._thread.call(put())
+
+    def flush(self) -> None:
+        """Wait until what was sent before is settled; raises the first failure since the last
+        flush."""
+
+        async def settle() -> None:
+            self._take()
+            await self._producer.flush()
+
+        self._thread.call(settle())
+
+    def close(self, *, is_waiting: bool = True) -> None:
+        """Flush, unless nobody waits for it: then what is not stored fails."""
+        with self._room:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._room.notify_all()
+
+        async def end() -> None:
+            self._take()
+            await self._producer.close(is_waiting=is_waiting)
+
+        self._thread.call(end())
+
+    def _wait_for_room(self, *, is_waiting: bool) -> None:
+        if self._thread.is_current:
+            raise InvalidInput("a callback cannot wait for the producer that calls it")
+
+        def has_room() -> bool:
+            held = self._inbox_bytes + self._sending.held_bytes
+            return self._is_closed or held < self._memory_max
+
+        self._waiting += 1
+        try:
+            if not is_waiting or not self._room.wait_for(has_room, self._timeout_ms / 1000):
+                raise Overloaded(
+                    f"the producer holds {self._sending.held_bytes} bytes that are not stored "
+                    "yet: send more slowly, or raise memory_bytes_max"
+                )
+        finally:
+            self._waiting -= 1
+
+    # On the loop
+
+    def _take(self) -> None:
+        with self._room:
+            taken, self._inbox = self._inbox, deque()
+            self._inbox_bytes = 0
+            self._is_scheduled = False
+            for delivery in taken:
+                self._sending.accept(delivery)
+
+    def _settled(self) -> None:
+        if self._waiting:
+            with self._room:
+                self._room.notify_all()
