@@ -1,14 +1,17 @@
 """Streams over a metastore and logs: put, pull, cursors, split, merge, delete; several gateways."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from raftwood.base.errors import InvalidName
+from raftwood.base.position import Position
 from raftwood.loghub.batches import HEAD_BYTES
-from raftwood.loghub.controls import LogstoreOptions
+from raftwood.loghub.controls import LogstoreOptions, TruncateShard
+from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import (
     BatchTooLarge,
     InvalidCursor,
@@ -216,6 +219,35 @@ def test_what_a_gateway_left_half_done_another_finishes(tmp_path: Path) -> None:
     run(body())
 
 
+def test_a_batch_that_waits_for_long_is_stored_however_many_overtake_it(tmp_path: Path) -> None:
+    """A log knows the last sequences of a producer alone, and refuses what is far behind."""
+
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway, shards=1)
+            (shard,) = await gateway.streams.shards("p", "s")
+            log = kit.logs.logs[shard.log]  # type: ignore[attr-defined]
+            append, tops, may_go_on = log.append, {}, asyncio.Event()
+
+            async def late(batch: bytes, *, producer: str, sequence: int) -> int:
+                if b"first" in batch:
+                    await may_go_on.wait()
+                tops[producer] = max(sequence, tops.get(producer, 0))
+                assert sequence > tops[producer] - 1024
+                return int(await append(batch, producer=producer, sequence=sequence))
+
+            log.append = late
+            waiting = asyncio.create_task(gateway.streams.put("p", "s", log_group("first")))
+            for _ in range(1200):
+                await gateway.streams.put("p", "s", log_group("x"), shard=0)
+            may_go_on.set()
+            await waiting
+            assert len(tops) == 2
+
+    run(body())
+
+
 def test_cursors_are_found_by_time(tmp_path: Path) -> None:
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:
@@ -303,5 +335,36 @@ def test_a_deleted_logstore_takes_its_logs_with_it_and_may_be_made_anew(tmp_path
             await one.catalog.delete_project("p")
             with pytest.raises(ProjectNotFound):
                 await two.catalog.project("p")
+
+    run(body())
+
+
+def test_a_shard_is_truncated_up_to_what_a_registered_reader_needs(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            admin = await kit.admin()
+            await stream(gateway, shards=1)
+            places = [
+                (await gateway.streams.put("p", "s", log_group(str(number)))).position
+                for number in range(5)
+            ]
+            ask = partial(TruncateShard, project="p", logstore="s", shard=0)
+            assert await gateway.control(admin, ask(before=str(places[2]))) == str(places[2])
+            assert await read_all(gateway, 0) == ["2", "3", "4"]
+            assert await gateway.control(admin, ask(before=str(places[1]))) == str(places[2])
+            await gateway.groups.create("p", "s", "slow", timeout_s=60, is_ordered=True)
+            await gateway.groups.set_checkpoint(
+                "p",
+                "s",
+                "slow",
+                shard=0,
+                checkpoint=encode_cursor(places[3]),
+                consumer="c",
+                is_forced=True,
+            )
+            assert await gateway.control(admin, ask(before=str(places[4]))) == str(places[3])
+            with pytest.raises(InvalidCursor):
+                await gateway.streams.truncate_shard("p", "s", 0, Position(1 << 90))
 
     run(body())

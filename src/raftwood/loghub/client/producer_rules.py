@@ -210,6 +210,11 @@ class ProducerRules:
             actions.append(AskForShards())
         return actions
 
+    def outstanding(self) -> list[Record]:
+        """All that waits or is under way."""
+        waiting, unknown = self.abandon()
+        return waiting + unknown
+
     def abandon(self) -> tuple[list[Record], list[Record]]:
         """At the end: the records that are not stored, and those of which it is unknown."""
         waiting: list[Record] = list(self._unrouted)

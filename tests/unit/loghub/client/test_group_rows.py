@@ -1,5 +1,8 @@
 """The records of a LogGroup, whichever way they are read."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 
 from raftwood.base.errors import InvalidInput
@@ -8,7 +11,7 @@ from raftwood.loghub.client.group_rows import rows_of
 from raftwood.loghub.log_groups import LogGroup
 
 
-def group(*records: dict[str | bytes, str | bytes]) -> bytes:
+def group(records: Sequence[Mapping[Any, str | bytes]]) -> bytes:
     made = LogGroup(Topic=b"topic", Source=b"\xff")
     made.LogTags.add(Key=b"host", Value=b"web")
     for number, record in enumerate(records):
@@ -22,7 +25,7 @@ def group(*records: dict[str | bytes, str | bytes]) -> bytes:
     return bytes(made.SerializeToString())
 
 
-GROUPS = {
+GROUPS: dict[str, Sequence[Mapping[Any, str | bytes]]] = {
     "alike": [{"a": f"value {number}"} for number in range(100)],
     "two keys": [{"a": f"value {number}", "b": "€"} for number in range(100)],
     "some lack a key": [{"a": "x", **({"b": "y"} if number % 3 else {})} for number in range(100)],
@@ -36,7 +39,7 @@ GROUPS = {
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_columns_and_protobuf_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = group(*GROUPS[name])
+    data = group(GROUPS[name])
     rows = rows_of(data)
     monkeypatch.setattr(group_rows, "_has_arrow", lambda: False)
     assert rows == rows_of(data)
@@ -48,7 +51,7 @@ def test_columns_and_protobuf_say_the_same(name: str, monkeypatch: pytest.Monkey
 
 def test_a_group_with_very_many_keys_is_read_as_well() -> None:
     records = [{f"key {number}": "x"} for number in range(1500)]
-    assert rows_of(group(*records)).contents == records
+    assert rows_of(group(records)).contents == records
 
 
 def test_what_is_no_group_is_refused() -> None:
