@@ -93,6 +93,19 @@ def test_lines_are_stored_and_counted(tmp_path: Path) -> None:
     run(main())
 
 
+def test_more_than_a_batch_holds_is_stored_as_several_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            lines = [json.dumps({"n": number, "x": "x" * 1_000}) for number in range(6_000)]
+            answer = await ask(kit, LINES, "\n".join(lines).encode(), X_Raftwood_Key="one")
+            assert answer.json == {"records": 6_000}
+            assert kit.gateway.metrics.put_batches == 2
+            numbers = [int(each.contents["n"]) for each in await kit.stored()]
+            assert numbers == list(range(6_000))
+
+    run(main())
+
+
 def test_records_of_one_key_stay_in_order(tmp_path: Path) -> None:
     async def main() -> None:
         async with ways_in_kit(tmp_path) as kit:
