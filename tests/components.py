@@ -112,6 +112,16 @@ def ipv6() -> None:
         raise Missing(f"there is no ::1 here: {error.strerror}") from error
 
 
+@cache
+def port_80() -> None:
+    """The right to listen there, on addresses that nobody else uses."""
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.99.99.99", 80))
+    except OSError as error:
+        raise Missing(f"port 80 cannot be had: {error.strerror}") from error
+
+
 NEW_MOUNTS = (
     ("unshare", "--mount", "--propagation", "private")
     if os.geteuid() == 0
@@ -122,6 +132,7 @@ COMPONENTS: dict[str, Callable[[], None]] = {
     "ipv6": ipv6,
     "memory_disk": memory_disk,
     "namespaces": namespaces,
+    "port_80": port_80,
     "sls_go": sls_go,
     "sls_java": sls_java,
     "strace": strace,

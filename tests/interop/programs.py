@@ -45,5 +45,4 @@ def java_command() -> list[str]:
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise maven.NotInstalled(f"javac could not compile it: {error!r}") from None
-    options = ("-XX:TieredStopAtLevel=1", f"-Djdk.net.hosts.file={HERE / 'java' / 'hosts'}")
-    return ["java", *options, "-cp", f"{classes}:{path}", "Sls"]
+    return ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{path}", "Sls"]

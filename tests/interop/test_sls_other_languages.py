@@ -13,6 +13,8 @@ from tests.interop.programs import go_command, java_command
 from tests.unit.loghub.gateway_kit import ThreadedGateway, threaded_gateway
 
 SECONDS_MAX = 60
+# The Java SDK refuses names that are shorter than SLS allows.
+PROJECT, LOGSTORE = "project", "stream"
 
 
 def calls(served: ThreadedGateway, command: list[str]) -> dict[str, Any]:
@@ -20,8 +22,8 @@ def calls(served: ThreadedGateway, command: list[str]) -> dict[str, Any]:
     given = {
         "id": served.admin.id,
         "secret": served.admin.secret,
-        "project": "p",
-        "logstore": "s",
+        "project": PROJECT,
+        "logstore": LOGSTORE,
         "proxy": served.address,
     }
     environment = {**os.environ, "http_proxy": f"http://{served.address}", "no_proxy": ""}

@@ -5,6 +5,7 @@ SIGTERM lets it end in order.
 """
 
 import json
+import os
 import subprocess
 import threading
 import time
@@ -12,8 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from raftwood.base.metrics import Metrics
 from raftwood.loghub.server.http.serving import serve_http
+from raftwood.loghub.settings import GatewaySettings
 from tests.unit.loghub.gateway_kit import SETTINGS, ThreadedGateway
 
 END_SECONDS_MAX = 40.0
@@ -83,14 +87,24 @@ class Worker:
             self.kill()
 
 
+def listening_at(address: str) -> GatewaySettings:
+    return msgspec.structs.replace(SETTINGS, http_listen=address)
+
+
+def web_addresses() -> tuple[str, str]:
+    """Two of this process alone, with the port that clients take who name none."""
+    high, low = divmod(os.getpid() % 62_500, 250)
+    return f"127.{100 + high % 100}.{low + 1}.1:80", f"127.{100 + high % 100}.{low + 1}.2:80"
+
+
 @contextmanager
-def another_port(served: ThreadedGateway) -> Iterator[str]:
+def another_port(served: ThreadedGateway, settings: GatewaySettings) -> Iterator[str]:
     """Of a second gateway over the same metastore and logs."""
 
     async def start() -> Any:
         kit = served.served.kit
         gateway = await kit.gateway()
-        return await serve_http(kit.environment, gateway, SETTINGS, metrics=Metrics())
+        return await serve_http(kit.environment, gateway, settings, metrics=Metrics())
 
     listener = served.run(start())
     try:

@@ -23,6 +23,7 @@ LONG_RUN: dict[str, float] = {
     "log stores: seeds run twice, hash equal": 200,
     "raft: sans-io events": 1_000_000_000,
     "hakeeper: sans-io events": 1_000_000_000,
+    "consumer groups: sans-io events": 100_000_000,
     "crash images: log": 100_000,
     "crash images: folder": 100_000,
     "crash images: snapshots": 100_000,

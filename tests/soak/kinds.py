@@ -13,6 +13,7 @@ from raftwood.simulation import fuzz
 from tests.cluster.logservice.churn import run_churn
 from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
+from tests.simulation.consumer_group_model.world import run as run_groups
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
 from tests.simulation.logservice.world import choose_plan, run_logs
 from tests.simulation.raft_hosts.cluster import choose_cluster, run_hosts
@@ -27,6 +28,7 @@ IMAGES = 50
 FUZZ_INPUTS = 6_000
 RAFT_EVENTS = 40_000
 HAKEEPER_EVENTS = 40_000
+GROUP_EVENTS = 4_000
 HOSTS_FAULTS_S = 120.0
 PROCESSES_EVERY = 500
 """One seed of so many, for real processes take real time."""
@@ -141,12 +143,17 @@ def _hakeeper(seed: int) -> Counts:
     return {"hakeeper: sans-io events": run_hakeeper(seed, HAKEEPER_EVENTS).events}
 
 
+def _groups(seed: int) -> Counts:
+    return {"consumer groups: sans-io events": run_groups(seed, GROUP_EVENTS).events}
+
+
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
     "hosts": _hosts,
     "logs": _logs,
     "raft": _raft,
     "hakeeper": _hakeeper,
+    "groups": _groups,
     "images": _images,
     "processes": _processes,
     "fuzz": _fuzz,

@@ -81,9 +81,7 @@ class StreamTail:
         found.sort(key=lambda each: each[0])  # which keeps the order within a shard
         return [record for _, record in found[-count:]]
 
-    async def _last_of(
-        self, shard: int, end: Position, count: int
-    ) -> list[tuple[int, LogRecord]]:
+    async def _last_of(self, shard: int, end: Position, count: int) -> list[tuple[int, LogRecord]]:
         """Further back each time, until there are enough of them."""
         begin = await self._cursor(shard, "begin")
         back = max(_BACK_FIRST, count)

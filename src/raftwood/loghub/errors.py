@@ -31,14 +31,13 @@ from raftwood.base.errors import (
     Conflict,
     InvalidInput,
     NotFound,
-    RaftwoodError,
     TooLarge,
     Unauthenticated,
     Unavailable,
 )
 
 
-class SlsError(RaftwoodError):
+class SlsError:
     """Mixed in: what the error is called in the SLS API."""
 
     sls_code: ClassVar[str]

@@ -3,8 +3,9 @@
 //   java … Sls calls '{"id": …, "secret": …, "project": …, "logstore": …, "proxy": "host:port"}'
 //   java … Sls consume '{…, "group": …, "consumer": …, "heartbeat_s": 1, "order": true}'
 //
-// Calls go through the gateway as an HTTP proxy. The consumer library takes none, so its endpoint
-// has the gateway's port, and the JVM finds the made-up names in a file (jdk.net.hosts.file).
+// Calls go through the gateway as an HTTP proxy. The consumer library takes none, nor a port, so
+// the gateway listens on port 80, and the JVM finds its made-up name in a file
+// (jdk.net.hosts.file).
 // A consumer prints a line of JSON for what it is handed at once, and ends in order on SIGTERM.
 
 import com.alibaba.fastjson.JSON;
@@ -143,13 +144,12 @@ public final class Sls {
     }
 
     private static void consume(JSONObject given) throws Exception {
-        String port = given.getString("proxy").split(":")[1];
         int seconds = given.getIntValue("heartbeat_s");
         LogHubConfig config =
                 new LogHubConfig(
                         given.getString("group"),
                         given.getString("consumer"),
-                        ENDPOINT + ":" + port,
+                        ENDPOINT,
                         given.getString("project"),
                         given.getString("logstore"),
                         given.getString("id"),

@@ -14,7 +14,9 @@ from raftwood.loghub.batches import Codec
 from raftwood.loghub.client.deliveries import Delivery
 from raftwood.loghub.client.errors import DeliveryUnknown, NotDelivered
 from raftwood.loghub.client.gateways import Gateways, HubAccess
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
+from raftwood.loghub.client.reader import AsyncReader, ReaderSettings
 from raftwood.loghub.controls import (
     CreateLogstore,
     DeleteLogstore,
@@ -281,6 +283,59 @@ class Follower(Actor):
             positions[shard] = pulled.next
             if pulled.is_ended:
                 done.add(shard)
+
+
+class Tailer(Actor):
+    """Reads the whole logstore as it grows, with the reader that programs use."""
+
+    def __init__(self, name: str, notebook: Notebook, load: Load, *, late_s: float) -> None:
+        super().__init__(name, notebook, load)
+        self._late_s = late_s
+        self._seen = notebook.tails.setdefault(name, [])
+
+    async def work(self) -> None:
+        await asyncio.sleep(self._late_s)
+        client = await self._connected()
+        settings = ReaderSettings(
+            wait_ms=300, timeout_ms=120_000, skips_freed=True, pull_batches_max=3
+        )
+        reader = client.reader(PROJECT, LOGSTORE, follow=True, settings=settings)
+        reading = asyncio.create_task(self._read(reader))
+        while not reading.done() and not self._has_all(reader):
+            await asyncio.wait([reading], timeout=_PAUSE_AFTER_ERROR_S)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await reader.close()
+        await client.close()
+
+    async def _connected(self) -> AsyncLogHubClient:
+        while True:
+            try:
+                return await AsyncLogHubClient.connect(
+                    self.environment,
+                    self.load.addresses,
+                    key_id=self.load.key.id,
+                    secret=self.load.key.secret,
+                    timeout_ms=1_000,
+                )
+            except RaftwoodError:
+                await self.pause()
+
+    async def _read(self, reader: AsyncReader) -> None:
+        try:
+            async for record in reader:
+                self._seen.append(str(record.contents["message"]))
+        except RaftwoodError as error:
+            self.notebook.breaks(f"{self.name} was given up: {error!r}")
+
+    def _has_all(self, reader: AsyncReader) -> bool:
+        notebook = self.notebook
+        if not notebook.is_over:
+            return False
+        if reader.freed or notebook.is_freed or notebook.archive:
+            return True  # what was deleted or freed before, it cannot have
+        seen = set(self._seen)
+        return all(each.text in seen for each in notebook.sent if each.outcome == "ok")
 
 
 class Looker(Actor):

@@ -37,6 +37,7 @@ from tests.simulation.loghub.workload import (
     Operator,
     Producer,
     Shipper,
+    Tailer,
 )
 from tests.simulation.logservice.world import DISK_LOG, RAFT, SMALL
 from tests.unit.logservice.log_cluster import KEEPER
@@ -66,6 +67,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     retained_bytes_max: int = 0
     crash_share: float = 0.0
     """Of the steps of gateways' operations at which the gateway is killed."""
+    late_share: float = 0.0
+    """Of these steps that come seconds late."""
     churners: int = 1
 
 
@@ -111,7 +114,7 @@ class _Run:
         self._addresses = [
             f"{gateway_name(number)}:{GATEWAY_PORT}" for number in range(1, plan.gateways + 1)
         ]
-        self._crashes = CrashPoints(simulation, share=plan.crash_share)
+        self._crashes = CrashPoints(simulation, share=plan.crash_share, late_share=plan.late_share)
         self._until = 0.0
         self._key: AccessKey
         self._keeper: KeeperClient
@@ -181,7 +184,7 @@ class _Run:
         self._key = await gateway.access.create({"*": Role.ADMIN})
         await asyncio.sleep(1.0)  # until every gateway has heard of the key
         options = LogstoreOptions(retained_bytes_max=self._plan.retained_bytes_max, ttl_days=0)
-        self._notebook.is_freed = self._plan.retained_bytes_max > 0
+        self._notebook.retained_bytes_max = self._plan.retained_bytes_max
         link = self._link()
         await link.control(CreateProject(project=PROJECT))
         await link.control(
@@ -207,6 +210,8 @@ class _Run:
             Shipper("q1", notebook, load),
             Anonymous("a1", notebook, load),
             Follower("f1", notebook, load),
+            Tailer("t1", notebook, load, late_s=0.0),
+            Tailer("t2", notebook, load, late_s=0.6 * plan.faults_s),
             Looker("l1", notebook, load),
             Operator("o1", notebook, load),
             Operator("o2", notebook, load),
@@ -222,13 +227,20 @@ class _Run:
     # The end
 
     async def _clients_end(self, clients: list[Machine]) -> None:
+        """Readers come to their end once nothing more is sent."""
+        senders = [each for each in clients if not each.name.startswith("t")]
         try:
-            await self._simulation.wait_until(
-                lambda: not any(each.running for each in clients), timeout_s=SETTLING_S
-            )
+            await self._until_ended(senders)
+            self._notebook.is_over = True
+            await self._until_ended(clients)
         except TimeoutError as error:
             left = [each.name for each in clients if each.running]
             raise Stuck(f"{left} are not answered, {SETTLING_S} s after the faults") from error
+
+    async def _until_ended(self, machines: list[Machine]) -> None:
+        await self._simulation.wait_until(
+            lambda: not any(each.running for each in machines), timeout_s=SETTLING_S
+        )
 
     async def _settle(self) -> None:
         """Whatever was begun is finished, by whomever; no log is left that nobody knows."""
@@ -273,10 +285,11 @@ def choose_plan(seed: int, *, faults_s: float = FAULTS_S) -> Plan:
         faults_s=faults_s,
         gateways=source.choice((2, 3)),
         pause_s=source.choice((0.05, 0.15, 0.3)),
-        reshard_every_s=source.choice((0.4, 0.8, 1.6)),
+        reshard_every_s=source.choice((0.3, 0.6, 1.2)),
         timeout_ms=source.choice((600, 2_500)),
         retained_bytes_max=source.choice((0, 0, 300)),
-        crash_share=source.choice((0.0, 0.05, 0.15)),
+        crash_share=source.choice((0.0, 0.03, 0.1)),
+        late_share=source.choice((0.0, 0.05)),
         churners=source.choice((0, 1, 2)),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raftwood.base.errors import Unavailable
 from raftwood.base.seams import Compare
 from raftwood.loghub.model import Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
@@ -190,5 +191,40 @@ def test_a_late_delete_leaves_the_groups_of_a_new_logstore_alone(tmp_path: Path)
             await one.streams._settling._delete(Compare(KEY, version), begun)
             assert await kit.store.get(key) is not None
             assert await two.metadata.fresh(KEY, Logstore) is not None
+
+    run(body())
+
+
+def test_settling_ends_where_it_comes_to_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            await half_done(one, lambda: one.streams.split("p", "s", 0))
+
+            async def nothing(*_: object) -> None:
+                await asyncio.sleep(0)
+
+            two.streams._settling._finish = nothing  # type: ignore[method-assign,assignment]
+            with pytest.raises(Unavailable, match="try again"):
+                async with asyncio.timeout(10):
+                    await two.streams._settling.settle("p", "s")
+
+    run(body())
+
+
+def test_a_gateway_that_knows_a_logstore_as_being_made_takes_batches_for_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            await one.catalog.delete_logstore("p", "s")
+            begun = await half_done(
+                one, lambda: one.catalog.create_logstore("p", "s", shard_count=1)
+            )
+            await one.streams._settling.settle("p", "s")
+            stale(two, begun)
+            await two.streams.put("p", "s", log_group("x"))
+            stale(two, begun)
+            await two.streams.put("p", "s", log_group("y"), key="0" * 32)
+            assert await read_all(one, 0) == ["x", "y"]
 
     run(body())

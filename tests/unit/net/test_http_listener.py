@@ -1,15 +1,19 @@
 """The HTTP listener: spoken to as a proxy, and by those who want too much of it."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import uvloop
 from tests.running import run
 
 from raftwood.net.http_listener import HttpLimits, HttpListener
+from raftwood.net.tls import ServerTls, TlsFiles
 
 
 async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -150,7 +154,7 @@ def test_requests_of_one_connection_are_answered_in_order() -> None:
 
 
 def test_a_request_that_waits_does_not_hold_the_stop() -> None:
-    async def wait(*_: Any) -> None:
+    async def wait(_scope: Any, _receive: Any, _send: Any) -> None:
         await asyncio.sleep(60.0)
 
     async def main() -> None:
@@ -175,6 +179,38 @@ def test_a_client_that_waits_for_its_answer_longer_than_for_a_request_gets_it() 
         async with listening(slow, request_ms=200) as listener:
             head = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
             assert (await ask(listener, head)).endswith(b"GET /  0")
+
+    for loop_factory in (None, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(main())
+
+
+def test_requests_of_all_sizes_go_through_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    path = str(tmp_path / "server.pem")
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(path)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+
+    async def main() -> None:
+        tls = ServerTls(TlsFiles(certificate=path)).context
+        listener = await HttpListener.start(echo, "127.0.0.1:0", HttpLimits(), tls=tls)
+        port = int(listener.address.rpartition(":")[2])
+        for size in (0, 1, 100_000, 3_000_000):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=context, server_hostname="localhost"
+            )
+            head = b"POST /x HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+            writer.write(head % size)
+            writer.write(b"x" * size)
+            async with asyncio.timeout(10.0):
+                assert (await reader.read()).endswith(b"POST /x  %d" % size)
+            writer.close()
+            with suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+        plain = await ask(listener, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b" 200 " not in plain
+        await listener.close()
 
     for loop_factory in (None, uvloop.new_event_loop):
         with asyncio.Runner(loop_factory=loop_factory) as runner:

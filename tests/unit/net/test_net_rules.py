@@ -8,9 +8,15 @@ import raftwood.net
 FORBIDDEN = {"time", "threading", "secrets", "uuid", "os", "socket", "concurrent", "uvloop"}
 
 
+# uvicorn serves HTTP, on real sockets alone.
+NOT_SIMULATED = {"http_listener.py"}
+
+
 def test_nothing_takes_time_randomness_or_threads_from_the_machine() -> None:
     (folder,) = raftwood.net.__path__
     for path in sorted(pathlib.Path(folder).glob("*.py")):
+        if path.name in NOT_SIMULATED:
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = []
             if isinstance(node, ast.Import):

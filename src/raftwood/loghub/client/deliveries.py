@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -69,6 +69,14 @@ class BatchDelivery(Delivery, gc=False, eq=False):
     """Of many records that stay together: an Arrow batch."""
 
     is_whole = True
+
+
+AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
+
+
+def is_settled(record: Record) -> bool:
+    assert isinstance(record, Delivery)
+    return record._outcome is not None
 
 
 def settle_all(records: Iterable[Record], outcome: Delivered | RaftwoodError) -> tuple[int, int]:

@@ -6,25 +6,41 @@ from typing import Final
 from raftwood.base.errors import InvalidInput
 from raftwood.loghub.protobuf_bytes import VARINTS, field_bytes, varint
 
-_CACHE_MAX: Final = 4096
+_CACHE_MAX: Final = 1 << 16
 _NS: Final = 1_000_000_000
 _TIME_END: Final = 1 << 32
 _KNOWN: Final = len(VARINTS)
-_ONE_BYTE: Final = 127
-"""Below it, a length takes one byte."""
-_heads: dict[str, tuple[bytes, int]] = {}
-"""By key: what comes before a value's length, and how much room it takes."""
-_seconds: dict[int, bytes] = {}
 
 
-def _head(key: str) -> tuple[bytes, int]:
-    if not isinstance(key, str):
-        raise InvalidInput(f"the key {key!r:.60} is a {type(key).__name__}: give text")
-    if len(_heads) >= _CACHE_MAX:
-        _heads.clear()
-    data = field_bytes(1, _encoded(key)) + b"\x12"
-    _heads[key] = head = data, len(data)
-    return head
+class _Prefixes(dict[str, dict[int, bytes]]):
+    """By key and the value's size: what stands before a value. All are forgotten at times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+
+    def __missing__(self, key: str) -> dict[int, bytes]:
+        if not isinstance(key, str):
+            raise InvalidInput(f"the key {key!r:.60} is a {type(key).__name__}: give text")
+        _encoded(key)
+        prefixes: dict[int, bytes] = {}
+        self[key] = prefixes
+        return prefixes
+
+    def add(self, key: str, size: int) -> bytes:
+        if self._count >= _CACHE_MAX:
+            self._count = 0
+            self.clear()
+        self._count += 1
+        inside = b"".join((field_bytes(1, _encoded(key)), b"\x12", varint(size)))
+        prefix = b"".join((b"\x12", varint(len(inside) + size), inside))
+        self[key][size] = prefix
+        return prefix
+
+
+_prefixes: Final = _Prefixes()
+_times: Final[dict[int, bytes]] = {}
+"""By seconds: the field of the time, and the tag of the one for nanoseconds."""
 
 
 def _encoded(text: str) -> bytes:
@@ -38,36 +54,26 @@ def _encoded(text: str) -> bytes:
 def _time(seconds: int) -> bytes:
     if not 0 <= seconds < _TIME_END:
         raise InvalidInput(f"the time {seconds} s is not between 1970 and 2106")
-    if len(_seconds) >= _CACHE_MAX:
-        _seconds.clear()
-    _seconds[seconds] = field = b"\x08" + varint(seconds)
+    if len(_times) >= _CACHE_MAX:
+        _times.clear()
+    _times[seconds] = field = b"".join((b"\x08", varint(seconds), b"\x25"))
     return field
 
 
 def encode_record(contents: Mapping[str, str | bytes], time_ns: int) -> bytes:
     """One record as a field of its group."""
     seconds, nanoseconds = divmod(time_ns, _NS)
-    time = _seconds.get(seconds) or _time(seconds)
-    parts = [b"\x0a", b"", time]
-    total = len(time) + 5
-    heads, varints = _heads, VARINTS
+    time = _times.get(seconds) or _time(seconds)
+    parts = [b"\x0a", b"", time, nanoseconds.to_bytes(4, "little")]
+    total = len(time) + 4
     try:
         for key, value in contents.items():
             data = value.encode() if isinstance(value, str) else value
-            head, room = heads.get(key) or _head(key)
             size = len(data)
-            room += size
-            if room < _ONE_BYTE:
-                parts += (b"\x12", varints[room + 1], head, varints[size], data)
-                total += room + 3
-            else:
-                length = varint(size)
-                room += len(length)
-                around = varint(room)
-                parts += (b"\x12", around, head, length, data)
-                total += room + len(around) + 1
-        parts[1] = varints[total] if total < _KNOWN else varint(total)
-        parts += (b"\x25", nanoseconds.to_bytes(4, "little"))
+            prefix = _prefixes[key].get(size) or _prefixes.add(key, size)
+            parts += (prefix, data)
+            total += len(prefix) + size
+        parts[1] = VARINTS[total] if total < _KNOWN else varint(total)
         return b"".join(parts)
     except UnicodeEncodeError:
         escaped = {

@@ -7,7 +7,7 @@ from raftwood.base.position import Position
 from raftwood.loghub.client.gateways import Gateways
 from raftwood.loghub.controls import CreateConsumerGroup, GetCheckpoints, SetCheckpoint
 from raftwood.loghub.cursors import decode_cursor, encode_cursor
-from raftwood.loghub.errors import ConsumerGroupExists, ConsumerGroupNotFound
+from raftwood.loghub.errors import ConsumerGroupExists, ConsumerGroupNotFound, ShardNotFound
 
 _TIMEOUT_MS = 15_000
 
@@ -47,16 +47,15 @@ class ReaderCheckpoints:
         for shard, position in list(positions.items()):
             if self._noted.get(shard) == position:
                 continue
-            await self._gateways.control(
-                SetCheckpoint(
-                    project=self._project,
-                    logstore=self._logstore,
-                    group=self._group,
-                    consumer="",
-                    shard=shard,
-                    checkpoint=encode_cursor(position),
-                    is_forced=True,
-                ),
-                timeout_ms=_TIMEOUT_MS,
+            control = SetCheckpoint(
+                project=self._project,
+                logstore=self._logstore,
+                group=self._group,
+                consumer="",
+                shard=shard,
+                checkpoint=encode_cursor(position),
+                is_forced=True,
             )
+            with suppress(ShardNotFound):  # it was deleted meanwhile
+                await self._gateways.control(control, timeout_ms=_TIMEOUT_MS)
             self._noted[shard] = position

@@ -41,6 +41,7 @@ class Producer:
     def __init__(self, thread: LoopThread, producer: AsyncProducer) -> None:
         self._thread = thread
         self._producer = producer
+        self._sending = producer.sending
         self._memory_max = producer.settings.memory_bytes_max
         self._timeout_ms = producer.settings.delivery_timeout_ms
         self._inbox: deque[ThreadDelivery] = deque()
@@ -49,7 +50,7 @@ class Producer:
         self._is_closed = False
         self._waiting = 0
         self._room = threading.Condition(threading.Lock())
-        producer.on_settled = self._settled
+        self._sending.on_settled = self._settled
 
     @property
     def settings(self) -> ProducerSettings:
@@ -95,7 +96,7 @@ class Producer:
             tags=tags,
         )
         with self._room:
-            if self._inbox_bytes + self._producer.held_bytes >= self._memory_max:
+            if self._inbox_bytes + self._sending.held_bytes >= self._memory_max:
                 self._wait_for_room(is_waiting=is_waiting)
             if self._is_closed:
                 raise Unavailable("the producer is closed: make another one")
@@ -131,7 +132,8 @@ class Producer:
         return self._thread.call(put())
 
     def flush(self) -> None:
-        """Wait until all records are settled; raises the first failure since the last flush."""
+        """Wait until what was sent before is settled; raises the first failure since the last
+        flush."""
 
         async def settle() -> None:
             self._take()
@@ -158,14 +160,14 @@ class Producer:
             raise InvalidInput("a callback cannot wait for the producer that calls it")
 
         def has_room() -> bool:
-            held = self._inbox_bytes + self._producer.held_bytes
+            held = self._inbox_bytes + self._sending.held_bytes
             return self._is_closed or held < self._memory_max
 
         self._waiting += 1
         try:
             if not is_waiting or not self._room.wait_for(has_room, self._timeout_ms / 1000):
                 raise Overloaded(
-                    f"the producer holds {self._producer.held_bytes} bytes that are not stored "
+                    f"the producer holds {self._sending.held_bytes} bytes that are not stored "
                     "yet: send more slowly, or raise memory_bytes_max"
                 )
         finally:
@@ -179,7 +181,7 @@ class Producer:
             self._inbox_bytes = 0
             self._is_scheduled = False
             for delivery in taken:
-                self._producer.accept(delivery)
+                self._sending.accept(delivery)
 
     def _settled(self) -> None:
         if self._waiting:

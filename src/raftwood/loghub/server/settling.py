@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import Unavailable
-from raftwood.base.errors import NotFound
+from raftwood.base.errors import NotFound, Unavailable
 from raftwood.base.position import Position
 from raftwood.base.seams import Compare, Logs
 from raftwood.loghub.model import Logstore, ShardStatus
@@ -54,7 +53,7 @@ class Settling:
     async def settle(self, project: str, name: str) -> Logstore | None:
         """Finish all that is begun; the value after it, or None where the logstore is gone."""
         key = logstore_key(project, name)
-        while True:
+        for _ in range(_ROUNDS_MAX):
             found = await self._metadata.versioned(key, Logstore)
             if found is None or is_settled(found[0]):
                 return None if found is None else found[0]

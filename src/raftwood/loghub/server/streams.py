@@ -43,6 +43,10 @@ ATTEMPTS_MAX: Final = 10
 PULL_BYTES_MAX: Final = 16 << 20
 PULL_BATCHES_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 60_000
+LANE_STEP: Final = 1 << 12
+"""From one sequence to the next, so that a log does not keep the former ones."""
+GAP_BYTES: Final = 64 << 10
+"""Read at once where there is nothing but gaps."""
 PRODUCER_CHARACTERS_MAX: Final = 128
 
 _Result = TypeVar("_Result")
@@ -53,6 +57,15 @@ class PutResult(msgspec.Struct, frozen=True):
 
     shard: int
     position: Position
+
+
+class _Lane(msgspec.Struct):
+    """A producer of the gateway's own, for one batch at a time: where one has to wait for its
+    answer, as many as there may be that overtake it do not make a log forget its sequence.
+    """
+
+    producer: str
+    sequence: int = 0
 
 
 class StreamLimits(msgspec.Struct, frozen=True):
@@ -85,7 +98,9 @@ class Streams:
         self.limits = limits
         self._metrics = metrics
         self._producer = f"gateway-{environment.random.randbytes(12).hex()}"
-        self._sequence = 0
+        self._lanes: list[_Lane] = []
+        """Those that no batch uses now."""
+        self._lane_count = 0
         self._turn = 0
 
     def _now_s(self) -> int:
@@ -135,10 +150,12 @@ class Streams:
 
     async def _put_anywhere(self, known: Logstore, data: bytes, key: str | None) -> PutResult:
         key = None if key is None else checked_key(key)
+        if not writable_shards(known):
+            known = await self._settled(known.project, known.name)  # it was just being made
         for _ in range(ATTEMPTS_MAX):
             target = shard_of_key(known, key) if key is not None else self._next_shard(known)
             try:
-                position = await self._append(target, data, self._producer, self._next_sequence())
+                position = await self._append_once(target, data)
             except (LogSealed, NotFound):
                 self._metrics.sealed_puts += 1
                 known = await self._settled(known.project, known.name)
@@ -157,8 +174,7 @@ class Streams:
                 if producer:
                     position = await self._append(shard, data, producer, sequence)
                 else:
-                    own = self._next_sequence()
-                    position = await self._append(shard, data, self._producer, own)
+                    position = await self._append_once(shard, data)
             except (LogSealed, NotFound) as error:
                 self._metrics.sealed_puts += 1
                 known = await self._settled(known.project, known.name)
@@ -176,14 +192,21 @@ class Streams:
 
     def _next_shard(self, logstore: Logstore) -> Shard:
         shards = writable_shards(logstore)
-        if not shards:
-            raise Unavailable(f"logstore {logstore.name} is being made: try again in a moment")
         self._turn += 1
         return shards[self._turn % len(shards)]
 
-    def _next_sequence(self) -> int:
-        self._sequence += 1
-        return self._sequence
+    async def _append_once(self, shard: Shard, data: bytes) -> Position:
+        """Under a name and sequence of the gateway's own."""
+        lane = self._lanes.pop() if self._lanes else self._new_lane()
+        lane.sequence += LANE_STEP
+        try:
+            return await self._append(shard, data, lane.producer, lane.sequence)
+        finally:
+            self._lanes.append(lane)
+
+    def _new_lane(self) -> "_Lane":
+        self._lane_count += 1
+        return _Lane(f"{self._producer}-{self._lane_count}")
 
     async def _append(self, shard: Shard, data: bytes, producer: str, sequence: int) -> Position:
         log = await self._logs.open(shard.log)
@@ -338,44 +361,52 @@ class Streams:
         while low < high:
             middle = Position((low + high) // 2)
             try:
-                batches, following = await log.read(middle, bytes_max=1)
+                found = await _next_batch(log, middle, high)
             except OutOfRange:
                 low = (await log.bounds()).first  # it was truncated meanwhile
                 if low <= middle:
                     raise
                 continue
-            if not batches:
-                # Nothing but gaps as far as this read came.
-                if following >= high or following <= middle:
-                    high = middle
-                else:
-                    low = following
-            elif decode_head(batches[0].data).received_ms >= time_ms:
+            if found is None or decode_head(found.data).received_ms >= time_ms:
                 high = middle
             else:
-                low = Position(batches[0].position + 1)
+                low = Position(found.position + 1)
         return low
 
     async def first_batch(self, shard: Shard, bounds: Bounds) -> StoredBatch | None:
         """The oldest one that can be read; None where there is none."""
-        log = await self._open(shard)
-        position = bounds.first
-        while position < bounds.next:
-            batches, position = await log.read(position, bytes_max=1)
-            if batches:
-                return batches[0]
-        return None
+        return await _next_batch(await self._open(shard), bounds.first, bounds.next)
 
     async def truncate(self, shard: Shard, before: Position) -> None:
         """Let go of all before a position."""
         await (await self._open(shard)).truncate(before)
 
+    async def truncate_shard(
+        self, project: str, logstore: str, number: int, before: Position
+    ) -> Position:
+        """Let go of all before a position, up to the end; the first that is left."""
+        shard = visible_shard(await self._catalog.logstore(project, logstore), number)
+        bounds = await self.bounds(shard)
+        if before > bounds.next:
+            raise _bad_cursor(number, before, bounds)
+        if before > bounds.first:
+            await self.truncate(shard, before)
+            self._metrics.truncations += 1
+        return max(before, bounds.first)
+
     async def cursor_time(self, project: str, logstore: str, shard: int, position: int) -> int:
         """When the batch there was received, in seconds; behind the last one: now."""
-        pulled = await self.pull(project, logstore, shard, position, batches_max=1, bytes_max=1)
-        if not pulled.batches:
-            return self._now_s()
-        return decode_head(pulled.batches[0].data).received_ms // 1000
+        return await self._on_shard(
+            project, logstore, shard, lambda known: self._cursor_time(known, Position(position))
+        )
+
+    async def _cursor_time(self, shard: Shard, position: Position) -> int:
+        bounds = await self.bounds(shard)
+        if position > bounds.next:
+            raise _bad_cursor(shard.id, position, bounds)
+        left = msgspec.structs.replace(bounds, first=max(position, bounds.first))
+        found = await self.first_batch(shard, left)
+        return self._now_s() if found is None else decode_head(found.data).received_ms // 1000
 
     # Shards
 
@@ -433,6 +464,19 @@ class Streams:
             raise
         assert changed is not None
         return changed
+
+
+async def _next_batch(log: Log, start: Position, end: Position) -> StoredBatch | None:
+    """The first batch from a position on, below `end`; a read may find nothing but gaps."""
+    bytes_max = 1
+    while start < end:
+        batches, following = await log.read(start, bytes_max=bytes_max)
+        if batches:
+            return batches[0] if batches[0].position < end else None
+        if following <= start:
+            return None
+        start, bytes_max = following, GAP_BYTES
+    return None
 
 
 def _cut(

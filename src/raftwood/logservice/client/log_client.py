@@ -18,7 +18,7 @@ from raftwood.base.errors import InvalidInput, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.logservice.client.pipeline import Pipeline
 from raftwood.logservice.client.shard_link import ShardLink, ask_store_addresses
-from raftwood.logservice.client.single_append import append_once
+from raftwood.logservice.client.single_append import SingleAppends
 from raftwood.logservice.errors import ReadOnlyClient
 from raftwood.logservice.records import RECORD_HEAD_BYTES, SEALED, Record, UpdateKind
 from raftwood.logservice.wire import (
@@ -85,6 +85,9 @@ class AsyncLogClient:
         self._pipeline = Pipeline(
             environment, self._link, record_bytes_max=config.record_bytes_max, holder=0
         )
+        self._singles = SingleAppends(
+            self._link, record_bytes_max=config.record_bytes_max, timeout_ms=config.timeout_ms
+        )
 
     @classmethod
     async def connect(
@@ -149,6 +152,7 @@ class AsyncLogClient:
     async def close(self) -> None:
         """What was sent and not answered ends with `ConnectionLost`, its outcome unknown."""
         await self._pipeline.close()
+        await self._singles.close()
         await self._link.close()
         if self._owns_stores:
             await self._stores.close()
@@ -201,14 +205,8 @@ class AsyncLogClient:
         """
         self._check_writer("append")
         payload = record.payload if isinstance(record, LogRecord) else record
-        return await append_once(
-            self._link,
-            payload,
-            holder=self._pipeline.holder,
-            producer=producer,
-            sequence=sequence,
-            record_bytes_max=self.config.record_bytes_max,
-            timeout_ms=self.config.timeout_ms,
+        return await self._singles.append(
+            payload, holder=self._pipeline.holder, producer=producer, sequence=sequence
         )
 
     async def read(

@@ -38,7 +38,6 @@ class ShardLink:
         self.shard = shard
         self._loop = asyncio.get_running_loop()
         self._locating: asyncio.Task[None] | None = None
-        self._is_closed = False
         self._learn_at = self._loop.time() + LEARN_EVERY_S
 
     def guess(self) -> int:
@@ -124,7 +123,7 @@ class ShardLink:
 
     def _locate(self, asked: int) -> None:
         """The leader is a store that this client has not heard of, or nobody knows it."""
-        if not self._is_closed and (self._locating is None or self._locating.done()):
+        if self._locating is None or self._locating.done():
             self._locating = self._loop.create_task(self._learn(asked))
 
     async def _learn(self, asked: int) -> None:
@@ -142,8 +141,6 @@ class ShardLink:
         self.stores.learn({store: each for store, each in addresses.items() if store not in known})
 
     async def close(self) -> None:
-        """What is asked from now on is asked of the stores that are known."""
-        self._is_closed = True
         if self._locating is not None:
             self._locating.cancel()
             await asyncio.gather(self._locating, return_exceptions=True)

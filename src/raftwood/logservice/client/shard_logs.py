@@ -4,9 +4,10 @@ A shard that was removed answers for a moment longer, until its stores have hear
 on `NotFound`. Names should not be used again: a log that was opened before stays the old one.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
+from weakref import WeakValueDictionary
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import AlreadyExists, NotFound
@@ -48,6 +49,9 @@ class ShardLogs:
         self._keeper = KeeperClient(stores, timeout_ms=timeout_ms)
         self._opened: dict[str, _NamedLog] = {}
         """In the order in which they were last asked for."""
+        self._used: WeakValueDictionary[int, _NamedLog] = WeakValueDictionary()
+        """All that somebody may still use."""
+        self._next_log = 0
 
     async def create(self, name: str) -> None:
         """A log without batches; nothing where it is there already."""
@@ -63,11 +67,9 @@ class ShardLogs:
         if log is None:
             opened = await self._open(name)
             log = self._opened.pop(name, None) or opened  # another may have been faster
-            if log is not opened:
-                await opened.client.close()
         self._opened[name] = log
         while len(self._opened) > OPENED_MAX:
-            await self._opened.pop(next(iter(self._opened))).client.close()
+            del self._opened[next(iter(self._opened))]
         return log
 
     async def _open(self, name: str) -> "_NamedLog":
@@ -77,7 +79,9 @@ class ShardLogs:
         client = await AsyncLogClient.attach(
             self._environment, self._stores, shard=shard, timeout_ms=self._timeout_ms
         )
-        return _NamedLog(self, name, client)
+        log = self._used[self._next_log] = _NamedLog(self, name, client)
+        self._next_log += 1
+        return log
 
     async def remove(self, name: str) -> None:
         """The log and all its batches; nothing where it is gone already."""
@@ -86,22 +90,20 @@ class ShardLogs:
             await self._keeper.command(RemoveShard(shard))
         except NotFound:
             pass
-        await self.forget(name)
+        self.forget(name)
 
     async def names(self, prefix: str) -> list[str]:
         """Of all logs whose name begins so, in order."""
         return await self._keeper.log_names(prefix)
 
-    async def forget(self, name: str) -> None:
+    def forget(self, name: str) -> None:
         """The log is gone: whoever has it open is told so, and it is looked for anew."""
         log = self._opened.pop(name, None)
         if log is not None:
             log.is_removed = True
-            await log.client.close()
 
     async def close(self) -> None:
-        opened, self._opened = self._opened, {}
-        for log in opened.values():
+        for log in list(self._used.values()):
             await log.client.close()
         await self._keeper.close()
 
@@ -116,34 +118,34 @@ class _NamedLog:
         self.client = client
         self.is_removed = False
 
-    @asynccontextmanager
-    async def _there(self) -> AsyncIterator[None]:
+    @contextmanager
+    def _there(self) -> Iterator[None]:
         if self.is_removed:
             raise ShardNotFound(f"log {self._name!r} was removed")
         try:
             yield
         except ShardNotFound:
-            await self._logs.forget(self._name)
+            self._logs.forget(self._name)
             raise
 
     async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
-        async with self._there():
+        with self._there():
             return await self._log.append(batch, producer=producer, sequence=sequence)
 
     async def read(
         self, start: Position, *, bytes_max: int, wait_ms: int = 0
     ) -> tuple[list[StoredBatch], Position]:
-        async with self._there():
+        with self._there():
             return await self._log.read(start, bytes_max=bytes_max, wait_ms=wait_ms)
 
     async def truncate(self, before: Position) -> None:
-        async with self._there():
+        with self._there():
             await self._log.truncate(before)
 
     async def bounds(self) -> Bounds:
-        async with self._there():
+        with self._there():
             return await self._log.bounds()
 
     async def seal(self) -> Position:
-        async with self._there():
+        with self._there():
             return await self._log.seal()

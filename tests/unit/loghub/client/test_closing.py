@@ -44,8 +44,9 @@ def test_a_connection_that_ends_after_the_producer_is_no_news_to_anybody() -> No
         with real_environment() as environment:
             producer = AsyncProducer(environment, gateways, project="p", logstore="s")  # type: ignore[arg-type]
             delivery = await producer.send({"message": "x"})
-            while not gateways.calls:
+            for _ in range(10):
                 await asyncio.sleep(0)
+            assert gateways.calls
             await producer.close(is_waiting=False)
             with pytest.raises(DeliveryUnknown):
                 await delivery

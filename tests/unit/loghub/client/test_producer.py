@@ -269,6 +269,30 @@ def test_a_full_producer_waits_or_says_what_to_do(tmp_path: Path) -> None:
     run(body())
 
 
+def test_a_flush_does_not_wait_for_what_comes_after_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path) as made:
+            producer = made.clients[0].producer(PROJECT, LOGSTORE)
+
+            async def keep_sending() -> None:
+                while True:
+                    await producer.send_many([{"a": "b"}] * 100, key="k")
+                    await asyncio.sleep(0)
+
+            sending = asyncio.get_running_loop().create_task(keep_sending())
+            try:
+                async with asyncio.timeout(10):
+                    for _ in range(3):
+                        delivery = await producer.send({"a": "c"}, key="k")
+                        await producer.flush()
+                        assert delivery.is_done
+            finally:
+                sending.cancel()
+            await producer.close()
+
+    run(body())
+
+
 def test_a_logstore_that_is_not_there_fails_records_at_once(tmp_path: Path) -> None:
     async def body() -> None:
         async with hub(tmp_path) as made:
@@ -345,10 +369,11 @@ def test_timers_that_are_due_at_once_are_no_trouble_on_uvloop(tmp_path: Path) ->
 
     async def body() -> None:
         async with hub(tmp_path) as made, made.clients[0].producer(PROJECT, LOGSTORE) as producer:
-            rules, producer._rules = producer._rules, AlwaysDue()  # type: ignore[assignment]
+            sending = producer.sending
+            rules, sending._rules = sending._rules, AlwaysDue()  # type: ignore[assignment]
             for _ in range(3):
-                producer._turn()
-            producer._rules = rules
+                sending._turn()
+            sending._rules = rules
             await producer.send({"key": "k", "n": "0"}, key="k")
             await producer.flush()
             await check_once_in_order(made.clients[0], {"k": 1})

@@ -1,19 +1,22 @@
 """Readers: from anywhere to the end or beyond it, parents before children, batches and tables."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
 
-from raftwood.base.errors import InvalidInput, Unavailable
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound, Unavailable
 from raftwood.base.position import Position
 from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.producer import ProducerSettings
 from raftwood.loghub.client.reader import ReaderSettings
+from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import LogstoreNotFound, ShardNotFound
 from tests.running import run
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, Hub, hub
@@ -176,6 +179,41 @@ def test_after_an_error_a_reader_says_it_again(tmp_path: Path) -> None:
     run(body())
 
 
+def test_whoever_waits_for_a_record_may_give_up_and_come_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            await _resharded(client)
+            found: list[int] = []
+            settings = ReaderSettings(prefetch_bytes_max=1, pull_batches_max=1)
+            async with client.reader(PROJECT, LOGSTORE, follow=True, settings=settings) as reader:
+                for attempt in range(10_000):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.0005 * (attempt % 4)):
+                            found.append(await _next_number(reader))
+                    if len(found) == 80:
+                        break
+            assert found == list(range(80))
+
+    run(body())
+
+
+def test_a_reader_that_cannot_find_the_children_does_not_just_end(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            settings = ReaderSettings(timeout_ms=50)
+            async with client.reader(PROJECT, LOGSTORE, follow=True, settings=settings) as reader:
+                await send(client, 0, 1)
+                assert await _next_number(reader) == 0
+                await client.delete_logstore(PROJECT, LOGSTORE)
+                for _ in range(2):
+                    with pytest.raises(NotFound):
+                        await _next_number(reader)
+
+    run(body())
+
+
 def test_a_reader_goes_on_through_another_gateway(tmp_path: Path) -> None:
     async def body() -> None:
         async with hub(tmp_path, gateways=2, shards=2) as made:
@@ -222,6 +260,18 @@ def test_what_is_read_becomes_tables(tmp_path: Path) -> None:
     run(body())
 
 
+def test_a_library_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            monkeypatch.setitem(sys.modules, "polars", None)
+            with pytest.raises(InvalidConfiguration, match="pip install polars"):
+                await made.clients[0].reader(PROJECT, LOGSTORE).to_polars()
+
+    run(body())
+
+
 def test_a_table_is_bounded_and_the_next_one_goes_on(tmp_path: Path) -> None:
     async def body() -> None:
         async with hub(tmp_path, shards=1) as made:
@@ -250,5 +300,56 @@ def test_positions_count_batches_that_were_dealt_with(tmp_path: Path) -> None:
             assert await numbers(again) == list(range(5, 10))
             with pytest.raises(InvalidInput, match="group"):
                 await again.commit()
+
+    run(body())
+
+
+def test_a_group_goes_on_where_it_has_committed(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            await send(client, 0, 10, each=2)
+            async with client.reader(PROJECT, LOGSTORE, group="g") as reader:
+                records = aiter(reader)
+                found = [await _next_number(records) for _ in range(5)]
+                await reader.commit()
+            assert found == list(range(5))
+            assert [each.name for each in await client.groups(PROJECT, LOGSTORE)] == ["g"]
+            # The third batch was begun only, so it comes again.
+            async with client.reader(PROJECT, LOGSTORE, group="g") as reader:
+                assert await numbers(reader) == list(range(4, 10))
+                await reader.commit()
+            await client.split_shard(PROJECT, LOGSTORE, shard=0)
+            await send(client, 10, 15)
+            # Where the group had never been, it misses nothing either.
+            async with client.reader(PROJECT, LOGSTORE, group="g", start="end") as reader:
+                assert await numbers(reader) == list(range(10, 15))
+                await client.delete_shard(PROJECT, LOGSTORE, shard=0)
+                await reader.commit()
+            async with client.reader(PROJECT, LOGSTORE, group="g") as reader:
+                assert await numbers(reader) == []
+
+    run(body())
+
+
+def test_a_group_is_registered_before_it_has_read_anything(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            await send(client, 0, 5)
+            end = await client.cursor(PROJECT, LOGSTORE, shard=0, at="end")
+            async with client.reader(PROJECT, LOGSTORE, group="g", start="end") as reader:
+                assert await numbers(reader) == []
+            (detail,) = await client.describe(PROJECT, LOGSTORE)
+            assert (detail.required, detail.required_by) == (str(end), "g")
+            await client.set_checkpoint(PROJECT, LOGSTORE, "g", shard=0, position=4)
+            (checkpoint,) = await client.checkpoints(PROJECT, LOGSTORE, "g")
+            assert checkpoint.checkpoint == encode_cursor(4)
+            await client.update_group(PROJECT, LOGSTORE, "g", timeout_s=20)
+            (group,) = await client.groups(PROJECT, LOGSTORE)
+            assert group.timeout_s == 20
+            await client.delete_group(PROJECT, LOGSTORE, "g")
+            await client.create_group(PROJECT, LOGSTORE, "h", is_ordered=False)
+            assert [each.name for each in await client.groups(PROJECT, LOGSTORE)] == ["h"]
 
     run(body())

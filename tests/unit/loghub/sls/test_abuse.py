@@ -2,13 +2,15 @@
 
 import asyncio
 import random
+import socket
 import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 import lz4.block
+import msgspec
 import pytest
 import zstandard
 
@@ -264,3 +266,62 @@ def test_a_head_that_is_too_large_is_refused(tmp_path: Path) -> None:
             assert (await served.ask("GET", "/")).status == 200
 
     run(main())
+
+
+def test_those_who_do_not_read_what_they_pull_hold_no_more_than_the_budget(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = msgspec.structs.replace(SETTINGS, request_ms=2_000)
+        async with stream(tmp_path, settings=settings) as served:
+            noise = random.Random(1)
+            for _ in range(6):
+                group = raw_group(noise.randbytes(450_000).hex())
+                assert (await put(served, group)).status == 200
+            begin = await cursor(served, "begin")
+            answer = await pull(served, begin)
+            assert len(answer.body) > 4_000_000
+            memory = PeakMemory()
+            writers = [await never_reading(served, begin) for _ in range(40)]
+            await asyncio.sleep(1.0)
+            held = metric(served, "raftwood_gateway_request_bytes")
+            assert 16 << 20 < held <= 32 << 20
+            answer = await pull(served, begin)
+            assert (answer.status, answer.code) == (503, "ServerBusy")
+            assert memory.grown_mb() < 150
+            for _ in range(100):
+                if metric(served, "raftwood_gateway_request_bytes") == 0:
+                    break
+                await asyncio.sleep(0.05)
+            assert (await pull(served, begin)).status == 200
+            for writer in writers:
+                writer.close()
+
+    run(main())
+
+
+async def never_reading(served: HttpGateway, start: str) -> asyncio.StreamWriter:
+    """A connection that asked for a pull, and reads none of it."""
+    host, _, port = served.address.rpartition(":")
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plain.connect((host, int(port)))
+    plain.setblocking(False)
+    _, writer = await asyncio.open_connection(sock=plain, limit=1000)
+    parameters = {"type": "log", "cursor": start}
+    headers = signed_headers(
+        "GET",
+        "/logstores/s/shards/0",
+        host="p.sls.test",
+        parameters=parameters,
+        headers={},
+        body=b"",
+        key=served.admin,
+    )
+    lines = [f"GET /logstores/s/shards/0?{urlencode(parameters)} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    return writer
+
+
+def metric(served: HttpGateway, name: str) -> float:
+    lines = served.metrics.render().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))

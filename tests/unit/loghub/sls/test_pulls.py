@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 
+from raftwood.base.errors import InvalidConfiguration
 from raftwood.loghub.arrow_batches import write_arrow_stream
 from raftwood.loghub.batches import Batch, Codec, Format
 from raftwood.loghub.compression import compress
@@ -266,5 +267,27 @@ def test_a_batch_that_cannot_be_read_is_told_in_the_stream(tmp_path: Path, batch
             assert "position 5 cannot be read" in told
             answer = await pull(served, begin, accept=ARROW)
             assert (answer.status, answer.headers["x-log-count"]) == (200, "3")
+
+    run(main())
+
+
+def test_a_gateway_without_arrow_skips_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with stream(tmp_path) as served:
+            sent = write_arrow_stream(pyarrow.table({"message": ["a"]}))
+            assert (await put(served, sent, content_type=ARROW)).status == 200
+            begin = await cursor(served, "begin")
+
+            def missing() -> None:
+                raise InvalidConfiguration("Arrow needs pyarrow")
+
+            with monkeypatch.context() as patched:
+                patched.setattr("raftwood.loghub.arrow_batches.import_arrow", missing)
+                answer = await pull(served, begin)
+                assert answer.status == 400
+                assert "needs pyarrow" in answer.json()["errorMessage"]
+            assert len(groups_of(await pull(served, begin))) == 1
 
     run(main())

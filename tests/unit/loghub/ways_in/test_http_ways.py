@@ -292,14 +292,21 @@ def test_loki_takes_json_and_protobuf(tmp_path: Path) -> None:
             push = loki.PushRequest()
             push.streams.add(labels=b'{app="shop"}').entries.add(line=b"hello")
             body = bytes(cramjam.snappy.compress_raw(push.SerializeToString()))
-            answer = await ask(kit, path, body, Content_Type="application/x-protobuf")
-            assert answer.status == 204
+            for encoding in ("", "snappy"):
+                answer = await ask(
+                    kit,
+                    path,
+                    body,
+                    Content_Type="application/x-protobuf",
+                    Content_Encoding=encoding,
+                )
+                assert answer.status == 204
             answer = await ask(kit, path, b"\xff\xff", Content_Type="application/x-protobuf")
             assert answer.status == 400
             assert b"snappy" in answer.body
             answer = await ask(kit, path, method="GET")
             assert answer.status == 404
-            assert len(await kit.stored()) == 7
+            assert len(await kit.stored()) == 8
 
     run(main())
 

@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import hashlib
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from raftwood.loghub.server.streams import PutResult
 from raftwood.loghub.server.ways_in.peers import Peers
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from tests.running import run
+from tests.unit.loghub.ways_in.certificates import Certificates
 from tests.unit.loghub.ways_in.kit import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
 
 LOCAL = ("127.0.0.0/8",)
@@ -77,8 +80,9 @@ class Peer:
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Peer]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connected(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[Peer]:
+    name = "localhost" if tls else None
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
     try:
         yield Peer(reader, writer)
     finally:
@@ -208,6 +212,27 @@ def test_the_shared_key_lets_in(tmp_path: Path) -> None:
     run(main())
 
 
+def test_over_tls_fluent_is_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        files = Certificates(tmp_path)
+        given = settings(fluent_tls_listen="127.0.0.1:0", fluent_shared_key=KEY, **files.server)
+        async with ways_in_kit(tmp_path, given) as kit:
+            tls = files.client(has_certificate=False)
+            async with connected(port_of(kit), tls) as peer:
+                await ping(peer, KEY.reveal())
+                assert (await peer.answer())[:2] == ["PONG", True]
+                peer.message("a", 1_700_000_000, {"n": 1}, {"chunk": "c1"})
+                assert await peer.answer() == {"ack": "c1"}
+        given = settings(fluent_tls_listen="127.0.0.1:0", **files.server, **files.authorities)
+        async with ways_in_kit(tmp_path / "other", given) as kit:
+            tls = files.client(has_certificate=True)
+            async with connected(port_of(kit), tls) as peer:
+                peer.message("a", 1_700_000_000, {"n": 1}, {"chunk": "c1"})
+                assert await peer.answer() == {"ack": "c1"}
+
+    run(main())
+
+
 def test_another_key_does_not_let_in(tmp_path: Path) -> None:
     async def main() -> None:
         given = fluent(fluent_peers=(), fluent_shared_key=KEY)
@@ -264,6 +289,21 @@ def test_a_peer_that_takes_too_much_is_cut(
         async with ways_in_kit(tmp_path, given) as kit, connected(port_of(kit)) as peer:
             peer.send(data)
             assert await peer.is_cut()
+
+    run(main())
+
+
+def test_a_peer_that_does_not_read_its_acks_is_cut(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path, fluent(idle_ms=200)) as kit:
+            with socket.create_connection(("127.0.0.1", port_of(kit))) as peer:
+                peer.setblocking(False)
+                loop = asyncio.get_running_loop()
+                message = msgpack.packb(["a", 1_700_000_000, {}, {"chunk": "c" * 1_000}])
+                with pytest.raises(ConnectionError):
+                    async with asyncio.timeout(20):
+                        while True:
+                            await loop.sock_sendall(peer, message * 1_000)
 
     run(main())
 
@@ -371,10 +411,13 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         {"syslog_listen": "127.0.0.1:0", "syslog_peers": LOCAL, "syslog_project": ""},
         {"syslog_peers": ("nowhere",)},
         {"fluent_peers": ("10.0.0.1/8",)},
+        {"fluent_listen": "127.0.0.1:65536", "fluent_peers": LOCAL},
     ],
 )
 def test_settings_that_would_let_nobody_or_anybody_in_are_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"nobody|certificate and key|_project|network|host bits"):
+    with pytest.raises(
+        ValueError, match=r"nobody|certificate and key|_project|network|host bits|65535"
+    ):
         settings(**given)
 
 

@@ -14,6 +14,7 @@ from prometheus_client import Counter, Histogram
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import ConnectionLost, InternalError, NotFound, Overloaded, RaftwoodError
+from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.loghub.server.http.hosts import project_of_host
@@ -22,6 +23,7 @@ from raftwood.loghub.server.http.routes import Answer, Route, RouteGroup
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_CHUNK_BYTES: Final = 256 << 10
 _log = get_logger("gateway")
 
 
@@ -85,11 +87,12 @@ class HttpFront:
             answer = await self._answered(request, group, route)
             if answer.status >= 400:
                 await self._drop_body(request)
+            elapsed_ns = clock.monotonic_ns() - began_ns
+            self._count(f"{group.name}_{route.name}", answer.status, elapsed_ns)
+            await _send(send, answer, request.id)
         finally:
             self._requests -= 1
             request.release()
-        self._count(f"{group.name}_{route.name}", answer.status, clock.monotonic_ns() - began_ns)
-        await _send(send, answer, request.id)
 
     def _find(self, method: str, path: str) -> tuple[RouteGroup, Route]:
         for group in self._groups:
@@ -147,4 +150,13 @@ async def _send(send: Send, answer: Answer, request_id: str) -> None:
     if answer.body:
         headers.append((b"content-type", answer.content_type))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    body: Buffer = answer.body
+    if len(body) > _CHUNK_BYTES:
+        # Each waits until most of what came before is read, so that an answer is accounted for as
+        # long as it is held.
+        view = memoryview(body)
+        for start in range(0, len(body) - _CHUNK_BYTES, _CHUNK_BYTES):
+            part = view[start : start + _CHUNK_BYTES]
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        body = view[start + _CHUNK_BYTES :]
+    await send({"type": "http.response.body", "body": body})

@@ -154,7 +154,7 @@ class Request:
         return part
 
     def reserve(self, size: int) -> None:
-        """Account for what the body is going to be unpacked to, before it is."""
+        """Account for what a body is unpacked to, or an answer takes until it is sent."""
         self._budget.take(size)
         self._taken += size
 

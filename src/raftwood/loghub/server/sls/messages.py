@@ -57,18 +57,19 @@ class LogstoreBody(_Message, frozen=True, kw_only=True):
     shard_count: _Count | None = None
     enable_tracking: bool | None = msgspec.field(default=None, name="enable_tracking")
     auto_split: bool | None = None
-    max_split_shard: _Count | None = None
+    max_split_shard: int | None = None
     append_meta: bool | None = None
     telemetry_type: str | None = None
 
     def options(self) -> LogstoreOptions:
-        # A limit of 0 splits is what clients send along with `autoSplit: false`.
+        # Without automatic splits clients send a limit all the same: 0, or from Java -1.
+        is_limited = self.max_split_shard is not None and self.max_split_shard > 0
         return LogstoreOptions(
             ttl_days=self.ttl,
             enable_tracking=self.enable_tracking,
             append_meta=self.append_meta,
             auto_split=self.auto_split,
-            shards_split_max=self.max_split_shard or None,
+            shards_split_max=self.max_split_shard if is_limited else None,
             telemetry_type=self.telemetry_type,
         )
 

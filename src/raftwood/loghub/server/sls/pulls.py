@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import InvalidConfiguration, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position
 from raftwood.base.seams import StoredBatch
@@ -22,7 +22,7 @@ from raftwood.loghub.batches import HEAD_BYTES, Codec, Format, StoredHead, decod
 from raftwood.loghub.compression import compress, decompress
 from raftwood.loghub.log_groups import LogGroup
 
-RAW_BYTES_MAX: Final = 20 << 20
+RAW_BYTES_MAX: Final = 10 << 20
 """Of one answer, but for a single batch that is larger."""
 _BATCH_BYTES_MAX: Final = 64 << 20
 _LOG_GROUP_TAG: Final = 0x0A
@@ -82,6 +82,9 @@ def _parts(
             return PulledParts(parts, batch.position)
         try:
             parts += convert(_unpacked(batch.data, head), head)
+        except InvalidConfiguration:
+            # The batch may be right, and another gateway can read it.
+            raise
         except RaftwoodError as error:
             # Whoever put it broke it. All readers would be stuck here for ever, so they are told,
             # in the stream.

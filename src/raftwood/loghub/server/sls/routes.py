@@ -55,7 +55,7 @@ class SlsRoutes:
         }
 
     def find(self, method: str, path: str) -> Route | None:
-        if path != "/" and not path.startswith("/logstores"):
+        if path not in ("/", "/logstores") and not path.startswith("/logstores/"):
             return None
         return self._routes.get(f"{method} {_shape(path)}", self._unknown)
 

@@ -105,6 +105,7 @@ class StreamCalls:
             found, content_type = log_groups(pulled.batches, pulled.next), _PROTOBUF
             raw = log_group_list(found.parts)
         body, name = compressed(raw, request.header(b"accept-encoding"))
+        request.reserve(len(body))
         return Answer(
             body=body,
             content_type=content_type,

@@ -25,7 +25,7 @@ class Handshake:
         self._nonce = random_source.randbytes(_NONCE_BYTES)
 
     def helo(self) -> bytes:
-        options = {"nonce": self._nonce, "auth": b"", "keepalive": True}
+        options = {"nonce": self._nonce, "auth": "", "keepalive": True}
         return bytes(msgpack.packb(["HELO", options]))
 
     def received(self, ping: Any) -> bytes:

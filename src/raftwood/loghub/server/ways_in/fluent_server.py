@@ -67,19 +67,20 @@ class FluentServer(SocketServer):
         messages.bytes_max = self.settings.fluent_message_bytes_max
         while True:
             if waiting:
+                connection.hold(messages.held_bytes + sum(map(len, waiting)))
                 await self._take(connection, waiting)
+            connection.hold(messages.held_bytes)
             if not (data := await connection.read()):
                 return
             waiting = messages.feed(data)
-            connection.hold(messages.held_bytes)
 
     async def _shake_hands(self, connection: Connection, messages: MessageReader) -> list[bytes]:
         """Answers the messages that came right behind."""
         handshake = Handshake(self.settings.fluent_shared_key, self.environment.random)
-        connection.writer.write(handshake.helo())
         found: list[bytes] = []
         deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S_MAX, connection.abort)
         try:
+            await connection.write(handshake.helo())
             while not found:
                 if not (data := await connection.read()):
                     raise ProtocolError("a Fluent peer ended during the handshake")
@@ -87,9 +88,9 @@ class FluentServer(SocketServer):
         finally:
             deadline.cancel()
         try:
-            connection.writer.write(handshake.received(unpacked(found[0])))
+            await connection.write(handshake.received(unpacked(found[0])))
         except Unauthenticated:
-            connection.writer.write(handshake.refusal())
+            await connection.write(handshake.refusal())
             raise
         return found[1:]
 
@@ -117,5 +118,4 @@ class FluentServer(SocketServer):
         # As texts, which is what a chunk's name was.
         acks = [msgpack.packb({b"ack": chunk}, use_bin_type=False) for chunk in chunks]
         if acks:
-            connection.writer.write(b"".join(acks))
-            await connection.writer.drain()
+            await connection.write(b"".join(acks))

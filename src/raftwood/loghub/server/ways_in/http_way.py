@@ -52,11 +52,13 @@ class HttpWay:
     def raw_bytes_max(self) -> int:
         return self._limits.raw_bytes_max
 
-    async def body(self, request: Request) -> Buffer:
-        """Unpacked by its Content-Encoding, within the gateway's bounds."""
+    async def body(self, request: Request, *, own_encoding: str = "") -> Buffer:
+        """Unpacked by its Content-Encoding, within the gateway's bounds; the way in unpacks
+        `own_encoding` itself.
+        """
         body = await request.body(bytes_max=self._limits.body_bytes_max)
         encoding = request.header(b"content-encoding")
-        if not encoding:
+        if encoding == own_encoding or not encoding:
             return body
         data = unpacked(body, encoding, bytes_max=self._limits.raw_bytes_max)
         request.reserve(len(data))

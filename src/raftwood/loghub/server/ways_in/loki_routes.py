@@ -32,7 +32,8 @@ class LokiRoutes(HttpWay):
 
     async def _push(self, request: Request) -> Answer:
         place = self.place(request, project=request.header(b"x-scope-orgid"))
-        body = await self.body(request)
+        # Protobuf is always compressed by snappy, whether it says so or not.
+        body = await self.body(request, own_encoding="snappy")
         received_ns = self.putting.now_ns()
         if media_type(request) == "application/json":
             decoded = loki.decode_json(body, received_ns=received_ns)

@@ -1,5 +1,6 @@
 """All ways in of a gateway: groups of routes for its HTTP port, and servers on their own ports."""
 
+import asyncio
 from typing import Self
 
 from raftwood.base.environment import Environment
@@ -81,5 +82,4 @@ class SocketWays:
         return ways
 
     async def close(self) -> None:
-        await self.syslog.close()
-        await self.fluent.close()
+        await asyncio.gather(self.syslog.close(), self.fluent.close())

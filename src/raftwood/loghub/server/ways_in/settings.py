@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
 from raftwood.base.names import NAME_PATTERN
@@ -18,6 +19,10 @@ def _listen(what: str) -> Any:
 
 def _name(what: str) -> Any:
     return Meta(pattern=rf"\A({NAME_PATTERN})?\Z", description=what)
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2] or 0)
 
 
 _Networks = tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...]
@@ -98,6 +103,11 @@ class WaysInSettings(Section, frozen=True):
     ] = 16 << 20
 
     def __post_init__(self) -> None:
+        for name in msgspec.structs.fields(self):
+            if name.name.endswith("listen") and _port(getattr(self, name.name)) >= 1 << 16:
+                raise ValueError(
+                    f"{name.name} has a port above 65535; give one below, or 0 for any"
+                )
         has_certificates = bool(self.client_authorities)
         if (self.syslog_tls_listen or self.fluent_tls_listen) and not (
             self.certificate and self.key

@@ -22,7 +22,7 @@ from raftwood.net.tls import ServerTls
 READ_BYTES: Final = 256 << 10
 HANDSHAKE_S_MAX: Final = 10.0
 """Until a peer has shown who it is."""
-CLOSE_S_MAX: Final = 5.0
+CLOSE_S_MAX: Final = 2.0
 """For batches under way; after it their tasks are cancelled."""
 
 _log = get_logger("ways_in")
@@ -45,7 +45,7 @@ class Connection:
     ) -> None:
         self._server = server
         self._reader = reader
-        self.writer = writer
+        self._writer = writer
         self.host = host
         self.held_bytes = 0
         self.is_busy = False
@@ -54,9 +54,7 @@ class Connection:
         """What has come; nothing at the end, and when nothing comes for too long."""
         if self._server.is_closing:
             return b""
-        timer = asyncio.get_running_loop().call_later(
-            self._server.settings.idle_ms / 1000, self.abort
-        )
+        timer = self._cut_later(self._server.settings.idle_ms / 1000)
         self.is_busy = False
         try:
             return await self._reader.read(READ_BYTES)
@@ -79,19 +77,31 @@ class Connection:
         """Durable when it returns."""
         await self._server.put(sections, self.host)
 
+    async def write(self, data: bytes) -> None:
+        """A peer that does not read for too long is cut."""
+        timer = self._cut_later(self._server.settings.idle_ms / 1000)
+        self._writer.write(data)
+        try:
+            await self._writer.drain()
+        finally:
+            timer.cancel()
+
     async def end(self) -> None:
         """Once what was written is sent, or the peer took too long."""
-        timer = asyncio.get_running_loop().call_later(CLOSE_S_MAX, self.abort)
-        self.writer.close()
+        timer = self._cut_later(CLOSE_S_MAX)
+        self._writer.close()
         try:
-            await self.writer.wait_closed()
+            await self._writer.wait_closed()
         except OSError:
             pass  # the peer was faster
         finally:
             timer.cancel()
 
+    def _cut_later(self, seconds: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, self.abort)
+
     def abort(self) -> None:
-        self.writer.transport.abort()
+        self._writer.transport.abort()
 
 
 class SocketServer:

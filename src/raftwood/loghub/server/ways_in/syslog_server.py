@@ -15,7 +15,12 @@ from raftwood.loghub.server.ways_in.peers import Peers
 from raftwood.loghub.server.ways_in.putting import Place, Putting
 from raftwood.loghub.server.ways_in.records import Section
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
-from raftwood.loghub.server.ways_in.socket_server import Connection, SocketServer, host_and_port
+from raftwood.loghub.server.ways_in.socket_server import (
+    CLOSE_S_MAX,
+    Connection,
+    SocketServer,
+    host_and_port,
+)
 from raftwood.loghub.server.ways_in.syslog import FrameReader, decode_message
 from raftwood.net.tls import ServerTls
 
@@ -88,9 +93,10 @@ class SyslogServer(SocketServer):
         self.ports.append(int(transport.get_extra_info("sockname")[1]))
 
     async def close(self) -> None:
+        closing = [super().close()]
         if self._datagrams is not None:
-            await self._datagrams.close()
-        await super().close()
+            closing.append(self._datagrams.close())
+        await asyncio.gather(*closing)
 
 
 class Datagrams(asyncio.DatagramProtocol):
@@ -118,6 +124,7 @@ class Datagrams(asyncio.DatagramProtocol):
         self._waiting.setdefault(addr[0], []).append(frame)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._put_all())
+            self._task.add_done_callback(self._ended)
 
     async def _put_all(self) -> None:
         # In the next turn there may be more: they share a put.
@@ -130,13 +137,17 @@ class Datagrams(asyncio.DatagramProtocol):
                 await self._server.put([self._server.section(frames)], host)
             except RaftwoodError as error:
                 _log.warning("datagrams dropped", way="syslog", peer=host, why=error.message)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("datagrams could not be put", way="syslog", exc_info=error)
 
     async def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
         if self._task is not None:
-            _, late = await asyncio.wait([self._task], timeout=5.0)
-            if late:
-                self._task.cancel()
-                await asyncio.wait(late, timeout=5.0)
+            _, late = await asyncio.wait([self._task], timeout=CLOSE_S_MAX)
+            for task in late:
+                task.cancel()
+                await asyncio.wait(late, timeout=CLOSE_S_MAX)

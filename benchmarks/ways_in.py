@@ -1,0 +1,168 @@
+"""What LogHub's ways in cost a gateway: `python -m benchmarks.ways_in`.
+
+Requests of 1000 records with six fields each, from the bytes of the wire to the compressed batch
+that is put; CPU time alone counts.
+"""
+
+import gzip
+import json
+import time
+from collections.abc import Callable, Iterable
+
+import cramjam
+import msgpack
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from raftwood.loghub.server.ways_in import (
+    elasticsearch,
+    fluent_messages,
+    json_lines,
+    loki,
+    otlp,
+    syslog,
+)
+from raftwood.loghub.server.ways_in.records import Section, pack
+
+RECORDS = 1_000
+ROUNDS = 15
+NOW_NS = 1_800_000_000_000_000_000
+BYTES_MAX = 16 << 20
+
+DOCUMENTS = [
+    {
+        "@timestamp": "2026-11-16T08:00:00.123Z",
+        "level": "info",
+        "message": f"order {number} was bought by customer {number * 7} in 12 ms",
+        "host": "web-1",
+        "user": {"id": number},
+        "status": 200,
+    }
+    for number in range(RECORDS)
+]
+MESSAGES = [str(document["message"]) for document in DOCUMENTS]
+
+
+def lines() -> Callable[[], Iterable[Section]]:
+    body = "\n".join(map(json.dumps, DOCUMENTS)).encode()
+    return lambda: json_lines.decode(body, received_ns=NOW_NS)
+
+
+def bulk() -> Callable[[], Iterable[Section]]:
+    body = "".join(f'{{"create":{{}}}}\n{json.dumps(each)}\n' for each in DOCUMENTS).encode()
+
+    def decode() -> Iterable[Section]:
+        items = list(elasticsearch.decode(body, index="app", received_ns=NOW_NS))
+        elasticsearch.encode_answer(items, made_ids=[""] * RECORDS, took_ms=1)
+        return [Section({}, [item.record for item in items if item.record is not None])]
+
+    return decode
+
+
+def otlp_protobuf() -> Callable[[], Iterable[Section]]:
+    request = ExportLogsServiceRequest()
+    of_resource = request.resource_logs.add()
+    of_resource.resource.attributes.add(key="service.name").value.string_value = "shop"
+    records = of_resource.scope_logs.add().log_records
+    for message in MESSAGES:
+        record = records.add(time_unix_nano=NOW_NS, severity_number=9, severity_text="INFO")
+        record.body.string_value = message
+        record.trace_id = bytes(16)
+        record.attributes.add(key="host").value.string_value = "web-1"
+        record.attributes.add(key="status").value.int_value = 200
+    body = request.SerializeToString()
+    return lambda: otlp.decode(body, is_json=False, received_ns=NOW_NS)
+
+
+def otlp_as_json() -> Callable[[], Iterable[Section]]:
+    records = [
+        {
+            "timeUnixNano": str(NOW_NS),
+            "severityNumber": 9,
+            "severityText": "INFO",
+            "traceId": "0" * 32,
+            "body": {"stringValue": message},
+            "attributes": [
+                {"key": "host", "value": {"stringValue": "web-1"}},
+                {"key": "status", "value": {"intValue": "200"}},
+            ],
+        }
+        for message in MESSAGES
+    ]
+    body = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}).encode()
+    return lambda: otlp.decode(body, is_json=True, received_ns=NOW_NS)
+
+
+def loki_as_json() -> Callable[[], Iterable[Section]]:
+    values = [[str(NOW_NS), message] for message in MESSAGES]
+    body = json.dumps({"streams": [{"stream": {"app": "shop"}, "values": values}]}).encode()
+    return lambda: loki.decode_json(body, received_ns=NOW_NS)
+
+
+def loki_protobuf() -> Callable[[], Iterable[Section]]:
+    push = loki.PushRequest()
+    stream = push.streams.add(labels=b'{app="shop"}')
+    for message in MESSAGES:
+        stream.entries.add(line=message.encode()).timestamp.seconds = NOW_NS // 1_000_000_000
+    body = bytes(cramjam.snappy.compress_raw(push.SerializeToString()))
+    return lambda: loki.decode_protobuf(body, received_ns=NOW_NS, bytes_max=BYTES_MAX)
+
+
+def syslog_lines() -> Callable[[], Iterable[Section]]:
+    head = "<165>1 2026-11-16T08:00:00.003Z web-1 shop 42 -"
+    body = "".join(
+        f'{head} [order@1 id="{number}"] {message}\n' for number, message in enumerate(MESSAGES)
+    ).encode()
+
+    def decode() -> Iterable[Section]:
+        frames = syslog.FrameReader(bytes_max=BYTES_MAX).feed(body)
+        return [Section({}, [syslog.decode_message(each, received_ns=NOW_NS) for each in frames])]
+
+    return decode
+
+
+def fluent(*, is_compressed: bool) -> Callable[[], Iterable[Section]]:
+    when = msgpack.ExtType(0, (NOW_NS // 1_000_000_000).to_bytes(4, "big") + bytes(4))
+    packed = b"".join(msgpack.packb([when, document]) for document in DOCUMENTS)
+    options = {"chunk": "c"}
+    if is_compressed:
+        packed = gzip.compress(packed)
+        options["compressed"] = "gzip"
+    body = bytes(msgpack.packb(["shop", packed, options]))
+
+    def decode() -> Iterable[Section]:
+        (message,) = fluent_messages.MessageReader(bytes_max=BYTES_MAX).feed(body)
+        found = fluent_messages.decode_message(message, received_ns=NOW_NS, bytes_max=BYTES_MAX)
+        return found.sections
+
+    return decode
+
+
+def records_per_second(decode: Callable[[], Iterable[Section]]) -> float:
+    """Of CPU; the best of some rounds, for others use the machine too."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        for packed in pack(list(decode()), bytes_max=BYTES_MAX):
+            packed.batch()
+        best = min(best, time.process_time() - began)
+    return RECORDS / best
+
+
+def main() -> None:
+    ways = {
+        "JSON lines": lines(),
+        "OTLP protobuf": otlp_protobuf(),
+        "OTLP JSON": otlp_as_json(),
+        "Loki protobuf": loki_protobuf(),
+        "Loki JSON": loki_as_json(),
+        "Elasticsearch bulk": bulk(),
+        "syslog": syslog_lines(),
+        "Fluent packed": fluent(is_compressed=False),
+        "Fluent compressed": fluent(is_compressed=True),
+    }
+    for name, decode in ways.items():
+        print(f"{name:18} {records_per_second(decode):9,.0f} records per CPU second")
+
+
+if __name__ == "__main__":
+    main()
