@@ -171,17 +171,21 @@ class AsyncReader:
     async def take_batch(self) -> PulledBatch | None:
         """As `next_batch`, for who calls `note` later."""
         if not self._is_started:
-            self._is_started = True
             await self._begin()
+            self._is_started = True
         while True:
             while self._queue:
-                item = self._queue.popleft()
+                item = self._queue[0]
+                if item.is_last and not self._is_closed:
+                    # It stays until this is done: whoever waits may give up, and come again.
+                    await self._shard_done(item)
+                self._queue.popleft()
                 if item.error is not None:
                     self._error = item.error
                     await self.close()
                 if item.is_last:
-                    await self._shard_done(item)
-                elif item.batch is None:
+                    continue
+                if item.batch is None:
                     self.positions[item.shard] = item.next
                 else:
                     self._queued_bytes -= len(item.batch.data)
@@ -287,19 +291,16 @@ class AsyncReader:
     async def _shard_done(self, item: _Item) -> None:
         """A shard was read to its end: its children may begin."""
         self.positions[item.shard] = max(self.positions[item.shard], item.next)
-        self._done.add(item.shard)
-        task = self._tasks.pop(item.shard)
-        await task
-        if self._shard is not None:
-            return
-        if not self._follow:
-            self._start_shards(self._shards_at_start)
-            return
-        shards = await self._shards()
-        for shard in shards:
-            if shard.id not in self.positions:
-                self.positions[shard.id] = await self._cursor(shard.id, "begin")
-        self._start_shards(shards)
+        if item.shard in self._tasks:
+            await asyncio.wait([self._tasks[item.shard]])
+        if self._shard is None:
+            shards = await self._shards() if self._follow else self._shards_at_start
+            for shard in shards:
+                if shard.id not in self.positions:
+                    self.positions[shard.id] = await self._cursor(shard.id, "begin")
+            self._done.add(item.shard)
+            self._start_shards(shards)
+        self._tasks.pop(item.shard, None)
 
     # One shard
 
@@ -366,10 +367,17 @@ class AsyncReader:
             self._queued_bytes += len(stored.data)
             self._put(_Item(shard, following, batch))
         if not batches:
-            self._put(_Item(shard, pulled.next))
+            self._note_nothing(shard, pulled.next)
         while self._queued_bytes >= self.settings.prefetch_bytes_max:
             self._has_room.clear()
             await self._has_room.wait()
+
+    def _note_nothing(self, shard: int, following: Position) -> None:
+        last = self._queue[-1] if self._queue else None
+        if last is not None and last.shard == shard and last.batch is None:
+            last.next = following  # nobody has taken it yet, and one is enough
+        else:
+            self._put(_Item(shard, following))
 
     def _put(self, item: _Item) -> None:
         self._queue.append(item)
