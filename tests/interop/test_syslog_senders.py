@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
-import trustme
 
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from tests.running import run
+from tests.unit.loghub.ways_in.certificates import Certificates
 from tests.unit.loghub.ways_in.kit import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
 
 LOCAL = ("127.0.0.0/8",)
@@ -118,28 +118,8 @@ def test_the_handler_of_the_standard_library_is_understood(tmp_path: Path) -> No
     run(main())
 
 
-class Certificates:
-    """Files of an authority, a server and a client."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authority = trustme.CA()
-        self.server = folder / "server.pem"
-        self.authorities = folder / "authorities.pem"
-        self.authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(
-            self.server
-        )
-        self.authority.cert_pem.write_to_path(self.authorities)
-
-    def client(self, *, has_certificate: bool) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        self.authority.configure_trust(context)
-        if has_certificate:
-            self.authority.issue_cert("client").configure_cert(context)
-        return context
-
-    def settings(self, **more: object) -> WaysInSettings:
-        path = str(self.server)
-        return settings(syslog_tls_listen="127.0.0.1:0", certificate=path, key=path, **more)
+def encrypted(files: Certificates, **more: object) -> WaysInSettings:
+    return settings(syslog_tls_listen="127.0.0.1:0", **files.server, **more)
 
 
 def may_be_cut() -> AbstractContextManager[None]:
@@ -151,7 +131,7 @@ def test_over_tls_a_certificate_lets_in(tmp_path: Path) -> None:
     files = Certificates(tmp_path)
 
     async def main() -> None:
-        given = files.settings(client_authorities=str(files.authorities))
+        given = encrypted(files, **files.authorities)
         async with ways_in_kit(tmp_path, given) as kit:
             port = kit.sockets.syslog.ports[0]
             with may_be_cut():
@@ -166,7 +146,7 @@ def test_over_tls_an_address_lets_in_too(tmp_path: Path) -> None:
     files = Certificates(tmp_path)
 
     async def main() -> None:
-        async with ways_in_kit(tmp_path, files.settings(syslog_peers=LOCAL)) as kit:
+        async with ways_in_kit(tmp_path, encrypted(files, syslog_peers=LOCAL)) as kit:
             port = kit.sockets.syslog.ports[0]
             await asyncio.to_thread(send, port, counted(5), files.client(has_certificate=False))
             await check(kit, 5)

@@ -23,6 +23,7 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
 
 _COMMANDS: Final = {
+    "standalone": ("raftwood.app.commands.standalone:app", "Run all of it in one process."),
     "serve": ("raftwood.app.commands.serve:app", "Run one store of a cluster."),
     "logservice": (
         "raftwood.app.commands.logservice:app",

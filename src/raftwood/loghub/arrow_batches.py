@@ -22,6 +22,8 @@ TAG_PREFIX: Final = "__tag__:"
 STREAM_BYTES_MAX: Final = 16 << 20
 RECORDS_MAX: Final = 1 << 20
 """Of one stream: some columns take no room however many records there are."""
+TEXT_BYTES_MAX: Final = 128 << 20
+"""What a stream may stand for as LogGroups, where each record has the names of its keys."""
 _FIELDS_MAX: Final = 4096
 
 
@@ -84,7 +86,8 @@ def read_arrow_stream(
     """The record batches of a stranger's stream, without copies, checked to the last offset.
 
     Refused are compressed buffers, whose real size nobody knows, and types whose values can be far
-    larger than what was sent: the whole stream may be compressed instead.
+    larger than what was sent: the whole stream may be compressed instead. What is taken can be made
+    LogGroups of, within bounds.
     """
     arrow = import_arrow()
     if len(data) > bytes_max:
@@ -94,7 +97,7 @@ def read_arrow_stream(
     try:
         check = import_module("raftwood.loghub.arrow_checks")
         batches: list[Any] = check.checked_batches(
-            data, fields_max=_FIELDS_MAX, records_max=records_max, bytes_max=bytes_max
+            data, fields_max=_FIELDS_MAX, records_max=records_max, text_bytes_max=TEXT_BYTES_MAX
         )
     except (arrow.ArrowException, OSError, ValueError, UnicodeError) as error:
         raise InvalidInput(f"the body is no Arrow stream: {str(error)[:200]}") from error

@@ -12,13 +12,15 @@ from raftwood.base.files import Buffer
 from raftwood.loghub.errors import BatchTooLarge
 
 _DEPTH_MAX: Final = 8
+_CELL_BYTES: Final = 16
+"""What a value takes as text beside itself, and a number altogether."""
 _HEADER, _COMPRESSION = 2, 3
 """Which field of a message's and of a record batch's flatbuffer."""
 _BATCH_KINDS: Final = ("record batch", "dictionary")
 
 
 def checked_batches(
-    data: Buffer, *, fields_max: int, records_max: int, bytes_max: int
+    data: Buffer, *, fields_max: int, records_max: int, text_bytes_max: int
 ) -> list[Any]:
     """All batches, each validated in full; raises what pyarrow raises, or InvalidInput."""
     source = pyarrow.py_buffer(data)
@@ -29,19 +31,27 @@ def checked_batches(
     for field in reader.schema:
         _check_type(field.name, field.type, depth=0)
     batches = []
-    records = expanded = 0
+    names = sum(len(name) + _CELL_BYTES for name in reader.schema.names)
+    records = text_bytes = 0
     for batch in reader:
         records += batch.num_rows
         if records > records_max:
             raise BatchTooLarge(f"the Arrow stream has above {records_max} records: put fewer")
+        text_bytes += batch.num_rows * names
+        _check_text(text_bytes, text_bytes_max)
         batch.validate(full=True)
-        expanded += sum(map(_expanded_bytes, batch.columns))
-        if expanded > bytes_max:
-            raise BatchTooLarge(
-                f"the Arrow stream's dictionaries stand for above {bytes_max} bytes: put less"
-            )
+        text_bytes += sum(map(_text_bytes, batch.columns))
+        _check_text(text_bytes, text_bytes_max)
         batches.append(batch)
     return batches
+
+
+def _check_text(text_bytes: int, text_bytes_max: int) -> None:
+    if text_bytes > text_bytes_max:
+        raise BatchTooLarge(
+            f"the Arrow stream stands for above {text_bytes_max} bytes of text, with the names of "
+            "its columns in each record: put fewer records, or shorter names"
+        )
 
 
 def _check_messages(source: Any) -> None:
@@ -104,16 +114,33 @@ def _check_type(name: str, kind: Any, *, depth: int) -> None:
             _check_type(name, kind.field(index).type, depth=depth + 1)
 
 
-def _expanded_bytes(array: Any) -> int:
-    """What a dictionary stands for: each record may point to the same long value."""
-    if not types.is_dictionary(array.type) or not len(array.dictionary):
-        return 0
-    if not (
-        types.is_string(array.type.value_type)
-        or types.is_binary(array.type.value_type)
-        or types.is_large_string(array.type.value_type)
-        or types.is_large_binary(array.type.value_type)
-    ):
-        return len(array) * 16
-    sizes = pyarrow.compute.binary_length(array.dictionary).take(array.indices)
-    return int(pyarrow.compute.sum(sizes.cast(pyarrow.int64())).as_py() or 0)
+def _text_bytes(array: Any) -> int:
+    """About what a column's values take as text, however little room they take now."""
+    kind = array.type
+    if types.is_dictionary(kind):
+        if not len(array.dictionary):
+            return 0
+        if not _is_long(kind.value_type):
+            return len(array) * _CELL_BYTES
+        # Each record may point to the same long value.
+        sizes = pyarrow.compute.binary_length(array.dictionary).take(array.indices)
+        return int(pyarrow.compute.sum(sizes.cast(pyarrow.int64())).as_py() or 0)
+    if types.is_struct(kind):
+        return len(array) * _CELL_BYTES + sum(
+            _text_bytes(array.field(place)) + len(array) * len(kind.field(place).name)
+            for place in range(kind.num_fields)
+        )
+    if types.is_map(kind):
+        return sum(map(_text_bytes, (array.keys, array.items))) + len(array) * _CELL_BYTES
+    if types.is_nested(kind):
+        return _text_bytes(array.values) + len(array) * _CELL_BYTES
+    return int(array.nbytes) + (0 if _is_long(kind) else len(array) * _CELL_BYTES)
+
+
+def _is_long(kind: Any) -> bool:
+    return bool(
+        types.is_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_string(kind)
+        or types.is_large_binary(kind)
+    )

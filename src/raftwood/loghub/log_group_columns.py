@@ -51,7 +51,7 @@ class _Irregular(Exception):
 def columns_of(data: Buffer) -> Columns:
     """`InvalidInput` for what is no LogGroup, `TooLarge` for too many different keys."""
     try:
-        return _Parse(bytes(data)).columns()
+        return _Parse(data).columns()
     except _Irregular:
         return _by_protobuf(data)
 
@@ -89,9 +89,9 @@ def _by_protobuf(data: Buffer) -> Columns:
 class _Parse:
     """One group under way; positions are int64 arrays, one entry for each record."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        padded = data + _PAD
+    def __init__(self, data: Buffer) -> None:
+        self._data = padded = b"".join((data, _PAD))
+        self._size = len(data)
         self._bytes = numpy.frombuffer(padded, dtype=numpy.uint8)
         self._source = pyarrow.py_buffer(padded)
         # The eight bytes from each place on, as one number.
@@ -148,7 +148,7 @@ class _Parse:
 
     def _walk(self) -> tuple[Any, Any]:
         """Where each record begins and ends; what the records share is read on the way."""
-        data, at, size = self._data, 0, len(self._data)
+        data, at, size = self._data, 0, self._size
         starts: list[int] = []
         ends: list[int] = []
         shared: list[tuple[int, int, int]] = []
@@ -158,7 +158,12 @@ class _Parse:
                 length = data[at + 1]
                 at += 2
                 if length > 127:
-                    length, at = _varint(data, at - 1)
+                    second = data[at]
+                    if second < 128:
+                        length += (second - 1) << 7
+                        at += 1
+                    else:
+                        length, at = _varint(data, at - 1)
                 if tag == _LOG:
                     starts.append(at)
                     at += length

@@ -1,5 +1,6 @@
-"""Gateways that die between any two steps of what they carry out."""
+"""Gateways that die between any two steps of what they carry out, or take long for one."""
 
+import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from raftwood.loghub.server.metadata import Metadata
 from raftwood.loghub.server.settling import Settling
 from raftwood.simulation import PROCESS, ProcessEnded, Simulation
 
+_LATE_S_MAX = 4.0
 _STEPS: tuple[tuple[type, str], ...] = (
     (Settling, "_create"),
     (Settling, "_seal"),
@@ -21,10 +23,11 @@ _STEPS: tuple[tuple[type, str], ...] = (
 class CrashPoints:
     """A share of all steps is the last one of its gateway: before it, or right after it."""
 
-    def __init__(self, simulation: Simulation, *, share: float) -> None:
+    def __init__(self, simulation: Simulation, *, share: float, late_share: float) -> None:
         self._random = random.Random(f"crash points {simulation.seed}")
         self._simulation = simulation
         self._share = share
+        self._late_share = late_share
         self.is_armed = False
         self.count = 0
 
@@ -41,6 +44,8 @@ class CrashPoints:
     def _around(self, step: Any) -> Any:
         async def stepping(*arguments: Any, **options: Any) -> Any:
             self._reach()
+            if self.is_armed and self._random.random() < self._late_share:
+                await asyncio.sleep(self._random.uniform(0, _LATE_S_MAX))
             result = await step(*arguments, **options)
             self._reach()
             return result

@@ -15,6 +15,8 @@ from raftwood.loghub.wire import Pulled
 from raftwood.simulation.history import Outcome
 from tests.simulation.loghub.link import texts
 
+_OVERHEAD_MAX = 12
+"""A record is stored with so many times the bytes of its text, at the most."""
 _WRITABLE = (ShardStatus.READWRITE, ShardStatus.SEALING)
 
 
@@ -48,6 +50,7 @@ class Content(msgspec.Struct, frozen=True):
     shard: Shard
     first: int
     records: list[tuple[int, str]]
+    """By position, in order."""
 
 
 class Notebook:
@@ -62,13 +65,17 @@ class Notebook:
         self.archive: dict[int, Content] = {}
         """What shards held before they were deleted."""
         self.counts: dict[str, int] = {}
-        self.tail: list[str] = []
-        """What a reader of the whole logstore got, in order."""
+        self.tails: dict[str, list[str]] = {}
+        """What readers of the whole logstore got, in order."""
         self.is_over = False
         """No more is sent."""
-        self.is_freed = False
-        """Whether retention may free the oldest records."""
+        self.retained_bytes_max = 0
+        """Retention may free the oldest records beyond it; 0: none at all."""
         self.broken: PromiseBroken | None = None
+
+    @property
+    def is_freed(self) -> bool:
+        return self.retained_bytes_max > 0
 
     def breaks(self, text: str) -> None:
         """A promise that somebody saw broken at once; the first one is kept."""
@@ -102,9 +109,6 @@ class Notebook:
             self.breaks(f"{reader} read shard {shard} out of order: {places}")
         self.reads.append(Read(reader, shard, pulled.first, pulled.next, records, pulled.is_ended))
 
-    def tailed(self, text: str) -> None:
-        self.tail.append(text)
-
     def saw_shards(self, shards: Sequence[Shard]) -> None:
         writable = [(each.begin, each.end) for each in shards if each.status in _WRITABLE]
         if not covers_all(writable):
@@ -126,7 +130,8 @@ class Notebook:
         places = self._check_once(contents)
         self._check_acked(contents, places)
         self._check_order(contents)
-        self._check_tail()
+        for reader, tail in self.tails.items():
+            _check_tail(reader, tail)
 
     def _check_ends(self, contents: Mapping[int, Content]) -> None:
         for number, content in contents.items():
@@ -179,9 +184,16 @@ class Notebook:
             if sent.outcome != "ok" or sent.shard not in contents:
                 continue
             if self.is_freed and sent.position < contents[sent.shard].first:
+                self._check_freed(contents[sent.shard])
                 continue
             if places.get(sent.text) != (sent.shard, sent.position):
                 raise PromiseBroken(f"acked and lost: {sent}, found at {places.get(sent.text)}")
+
+    def _check_freed(self, content: Content) -> None:
+        """Retention by bytes frees nothing of the last ones."""
+        kept = sum(len(text) for _, text in content.records)
+        if not kept * _OVERHEAD_MAX >= self.retained_bytes_max:
+            raise PromiseBroken(f"of what it may keep, shard {content.shard.id} has {kept} bytes")
 
     def _check_order(self, contents: Mapping[int, Content]) -> None:
         """A key's shards follow one another by their numbers: a child has a higher one."""
@@ -199,16 +211,17 @@ class Notebook:
                     raise PromiseBroken(f"order of a key: {text} in {number} after {before[1]}")
                 last[stream] = (order, text)
 
-    def _check_tail(self) -> None:
-        """A reader gets each record once, and those of a key in order, across all splits."""
-        if len(set(self.tail)) != len(self.tail):
-            raise PromiseBroken(f"a reader got a record twice: {sorted(self.tail)}")
-        last: dict[str, int] = {}
-        for text in self.tail:
-            stream, key, order = _parts(text)
-            if key and last.get(stream, -1) >= order:
-                raise PromiseBroken(f"a reader got {text} after number {last[stream]} of its key")
-            last[stream] = order
+
+def _check_tail(reader: str, tail: Sequence[str]) -> None:
+    """A reader gets each record once, and those of a key in order, across all splits."""
+    if len(set(tail)) != len(tail):
+        raise PromiseBroken(f"{reader} got a record twice: {sorted(tail)}")
+    last: dict[str, int] = {}
+    for text in tail:
+        stream, key, order = _parts(text)
+        if key and last.get(stream, -1) >= order:
+            raise PromiseBroken(f"{reader} got {text} after number {last[stream]} of its key")
+        last[stream] = order
 
 
 def _parts(text: str) -> tuple[str, str, int]:

@@ -288,12 +288,20 @@ class Follower(Actor):
 class Tailer(Actor):
     """Reads the whole logstore as it grows, with the reader that programs use."""
 
+    def __init__(self, name: str, notebook: Notebook, load: Load, *, late_s: float) -> None:
+        super().__init__(name, notebook, load)
+        self._late_s = late_s
+        self._seen = notebook.tails.setdefault(name, [])
+
     async def work(self) -> None:
+        await asyncio.sleep(self._late_s)
         client = await self._connected()
-        settings = ReaderSettings(wait_ms=300, timeout_ms=120_000, skips_freed=True)
+        settings = ReaderSettings(
+            wait_ms=300, timeout_ms=120_000, skips_freed=True, pull_batches_max=3
+        )
         reader = client.reader(PROJECT, LOGSTORE, follow=True, settings=settings)
         reading = asyncio.create_task(self._read(reader))
-        while not self._has_all(reader):
+        while not reading.done() and not self._has_all(reader):
             await asyncio.wait([reading], timeout=_PAUSE_AFTER_ERROR_S)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
@@ -316,7 +324,7 @@ class Tailer(Actor):
     async def _read(self, reader: AsyncReader) -> None:
         try:
             async for record in reader:
-                self.notebook.tailed(str(record.contents["message"]))
+                self._seen.append(str(record.contents["message"]))
         except RaftwoodError as error:
             self.notebook.breaks(f"{self.name} was given up: {error!r}")
 
@@ -324,9 +332,9 @@ class Tailer(Actor):
         notebook = self.notebook
         if not notebook.is_over:
             return False
-        if reader.freed:
+        if reader.freed or notebook.is_freed or notebook.archive:
             return True  # what was deleted or freed before, it cannot have
-        seen = set(notebook.tail)
+        seen = set(self._seen)
         return all(each.text in seen for each in notebook.sent if each.outcome == "ok")
 
 

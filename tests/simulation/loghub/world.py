@@ -67,6 +67,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     retained_bytes_max: int = 0
     crash_share: float = 0.0
     """Of the steps of gateways' operations at which the gateway is killed."""
+    late_share: float = 0.0
+    """Of these steps that come seconds late."""
     churners: int = 1
 
 
@@ -112,7 +114,7 @@ class _Run:
         self._addresses = [
             f"{gateway_name(number)}:{GATEWAY_PORT}" for number in range(1, plan.gateways + 1)
         ]
-        self._crashes = CrashPoints(simulation, share=plan.crash_share)
+        self._crashes = CrashPoints(simulation, share=plan.crash_share, late_share=plan.late_share)
         self._until = 0.0
         self._key: AccessKey
         self._keeper: KeeperClient
@@ -182,7 +184,7 @@ class _Run:
         self._key = await gateway.access.create({"*": Role.ADMIN})
         await asyncio.sleep(1.0)  # until every gateway has heard of the key
         options = LogstoreOptions(retained_bytes_max=self._plan.retained_bytes_max, ttl_days=0)
-        self._notebook.is_freed = self._plan.retained_bytes_max > 0
+        self._notebook.retained_bytes_max = self._plan.retained_bytes_max
         link = self._link()
         await link.control(CreateProject(project=PROJECT))
         await link.control(
@@ -208,7 +210,8 @@ class _Run:
             Shipper("q1", notebook, load),
             Anonymous("a1", notebook, load),
             Follower("f1", notebook, load),
-            Tailer("t1", notebook, load),
+            Tailer("t1", notebook, load, late_s=0.0),
+            Tailer("t2", notebook, load, late_s=0.6 * plan.faults_s),
             Looker("l1", notebook, load),
             Operator("o1", notebook, load),
             Operator("o2", notebook, load),
@@ -286,6 +289,7 @@ def choose_plan(seed: int, *, faults_s: float = FAULTS_S) -> Plan:
         timeout_ms=source.choice((600, 2_500)),
         retained_bytes_max=source.choice((0, 0, 300)),
         crash_share=source.choice((0.0, 0.03, 0.1)),
+        late_share=source.choice((0.0, 0.05)),
         churners=source.choice((0, 1, 2)),
     )
 

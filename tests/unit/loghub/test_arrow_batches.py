@@ -247,16 +247,54 @@ def test_types_that_can_stand_for_far_more_than_was_sent_are_refused() -> None:
             read_arrow_stream(_stream(pyarrow.record_batch({"a": array})))
 
 
-def test_records_that_take_no_room_and_dictionaries_have_a_bound() -> None:
+def _array(kind: Any, length: int, *children: Any) -> Any:
+    return pyarrow.Array.from_buffers(kind, length, [None], children=list(children))
+
+
+_ROWS = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param({"a": pyarrow.nulls(2 * _ROWS)}, id="nulls"),
+        pytest.param({f"a{n}": pyarrow.nulls(_ROWS) for n in range(20)}, id="columns of nulls"),
+        pytest.param({"a" * 10_000: pyarrow.nulls(_ROWS)}, id="a long name"),
+        pytest.param(
+            {
+                "a": pyarrow.DictionaryArray.from_arrays(
+                    numpy.zeros(5000, dtype=numpy.int8), pyarrow.array(["x" * 100_000])
+                )
+            },
+            id="a word that is used often",
+        ),
+        pytest.param(
+            {"a": _array(pyarrow.list_(pyarrow.null(), 1000), _ROWS, pyarrow.nulls(1000 * _ROWS))},
+            id="lists of nulls",
+        ),
+        pytest.param(
+            {"a": pyarrow.array([[True] * 10_000_000])},
+            id="many small values",
+        ),
+        pytest.param(
+            {"a": pyarrow.StructArray.from_arrays([pyarrow.nulls(_ROWS)], ["b" * 1000])},
+            id="a long name inside",
+        ),
+    ],
+)
+def test_what_stands_for_far_more_than_it_takes_is_refused(columns: dict[str, Any]) -> None:
+    stream = _stream(pyarrow.record_batch(columns))
     with pytest.raises(BatchTooLarge):
-        read_arrow_stream(_stream(pyarrow.record_batch({"a": pyarrow.nulls(1 << 21)})))
-    word = pyarrow.DictionaryArray.from_arrays(
-        numpy.zeros(1000, dtype=numpy.int8), pyarrow.array(["x" * 100_000])
-    )
-    with pytest.raises(BatchTooLarge):
-        read_arrow_stream(_stream(pyarrow.record_batch({"a": word})))
+        read_arrow_stream(stream)
+
+
+def test_a_stream_has_a_bound_and_what_a_dictionary_stands_for_another() -> None:
     with pytest.raises(BatchTooLarge):
         read_arrow_stream(b"x" * 101, bytes_max=100)
+    words = pyarrow.array(["a long word", "another long word"] * 1000).dictionary_encode()
+    stream = _stream(pyarrow.record_batch({"a": words}))
+    (batch,) = read_arrow_stream(stream, bytes_max=len(stream))
+    assert batch.num_rows == 2000
 
 
 @settings(max_examples=300, deadline=None)

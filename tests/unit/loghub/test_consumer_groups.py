@@ -304,7 +304,10 @@ def test_children_wait_until_their_parent_was_read(tmp_path: Path) -> None:
         await kit.check(0, 3)
         assert await kit.beat("a", 1, 2) == [0, 1, 2], "somebody wants to read it again"
         await kit.first.streams.delete_shard("p", "s", 0)
+        assert "loghub/checkpoint/p/s/g/0" in await kit.keys()
         assert await kit.beat("a", 0, 1, 2) == [1, 2]
+        assert await kit.beat("a", 1, 2) == [1, 2]
+        assert "loghub/checkpoint/p/s/g/0" not in await kit.keys()
 
     run(tmp_path, scenario, shards=1)
 

@@ -1,13 +1,17 @@
 """Streams over a metastore and logs: put, pull, cursors, split, merge, delete; several gateways."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from raftwood.base.errors import InvalidName
+from raftwood.base.position import Position
 from raftwood.loghub.batches import HEAD_BYTES
-from raftwood.loghub.controls import LogstoreOptions
+from raftwood.loghub.controls import LogstoreOptions, TruncateShard
+from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import (
     BatchTooLarge,
     InvalidCursor,
@@ -20,8 +24,9 @@ from raftwood.loghub.errors import (
     ShardReadonly,
 )
 from raftwood.loghub.key_ranges import covers_all, hash_key
-from raftwood.loghub.model import ShardStatus
+from raftwood.loghub.model import KEY_FIRST, Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.metadata import logstore_key
 from tests.running import run
 from tests.unit.loghub.kit import gateway_kit, log_group, values_of
 
@@ -58,6 +63,24 @@ def test_what_is_put_is_pulled_as_it_came(tmp_path: Path) -> None:
             assert not pulled.is_ended
             again = await gateway.streams.pull("p", "s", 0, pulled.next)
             assert (again.batches, again.next) == ([], pulled.next)
+
+    run(body())
+
+
+@pytest.mark.parametrize("key", [None, KEY_FIRST])
+def test_a_gateway_that_saw_a_logstore_being_made_takes_batches(
+    tmp_path: Path, key: str | None
+) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway, late = await kit.gateway(), await kit.gateway()
+            await stream(gateway)
+            made = await late.metadata.fresh(logstore_key("p", "s"), Logstore)
+            assert made is not None
+            await late.metadata.close()  # it hears of nothing any more
+            shards = tuple(replace(each, status=ShardStatus.CREATING) for each in made.shards)
+            late.metadata._copies[logstore_key("p", "s")] = (replace(made, shards=shards), 1)
+            await late.streams.put("p", "s", log_group("a"), key=key)
 
     run(body())
 
@@ -312,5 +335,36 @@ def test_a_deleted_logstore_takes_its_logs_with_it_and_may_be_made_anew(tmp_path
             await one.catalog.delete_project("p")
             with pytest.raises(ProjectNotFound):
                 await two.catalog.project("p")
+
+    run(body())
+
+
+def test_a_shard_is_truncated_up_to_what_a_registered_reader_needs(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            admin = await kit.admin()
+            await stream(gateway, shards=1)
+            places = [
+                (await gateway.streams.put("p", "s", log_group(str(number)))).position
+                for number in range(5)
+            ]
+            ask = partial(TruncateShard, project="p", logstore="s", shard=0)
+            assert await gateway.control(admin, ask(before=str(places[2]))) == str(places[2])
+            assert await read_all(gateway, 0) == ["2", "3", "4"]
+            assert await gateway.control(admin, ask(before=str(places[1]))) == str(places[2])
+            await gateway.groups.create("p", "s", "slow", timeout_s=60, is_ordered=True)
+            await gateway.groups.set_checkpoint(
+                "p",
+                "s",
+                "slow",
+                shard=0,
+                checkpoint=encode_cursor(places[3]),
+                consumer="c",
+                is_forced=True,
+            )
+            assert await gateway.control(admin, ask(before=str(places[4]))) == str(places[3])
+            with pytest.raises(InvalidCursor):
+                await gateway.streams.truncate_shard("p", "s", 0, Position(1 << 90))
 
     run(body())

@@ -1,4 +1,4 @@
-"""`raftwood cluster`: look at a cluster of the log service, and take stores out of it."""
+"""`raftwood cluster`: run one here, look at one, and take stores out of it."""
 
 import asyncio
 import sys
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
+from raftwood.app.commands.cluster_up import up
 from raftwood.app.commands.log_target import TARGET, Target
 from raftwood.app.output import Format, size_text, write_json, write_line, write_rows
 from raftwood.app.progress import Progress
@@ -21,6 +22,7 @@ from raftwood.logservice.hakeeper.state import Phase
 from raftwood.logservice.hakeeper.views import ClusterView
 
 app = App(name="cluster", help_format="plaintext")
+app.command(up)
 
 _POLL_S = 0.5
 _STORES = {

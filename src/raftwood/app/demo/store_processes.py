@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from raftwood.app.demo.child_processes import ChildProcesses, free_addresses
+from raftwood.app.child_processes import ChildProcesses, free_addresses
 from raftwood.app.settings import Settings
 from raftwood.base.configuration import compose
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from raftwood.app.child_processes import free_addresses
 from raftwood.app.connecting import connected_cluster
-from raftwood.app.demo.child_processes import free_addresses
 from raftwood.app.demo.log_outcome import FAST_SETTINGS
 from raftwood.app.demo.store_processes import StoreProcesses
 from raftwood.app.demo.story import Step, Story

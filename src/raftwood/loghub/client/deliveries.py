@@ -74,6 +74,11 @@ class BatchDelivery(Delivery, gc=False, eq=False):
 AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
 
 
+def is_settled(record: Record) -> bool:
+    assert isinstance(record, Delivery)
+    return record._outcome is not None
+
+
 def settle_all(records: Iterable[Record], outcome: Delivered | RaftwoodError) -> tuple[int, int]:
     """For the producer; only a record's first outcome counts. How many were settled, and their
     bytes in memory."""

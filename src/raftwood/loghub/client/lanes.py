@@ -6,6 +6,7 @@ from typing import ClassVar
 import msgspec
 
 from raftwood.loghub.key_ranges import contains
+from raftwood.loghub.model import Shard
 
 
 class Record(msgspec.Struct, gc=False, eq=False):
@@ -52,15 +53,18 @@ class Lane:
         "end",
         "is_sealed",
         "is_under_way",
+        "log",
         "queue",
         "retry_at",
         "shard",
     )
 
-    def __init__(self, shard: int, *, begin: str, end: str) -> None:
-        self.shard = shard
-        self.begin = begin
-        self.end = end
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard.id
+        self.log = shard.log
+        """Another one where the logstore was made anew."""
+        self.begin = shard.begin
+        self.end = shard.end
         self.queue: deque[Record] = deque()
         self.batch: Batch | None = None
         """The one that is to be stored before all in the queue."""

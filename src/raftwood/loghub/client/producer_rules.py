@@ -75,11 +75,10 @@ class ProducerRules:
 
     def __init__(self, limits: ProducerLimits) -> None:
         self._limits = limits
-        self._lanes: dict[int, Lane] = {}
+        self._in_order: list[Lane] = []
         """Of the shards that can be written, in order of their ranges."""
         self._begins: list[str] = []
         """Where these ranges begin."""
-        self._in_order: list[Lane] = []
         self._retired: list[Lane] = []
         """Lanes of shards that take no more, with a batch that is not answered yet."""
         self._routes: dict[str, Lane] = {}
@@ -161,14 +160,12 @@ class ProducerRules:
         self.not_learned(now=now)
         if not covers_all([(each.begin, each.end) for each in writable]):
             return
-        known = self._lanes
-        self._lanes = {
-            each.id: known.get(each.id) or Lane(each.id, begin=each.begin, end=each.end)
-            for each in writable
-        }
+        known = {lane.log: lane for lane in self._in_order}
+        self._in_order = [
+            known.pop(each.log) if each.log in known else Lane(each) for each in writable
+        ]
         self._begins = [each.begin for each in writable]
-        self._in_order = list(self._lanes.values())
-        self._retired += [lane for number, lane in known.items() if number not in self._lanes]
+        self._retired += known.values()
         self._routes.clear()
         self._keyless = None
         self._move_on()
@@ -212,6 +209,11 @@ class ProducerRules:
             self._is_asking = True
             actions.append(AskForShards())
         return actions
+
+    def outstanding(self) -> list[Record]:
+        """All that waits or is under way."""
+        waiting, unknown = self.abandon()
+        return waiting + unknown
 
     def abandon(self) -> tuple[list[Record], list[Record]]:
         """At the end: the records that are not stored, and those of which it is unknown."""

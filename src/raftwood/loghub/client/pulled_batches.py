@@ -15,8 +15,8 @@ from raftwood.loghub.arrow_batches import (
     read_arrow_stream,
 )
 from raftwood.loghub.batches import HEAD_BYTES, Format, StoredHead, decode_head
+from raftwood.loghub.client.group_rows import rows_of
 from raftwood.loghub.compression import decompress
-from raftwood.loghub.log_groups import decode_log_group
 
 if TYPE_CHECKING:
     import pyarrow
@@ -65,21 +65,12 @@ class PulledBatch(msgspec.Struct, frozen=True):
         return [record for group in groups for record in self._of_group(group)]
 
     def _of_group(self, data: Buffer) -> list[LogRecord]:
-        group = decode_log_group(data)
-        topic, source = _text(group.Topic), _text(group.Source)
-        tags = {str(_name(tag.Key)): _text(tag.Value) for tag in group.LogTags}
+        rows = rows_of(data)
+        topic, source, tags = rows.topic, rows.source, rows.tags
         shard, position = self.shard, self.position
         return [
-            LogRecord(
-                log.Time * 1_000_000_000 + log.Time_ns,
-                {_name(content.Key): _text(content.Value) for content in log.Contents},
-                topic,
-                source,
-                tags,
-                shard,
-                position,
-            )
-            for log in group.Logs
+            LogRecord(time_ns, contents, topic, source, tags, shard, position)
+            for time_ns, contents in zip(rows.times_ns, rows.contents, strict=True)
         ]
 
     def to_arrow(self) -> "pyarrow.Table":
@@ -91,17 +82,6 @@ class PulledBatch(msgspec.Struct, frozen=True):
         if not batches:
             return arrow.table({})
         return arrow.Table.from_batches(batches)
-
-
-def _text(value: bytes) -> str | bytes:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value
-
-
-def _name(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
 
 
 def joined_tables(tables: "list[Any]") -> "pyarrow.Table":

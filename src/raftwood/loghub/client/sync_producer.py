@@ -132,7 +132,8 @@ class Producer:
         return self._thread.call(put())
 
     def flush(self) -> None:
-        """Wait until all records are settled; raises the first failure since the last flush."""
+        """Wait until what was sent before is settled; raises the first failure since the last
+        flush."""
 
         async def settle() -> None:
             self._take()

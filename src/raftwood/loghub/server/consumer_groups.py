@@ -225,7 +225,10 @@ class ConsumerGroups:
                 Compare(name.record, found.version),
                 *(Compare(name.member(each), 0) for each in dead),
             ],
-            [SetKey(name.record, encode(new))],
+            [
+                SetKey(name.record, encode(new)),
+                *(RemoveKey(name.checkpoint(shard)) for shard in _gone(record, new, logstore)),
+            ],
         )
         return tenures if outcome.held else None
 
@@ -346,6 +349,14 @@ def _checkpoint(shard: int, found: CheckpointRecord | None) -> Checkpoint:
         updated_us=found.updated_us,
         consumer=found.consumer,
     )
+
+
+def _gone(before: GroupRecord, after: GroupRecord, logstore: Logstore) -> list[int]:
+    """Shards that the group knew, and that are deleted: nobody needs their checkpoints."""
+    known = {*before.over, *before.tenures}.difference(after.over, after.tenures)
+    there = {each.id for each in logstore.shards}
+    gone = [each for each in known if each not in there and each < logstore.next_shard]
+    return sorted(gone)[:_KEYS_AT_ONCE]
 
 
 def _check_timeout(timeout_s: int) -> None:

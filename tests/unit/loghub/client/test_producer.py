@@ -269,6 +269,30 @@ def test_a_full_producer_waits_or_says_what_to_do(tmp_path: Path) -> None:
     run(body())
 
 
+def test_a_flush_does_not_wait_for_what_comes_after_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path) as made:
+            producer = made.clients[0].producer(PROJECT, LOGSTORE)
+
+            async def keep_sending() -> None:
+                while True:
+                    await producer.send_many([{"a": "b"}] * 100, key="k")
+                    await asyncio.sleep(0)
+
+            sending = asyncio.get_running_loop().create_task(keep_sending())
+            try:
+                async with asyncio.timeout(10):
+                    for _ in range(3):
+                        delivery = await producer.send({"a": "c"}, key="k")
+                        await producer.flush()
+                        assert delivery.is_done
+            finally:
+                sending.cancel()
+            await producer.close()
+
+    run(body())
+
+
 def test_a_logstore_that_is_not_there_fails_records_at_once(tmp_path: Path) -> None:
     async def body() -> None:
         async with hub(tmp_path) as made:

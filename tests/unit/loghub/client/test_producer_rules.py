@@ -151,9 +151,16 @@ def test_a_planted_fault_of_deadlines_is_found(monkeypatch: pytest.MonkeyPatch) 
 # One by one
 
 
-def _shards(count: int) -> list[Shard]:
+def _shards(count: int, made: str = "first") -> list[Shard]:
     return [
-        Shard(id=place, log="x", status=ShardStatus.READWRITE, begin=begin, end=end, created_s=0)
+        Shard(
+            id=place,
+            log=f"{made}-{place}",
+            status=ShardStatus.READWRITE,
+            begin=begin,
+            end=end,
+            created_s=0,
+        )
         for place, (begin, end) in enumerate(even_ranges(count))
     ]
 
@@ -282,6 +289,17 @@ def test_a_deleted_shard_leaves_in_doubt_only_what_was_in_doubt() -> None:
     batch = rules.gone(send.lane)
     assert batch is not None
     assert len(batch.records) == 1
+
+
+def test_a_logstore_that_was_made_anew_takes_what_the_old_one_refused() -> None:
+    rules = _ready()
+    rules.add(_record("0" * 32))
+    (send,) = _sends(rules)
+    rules.readonly(send.lane)
+    rules.learned(_shards(1, "second"), now=1.0)
+    (again,) = _sends(rules)
+    assert again.lane is not send.lane
+    assert (again.lane.shard, again.batch.sequence) == (0, 2)
 
 
 def test_at_the_end_what_was_sent_is_in_doubt_and_the_rest_is_not_stored() -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
 
-from raftwood.base.errors import InvalidConfiguration, InvalidInput, Unavailable
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound, Unavailable
 from raftwood.base.position import Position
 from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
@@ -159,8 +160,7 @@ async def _impatient(reader: AsyncReader, steps: int) -> PulledBatch | None:
     for step in range(steps):
         asking = asyncio.ensure_future(reader.take_batch())
         for _ in range(step):
-            if not asking.done():
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
         if asking.done():
             return asking.result()
         asking.cancel()
@@ -183,28 +183,6 @@ def test_who_gives_up_waiting_and_comes_again_misses_nothing(tmp_path: Path) -> 
                     assert batch is not None, f"it ended after {len(found)} records"
                     found += [int(each.contents["n"]) for each in batch.records()]
             assert found == list(range(80))
-
-    run(body())
-
-
-def test_a_reader_that_could_not_begin_begins_when_it_is_asked_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with hub(tmp_path, shards=1) as made:
-            client = made.clients[0]
-            await send(client, 0, 3)
-            await made.kill(0)
-            settings = ReaderSettings(timeout_ms=50)
-            reader = client.reader(PROJECT, LOGSTORE, settings=settings)
-            with pytest.raises(Unavailable):
-                await reader.next_batch()
-            await made.revive(0)
-            async with asyncio.timeout(10):
-                while True:
-                    try:
-                        assert await numbers(reader) == [0, 1, 2]
-                        return
-                    except Unavailable:
-                        await asyncio.sleep(0.05)
 
     run(body())
 
@@ -249,6 +227,41 @@ def test_after_an_error_a_reader_says_it_again(tmp_path: Path) -> None:
                     with pytest.raises(Unavailable, match="gateway"):
                         async with asyncio.timeout(5):
                             await reader.next_batch()
+
+    run(body())
+
+
+def test_whoever_waits_for_a_record_may_give_up_and_come_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            await _resharded(client)
+            found: list[int] = []
+            settings = ReaderSettings(prefetch_bytes_max=1, pull_batches_max=1)
+            async with client.reader(PROJECT, LOGSTORE, follow=True, settings=settings) as reader:
+                for attempt in range(10_000):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.0005 * (attempt % 4)):
+                            found.append(await _next_number(reader))
+                    if len(found) == 80:
+                        break
+            assert found == list(range(80))
+
+    run(body())
+
+
+def test_a_reader_that_cannot_find_the_children_does_not_just_end(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            settings = ReaderSettings(timeout_ms=50)
+            async with client.reader(PROJECT, LOGSTORE, follow=True, settings=settings) as reader:
+                await send(client, 0, 1)
+                assert await _next_number(reader) == 0
+                await client.delete_logstore(PROJECT, LOGSTORE)
+                for _ in range(2):
+                    with pytest.raises(NotFound):
+                        await _next_number(reader)
 
     run(body())
 

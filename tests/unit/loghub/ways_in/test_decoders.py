@@ -368,12 +368,16 @@ def test_fluent_without_options_has_no_chunk() -> None:
         ("tag", b"text", {"compressed": "gzip"}),
         ("tag", gzip.compress(PACKED)[:-1], {"compressed": "gzip"}),
         ("tag", [], "text"),
-        ("tag", gzip.compress(bytes(1_000_000)), {"compressed": "gzip"}),
     ],
 )
 def test_what_is_no_message_of_fluent_is_refused(parts: Any) -> None:
-    with pytest.raises((ProtocolError, TooLarge)):
+    with pytest.raises((ProtocolError, InvalidInput)):
         forwarded(*parts)
+
+
+def test_a_chunk_of_fluent_that_would_be_too_large_is_not_decompressed() -> None:
+    with pytest.raises(TooLarge):
+        forwarded("tag", gzip.compress(bytes(1_000_000)), {"compressed": "gzip"})
 
 
 def test_nesting_without_end_is_refused() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import hashlib
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from raftwood.loghub.server.streams import PutResult
 from raftwood.loghub.server.ways_in.peers import Peers
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from tests.running import run
+from tests.unit.loghub.ways_in.certificates import Certificates
 from tests.unit.loghub.ways_in.kit import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
 
 LOCAL = ("127.0.0.0/8",)
@@ -78,8 +80,9 @@ class Peer:
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Peer]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connected(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[Peer]:
+    name = "localhost" if tls else None
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
     try:
         yield Peer(reader, writer)
     finally:
@@ -205,6 +208,27 @@ def test_the_shared_key_lets_in(tmp_path: Path) -> None:
             assert proof == digest(b"salt", name, nonce, KEY.reveal())
             assert await peer.answer() == {"ack": "c1"}
             assert len(await kit.stored()) == 1
+
+    run(main())
+
+
+def test_over_tls_fluent_is_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        files = Certificates(tmp_path)
+        given = settings(fluent_tls_listen="127.0.0.1:0", fluent_shared_key=KEY, **files.server)
+        async with ways_in_kit(tmp_path, given) as kit:
+            tls = files.client(has_certificate=False)
+            async with connected(port_of(kit), tls) as peer:
+                await ping(peer, KEY.reveal())
+                assert (await peer.answer())[:2] == ["PONG", True]
+                peer.message("a", 1_700_000_000, {"n": 1}, {"chunk": "c1"})
+                assert await peer.answer() == {"ack": "c1"}
+        given = settings(fluent_tls_listen="127.0.0.1:0", **files.server, **files.authorities)
+        async with ways_in_kit(tmp_path / "other", given) as kit:
+            tls = files.client(has_certificate=True)
+            async with connected(port_of(kit), tls) as peer:
+                peer.message("a", 1_700_000_000, {"n": 1}, {"chunk": "c1"})
+                assert await peer.answer() == {"ack": "c1"}
 
     run(main())
 

@@ -7,14 +7,14 @@ that are there: a few bytes cannot make the decoder reserve much.
 
 import base64
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
 import msgpack
 import msgspec
 
-from raftwood.base.errors import ProtocolError, TooLarge
+from raftwood.base.errors import ProtocolError
+from raftwood.loghub.server.http.content import unpacked as unpacked_body
 from raftwood.loghub.server.ways_in import times
 from raftwood.loghub.server.ways_in.records import Section, encode_record, sliced
 
@@ -131,7 +131,9 @@ class Forwarded(msgspec.Struct, frozen=True):
 
 
 def decode_message(data: bytes, *, received_ns: int, bytes_max: int) -> Forwarded:
-    """A message of any mode, or `ProtocolError`; `bytes_max` bounds what is decompressed."""
+    """A message of any mode; `ProtocolError` or `InvalidInput` for what is none. `bytes_max` bounds
+    what is decompressed.
+    """
     message = unpacked(data)
     if not (type(message) is tuple and 2 <= len(message) <= 4 and type(message[0]) is bytes):
         raise ProtocolError("a Fluent message is no array that begins with a tag")
@@ -140,7 +142,7 @@ def decode_message(data: bytes, *, received_ns: int, bytes_max: int) -> Forwarde
         options = _options(message, 2)
         packed = second
         if options.get(b"compressed") == b"gzip":
-            packed = _decompressed(second, bytes_max)
+            packed = bytes(unpacked_body(second, "gzip", bytes_max=bytes_max))
         events: Iterator[Any] = _packed_events(packed)
     elif type(second) is tuple:  # not an ExtType, which is one too
         options = _options(message, 2)
@@ -171,29 +173,6 @@ def _packed_events(packed: bytes) -> Iterator[Any]:
         yield unpacked(data)
     if reader.held_bytes:
         raise ProtocolError("the packed events of a Fluent message end within one")
-
-
-def _decompressed(data: bytes, bytes_max: int) -> bytes:
-    """Gzip members, one behind the other, as a chunk that was made in pieces has them."""
-    parts = []
-    size = 0
-    while data:
-        decompressor = zlib.decompressobj(wbits=31)
-        try:
-            part = decompressor.decompress(data, bytes_max - size + 1)
-        except zlib.error as error:
-            raise ProtocolError(f"a Fluent message is not compressed by gzip: {error}") from error
-        size += len(part)
-        if size > bytes_max:
-            raise TooLarge(
-                f"a Fluent message is above {bytes_max} bytes when decompressed: send smaller "
-                "chunks, or raise ways_in.fluent_message_bytes_max"
-            )
-        if not decompressor.eof:
-            raise ProtocolError("the compressed events of a Fluent message end too early")
-        parts.append(part)
-        data = decompressor.unused_data
-    return b"".join(parts)
 
 
 def _record(event: Any, received_ns: int) -> bytes:

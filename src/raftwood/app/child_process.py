@@ -1,6 +1,6 @@
-"""A server as a demo's child: it ends as soon as its parent does, however that ended.
+"""A server as a child: it ends as soon as its parent does, however that ended.
 
-    python -m raftwood.app.demo.child_process serve --config FILE …
+    python -m raftwood.app.child_process serve --config FILE …
 
 What follows is a command line of `raftwood`.
 

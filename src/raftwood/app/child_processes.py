@@ -1,4 +1,4 @@
-"""Real processes in one folder, by name, none of which outlives the demo."""
+"""Processes of `raftwood` in one folder, by name; none outlives the one that started it."""
 
 import asyncio
 import os
@@ -41,13 +41,13 @@ class ChildProcesses:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "raftwood.app.demo.child_process",
+                "raftwood.app.child_process",
                 *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env={key: value for key, value in os.environ.items() if "RAFTWOOD_" not in key},
-                # An interrupt at the terminal is the demo's: it ends its children itself.
+                # An interrupt at the terminal is the parent's: it ends its children itself.
                 start_new_session=True,
             )
         before = self._processes.get(name)

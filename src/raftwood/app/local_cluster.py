@@ -1,0 +1,124 @@
+"""A cluster of processes on this machine: stores and gateways, in one folder.
+
+As `standalone`, each part in a process of its own; they end with the one that started them.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from raftwood.app.child_processes import ChildProcesses
+from raftwood.app.connecting import connected_cluster
+from raftwood.app.parts import LogHubPart, LogServicePart, Parts, write_privately
+from raftwood.app.settings import Settings
+from raftwood.app.standalone import access_key, begun, new_secrets
+from raftwood.base.configuration import compose
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput
+from raftwood.loghub.server.access import Access
+from raftwood.loghub.server.metadata import Metadata
+
+CONFIG_FILE: Final = "cluster.toml"
+STORES_MAX: Final = 9
+
+
+class LocalCluster:
+    """Where each process of a cluster is: ports from the base on, stores first."""
+
+    def __init__(self, folder: str, *, stores: int, gateways: int, port_base: int) -> None:
+        if not 1 <= stores <= STORES_MAX or not 1 <= gateways <= STORES_MAX:
+            raise InvalidInput(
+                f"{stores} stores and {gateways} gateways: give 1 to {STORES_MAX} of each"
+            )
+        last = 65_535 - stores - 2 * gateways
+        if not 1024 <= port_base <= last:
+            raise InvalidInput(f"port base {port_base}: give 1024 to {last}")
+        ports = iter(range(port_base, 65_536))
+        self.folder = folder
+        self.stores = {number: f"127.0.0.1:{next(ports)}" for number in range(1, stores + 1)}
+        self.gateways = {number: f"127.0.0.1:{next(ports)}" for number in range(1, gateways + 1)}
+        self.http = {number: f"127.0.0.1:{next(ports)}" for number in range(1, gateways + 1)}
+        self.config_file = f"{folder}/{CONFIG_FILE}"
+
+    def prepare(self) -> Settings:
+        """The settings of the folder, which is made where it is not there."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        if not os.path.exists(self.config_file):
+            write_privately(self.config_file, self._new_config())
+        with open(self.config_file, "rb") as opened:
+            data = opened.read()
+        settings = compose(Settings, data=data, file=self.config_file).settings
+        if settings.cluster.addresses() != self.stores:
+            known = ", ".join(settings.cluster.members)
+            raise InvalidInput(
+                f"the cluster in {self.folder} has other stores ({known}): give the same --stores "
+                "and --port-base as before, or another --data"
+            )
+        return settings
+
+    def _new_config(self) -> bytes:
+        members = ", ".join(f'"{number}={address}"' for number, address in self.stores.items())
+        replicas = min(3, len(self.stores))
+        return f"""\
+# Made by `raftwood cluster up`. Keep it to yourself: it holds the secrets.
+[cluster]
+name = "local"
+members = [{members}]
+
+[hakeeper]
+log_shards = 0
+log_replicas = {replicas}
+hakeeper_replicas = {replicas}
+
+[loghub]
+log_replicas = {replicas}
+
+{new_secrets()}""".encode()
+
+    def store_arguments(self, number: int) -> list[str]:
+        return [
+            *("logservice", "start", "--config", self.config_file),
+            f"--set=node.store_id={number}",
+            f"--set=node.data_folder={self.folder}/store-{number}",
+        ]
+
+    def gateway_arguments(self, number: int) -> list[str]:
+        return [
+            *("gateway", "start", "--config", self.config_file),
+            f"--set=gateway.listen={self.gateways[number]}",
+            f"--set=gateway.http_listen={self.http[number]}",
+        ]
+
+
+@asynccontextmanager
+async def running_cluster(
+    environment: Environment, cluster: LocalCluster, settings: Settings
+) -> AsyncIterator[tuple[Parts, ChildProcesses]]:
+    """All processes, once they serve; at the end they are told to end, stores last."""
+    async with ChildProcesses(cluster.folder) as children:
+        await asyncio.gather(
+            *(
+                children.start(f"store-{number}", cluster.store_arguments(number))
+                for number in cluster.stores
+            )
+        )
+        async with connected_cluster(environment, settings, None) as (store, _):
+            await begun(store.status)
+            key = await access_key(cluster.folder, Access(environment, Metadata(store)))
+        await asyncio.gather(
+            *(
+                children.start(f"gateway-{number}", cluster.gateway_arguments(number))
+                for number in cluster.gateways
+            )
+        )
+        loghub = LogHubPart(
+            url=f"http://{cluster.http[1]}",
+            native=",".join(cluster.gateways.values()),
+            access_key_id=key.id,
+            access_key_secret=key.secret,
+        )
+        service = LogServicePart(",".join(cluster.stores.values()), cluster.config_file)
+        yield Parts(loghub, service, os.getpid()), children
+        await children.end()

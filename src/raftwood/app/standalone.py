@@ -1,0 +1,145 @@
+"""All parts in one process: a store of the log service, and a gateway over it.
+
+The folder keeps everything: the store's data, the secrets by which the parts know one another, and
+an access key for whoever uses it. So what was written is there after a restart, under the same key.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from raftwood.app.connecting import connected_cluster
+from raftwood.app.gateway_server import GatewayServer
+from raftwood.app.log_tenant import log_settings, log_tenant
+from raftwood.app.parts import LogHubPart, LogServicePart, Parts, write_privately
+from raftwood.app.settings import Settings
+from raftwood.app.store_server import StoreServer
+from raftwood.base.configuration import compose
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput, RaftwoodError
+from raftwood.base.metrics import Metrics
+from raftwood.loghub.model import AccessKey, Role
+from raftwood.loghub.server.access import EVERYWHERE, Access
+
+PORT_BASE: Final = 7400
+PORTS: Final = 3
+"""From the base on: the store, native clients of LogHub, HTTP."""
+KEY_FILE: Final = "access-key.json"
+CONFIG_FILE: Final = "standalone.toml"
+_BEGIN_S_MAX: Final = 60.0
+_PAUSE_S: Final = 0.1
+
+
+def standalone_settings(folder: str, *, port_base: int, flags: tuple[str, ...] = ()) -> Settings:
+    """The settings of the folder, which is made where it is not there."""
+    if not 1024 <= port_base <= 65_535 - PORTS:
+        raise InvalidInput(f"port base {port_base}: give 1024 to {65_535 - PORTS}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    file = f"{folder}/{CONFIG_FILE}"
+    if not os.path.exists(file):
+        write_privately(file, _new_config(folder))
+    with open(file, "rb") as opened:
+        data = opened.read()
+    store, native, http = (f"127.0.0.1:{port_base + place}" for place in range(PORTS))
+    given = (
+        f"cluster.members=1={store}",
+        f"gateway.listen={native}",
+        f"gateway.http_listen={http}",
+        *flags,
+    )
+    return log_settings(compose(Settings, data=data, file=file, flags=given).settings)
+
+
+def _new_config(folder: str) -> bytes:
+    return f"""\
+# Made by `raftwood standalone`. Keep it to yourself: it holds the secrets.
+[cluster]
+name = "standalone"
+
+[node]
+store_id = 1
+data_folder = "{folder}/store"
+
+[hakeeper]
+log_shards = 0
+log_replicas = 1
+hakeeper_replicas = 1
+
+[loghub]
+log_replicas = 1
+
+{new_secrets()}""".encode()
+
+
+def new_secrets() -> str:
+    """The section of a configuration that nobody else has."""
+    names = ("stores", "clients", "operators", "metrics")
+    return "\n".join(
+        ["[secrets]", *(f'{name} = "{secrets.token_urlsafe(32)}"' for name in names), ""]
+    )
+
+
+@asynccontextmanager
+async def running_standalone(
+    environment: Environment, folder: str, settings: Settings, *, metrics: Metrics
+) -> AsyncIterator[tuple[Parts, GatewayServer]]:
+    """All parts, from the store up; at the end they are closed in the other order."""
+    store_server = await StoreServer.start(
+        environment, settings, log_tenant, joins=False, metrics=metrics
+    )
+    try:
+        async with connected_cluster(environment, settings, None) as (store, logs):
+            await begun(store.status)
+            gateway = await GatewayServer.start(environment, settings, store, logs, metrics=metrics)
+            try:
+                key = await access_key(folder, gateway.gateway.access)
+                loghub = LogHubPart(
+                    url=f"http://{gateway.http_address}",
+                    native=gateway.address,
+                    access_key_id=key.id,
+                    access_key_secret=key.secret,
+                )
+                service = LogServicePart(store_server.address, f"{folder}/{CONFIG_FILE}")
+                yield Parts(loghub, service, os.getpid()), gateway
+            finally:
+                await gateway.close()
+    finally:
+        await store_server.close()
+
+
+async def begun(ask: Callable[[], Awaitable[object]]) -> None:
+    """Wait until the metastore answers: a new cluster sets itself up first."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _BEGIN_S_MAX
+    while True:
+        try:
+            await ask()
+        except RaftwoodError as error:
+            if not error.retriable or loop.time() > deadline:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            return
+
+
+async def access_key(folder: str, access: Access) -> AccessKey:
+    """The folder's key; a new one where there is none yet, or where it was revoked."""
+    file = f"{folder}/{KEY_FILE}"
+    known = _stored_key(file)
+    if known is not None and await access.find(known.id) is not None:
+        return known
+    key = await access.create({EVERYWHERE: Role.ADMIN}, description="of whoever runs this cluster")
+    write_privately(file, msgspec.json.encode(key))
+    return key
+
+
+def _stored_key(file: str) -> AccessKey | None:
+    if not os.path.exists(file):
+        return None
+    with open(file, "rb") as opened:
+        return msgspec.json.decode(opened.read(), type=AccessKey)

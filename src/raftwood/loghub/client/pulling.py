@@ -1,0 +1,278 @@
+"""A reader's shards being pulled, side by side and a little ahead, into one queue.
+
+A shard's children are begun when all of it is in the queue, so the queue has parents first. All of
+this is done by tasks: whoever waits for a batch may give up waiting at any moment.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.position import Position, position_from_bytes, position_to_bytes
+from raftwood.loghub.client.errors import RecordsFreed
+from raftwood.loghub.client.gateways import Gateways
+from raftwood.loghub.client.lineage import startable
+from raftwood.loghub.client.pulled_batches import PulledBatch
+from raftwood.loghub.client.reader_checkpoints import ReaderCheckpoints
+from raftwood.loghub.errors import ShardNotFound
+from raftwood.loghub.model import Shard
+from raftwood.loghub.wire import (
+    CURSOR,
+    PULL,
+    SHARDS,
+    CursorRequest,
+    Pulled,
+    PullRequest,
+    StreamRequest,
+    decode_pulled,
+    encode_pull,
+)
+
+Start: TypeAlias = Literal["begin", "end"] | int | Mapping[int, int]
+"""Where to begin: the first or behind the last record, those received from a time on (in seconds
+since 1970), or at positions by shard."""
+_RETRY_MS: Final = 5_000
+_PAUSE_S: Final = 0.005
+
+
+class ReaderSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a reader asks for, and what it does about what is gone."""
+
+    pull_bytes_max: int = 2 << 20
+    pull_batches_max: int = 1_000
+    prefetch_bytes_max: int = 8 << 20
+    """Read ahead, of all shards together; each shard may go beyond it by one pull."""
+    wait_ms: int = 10_000
+    """How long a pull at the end of a shard waits for more."""
+    timeout_ms: int = 30_000
+    """How long gateways may be away before a reader fails."""
+    skips_freed: bool = False
+    """Go on, and count it, where records were freed before they were read; else `RecordsFreed`."""
+
+
+class _Item(msgspec.Struct):
+    """What a shard's task hands over."""
+
+    shard: int
+    next: Position
+    batch: PulledBatch | None = None
+
+
+class Pulling:
+    """One reader's; it begins with the first `take`."""
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        stream: StreamRequest,
+        settings: ReaderSettings,
+        *,
+        shard: int | None,
+        start: Start,
+        follow: bool,
+        checkpoints: ReaderCheckpoints | None,
+    ) -> None:
+        self.settings = settings
+        self._gateways = gateways
+        self._stream = stream
+        self._shard = shard
+        self._start = start
+        self._follow = follow
+        self._checkpoints = checkpoints
+        self._queue: deque[_Item] = deque()
+        self._queued_bytes = 0
+        self._changed = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._shards: list[Shard] = []
+        """As they were when last asked for."""
+        self._ends: dict[int, Position] = {}
+        """Where a reader that does not follow stops."""
+        self._started: set[int] = set()
+        self._done: set[int] = set()
+        self._error: RaftwoodError | None = None
+        self._is_begun = False
+        self.positions: dict[int, Position] = {}
+        """Of each shard, behind the batches that were handed out whole."""
+        self.freed = 0
+
+    async def take(self) -> PulledBatch | None:
+        """The next batch; None where nothing follows."""
+        if not self._is_begun:
+            self._is_begun = True
+            self._spawn(self._begin())
+        while True:
+            while self._queue:
+                item = self._queue.popleft()
+                if item.batch is not None:
+                    self._queued_bytes -= len(item.batch.data)
+                    self._has_room.set()
+                    return item.batch
+                self.positions[item.shard] = item.next
+            if self._error is not None:
+                raise type(self._error)(self._error.message)
+            if not self._tasks:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except RaftwoodError as error:
+            # What was read before is handed out first; nothing more is.
+            self._error = self._error or error
+            for task in self._tasks:
+                if task is not asyncio.current_task():
+                    task.cancel()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        del self._tasks[task]
+        self._changed.set()
+
+    async def _begin(self) -> None:
+        shards = await self._all_shards()
+        if self._shard is not None:
+            shards = [each for each in shards if each.id == self._shard]
+            if not shards:
+                raise ShardNotFound(
+                    f"logstore {self._stream.logstore} has no shard {self._shard}: list its shards"
+                )
+        known = {} if self._checkpoints is None else await self._checkpoints.load()
+        for shard in shards:
+            self.positions[shard.id] = await self._first_position(shard, known)
+            if not self._follow:
+                self._ends[shard.id] = await self._cursor(shard.id, "end")
+        if self._checkpoints is not None:
+            # From now on what is not read yet is not freed.
+            await self._checkpoints.commit(self.positions)
+        self._shards = shards
+        self._start_shards()
+
+    def _start_shards(self) -> None:
+        for shard in startable(self._shards, started=self._started, done=self._done):
+            self._started.add(shard.id)
+            self._spawn(self._read(shard.id, self.positions[shard.id], self._ends.get(shard.id)))
+
+    async def _shard_done(self, shard: int) -> None:
+        """All of a shard is in the queue: its children may begin."""
+        self._done.add(shard)
+        if self._follow and self._shard is None:
+            shards = await self._all_shards()
+            for each in shards:
+                if each.id not in self.positions:
+                    position = await self._cursor(each.id, "begin")
+                    self.positions.setdefault(each.id, position)
+            self._shards = shards
+        self._start_shards()
+
+    # Asking
+
+    async def _first_position(self, shard: Shard, known: Mapping[int, Position]) -> Position:
+        if shard.id in known:
+            return known[shard.id]
+        if known:
+            return await self._cursor(shard.id, "begin")  # it came after the group's last visit
+        start = self._start
+        if isinstance(start, Mapping):
+            if shard.id in start:
+                return Position(start[shard.id])
+            return await self._cursor(shard.id, "begin")
+        return await self._cursor(shard.id, start)
+
+    async def _all_shards(self) -> list[Shard]:
+        return await self._gateways.ask(SHARDS, self._stream, timeout_ms=self.settings.timeout_ms)
+
+    async def _cursor(self, shard: int, at: str | int) -> Position:
+        request = CursorRequest(self._stream.project, self._stream.logstore, shard, at)
+        found = await self._gateways.ask(CURSOR, request, timeout_ms=self.settings.timeout_ms)
+        return position_from_bytes(found)
+
+    # One shard
+
+    async def _read(self, shard: int, position: Position, end: Position | None) -> None:
+        try:
+            while end is None or position < end:
+                pulled = await self._pull(shard, position, is_waiting=end is None)
+                if pulled.first > position:
+                    self._note_freed(shard, position, pulled.first)
+                await self._hand_over(shard, position, pulled, end)
+                position = pulled.next
+                if pulled.is_ended:
+                    break
+                if not pulled.batches:
+                    # A shard that is just being split answers at once that nothing is there.
+                    await asyncio.sleep(_PAUSE_S)
+        except ShardNotFound:
+            if not self.settings.skips_freed:
+                raise
+            self.freed += 1
+        await self._shard_done(shard)
+
+    async def _pull(self, shard: int, position: Position, *, is_waiting: bool) -> Pulled:
+        settings = self.settings
+        wait_ms = settings.wait_ms if is_waiting else 0
+        request = PullRequest(
+            self._stream.project,
+            self._stream.logstore,
+            shard,
+            position_to_bytes(position),
+            settings.pull_batches_max,
+            settings.pull_bytes_max,
+            wait_ms,
+        )
+        payload = await self._gateways.call(
+            PULL,
+            encode_pull(request),
+            timeout_ms=settings.timeout_ms,
+            attempt_ms=wait_ms + _RETRY_MS,
+            turn=shard,
+        )
+        return decode_pulled(payload)
+
+    def _note_freed(self, shard: int, position: Position, first: Position) -> None:
+        if not self.settings.skips_freed:
+            raise RecordsFreed(
+                f"shard {shard} was truncated: it begins at {first}, and {position} was to be read "
+                "next: begin there, register the reader as a group, or let it skip what is freed"
+            )
+        self.freed += 1
+
+    async def _hand_over(
+        self, shard: int, position: Position, pulled: Pulled, end: Position | None
+    ) -> None:
+        batches = pulled.batches
+        for place, stored in enumerate(batches):
+            if end is not None and stored.position >= end:
+                break
+            is_last = place + 1 == len(batches)
+            following = pulled.next if is_last else batches[place + 1].position
+            batch = PulledBatch(shard, stored.position, following, stored.data)
+            self._queued_bytes += len(stored.data)
+            self._put(_Item(shard, following, batch))
+        if not batches and pulled.next > position:
+            self._put(_Item(shard, pulled.next))
+        while self._queued_bytes >= self.settings.prefetch_bytes_max:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def _put(self, item: _Item) -> None:
+        self._queue.append(item)
+        self._changed.set()

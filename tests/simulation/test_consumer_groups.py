@@ -1,0 +1,40 @@
+"""Consumer groups of several gateways: one reader for a shard, nothing lost, keys in order."""
+
+import pytest
+
+from tests.simulation.consumer_groups import Weather, run_groups
+from tests.simulation.consumer_groups.mutants import MUTANTS
+from tests.simulation.consumer_groups.notebook import Violation
+
+SEEDS = 60
+ROUGH = Weather(slow=0.15, join=0.3, leave=0.0, crash=0.05, freeze=0.5, reshard=0.05)
+
+
+def test_faults_break_no_promise() -> None:
+    reports = [run_groups(seed) for seed in range(12)]
+    assert sum(report.put for report in reports) > 8_000
+    assert sum(report.consumers for report in reports) > 50
+
+
+@pytest.mark.slow
+def test_many_runs_break_no_promise() -> None:
+    for seed in range(100, 180):
+        run_groups(seed)
+
+
+def test_nothing_is_read_twice_where_nobody_crashes() -> None:
+    for seed in range(200, 206):
+        calm = Weather(slow=0.02, join=0.2, leave=0.15, reshard=0.2)
+        assert run_groups(seed, calm).doubles == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    for seed in range(SEEDS):
+        try:
+            with MUTANTS[name]():
+                run_groups(seed, ROUGH)
+        except Violation:
+            return
+    pytest.fail(f"{name}: not caught within {SEEDS} runs")
