@@ -13,7 +13,8 @@ from raftwood.simulation import fuzz
 from tests.cluster.logservice.churn import run_churn
 from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
-from tests.simulation.consumer_group_model.world import run as run_groups
+from tests.simulation.consumer_group_model.world import run as run_group_model
+from tests.simulation.consumer_groups.world import run_groups as run_group_gateways
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
 from tests.simulation.loghub.world import choose_plan as choose_hub_plan
 from tests.simulation.loghub.world import run_hub
@@ -163,7 +164,12 @@ def _hakeeper(seed: int) -> Counts:
 
 
 def _groups(seed: int) -> Counts:
-    return {"consumer groups: sans-io events": run_groups(seed, GROUP_EVENTS).events}
+    report = run_group_gateways(seed)
+    return {
+        "consumer groups: sans-io events": run_group_model(seed, GROUP_EVENTS).events,
+        "consumer groups: runs of gateways": 1,
+        "consumer groups: records read": report.put,
+    }
 
 
 KINDS: dict[str, Callable[[int], Counts]] = {
