@@ -141,7 +141,7 @@ def test_history_and_tail_are_the_stream(seed: int) -> None:
 
 def test_what_was_freed_before_it_was_archived_is_told_or_left_out() -> None:
     bounds = {0: ShardBounds(Position(10), Position(20))}
-    with pytest.raises(OutOfRange, match="up to 5.*begins at 10"):
+    with pytest.raises(OutOfRange, match=r"up to 5.*begins at 10"):
         plan({0: Position(5)}, bounds, skips_freed=False)
     (planned,) = plan({0: Position(5)}, bounds, skips_freed=True)
     assert (planned.first, planned.end) == (10, 20)
@@ -161,7 +161,7 @@ def test_commits_are_read_as_they_were_written_and_only_in_order() -> None:
         commit_name(0),
         commit_name(1),
     ]
-    with pytest.raises(StoreDamaged, match="000000000001.json"):
+    with pytest.raises(StoreDamaged, match=r"000000000001\.json"):
         in_order([commit_name(0), commit_name(2)])
     with pytest.raises(StoreDamaged, match="tampered"):
         Manifest([commit((0, 1, 5)), commit((0, 4, 6))])
