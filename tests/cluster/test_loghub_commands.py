@@ -79,7 +79,7 @@ def keys(stores: Stores, folder: Path) -> None:
 def records(stores: Stores, folder: Path) -> None:
     stores.run("project", "create", "shop", expect="shop")
     stores.run("logstore", "create", "shop/orders", "--shards=1", expect="ttl days")
-    lines = "".join(f'{{"user":"{number % 5}","n":{number}}}\n' for number in range(1_000))
+    lines = "".join(f'{{"user":"{number % 20}","n":{number}}}\n' for number in range(1_000))
     put = ("produce", "shop/orders", "--input=json", "--key=user")
     stores.run(*put, lines=lines, expect="1000")
 
@@ -103,8 +103,8 @@ def records(stores: Stores, folder: Path) -> None:
         user, number = map(int, line.split())
         found.setdefault(user, []).append(number)
     assert found == {
-        user: [*range(user, 1_000, 5), *(int(f"1{number}") for number in range(user, 1_000, 5))]
-        for user in range(5)
+        user: [*range(user, 1_000, 20), *(int(f"1{number}") for number in range(user, 1_000, 20))]
+        for user in range(20)
     }
     listed = stores.rows("shard", "list", "shop/orders")
     assert [(row["id"], row["parents"]) for row in listed] == [(0, []), (1, [0]), (2, [0])]
