@@ -17,7 +17,6 @@ heartbeat_ms = 100
 log_shards = 1
 """
 SERVICE = ("logservice", "start")
-SECRET = "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET"
 
 
 @contextmanager
@@ -55,7 +54,6 @@ def test_loghub_is_used_from_the_command_line(tmp_path: Path) -> None:
 
 def keys(stores: Stores, folder: Path) -> None:
     """A key that may do all goes to the file; others come and go."""
-    stores.run("key", "create", "shop=owner", status=2, expect="is no role")
     made = stores.run("key", "create", "*=admin", expect="[loghub_client]")
     with (folder / "cluster.toml").open("a") as settings:
         settings.write(made)
@@ -69,11 +67,7 @@ def keys(stores: Stores, folder: Path) -> None:
         (("shop", "reader"),),
     }
     assert other["secret"] not in json.dumps(listed)
-    assert "shop=reader" in stores.run("key", "list")
     stores.run("key", "revoke", other["id"], expect=other["id"])
-    stores.run("key", "revoke", other["id"], status=1, expect="there is no key")
-    for line in stores.run("key", "create", "shop=reader", "--format", "env").splitlines():
-        assert line.startswith("export RAFTWOOD_LOGHUB_CLIENT__")
 
 
 def records(stores: Stores, folder: Path) -> None:
