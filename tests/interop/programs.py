@@ -24,6 +24,11 @@ def go_program() -> Path:
     return go_programs.build("sls-go", HERE / "go")
 
 
+def ways_in_go_program() -> Path:
+    """Raises `NotBuilt`."""
+    return go_programs.build("ways-in-go", HERE / "ways_in_go")
+
+
 def go_command() -> list[str]:
     return [str(go_program())]
 

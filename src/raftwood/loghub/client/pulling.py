@@ -114,7 +114,10 @@ class Pulling:
                     return item.batch
                 self.positions[item.shard] = item.next
             if self._error is not None:
-                raise type(self._error)(self._error.message)
+                error = self._error
+                if not self._started:
+                    self._error, self._is_begun = None, False  # asked again, it begins anew
+                raise type(error)(error.message)
             if not self._tasks:
                 return None
             self._changed.clear()

@@ -61,9 +61,11 @@ class FluentServer(SocketServer):
 
     async def serve(self, connection: Connection) -> None:
         messages = MessageReader(bytes_max=HANDSHAKE_BYTES_MAX)
-        waiting: list[bytes] = []
+        waiting: list[bytes] | None = []
         if self.settings.fluent_shared_key and connection.host not in self.peers:
             waiting = await self._shake_hands(connection, messages)
+            if waiting is None:
+                return
         messages.bytes_max = self.settings.fluent_message_bytes_max
         while True:
             if waiting:
@@ -74,8 +76,12 @@ class FluentServer(SocketServer):
                 return
             waiting = messages.feed(data)
 
-    async def _shake_hands(self, connection: Connection, messages: MessageReader) -> list[bytes]:
-        """Answers the messages that came right behind."""
+    async def _shake_hands(
+        self, connection: Connection, messages: MessageReader
+    ) -> list[bytes] | None:
+        """Answers the messages that came right behind; None where the peer only looked whether
+        somebody is there, as Fluentd does all the time.
+        """
         handshake = Handshake(self.settings.fluent_shared_key, self.environment.random)
         found: list[bytes] = []
         deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S_MAX, connection.abort)
@@ -83,6 +89,8 @@ class FluentServer(SocketServer):
             await connection.write(handshake.helo())
             while not found:
                 if not (data := await connection.read()):
+                    if not messages.held_bytes:
+                        return None
                     raise ProtocolError("a Fluent peer ended during the handshake")
                 found = messages.feed(data)
         finally:
