@@ -90,7 +90,7 @@ class Away:
 
 async def until(is_true: Any) -> None:
     async with asyncio.timeout(10):
-        while not is_true():
+        while not is_true():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
