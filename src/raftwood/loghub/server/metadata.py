@@ -18,7 +18,7 @@ from raftwood.base.errors import (
     UnsupportedVersion,
 )
 from raftwood.base.logs import get_logger
-from raftwood.base.seams import Change, Entry, MetaStore, Versioned
+from raftwood.base.seams import Change, Compare, Entry, MetaStore, SetKey, Versioned
 from raftwood.loghub.model import AccessKey, Logstore, Project
 
 COPIED: Final = "loghub/catalog/"
@@ -158,6 +158,27 @@ class Metadata:
             self._wrote(key, new, written)
             return new
         raise Conflict(f"{key} is changed by too many at a time: try again")
+
+    async def remove(self, key: str, *, version: int) -> bool:
+        """Whether it still was of that version, and is gone."""
+        written = await self.store.compare_and_set(key, None, version=version)
+        if written is not None:
+            self._wrote(key, None, written)
+        return written is not None
+
+    async def set_both(
+        self, known: tuple[str, msgspec.Struct, int], new: tuple[str, msgspec.Struct]
+    ) -> bool:
+        """Change a value (key, value, version) and make another (key, value), both or none."""
+        (key, value, version), (new_key, new_value) = known, new
+        outcome = await self.store.transact(
+            [Compare(key, version), Compare(new_key, 0)],
+            [SetKey(key, _encode(value)), SetKey(new_key, _encode(new_value))],
+        )
+        if outcome.held:
+            self._wrote(key, value, outcome.version)
+            self._wrote(new_key, new_value, outcome.version)
+        return outcome.held
 
     def _wrote(self, key: str, value: msgspec.Struct | None, version: int) -> None:
         known = self._copies.get(key)
