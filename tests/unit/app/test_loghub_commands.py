@@ -116,6 +116,22 @@ def test_a_command_says_what_it_lacks(
     assert "no gateway can be reached" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("command", [("create", "a=reader"), ("list",), ("revoke", "RW")])
+def test_keys_are_made_at_the_stores_by_operators(
+    command: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    taken_address: str,
+) -> None:
+    assert raftwood(["key", *command]) == 2
+    assert "secrets.operators is not set" in capfd.readouterr().err
+    monkeypatch.setenv("RAFTWOOD_SECRETS__OPERATORS", "s" * 40)
+    assert raftwood(["key", *command]) == 2
+    assert "--connect HOST:PORT" in capfd.readouterr().err
+    assert raftwood(["key", *command, "--connect", taken_address]) == 1
+    assert "no store answers" in capfd.readouterr().err
+
+
 def test_a_key_that_is_not_known_is_named(commands: Commands) -> None:
     commands.run(
         "project", "list", "--access-key=RWNONE", status=1, expect="takes access key RWNONE"
