@@ -191,6 +191,23 @@ def test_shards_are_listed_split_merged_and_deleted(commands: Commands) -> None:
     commands.run("shard", "delete", "shop/orders", "77", status=1, expect="no shard 77")
 
 
+def test_groups_are_made_listed_looked_at_and_deleted(commands: Commands) -> None:
+    commands.put("a\nb\n")
+    made = ("billing", "--timeout-seconds=30", "--no-ordered")
+    commands.run("group", "create", "shop/orders", *made, expect="billing")
+    commands.run("group", "create", "shop/orders", "billing", status=1, expect="exists already")
+    (row,) = commands.rows("group", "list", "shop/orders")
+    assert row == {"name": "billing", "timeout_s": 30, "is_ordered": False}
+    for each in commands.rows("group", "checkpoints", "shop/orders", "billing"):
+        assert (each["position"], each["updated"], each["consumer"]) == (None, None, None)
+    listed = commands.rows("shard", "list", "shop/orders")
+    assert {each["required_by"] for each in listed} <= {"billing", None}
+    commands.run("group", "delete", "shop/orders", "billing", expect="deleted group")
+    commands.run(
+        "group", "checkpoints", "shop/orders", "billing", status=1, expect="no consumer group"
+    )
+
+
 def test_who_may_only_read_cannot_change(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,7 +228,8 @@ def test_a_batch_that_waits_for_long_is_stored_however_many_overtake_it(tmp_path
             await stream(gateway, shards=1)
             (shard,) = await gateway.streams.shards("p", "s")
             log = kit.logs.logs[shard.log]  # type: ignore[attr-defined]
-            append, tops, may_go_on = log.append, {}, asyncio.Event()
+            append, may_go_on = log.append, asyncio.Event()
+            tops: dict[str, int] = {}
 
             async def late(batch: bytes, *, producer: str, sequence: int) -> int:
                 if b"first" in batch:

@@ -272,14 +272,17 @@ def test_who_only_looks_whether_the_port_is_open_is_no_problem(
     run(main())
 
 
-def test_a_stranger_is_not_let_in(tmp_path: Path) -> None:
+def test_a_stranger_is_not_let_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def main() -> None:
         given = fluent(fluent_peers=("10.0.0.0/8",))
         async with ways_in_kit(tmp_path, given) as kit:
-            async with connected(port_of(kit)) as peer:
-                peer.message("a", 1_700_000_000, {"n": 1})
-                assert await peer.is_cut()
+            for _ in range(3):
+                async with connected(port_of(kit)) as peer:
+                    peer.message("a", 1_700_000_000, {"n": 1})
+                    assert await peer.is_cut()
             assert await kit.stored() == []
+        told = capsys.readouterr()
+        assert (told.out + told.err).count("connection refused") == 1
 
     run(main())
 

@@ -22,6 +22,8 @@ from raftwood.loghub.server.ways_in.socket_server import HANDSHAKE_S_MAX, Connec
 from raftwood.net.tls import ServerTls
 
 HANDSHAKE_BYTES_MAX: Final = 4 << 10
+CHUNK_RECORDS_MAX: Final = 1_000_000
+"""A chunk that is refused comes again and again, so this is more than any real one has."""
 
 
 class FluentServer(SocketServer):
@@ -110,7 +112,7 @@ class FluentServer(SocketServer):
         try:
             for message in messages:
                 found = decode_message(message, received_ns=now_ns, bytes_max=bytes_max)
-                sections += await gathered(found.sections)
+                sections += await gathered(found.sections, records_max=CHUNK_RECORDS_MAX)
                 if found.chunk is not None:
                     chunks.append(found.chunk)
         except RaftwoodError:

@@ -20,10 +20,10 @@ _PAUSE_S_MAX: Final = 2.0
 T = TypeVar("T")
 
 
-async def gathered(decoded: Iterable[T]) -> list[T]:
+async def gathered(decoded: Iterable[T], *, records_max: int = RECORDS_MAX) -> list[T]:
     """All that a decoder gives, section by section: a large request leaves others their turns.
 
-    `BatchTooLarge` for more than `RECORDS_MAX`: records of a few bytes take many times that here.
+    `BatchTooLarge` for more than `records_max`: records of a few bytes take many times that here.
     """
     found: list[T] = []
     records = since_turn = 0
@@ -32,9 +32,9 @@ async def gathered(decoded: Iterable[T]) -> list[T]:
         count = len(each.records) if isinstance(each, Section) else 1
         records += count
         since_turn += count
-        if records > RECORDS_MAX:
+        if records > records_max:
             raise BatchTooLarge(
-                f"a request has more than {RECORDS_MAX} records: send them in several requests"
+                f"a request has more than {records_max} records: send them in several requests"
             )
         if since_turn >= SLICE_RECORDS:
             since_turn = 0
