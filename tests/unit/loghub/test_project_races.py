@@ -39,7 +39,7 @@ def before_writing(gateway: Gateway, others: Callable[[], Any]) -> None:
             await self._others()
             return await real.transact(*arguments, **options)
 
-    metadata.store = Interrupted()  # type: ignore[assignment]
+    metadata.store = Interrupted()
 
 
 def test_a_logstore_is_not_made_in_a_project_that_has_just_gone(tmp_path: Path) -> None:
