@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from raftwood.base.errors import LogSealed
 from raftwood.base.position import Position
-from raftwood.loghub.client import reader
+from raftwood.loghub.client import pulling
 from raftwood.loghub.client.lanes import Lane
 from raftwood.loghub.client.producer_rules import ProducerRules
 from raftwood.loghub.errors import ShardNotFound
@@ -189,7 +189,7 @@ def reads_children_before_their_parents() -> Iterator[None]:
         del done
         return [each for each in shards if each.id not in started]
 
-    with mock.patch.object(reader, "startable", all_at_once):
+    with mock.patch.object(pulling, "startable", all_at_once):
         yield
 
 
