@@ -28,14 +28,6 @@ def crashes(seed: int) -> SwarmProfile:
 _BUSY = Plan(faults_s=6.0, pause_s=0.02, reshard_every_s=0.3, churners=0)
 _HASTY = Plan(faults_s=6.0, pause_s=0.05, reshard_every_s=0.5, timeout_ms=400, churners=0)
 _DYING = Plan(faults_s=6.0, reshard_every_s=0.3, crash_share=0.1, churners=1)
-_LATE = Plan(
-    faults_s=8.0,
-    gateways=3,
-    reshard_every_s=0.5,
-    timeout_ms=500,
-    late_share=0.5,
-    churners=4,
-)
 _STALE = Plan(faults_s=6.0, gateways=3, pause_s=0.02, reshard_every_s=0.3, churners=0)
 _FREED = Plan(faults_s=6.0, pause_s=0.05, reshard_every_s=2.0, retained_bytes_max=400, churners=0)
 
@@ -69,9 +61,6 @@ MUTANTS = {
     ),
     "ignores the sibling": Mutant(
         plant=planted.ignores_the_sibling, caught_as="before its parent has ended|do not cover"
-    ),
-    "leaves strays": Mutant(
-        plant=planted.leaves_strays, plan=_LATE, caught_as="of which shards have"
     ),
     "leaves things half-done": Mutant(
         plant=planted.leaves_things_half_done, plan=_DYING, caught_as="half-done|not answered"

@@ -93,15 +93,6 @@ def leaves_things_half_done() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def leaves_strays() -> Iterator[None]:
-    async def none(_: Settling) -> list[str]:
-        return []
-
-    with mock.patch.object(Settling, "stray_logs", none):
-        yield
-
-
 # Puts
 
 
