@@ -38,7 +38,7 @@ from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
 
 CHUNK = 500
-ARROW_BYTES = 500_000
+ARROW_BYTES = 1_000_000
 """Of one batch."""
 LINGER_MS = 5
 RECORD_OVERHEAD_BYTES = 256

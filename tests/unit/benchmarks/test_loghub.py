@@ -6,6 +6,7 @@ import pytest
 from benchmarks.harness import cluster
 from benchmarks.harness.cluster import Cluster
 from benchmarks.harness.comparison import Results
+from benchmarks.harness.measure import measure_on
 from benchmarks.harness.system import Layout
 from benchmarks.loghub import compare
 from benchmarks.loghub.cases import CASES, OURS, consume_batches, produce_batches
@@ -42,7 +43,7 @@ def test_the_cpu_of_all_servers_is_told(tmp_path: Path) -> None:
     system = Sleepers(WARM, RESULT)
     with Cluster(system, folder=tmp_path) as nodes:
         load = CASES[0].load("", warm_s=0.0, seconds=0.0)
-        figures = compare.measure_on(nodes, load)
+        figures = measure_on(nodes, load)
     assert figures.servers_cpu_us >= figures.leader_cpu_us
 
 
