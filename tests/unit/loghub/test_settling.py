@@ -291,3 +291,18 @@ def test_a_split_of_a_logstore_that_is_deleted_meanwhile_says_so(tmp_path: Path)
                 await one.streams.split("p", "s", 0)
 
     run(body())
+
+
+def test_many_logstores_are_made_in_one_project_at_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            await asyncio.gather(
+                *(
+                    gateway.catalog.create_logstore("p", f"s-{number}", shard_count=1)
+                    for number, gateway in enumerate([one, two] * 35)
+                )
+            )
+            assert (await one.catalog.logstores("p"))[0] == 71
+
+    run(body())
