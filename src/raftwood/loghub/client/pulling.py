@@ -159,29 +159,23 @@ class Pulling:
                     f"logstore {self._stream.logstore} has no shard {self._shard}: list its shards"
                 )
         known = {} if self._checkpoints is None else await self._checkpoints.load()
-        outcomes = await asyncio.gather(
-            *(self._find_bounds(shard, known) for shard in shards), return_exceptions=True
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        found = [each for each in shards if each.id in self.positions]
+        found = []
+        for shard in shards:
+            try:
+                first = await self._first_position(shard, known)
+                if not self._follow:
+                    self._ends[shard.id] = await self._cursor(shard.id, "end")
+            except ShardNotFound:
+                if self._shard is not None:
+                    raise
+                continue  # deleted just now: as if the reader had begun a moment later
+            self.positions[shard.id] = first
+            found.append(shard)
         if self._checkpoints is not None:
             # From now on what is not read yet is not freed.
             await self._checkpoints.commit(self.positions)
         self._shards = found
         self._start_shards()
-
-    async def _find_bounds(self, shard: Shard, known: Mapping[int, Position]) -> None:
-        try:
-            first = await self._first_position(shard, known)
-            if not self._follow:
-                self._ends[shard.id] = await self._cursor(shard.id, "end")
-        except ShardNotFound:
-            if self._shard is not None:
-                raise
-            return  # deleted just now: as if the reader had begun a moment later
-        self.positions[shard.id] = first
 
     def _start_shards(self) -> None:
         for shard in startable(self._shards, started=self._started, done=self._done):
