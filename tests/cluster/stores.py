@@ -11,6 +11,12 @@ from pathlib import Path
 from typing import Any, Self
 
 COMMAND = (sys.executable, "-m", "raftwood.app")
+_PROGRAM = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from raftwood.app.command_line import main; main()"
+)
+INTERRUPTIBLE = (sys.executable, "-c", _PROGRAM)
+"""The same, where the tests run in the background: a shell has interrupts ignored there."""
 START_SECONDS_MAX = 60.0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.stores import COMMAND, Stores
+from tests.cluster.stores import COMMAND, INTERRUPTIBLE, Stores
 
 FAST = """
 [hakeeper]
@@ -77,7 +77,7 @@ def records(stores: Stores, folder: Path) -> None:
     put = ("produce", "shop/orders", "--input=json", "--key=user")
     stores.run(*put, lines=lines, expect="1000")
 
-    command = (*COMMAND, "tail", "shop/orders", "-f", "-n1", "--fields=n")
+    command = (*INTERRUPTIBLE, "tail", "shop/orders", "-f", "-n1", "--fields=n")
     environment = os.environ | {"RAFTWOOD_CONFIG": str(folder / "cluster.toml")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as following:
         assert following.stdout is not None
@@ -89,7 +89,7 @@ def records(stores: Stores, folder: Path) -> None:
         seen = [following.stdout.readline() for _ in range(1_000)]
         assert sorted(seen) == sorted(f"1{number}\n" for number in range(1_000))
         following.send_signal(signal.SIGINT)
-        assert following.wait(10) == 130
+        assert following.wait(30) == 130
 
     shown = stores.run("tail", "shop/orders", "--from=begin", "--fields=user,n")
     found: dict[int, list[int]] = {}

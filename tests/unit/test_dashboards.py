@@ -76,7 +76,9 @@ def all_metrics() -> set[str]:
 
 def series_of(names: AbstractSet[str]) -> set[str]:
     """As Prometheus has them: a histogram is three."""
-    suffixed = {f"{name}_{suffix}" for name in HISTOGRAMS for suffix in ("bucket", "sum", "count")}
+    suffixed = {
+        f"{name}_{suffix}" for name in HISTOGRAMS & names for suffix in ("bucket", "sum", "count")
+    }
     return {PREFIX + name for name in (names - HISTOGRAMS) | suffixed}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.stores import INTERRUPTIBLE
 from tests.unit.app.gateway_thread import GatewayThread
 
 from raftwood.app import line_producer
@@ -350,7 +351,7 @@ def test_an_interrupt_ends_the_reading_and_loses_nothing(
 
 def test_a_tail_that_follows_shows_what_comes_until_it_is_interrupted(commands: Commands) -> None:
     commands.put("first\n")
-    command = (sys.executable, "-m", "raftwood.app", "tail", "shop/orders", "-f")
+    command = (*INTERRUPTIBLE, "tail", "shop/orders", "-f")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
         assert following.stdout is not None
         assert following.stdout.readline().endswith("first\n")
@@ -359,7 +360,7 @@ def test_a_tail_that_follows_shows_what_comes_until_it_is_interrupted(commands: 
         commands.put("second\n")
         assert following.stdout.readline().endswith("second\n")
         following.send_signal(signal.SIGINT)
-        assert following.wait(10) == 130
+        assert following.wait(30) == 130
 
 
 def test_a_tail_ends_where_nobody_reads_it(commands: Commands) -> None:
