@@ -5,6 +5,7 @@ every record is read in one go, and what is found are places in the bytes: value
 once, by Arrow. What is not laid out as producers do it goes through protobuf, record by record.
 """
 
+from collections.abc import Container
 from typing import Any, Final
 
 import numpy
@@ -48,10 +49,13 @@ class _Irregular(Exception):
     """Not laid out as expected: left to protobuf."""
 
 
-def columns_of(data: Buffer) -> Columns:
-    """`InvalidInput` for what is no LogGroup, `TooLarge` for too many different keys."""
+def columns_of(data: Buffer, *, keys: Container[bytes] | None = None) -> Columns:
+    """`InvalidInput` for what is no LogGroup, `TooLarge` for too many different keys.
+
+    With `keys`, values of others may be left out.
+    """
     try:
-        return _Parse(data).columns()
+        return _Parse(data).columns(keys)
     except _Irregular:
         return _by_protobuf(data)
 
@@ -97,7 +101,7 @@ class _Parse:
         # The eight bytes from each place on, as one number.
         self._windows = numpy.ndarray((len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,))
 
-    def columns(self) -> Columns:
+    def columns(self, keys: Container[bytes] | None) -> Columns:
         starts, ends = self._walk()
         columns = self._columns
         records = numpy.arange(columns.count)
@@ -143,7 +147,11 @@ class _Parse:
         if not has_time.all():
             raise _Irregular
         columns.time_ns = columns.time_ns * 1_000_000_000 + nanoseconds
-        columns.values = {key: self._array(places) for key, places in found.items()}
+        columns.values = {
+            key: self._array(places)
+            for key, places in found.items()
+            if keys is None or key in keys
+        }
         return columns
 
     def _walk(self) -> tuple[Any, Any]:
