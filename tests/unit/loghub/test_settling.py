@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftwood.base.errors import Unavailable
+from raftwood.base.errors import Conflict, Unavailable
 from raftwood.base.seams import Compare
 from raftwood.loghub.model import Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
@@ -226,5 +226,28 @@ def test_a_gateway_that_knows_a_logstore_as_being_made_takes_batches_for_it(tmp_
             stale(two, begun)
             await two.streams.put("p", "s", log_group("y"), key="0" * 32)
             assert await read_all(one, 0) == ["x", "y"]
+
+    run(body())
+
+
+def test_a_project_is_not_deleted_while_a_logstore_is_made_in_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await kit.gateway(), await kit.gateway()
+            await one.catalog.create_project("p")
+            logstores = one.catalog.logstores
+
+            async def late(*arguments: Any, **options: Any) -> Any:
+                answer = await logstores(*arguments, **options)
+                one.catalog.logstores = logstores  # type: ignore[method-assign]
+                await two.catalog.create_logstore("p", "s", shard_count=1)
+                return answer
+
+            one.catalog.logstores = late  # type: ignore[method-assign]
+            with pytest.raises(Conflict, match="delete these first"):
+                await one.catalog.delete_project("p")
+            assert (await two.catalog.project("p")).name == "p"
+            await two.catalog.delete_logstore("p", "s")
+            await one.catalog.delete_project("p")
 
     run(body())

@@ -1,14 +1,17 @@
 """Streams over a metastore and logs: put, pull, cursors, split, merge, delete; several gateways."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from raftwood.base.errors import InvalidName
+from raftwood.base.position import Position
 from raftwood.loghub.batches import HEAD_BYTES
-from raftwood.loghub.controls import LogstoreOptions
+from raftwood.loghub.controls import LogstoreOptions, TruncateShard
+from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import (
     BatchTooLarge,
     InvalidCursor,
@@ -332,5 +335,36 @@ def test_a_deleted_logstore_takes_its_logs_with_it_and_may_be_made_anew(tmp_path
             await one.catalog.delete_project("p")
             with pytest.raises(ProjectNotFound):
                 await two.catalog.project("p")
+
+    run(body())
+
+
+def test_a_shard_is_truncated_up_to_what_a_registered_reader_needs(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            admin = await kit.admin()
+            await stream(gateway, shards=1)
+            places = [
+                (await gateway.streams.put("p", "s", log_group(str(number)))).position
+                for number in range(5)
+            ]
+            ask = partial(TruncateShard, project="p", logstore="s", shard=0)
+            assert await gateway.control(admin, ask(before=str(places[2]))) == str(places[2])
+            assert await read_all(gateway, 0) == ["2", "3", "4"]
+            assert await gateway.control(admin, ask(before=str(places[1]))) == str(places[2])
+            await gateway.groups.create("p", "s", "slow", timeout_s=60, is_ordered=True)
+            await gateway.groups.set_checkpoint(
+                "p",
+                "s",
+                "slow",
+                shard=0,
+                checkpoint=encode_cursor(places[3]),
+                consumer="c",
+                is_forced=True,
+            )
+            assert await gateway.control(admin, ask(before=str(places[4]))) == str(places[3])
+            with pytest.raises(InvalidCursor):
+                await gateway.streams.truncate_shard("p", "s", 0, Position(1 << 90))
 
     run(body())
