@@ -106,9 +106,7 @@ class Projection(msgspec.Struct, frozen=True):
 def projection_of(schema: StructType) -> Projection:
     """`InvalidInput` for a column that cannot be made of a record."""
     arrow = to_arrow_schema(schema, timezone="UTC")
-    fields = [
-        _field(wanted, arrow.field(place).type) for place, wanted in enumerate(schema.fields)
-    ]
+    fields = [_field(wanted, arrow.field(place).type) for place, wanted in enumerate(schema.fields)]
     return Projection(fields, arrow)
 
 
