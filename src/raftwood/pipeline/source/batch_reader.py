@@ -5,11 +5,12 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from raftwood.base.position import Position
+from raftwood.pipeline.columns import Projection
 from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.options import SourceOptions
-from raftwood.pipeline.schema import Projection
-from raftwood.pipeline.source.range_reader import RangePartition, ShardRange, read_range
-from raftwood.base.position import Position
+from raftwood.pipeline.source.partitions import RangePartition
+from raftwood.pipeline.source.range_reader import ShardRange, read_range
 
 
 class BatchReader(DataSourceReader):
