@@ -1,6 +1,6 @@
 """The columns of a logstore's records in Arrow's types, and those that a query wants of them.
 
-The schema of `schema` without Spark: what the archive has, and what is read where there is no Spark.
+The schema of `schema` without Spark: what the archive has, and what is read without Spark.
 """
 
 from collections.abc import Sequence
