@@ -148,9 +148,7 @@ class _Parse:
             raise _Irregular
         columns.time_ns = columns.time_ns * 1_000_000_000 + nanoseconds
         columns.values = {
-            key: self._array(places)
-            for key, places in found.items()
-            if keys is None or key in keys
+            key: self._array(places) for key, places in found.items() if keys is None or key in keys
         }
         return columns
 

@@ -32,6 +32,8 @@ from raftwood.net import Secret
 from raftwood.pipeline.options import StreamAccess
 
 PULL_BATCHES_MAX: Final = 4_096
+HEADS_BYTES_MAX: Final = 8 << 20
+"""Of the batches whose heads are asked for: the gateway reads them whole."""
 _ATTEMPT_MS: Final = 10_000
 
 
@@ -88,9 +90,7 @@ class Hub:
         )
 
     async def shards(self) -> list[Shard]:
-        return await self._gateways.ask(
-            SHARDS, self._stream(), timeout_ms=self._access.timeout_ms
-        )
+        return await self._gateways.ask(SHARDS, self._stream(), timeout_ms=self._access.timeout_ms)
 
     def cursor(self, shard: int, time_s: int) -> Position:
         """Of the first batch received at a time or later."""
@@ -107,9 +107,15 @@ class Hub:
 
     def begin_pull(self, shard: int, start: Position, *, bytes_max: int) -> "Future[Pulled]":
         """Ask for the batches of a shard from a position on."""
-        return self._thread.begin(self._pull(shard, start, bytes_max))
+        return self._thread.begin(self._pull(shard, start, bytes_max, heads_only=False))
 
-    async def _pull(self, shard: int, start: Position, bytes_max: int) -> Pulled:
+    def heads(self, shard: int, start: Position) -> Pulled:
+        """As a pull, but only the heads of the batches."""
+        return self._thread.call(self._pull(shard, start, HEADS_BYTES_MAX, heads_only=True))
+
+    async def _pull(
+        self, shard: int, start: Position, bytes_max: int, *, heads_only: bool
+    ) -> Pulled:
         access = self._access
         request = PullRequest(
             access.project,
@@ -118,6 +124,7 @@ class Hub:
             position_to_bytes(start),
             PULL_BATCHES_MAX,
             bytes_max,
+            heads_only=heads_only,
         )
         payload = await self._gateways.call(
             PULL,

@@ -12,9 +12,10 @@ from raftwood.base.position import POSITION_MAX, Position
 from raftwood.loghub.client.gateways import addresses_of
 from raftwood.loghub.model import check_stream_names
 
-KEY_VARIABLE: Final = "RAFTWOOD_ACCESS_KEY"
-SECRET_VARIABLE: Final = "RAFTWOOD_ACCESS_SECRET"  # noqa: S105 (the variable's name)
-GATEWAYS_VARIABLE: Final = "RAFTWOOD_GATEWAYS"
+KEY_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY"
+SECRET_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET"  # noqa: S105 (its name)
+GATEWAYS_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS"
+"""As `raftwood standalone` prints them, and the commands read them."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _EARLIEST_NUMBER: Final = -2

@@ -3,7 +3,6 @@
 All values of a batch at once; where one of them is no such value, one by one, and the mode decides.
 """
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow
@@ -63,12 +62,14 @@ def _one(text: str, kind: Any) -> Any:
     text = text.strip()
     if types.is_boolean(kind):
         return _BOOLEANS.get(text.lower())
-    tries: tuple[Callable[[], Any], ...] = (lambda: _cast(pyarrow.array([text], STRING), kind),)
-    if types.is_timestamp(kind):
-        tries += (lambda: pyarrow.array([text], STRING).cast(pyarrow.timestamp("us", "UTC")).cast(kind),)
-    for attempt in tries:
-        try:
-            return attempt()[0].as_py()
-        except pyarrow.ArrowException:
-            continue
-    return None
+    value = pyarrow.array([text], STRING)
+    try:
+        return _cast(value, kind)[0].as_py()
+    except pyarrow.ArrowException:
+        pass
+    if not types.is_timestamp(kind):
+        return None
+    try:
+        return value.cast(pyarrow.timestamp("us", "UTC")).cast(kind)[0].as_py()
+    except pyarrow.ArrowException:
+        return None

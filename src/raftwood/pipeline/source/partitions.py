@@ -2,7 +2,7 @@
 
 from pyspark.sql.datasource import InputPartition
 
-from raftwood.pipeline.source.range_reader import ShardRange
+from raftwood.pipeline.offsets import ShardRange
 
 
 class RangePartition(InputPartition):

@@ -1,6 +1,7 @@
 """Stored batches as the record batches that Spark gets: what the query named, in its types."""
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any, Final
 
 import numpy
@@ -58,13 +59,8 @@ class Projector:
             ]
             batch = pyarrow.RecordBatch.from_arrays(arrays, schema=self._projection.schema)
             first += rows.count
-            for mask in is_good:
-                batch = batch.filter(mask) if len(is_good) == 1 else batch
-            if len(is_good) > 1:
-                mask = is_good[0]
-                for other in is_good[1:]:
-                    mask = pyarrow.compute.and_(mask, other)
-                batch = batch.filter(mask)
+            if is_good:
+                batch = batch.filter(reduce(pyarrow.compute.and_, is_good))
             if batch.num_rows:
                 yield batch
 
@@ -161,7 +157,7 @@ def map_array(columns: list[tuple[str, Any]], count: int, kind: Any) -> Any:
     names = pyarrow.array([name for name, _ in columns], STRING)
     values = pyarrow.concat_arrays([array for _, array in columns])
     # Record by record, of each record column by column.
-    order = numpy.arange(width * count, dtype=_INT).reshape(width, count).T
+    order: Any = numpy.arange(width * count, dtype=_INT).reshape(width, count).T
     if values.null_count:
         is_there = values.is_valid().to_numpy(zero_copy_only=False).reshape(width, count).T
         ends = numpy.cumsum(is_there.sum(axis=1), dtype=_INT)

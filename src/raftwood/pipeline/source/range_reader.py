@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
 import pyarrow
 
 from raftwood.base.logs import get_logger
@@ -13,6 +12,7 @@ from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.errors import ShardNotFound
 from raftwood.pipeline.columns import Projection
 from raftwood.pipeline.hub import Hub, connected
+from raftwood.pipeline.offsets import ShardRange
 from raftwood.pipeline.options import SourceOptions
 from raftwood.pipeline.source.projecting import Projector
 
@@ -23,17 +23,7 @@ BYTES_MIN: Final = 4 << 20
 _log = get_logger("pipeline")
 
 
-class ShardRange(msgspec.Struct, frozen=True):
-    """What one task reads: a shard's positions from `begin` on, below `end`."""
-
-    shard: int
-    begin: Position
-    end: Position
-
-
-def read_range(
-    options: SourceOptions, projection: Projection, wanted: ShardRange
-) -> Iterator[Any]:
+def read_range(options: SourceOptions, projection: Projection, wanted: ShardRange) -> Iterator[Any]:
     """Record batches of about `ROWS_MIN` rows or more."""
     projector = Projector(projection, options.mode, wanted.shard)
     hub = connected(options.access)
@@ -98,4 +88,4 @@ def _lost(
             f"positions {begin} to {end} of shard {wanted.shard} were freed before they were read: "
             "start from what is there, or set failOnDataLoss=false to skip them"
         ) from cause
-    _log.warning("positions were freed before they were read", shard=wanted.shard, begin=begin, end=end)
+    _log.warning("positions were freed unread", shard=wanted.shard, begin=begin, end=end)

@@ -14,6 +14,7 @@ from pyarrow import types
 from raftwood.base.errors import TooLarge
 from raftwood.base.files import Buffer
 from raftwood.loghub.arrow_batches import SOURCE, TAG_PREFIX, TIME, TOPIC, read_arrow_stream
+from raftwood.loghub.arrow_encoding import column_as_bytes
 from raftwood.loghub.batches import HEAD_BYTES, Format, StoredHead
 from raftwood.loghub.compression import decompress
 from raftwood.loghub.log_group_columns import Columns, columns_of
@@ -74,8 +75,6 @@ def as_text(values: Any) -> Any:
             ]
             return pyarrow.array(replaced, STRING)
     if types.is_nested(kind):
-        from raftwood.loghub.arrow_encoding import column_as_bytes
-
         return as_text(column_as_bytes(values))
     return values.cast(STRING)
 
@@ -199,9 +198,7 @@ class RecordRows:
         return pyarrow.repeat(pyarrow.scalar(_decoded(value), STRING), self.count)
 
     def tags(self) -> list[tuple[str, Any]]:
-        return [
-            (_decoded(each.Key), self._shared(each.Value)) for each in self._group.LogTags
-        ]
+        return [(_decoded(each.Key), self._shared(each.Value)) for each in self._group.LogTags]
 
     def content(self, name: str) -> Any | None:
         return pyarrow.array([each.get(name) for each in self.records], STRING)
