@@ -5,10 +5,8 @@ is the content `status`, cast, and `contents.time` the content that is called as
 what is named is decoded.
 """
 
-from enum import Enum
 from typing import Any, Final
 
-import msgspec
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -24,29 +22,10 @@ from pyspark.sql.types import (
 )
 
 from raftwood.base.errors import InvalidInput
+from raftwood.pipeline.columns import CONTENT_PREFIX, Column, Field, Projection
 
 _MAP: Final = MapType(StringType(), StringType())
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
-CONTENT_PREFIX: Final = "contents."
-
-
-class Column(Enum):
-    """The columns that every logstore has."""
-
-    TIME = "time"
-    TOPIC = "topic"
-    SOURCE = "source"
-    TAGS = "tags"
-    CONTENTS = "contents"
-    RAW = "raw"
-    """A batch that cannot be read, as it is stored; null else."""
-    SHARD = "shard"
-    POSITION = "position"
-    """Of the record's batch, 16 bytes in order."""
-    INDEX = "index"
-    """The record in its batch."""
-    HEADERS = "headers"
-    """What is known of the batch: received_ms, format, codec, records."""
 
 
 TYPES: Final[dict[Column, DataType]] = {
@@ -72,35 +51,6 @@ def log_schema(*, includes_headers: bool = False) -> StructType:
             if includes_headers or column is not Column.HEADERS
         ]
     )
-
-
-class Field(msgspec.Struct, frozen=True):
-    """One column of what a query gets: one of all logstores', or a content."""
-
-    name: str
-    type: Any
-    """Arrow's."""
-    column: Column | None
-    content: str = ""
-
-
-class Projection(msgspec.Struct, frozen=True):
-    """What is decoded of a batch."""
-
-    fields: list[Field]
-    schema: Any
-    """Arrow's, exactly as Spark expects it."""
-
-    @property
-    def columns(self) -> set[Column]:
-        return {each.column for each in self.fields if each.column is not None}
-
-    @property
-    def keys(self) -> frozenset[str] | None:
-        """The contents that are wanted; None for all of them."""
-        if Column.CONTENTS in self.columns:
-            return None
-        return frozenset(each.content for each in self.fields if each.column is None)
 
 
 def projection_of(schema: StructType) -> Projection:

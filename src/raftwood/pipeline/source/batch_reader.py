@@ -5,6 +5,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from raftwood.pipeline.columns import Projection
 from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.offsets import (
     Offset,
@@ -15,9 +16,9 @@ from raftwood.pipeline.offsets import (
     ranges,
 )
 from raftwood.pipeline.options import SourceOptions
-from raftwood.pipeline.schema import Projection
+from raftwood.pipeline.source.partitions import RangePartition
 from raftwood.pipeline.source.planning import placed, shard_views, starting_positions
-from raftwood.pipeline.source.range_reader import RangePartition, read_range
+from raftwood.pipeline.source.range_reader import read_range
 
 
 class BatchReader(DataSourceReader):

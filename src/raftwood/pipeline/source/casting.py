@@ -10,8 +10,8 @@ import pyarrow.compute
 from pyarrow import types
 
 from raftwood.base.errors import InvalidInput
+from raftwood.pipeline.columns import Field
 from raftwood.pipeline.options import Mode
-from raftwood.pipeline.schema import Field
 from raftwood.pipeline.source.stored_rows import STRING, as_text
 
 _BOOLEANS: Final = {"true": True, "false": False, "1": True, "0": False}

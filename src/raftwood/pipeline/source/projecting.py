@@ -12,8 +12,8 @@ from raftwood.base.errors import InvalidInput, StoreError
 from raftwood.base.position import position_to_bytes
 from raftwood.base.seams import StoredBatch
 from raftwood.loghub.batches import StoredHead, decode_head
+from raftwood.pipeline.columns import Column, Field, Projection
 from raftwood.pipeline.options import Mode
-from raftwood.pipeline.schema import Column, Field, Projection
 from raftwood.pipeline.source.casting import cast_text
 from raftwood.pipeline.source.stored_rows import MICROSECONDS, STRING, Rows, rows_of
 

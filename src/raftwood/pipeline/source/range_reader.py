@@ -1,20 +1,19 @@
-"""Reads one range of a shard's positions, a few pulls ahead, as record batches for Spark."""
+"""Reads one range of a shard's positions, a few pulls ahead, as record batches."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow
-from pyspark.sql.datasource import InputPartition
 
 from raftwood.base.logs import get_logger
 from raftwood.base.position import Position
 from raftwood.base.seams import StoredBatch
 from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.errors import ShardNotFound
+from raftwood.pipeline.columns import Projection
 from raftwood.pipeline.hub import Hub, connected
 from raftwood.pipeline.offsets import ShardRange
 from raftwood.pipeline.options import SourceOptions
-from raftwood.pipeline.schema import Projection
 from raftwood.pipeline.source.projecting import Projector
 
 PULL_BYTES_MAX: Final = 4 << 20
@@ -22,14 +21,6 @@ ROWS_MIN: Final = 8_192
 """Of a record batch: smaller ones are joined, for each costs Spark something by itself."""
 BYTES_MIN: Final = 4 << 20
 _log = get_logger("pipeline")
-
-
-class RangePartition(InputPartition):
-    """A range as Spark hands it to a task."""
-
-    def __init__(self, wanted: ShardRange) -> None:
-        super().__init__(wanted)
-        self.range = wanted
 
 
 def read_range(options: SourceOptions, projection: Projection, wanted: ShardRange) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.position import Position
+from raftwood.pipeline.columns import Projection
 from raftwood.pipeline.hub import Hub, connected, disconnect
 from raftwood.pipeline.offsets import (
     Offset,
@@ -30,9 +31,9 @@ from raftwood.pipeline.offsets import (
     ranges,
 )
 from raftwood.pipeline.options import LATEST, SourceOptions
-from raftwood.pipeline.schema import Projection
+from raftwood.pipeline.source.partitions import RangePartition
 from raftwood.pipeline.source.planning import admitted, shard_views, starting_positions
-from raftwood.pipeline.source.range_reader import RangePartition, read_range
+from raftwood.pipeline.source.range_reader import read_range
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
