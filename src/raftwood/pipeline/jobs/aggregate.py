@@ -8,8 +8,6 @@ from pyspark.sql import functions as f
 from raftwood.pipeline.jobs.streaming_job import StreamingJob, StreamOptions
 from raftwood.pipeline.jobs.triggers import duration_s
 
-KEY_COLUMN = "window_key"
-
 
 class AggregateOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Windows, groups and figures."""
@@ -44,7 +42,12 @@ class Aggregate(StreamingJob[AggregateOptions]):
             raise self.invalid("measures is empty: give one such as rows = 'count(*)'")
 
     @property
-    def output_mode(self) -> str:  # type: ignore[override]
+    def key_column(self) -> str | None:
+        # One window's figures stay in order, so that a reader finds the last ones last.
+        return self.options.key_column or "window_start"
+
+    @property
+    def output_mode(self) -> str:
         return "append" if self.options.emits == "final" else "update"
 
     def build(self, rows: DataFrame) -> DataFrame:
@@ -60,7 +63,7 @@ class Aggregate(StreamingJob[AggregateOptions]):
                 f.col("window.start").alias("time"),
                 f.col("window.start").cast("string").alias("window_start"),
                 f.col("window.end").cast("string").alias("window_end"),
-                *(f.col(name).cast("string").alias(name) for name in options.group_by),
-                *(f.col(name).cast("string").alias(name) for name in options.measures),
+                *options.group_by,
+                *options.measures,
             )
         )

@@ -125,7 +125,9 @@ def _contents(
         "start_ms": str(session.start_ms),
         "end_ms": str(session.end_ms),
     }
-    found |= {f"sum_{name}": f"{value:g}" for name, value in zip(sums, session.sums, strict=True)}
+    found |= {
+        f"sum_{name}": f"{value:.15g}" for name, value in zip(sums, session.sums, strict=True)
+    }
     for name, first, last in zip(ends, session.first, session.last, strict=True):
         found |= {f"first_{name}": first or "", f"last_{name}": last or ""}
     return found

@@ -65,7 +65,15 @@ class StreamingJob(Job[Options]):
     def build(self, rows: DataFrame) -> DataFrame:
         """What is written, made of what is read."""
 
-    output_mode = "append"
+    @property
+    def output_mode(self) -> str:
+        """As Spark calls it."""
+        return "append"
+
+    @property
+    def key_column(self) -> str | None:
+        found: str | None = self.options.key_column
+        return found
 
     @property
     def checkpoint(self) -> str:
@@ -74,7 +82,7 @@ class StreamingJob(Job[Options]):
     def start(self, spark: SparkSession) -> StreamingQuery:
         """The query, running; for programs that look after it themselves."""
         options: StreamOptions = self.options
-        key = options.key_column
+        key = self.key_column
         return (
             self.build(self.read(spark))
             .writeStream.format("loghub")
