@@ -1,4 +1,4 @@
-"""What running jobs are at: a table that changes on a terminal, a line for each change elsewhere."""
+"""What running jobs are at: a table on a terminal, a line for each change elsewhere."""
 
 import os
 import sys

@@ -47,6 +47,7 @@ _KNOWN: Final = {
     "txnappid",
     "txnversion",
     "checkpointlocation",
+    "queryname",
 }
 
 

@@ -52,23 +52,20 @@ def run(
     pipeline = _pipeline(file)
     chosen = pipeline.chosen(jobs)
     from raftwood.pipeline.jobs.running import run_jobs  # noqa: PLC0415 (needs the extra)
-    from raftwood.pipeline.session import spark_session  # noqa: PLC0415
+    from raftwood.pipeline.jobs.spark_running import running_spark  # noqa: PLC0415
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with JobDisplay([job.name for job in chosen]) as display:
         display.say("starting Spark …")
-        spark = spark_session(
+        with running_spark(
             f"raftwood {pipeline.name}",
+            folder=pipeline.folder,
             master=pipeline.spark.master,
             settings=pipeline.spark.settings,
-            log_level="ERROR",
-        )
-        try:
+        ) as spark:
             ended = run_jobs(spark, chosen, on_progress=display.show, stop=stop)
-        finally:
-            spark.stop()
     _write_status(ended, output)
     return 0
 

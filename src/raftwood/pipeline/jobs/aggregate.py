@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -21,7 +22,7 @@ class AggregateOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_
     time: str = "time"
     """The column, or an expression, that is a row's time."""
     group_by: tuple[str, ...] = ()
-    measures: dict[str, str] = {"rows": "count(*)"}
+    measures: dict[str, str] = msgspec.field(default_factory=lambda: {"rows": "count(*)"})
     """A name, and an aggregate in SQL."""
     emits: Literal["final", "changes"] = "final"
     """`final`: a window once, when nothing can change it any more. `changes`: as it stands after

@@ -146,11 +146,11 @@ def _let_finish(query: StreamingQuery) -> None:
 
 
 def _reason(error: StreamingQueryException) -> str:
-    """The last line of what Spark says that a person can use."""
+    """Our own error where there is one in it, else the first line of Spark's."""
     text = str(error).partition("=== Streaming Query ===")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("raftwood.")]
-    return (ours or lines or [type(error).__name__])[-1 if ours else 0][:500]
+    ours = [line.partition(": ")[2] for line in lines if line.startswith("raftwood.")]
+    return (ours[-1] if ours else lines[0] if lines else type(error).__name__)[:500]
 
 
 class _Listener(StreamingQueryListener):
