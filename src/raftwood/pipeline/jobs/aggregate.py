@@ -48,6 +48,10 @@ class Aggregate(StreamingJob[AggregateOptions]):
         return self.options.key_column or "window_start"
 
     @property
+    def order(self) -> tuple[str, ...]:
+        return ("window_start", *self.options.group_by)
+
+    @property
     def output_mode(self) -> str:
         return "append" if self.options.emits == "final" else "update"
 

@@ -14,7 +14,7 @@ from raftwood.pipeline.jobs.streaming_job import StreamingJob, StreamOptions
 from raftwood.pipeline.jobs.triggers import duration_s
 
 _STATE: Final = "sessions string"
-_OUTPUT: Final = "time timestamp, contents map<string,string>"
+_OUTPUT: Final = "time timestamp, session_key string, contents map<string,string>"
 _decode: Final = msgspec.json.Decoder(list[Session]).decode
 
 
@@ -42,6 +42,16 @@ class Sessionize(StreamingJob[SessionizeOptions]):
     def check(self) -> None:
         duration_s(self.options.gap)
         duration_s(self.options.watermark)
+        if self.options.key_column is not None:
+            raise self.invalid("key_column is not for sessions: those of one key go together")
+
+    @property
+    def key_column(self) -> str:
+        return "session_key"
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return ("time", "session_key")
 
     def build(self, rows: DataFrame) -> DataFrame:
         options = self.options
@@ -111,6 +121,7 @@ def _frame(
     return pandas.DataFrame(
         {
             "time": pandas.to_datetime([each.start_ms for each in sessions], unit="ms"),
+            "session_key": [key] * len(sessions),
             "contents": [_contents(key, each, sums, ends) for each in sessions],
         }
     )

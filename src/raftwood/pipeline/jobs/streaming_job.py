@@ -1,7 +1,9 @@
 """`StreamingJob`: a job that is one query of Spark's Structured Streaming, from stream to stream.
 
 Exactly once: the checkpoint says which positions a micro-batch reads, and the sink stores what a
-micro-batch writes once, however often it is written.
+micro-batch writes once, however often it is written. For that its rows must come in the same order
+each time: rows that go from source to sink as they are do so by themselves, and what was shuffled
+on its way is sorted before it is written (`order`).
 """
 
 import json
@@ -34,7 +36,7 @@ class StreamOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields
     rows_per_batch_max: int | None = None
     fails_on_data_loss: bool = True
     key_column: str | None = None
-    """Rows with the same value stay in order."""
+    """Rows with the same value go to the same shard."""
 
 
 class StreamingJob(Job[Options]):
@@ -76,22 +78,41 @@ class StreamingJob(Job[Options]):
         return found
 
     @property
+    def order(self) -> tuple[str, ...]:
+        """Columns that tell any two rows apart; none where rows come in one order by themselves."""
+        return ()
+
+    @property
     def checkpoint(self) -> str:
         return f"{self.folder}/checkpoint"
 
+    def sink_options(self) -> dict[str, str]:
+        key = self.key_column
+        return {**self.access.options(), **({} if key is None else {"keyColumn": key})}
+
     def start(self, spark: SparkSession) -> StreamingQuery:
         """The query, running; for programs that look after it themselves."""
-        options: StreamOptions = self.options
-        key = self.key_column
-        return (
+        writer = (
             self.build(self.read(spark))
-            .writeStream.format("loghub")
-            .options(**self.access.options(), **({} if key is None else {"keyColumn": key}))
-            .option("checkpointLocation", self.checkpoint)
+            .writeStream.option("checkpointLocation", self.checkpoint)
             .queryName(self.name)
             .outputMode(self.output_mode)
             .trigger(**self.trigger.spark_arguments())
-            .start(options.target)
+        )
+        if self.order:
+            return writer.foreachBatch(self._write).start()
+        target: str = self.options.target
+        return writer.format("loghub").options(**self.sink_options()).start(target)
+
+    def _write(self, rows: DataFrame, batch: int) -> None:
+        with open(f"{self.checkpoint}/metadata", "rb") as file:
+            query = json.loads(file.read())["id"]
+        (
+            rows.sortWithinPartitions(*self.order)
+            .write.format("loghub")
+            .options(**self.sink_options(), txnAppId=query, txnVersion=str(batch))
+            .mode("append")
+            .save(self.options.target)
         )
 
     def work(self, context: JobContext) -> None:

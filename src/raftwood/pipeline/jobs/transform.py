@@ -29,6 +29,8 @@ class TransformOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_
     """A query over `input`; columns that no record has of itself become contents."""
     python: str | None = None
     """`module:function`: it gets a row as a dict, and returns contents, several, or None."""
+    order_by: tuple[str, ...] = ()
+    """For SQL that joins, groups or removes what is twice: columns that tell any two rows apart."""
 
 
 class Transform(StreamingJob[TransformOptions]):
@@ -40,6 +42,10 @@ class Transform(StreamingJob[TransformOptions]):
     def check(self) -> None:
         if (self.options.sql is None) == (self.options.python is None):
             raise self.invalid("give either sql or python")
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return self.options.order_by
 
     def build(self, rows: DataFrame) -> DataFrame:
         if self.options.sql is not None:
