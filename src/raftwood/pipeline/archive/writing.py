@@ -1,4 +1,4 @@
-"""How ranges get into an archive's files: by Arrow in this process, or (`spark_writing`) by Spark."""
+"""How ranges get into an archive's files: by Arrow here, or by Spark (`spark_writing`)."""
 
 import uuid
 from collections.abc import Iterator, Sequence
