@@ -41,6 +41,8 @@ _KNOWN: Final = {
     "includeheaders",
     "pushfilters",
     "mode",
+    "archive",
+    "group",
     "timeoutms",
     "keycolumn",
     "compression",
@@ -91,6 +93,11 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     includes_headers: bool = False
     pushes_filters: bool = False
     mode: Mode = Mode.PERMISSIVE
+    archive: str | None = None
+    """Where what was truncated can be read."""
+    group: str | None = None
+    """A consumer group whose checkpoints follow a streaming query, so that nothing is truncated
+    that it is still to read."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +200,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         includes_headers=given.flag("includeHeaders", default=False),
         pushes_filters=given.flag("pushFilters", default=False),
         mode=Mode(mode),
+        archive=given.optional("archive"),
+        group=given.optional("group"),
     )
 
 

@@ -35,8 +35,8 @@ class Archive:
             commit = decode_commit(self.files.read(f"{FOLDER}/{name}"), name)
             if (commit.project, commit.logstore) != (self._project, self._logstore):
                 raise InvalidConfiguration(
-                    f"{self.files.uri} is the archive of {commit.project}/{commit.logstore}, not of "
-                    f"{self._project}/{self._logstore}: give each logstore a folder of its own"
+                    f"{self.files.uri} is the archive of {commit.project}/{commit.logstore}, not "
+                    f"of {self._project}/{self._logstore}: give each logstore a folder of its own"
                 )
             self._commits.append(commit)
         return Manifest(self._commits)
@@ -46,7 +46,7 @@ class Archive:
         return self.files.create(f"{FOLDER}/{commit_name(number)}", encode_commit(commit))
 
     def clean(self, *, commits: int) -> list[str]:
-        """Remove folders of runs that can never be committed any more: others have their numbers."""
+        """Remove folders of runs that never can be committed: others have their numbers."""
         named = {file.path.split("/")[1] for commit in self._commits for file in commit.files}
         removed = [
             name

@@ -133,7 +133,7 @@ def create_locally(path: str, data: bytes) -> bool:
 
 def sync_locally(paths: Iterable[str]) -> None:
     """Files, and the folders that they are in."""
-    folders = {}
+    folders: dict[str, None] = {}
     for path in paths:
         _sync(path)
         folders[os.path.dirname(path)] = None

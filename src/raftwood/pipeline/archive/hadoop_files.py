@@ -28,7 +28,7 @@ class HadoopFiles:
                 "Spark Connect does not have: use a session of Spark's own"
             )
         self._jvm: Any = jvm
-        self._configuration = spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+        self._configuration = spark._jsc.hadoopConfiguration()
         self._files = self._path("").getFileSystem(self._configuration)
 
     def _path(self, path: str) -> Any:
