@@ -23,8 +23,14 @@ class HubPart(msgspec.Struct):
     access_key_secret: str
 
 
+class ServicePart(msgspec.Struct):
+    address: str
+    config: str
+
+
 class Ready(msgspec.Struct):
     loghub: HubPart
+    logservice: ServicePart
 
 
 def _free_ports(count: int) -> int:
@@ -48,6 +54,7 @@ class Standalone:
         self._port_base = _free_ports(4)
         self._process: subprocess.Popen[bytes] | None = None
         self.hub: HubPart
+        self.service: ServicePart
 
     def __enter__(self) -> Self:
         self.start()
@@ -80,7 +87,8 @@ class Standalone:
             assert self._process.poll() is None, (self._folder / "log").read_text()
             assert time.monotonic() < deadline, (self._folder / "log").read_text()
             time.sleep(0.05)
-        self.hub = msgspec.json.decode(ready.read_bytes(), type=Ready).loghub
+        parts = msgspec.json.decode(ready.read_bytes(), type=Ready)
+        self.hub, self.service = parts.loghub, parts.logservice
 
     def kill(self) -> None:
         assert self._process is not None

@@ -19,7 +19,7 @@ from raftwood.pipeline.options import sink_options, source_options
 from raftwood.pipeline.schema import log_schema, projection_of
 from raftwood.pipeline.sink.rows_in import layout_of
 from raftwood.pipeline.sink.writers import BatchWriter, StreamWriter
-from raftwood.pipeline.source.batch_reader import BatchReader
+from raftwood.pipeline.source.batch_reader import BatchReader, FilteringBatchReader
 from raftwood.pipeline.source.stream_reader import StreamReader
 
 
@@ -34,7 +34,9 @@ class LogHubDataSource(DataSource):
         return log_schema(includes_headers=source_options(self.options).includes_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(source_options(self.options), projection_of(schema))
+        options = source_options(self.options)
+        kind = FilteringBatchReader if options.pushes_filters else BatchReader
+        return kind(options, projection_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's)
         return StreamReader(source_options(self.options), projection_of(schema))

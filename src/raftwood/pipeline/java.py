@@ -82,7 +82,7 @@ exec {shlex.quote(str(program))} "$@"
         # Whole or not at all: others may be starting it.
         with tempfile.NamedTemporaryFile("w", dir=shim.parent, delete=False) as file:
             file.write(script)
-        os.chmod(file.name, 0o755)
+        os.chmod(file.name, 0o700)
         os.replace(file.name, shim)
     return str(home)
 
