@@ -70,12 +70,15 @@ class Job(ABC, Generic[Options]):
     kind: ClassVar[str]
     Options: ClassVar[type[JobOptions]]
 
-    def __init__(self, name: str, options: Options, *, access: Access, folder: str) -> None:
+    def __init__(
+        self, name: str, options: Options, *, access: Access, folder: str, base: str = "."
+    ) -> None:
         self.name = name
         self.options = options
         self.access = access
         self.folder = os.path.abspath(folder)
         """For its checkpoint, its status and whatever else it remembers."""
+        self._base = os.path.abspath(base)
         self.trigger: Trigger = parse_trigger(options.trigger)
         self.progress = JobProgress(job=name, kind=self.kind)
         self._told: Callable[[JobProgress], None] = _nobody
@@ -113,6 +116,10 @@ class Job(ABC, Generic[Options]):
         self.progress = msgspec.structs.replace(self.progress, **changes)
         self.progress = write_status(self.folder, self.progress)
         self._told(self.progress)
+
+    def place(self, text: str) -> str:
+        """A folder or an address; a folder without a full path is beside the pipeline's file."""
+        return text if "://" in text else os.path.join(self._base, text)
 
     def invalid(self, text: str) -> InvalidConfiguration:
         return InvalidConfiguration(f"job {self.name!r}: {text}")

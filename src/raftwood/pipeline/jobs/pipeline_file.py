@@ -94,7 +94,7 @@ def pipeline_of(data: bytes, path: str, environment: Mapping[str, str] = os.envi
     folder = os.path.join(beside, found.folder or f"{name}-pipeline")
     access = _access(found.loghub, path, environment)
     jobs = [
-        _job(each, options, path, access=access, folder=f"{folder}/{each}")
+        _job(each, options, path, access=access, folder=f"{folder}/{each}", base=beside)
         for each, options in found.jobs.items()
     ]
     return Pipeline(name=name, folder=folder, spark=found.spark, jobs=jobs)
@@ -116,7 +116,9 @@ def _access(given: Mapping[str, str], path: str, environment: Mapping[str, str])
     return Access(**values)
 
 
-def _job(name: str, options: dict[str, Any], path: str, *, access: Access, folder: str) -> Job[Any]:
+def _job(
+    name: str, options: dict[str, Any], path: str, *, access: Access, folder: str, base: str
+) -> Job[Any]:
     checked_name("job", name)
     kind = options.get("kind")
     if not isinstance(kind, str):
@@ -126,4 +128,4 @@ def _job(name: str, options: dict[str, Any], path: str, *, access: Access, folde
         converted = msgspec.convert(options, found.Options)
     except msgspec.ValidationError as error:
         raise InvalidConfiguration(f"{path}: job {name!r}: {error}") from error
-    return found(name, converted, access=access, folder=folder)
+    return found(name, converted, access=access, folder=folder, base=base)
