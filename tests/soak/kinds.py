@@ -4,12 +4,14 @@ The amounts per seed are balanced so that about 24,000 seeds reach every long fi
 """
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from raftwood.simulation import fuzz
+from tests.cluster.loghub.storm import run_hub_storm
 from tests.cluster.logservice.churn import run_churn
 from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
@@ -152,6 +154,9 @@ def _processes(seed: int) -> Counts:
         counts = run_storm(Path(folder), seed, REAL_FAULTS)
     with tempfile.TemporaryDirectory() as folder:
         counts += run_churn(Path(folder), seed, REAL_CHANGES)
+    with tempfile.TemporaryDirectory() as folder:
+        hub_counts = run_hub_storm(Path(folder), seed, REAL_FAULTS)
+    counts += Counter({f"gateways: {name}": count for name, count in hub_counts.items()})
     return {f"real faults: {name}": count for name, count in counts.items()}
 
 

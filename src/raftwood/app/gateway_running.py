@@ -83,7 +83,7 @@ async def _unless_stopped(
     stop: asyncio.Event, work: Coroutine[Any, Any, _Result]
 ) -> _Result | None:
     """What comes of the work; None where it is given up, as the process is to stop."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if not working.done():

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.unit.app.gateway_thread import GatewayThread
 
+from raftwood.app import line_producer
 from raftwood.app.command_line import run as raftwood
 from raftwood.app.commands import hub_target
 from raftwood.app.commands.key import roles_of
@@ -113,6 +114,22 @@ def test_a_command_says_what_it_lacks(
     arguments = [*command, "--access-key", "k", "--gateways", taken_address]
     assert raftwood(arguments) == 1
     assert "no gateway can be reached" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("create", "a=reader"), ("list",), ("revoke", "RW")])
+def test_keys_are_made_at_the_stores_by_operators(
+    command: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    taken_address: str,
+) -> None:
+    assert raftwood(["key", *command]) == 2
+    assert "secrets.operators is not set" in capfd.readouterr().err
+    monkeypatch.setenv("RAFTWOOD_SECRETS__OPERATORS", "s" * 40)
+    assert raftwood(["key", *command]) == 2
+    assert "--connect HOST:PORT" in capfd.readouterr().err
+    assert raftwood(["key", *command, "--connect", taken_address]) == 1
+    assert "no store answers" in capfd.readouterr().err
 
 
 def test_a_key_that_is_not_known_is_named(commands: Commands) -> None:
@@ -268,6 +285,22 @@ def test_json_lines_become_records_and_bad_ones_are_named(commands: Commands) ->
         commands.tail("--where", f"__shard__={shard}")
     )
     commands.run("tail", "shop/orders", "--shard=99", status=1, expect="no shard 99")
+
+
+def test_a_line_that_is_too_long_is_named_and_the_others_are_put(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_producer, "LINE_BYTES_MAX", 10)
+    long = "x" * 11
+    commands.put(f"1\n{long}\n{'y' * 10}\n{long * 3}", status=1, expect="line 4 is above 10 bytes")
+    assert commands.tail() == ["1", "y" * 10]
+
+
+def test_without_standard_input_lines_come_from_a_file(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    commands.run("produce", "shop/orders", status=2, expect="standard input is closed")
 
 
 def test_a_key_keeps_its_order_across_splits_and_merges(commands: Commands) -> None:

@@ -450,7 +450,7 @@ def test_a_late_deletion_leaves_a_group_alone_that_was_made_anew(tmp_path: Path)
             await kit.check(0, 5)
             await remove_keys(*arguments)
 
-        kit.groups._remove_keys = late  # type: ignore[method-assign]
+        kit.groups._remove_keys = late  # type: ignore[assignment,method-assign]
         await kit.groups.delete("p", "s", "g")
         (found,) = await kit.groups.checkpoints("p", "s", "g", shard=0)
         assert found.checkpoint == encode_cursor(5)

@@ -105,7 +105,7 @@ def test_a_late_answer_to_a_change_does_not_bring_back_what_others_have_changed_
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:
             slow = SlowAnswers(kit.store)
-            one, two = Metadata(slow), Metadata(kit.store)  # type: ignore[arg-type]
+            one, two = Metadata(slow), Metadata(kit.store)
             await one.start()
             await two.start()
             key = project_key("p")
@@ -131,7 +131,7 @@ def test_a_late_answer_to_a_read_does_not_bring_back_what_was_removed_since(
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:
             slow = SlowReads(kit.store)
-            one, two = Metadata(slow), Metadata(kit.store)  # type: ignore[arg-type]
+            one, two = Metadata(slow), Metadata(kit.store)
             await one.start()
             await two.start()
             key = project_key("p")
@@ -139,7 +139,7 @@ def test_a_late_answer_to_a_read_does_not_bring_back_what_was_removed_since(
             await until(lambda: described(one) == "there")
             slow.is_slow = True
             reading = asyncio.create_task(
-                one.fresh(key, Project) if how == "get" else one.list(PROJECTS, Project)  # type: ignore[arg-type]
+                one.fresh(key, Project) if how == "get" else one.list(PROJECTS, Project)
             )
             await slow.has_read.wait()
             await two.change(key, Project, lambda _: None)
@@ -159,7 +159,7 @@ def test_a_late_answer_that_there_is_nothing_does_not_remove_what_was_made_since
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:
             slow = SlowReads(kit.store)
-            one, two = Metadata(slow), Metadata(kit.store)  # type: ignore[arg-type]
+            one, two = Metadata(slow), Metadata(kit.store)
             await one.start()
             await two.start()
             key = project_key("p")
@@ -204,7 +204,7 @@ def test_a_gateway_is_well_again_once_the_metastore_is(tmp_path: Path, monkeypat
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:
             away = Away(kit.store)
-            metadata = Metadata(away)  # type: ignore[arg-type]
+            metadata = Metadata(away)
             await metadata.start()
             assert metadata.is_fresh
             away.is_away = True

@@ -175,6 +175,27 @@ def test_logs_that_a_late_gateway_made_for_nobody_are_removed(tmp_path: Path) ->
     run(body())
 
 
+def test_logs_with_records_are_kept_also_where_no_logstore_is_known_that_has_them(
+    tmp_path: Path,
+) -> None:
+    """Whatever happened to the metastore, it may be mended; records that are removed may not."""
+
+    async def body() -> None:
+        async with gateway_kit(tmp_path, loghub=LogHubSettings(stray_log_ms=0)) as kit:
+            one, two = await both(kit)
+            await one.streams.put("p", "s", log_group("x"))
+            found = await kit.store.get(KEY)
+            assert found is not None
+            await kit.store.compare_and_set(KEY, None, version=found.version)
+            await one.retention.work()
+            await one.retention.work()
+            version = await kit.store.compare_and_set(KEY, found.value, version=0)
+            assert version
+            assert await read_all(two, 0) == ["x"]
+
+    run(body())
+
+
 def test_a_late_delete_leaves_the_groups_of_a_new_logstore_alone(tmp_path: Path) -> None:
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:

@@ -26,6 +26,8 @@ from raftwood.loghub.errors import (
 from raftwood.loghub.key_ranges import covers_all, hash_key
 from raftwood.loghub.model import KEY_FIRST, Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.streams import PULL_BATCHES_MAX
+from raftwood.loghub.wire import decode_pulled, encode_pulled
 from raftwood.loghub.server.metadata import logstore_key
 from tests.running import run
 from tests.unit.loghub.kit import gateway_kit, log_group, values_of
@@ -228,7 +230,8 @@ def test_a_batch_that_waits_for_long_is_stored_however_many_overtake_it(tmp_path
             await stream(gateway, shards=1)
             (shard,) = await gateway.streams.shards("p", "s")
             log = kit.logs.logs[shard.log]  # type: ignore[attr-defined]
-            append, tops, may_go_on = log.append, {}, asyncio.Event()
+            append, may_go_on = log.append, asyncio.Event()
+            tops: dict[str, int] = {}
 
             async def late(batch: bytes, *, producer: str, sequence: int) -> int:
                 if b"first" in batch:
@@ -244,6 +247,27 @@ def test_a_batch_that_waits_for_long_is_stored_however_many_overtake_it(tmp_path
             may_go_on.set()
             await waiting
             assert len(tops) == 2
+
+    run(body())
+
+
+def test_a_pull_is_bounded_whatever_is_asked_for(tmp_path: Path) -> None:
+    """The answer's head lists all batches, and is bounded itself."""
+
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway, shards=1)
+            (shard,) = await gateway.streams.shards("p", "s")
+            log = kit.logs.logs[shard.log]  # type: ignore[attr-defined]
+            for number in range(PULL_BATCHES_MAX + 5):
+                await log.append(b"x" * HEAD_BYTES, producer="a", sequence=number)
+            begin = await gateway.streams.cursor("p", "s", 0, "begin")
+            pulled = await gateway.streams.pull("p", "s", 0, begin, batches_max=1 << 60)
+            assert len(pulled.batches) == PULL_BATCHES_MAX
+            assert decode_pulled(b"".join(encode_pulled(pulled))) == pulled
+            rest = await gateway.streams.pull("p", "s", 0, pulled.next)
+            assert len(rest.batches) == 5
 
     run(body())
 

@@ -10,7 +10,7 @@ import pyarrow
 
 import raftwood
 from raftwood.loghub.client import LogHubClient
-from raftwood.pipeline.archive.archiver import ArchiveReport, Archiver
+from raftwood.pipeline.archive.archiver import Archiver, ArchiveReport
 from raftwood.pipeline.options import StreamAccess
 from tests.running import run
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, Hub, hub

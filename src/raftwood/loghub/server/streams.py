@@ -292,6 +292,7 @@ class Streams:
             # What stood there was freed; who reads is told by `first`.
             first = bounds.first
             batches, following = await log.read(first, bytes_max=min(bytes_max, PULL_BYTES_MAX))
+        batches_max = min(batches_max, PULL_BATCHES_MAX)
         batches, following = _cut(batches, following, limit, batches_max)
         is_ended = ends_at is not None and following >= ends_at
         self._metrics.pulled_batches += len(batches)

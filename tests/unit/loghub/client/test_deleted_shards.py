@@ -14,9 +14,7 @@ from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, hub
 from tests.unit.loghub.client.test_reader import numbers, send
 
 
-def delete_once_listed(
-    client: AsyncLogHubClient, reader: AsyncReader, shard: int
-) -> asyncio.Event:
+def delete_once_listed(client: AsyncLogHubClient, reader: AsyncReader, shard: int) -> asyncio.Event:
     """As if somebody deleted a shard between two steps of the reader, which waits for the event
     before it lists them.
     """
