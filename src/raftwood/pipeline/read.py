@@ -1,13 +1,13 @@
 """`raftwood.read`: the records of a logstore, archived or not, as one table.
 
-    table = raftwood.read("web", "access", archive="s3://lake/access", columns=["time", "status int"])
+    raftwood.read("web", "access", archive="s3://lake/access", columns=["time", "status int"])
 
-History comes from the archive's Parquet files, the tail from the log; a record is in one of the two,
-also while the logstore is archived and truncated.
+History comes from the archive's files, the tail from the log; each record from one of the two, also
+while the logstore is archived and truncated.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -33,6 +33,7 @@ from raftwood.pipeline.source.range_reader import read_range
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 ENGINES: Final = ("arrow", "pandas", "polars", "spark")
 Bound = datetime | float | str | Mapping[int, int]
 """A time (aware, or in seconds since 1970, or as ISO 8601 has it), or positions by shard."""
@@ -102,19 +103,21 @@ def read(
 def _time_us(name: str, given: Bound | None) -> int | None:
     if given is None or isinstance(given, Mapping):
         return None
-    if isinstance(given, str):
-        try:
-            given = datetime.fromisoformat(given)
-        except ValueError as error:
-            raise InvalidInput(
-                f"{name} is {given[:60]!r}: give a time as 2026-01-31T12:00:00, or positions"
-            ) from error
-    if isinstance(given, datetime):
-        # What has no zone is UTC, as all times of a pipeline are.
-        aware = given.replace(tzinfo=UTC) if given.tzinfo is None else given
-        delta = aware - datetime(1970, 1, 1, tzinfo=UTC)
-        return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
-    return round(given * 1_000_000)
+    if isinstance(given, int | float):
+        return round(given * 1_000_000)
+    moment = _parsed(name, given) if isinstance(given, str) else given
+    # What has no zone is UTC, as all times of a pipeline are.
+    aware = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def _parsed(name: str, text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{name} is {text[:60]!r}: give a time as 2026-01-31T12:00:00, or positions by shard"
+        ) from error
 
 
 def _positions(given: Bound | None) -> dict[int, Position] | None:

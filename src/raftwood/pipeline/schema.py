@@ -5,14 +5,20 @@ is the content `status`, cast, and `contents.time` the content that is called as
 what is named is decoded.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
+    DateType,
+    DoubleType,
+    FloatType,
     IntegerType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -22,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from raftwood.base.errors import InvalidInput
-from raftwood.pipeline.columns import CONTENT_PREFIX, Column, Field, Projection
+from raftwood.pipeline.columns import CONTENT_PREFIX, Column, Field, Projection, Wanted
 
 _MAP: Final = MapType(StringType(), StringType())
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
@@ -80,3 +86,30 @@ def _field(wanted: StructField, arrow_type: Any) -> Field:
             "string, and parse it with from_json"
         )
     return Field(name, arrow_type, None, name.removeprefix(CONTENT_PREFIX))
+
+
+SPARK_TYPES: Final[dict[str, DataType]] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+}
+"""As `columns.CONTENT_TYPES`."""
+
+
+def struct_of(wanted: Iterable[Wanted]) -> StructType:
+    """Columns by their names as Spark has them."""
+    return StructType(
+        [
+            StructField(
+                each.name,
+                TYPES[Column(each.name)] if each.type is None else SPARK_TYPES[each.type],
+            )
+            for each in wanted
+        ]
+    )

@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 
 from raftwood.base.errors import InvalidInput
 from raftwood.loghub.arrow_batches import SOURCE, TAG_PREFIX, TIME, TOPIC
-from raftwood.pipeline.schema import CONTENT_PREFIX, TYPES, Column
+from raftwood.pipeline.columns import CONTENT_PREFIX, Column
+from raftwood.pipeline.schema import TYPES
 
 _STORED_NAMES: Final = {Column.TIME: TIME, Column.TOPIC: TOPIC, Column.SOURCE: SOURCE}
 _LEFT_OUT: Final = {Column.RAW, Column.SHARD, Column.POSITION, Column.INDEX, Column.HEADERS}

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
 )
 
 from raftwood.base.position import POSITION_MAX, Position, position_from_bytes
+from raftwood.pipeline.columns import Column, Projection
 from raftwood.pipeline.offsets import ShardRange
-from raftwood.pipeline.schema import Column, Projection
 
 _COMPARISONS: Final[dict[type[Filter], Callable[[Any, Any], Any]]] = {
     EqualTo: pyarrow.compute.equal,
