@@ -1,4 +1,4 @@
-"""`raftwood demo pipeline`: from lines of web servers to figures, told step by step, and a report."""
+"""`raftwood demo pipeline`: web servers' lines become figures, told step by step."""
 
 import importlib.util
 import os

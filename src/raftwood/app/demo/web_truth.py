@@ -1,13 +1,12 @@
 """What is known of the lines that were made, counted line by line without Spark."""
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
 _LINE: Final = re.compile(r'\[([^\]]+)\] "[^"]*" ([0-9]+) ([0-9]+) ')
-_TIME: Final = "%d/%b/%Y:%H:%M:%S.%f %z"
 
 
 class MinuteCount(msgspec.Struct):
@@ -38,7 +37,8 @@ class WebTruth:
         start = time[:17]
         name = self._names.get(start)
         if name is None:
-            name = self._names[start] = datetime.strptime(time, _TIME).strftime("%Y-%m-%d %H:%M:00")
+            moment = datetime.strptime(time, "%d/%b/%Y:%H:%M:%S.%f %z").astimezone(UTC)
+            name = self._names[start] = f"{moment:%Y-%m-%d %H:%M}:00"
         return name
 
     @property

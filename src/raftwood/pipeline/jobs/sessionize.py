@@ -84,21 +84,33 @@ def _with_state(
     def update(
         key: Any, frames: Iterable[pandas.DataFrame], state: GroupState
     ) -> Iterator[pandas.DataFrame]:
-        sessions = _decode(state.get[0]) if state.exists else []
-        if not state.hasTimedOut:
-            rows = [row for frame in frames for row in _rows(frame, sums, ends)]
-            sessions = with_rows(sessions, rows, gap_ms)
-        watermark_ms = state.getCurrentWatermarkMs()
-        over, still = closed(sessions, watermark_ms=watermark_ms, gap_ms=gap_ms)
-        if still:
-            state.update((msgspec.json.encode(still).decode(),))
-            state.setTimeoutTimestamp(min(each.end_ms for each in still) + gap_ms)
-        elif state.exists:
-            state.remove()
-        if over:
-            yield _frame(key[0], over, sums, ends)
+        # Spark takes this function apart to send it on, and those that it calls by their names.
+        yield from _updated(key[0], frames, state, gap_ms, sums, ends)
 
     return update
+
+
+def _updated(
+    key: str,
+    frames: Iterable[pandas.DataFrame],
+    state: GroupState,
+    gap_ms: int,
+    sums: tuple[str, ...],
+    ends: tuple[str, ...],
+) -> Iterator[pandas.DataFrame]:
+    sessions = _decode(state.get[0]) if state.exists else []
+    if not state.hasTimedOut:
+        rows = [row for frame in frames for row in _rows(frame, sums, ends)]
+        sessions = with_rows(sessions, rows, gap_ms)
+    watermark_ms = state.getCurrentWatermarkMs()
+    over, still = closed(sessions, watermark_ms=watermark_ms, gap_ms=gap_ms)
+    if still:
+        state.update((msgspec.json.encode(still).decode(),))
+        state.setTimeoutTimestamp(min(each.end_ms for each in still) + gap_ms)
+    elif state.exists:
+        state.remove()
+    if over:
+        yield _frame(key, over, sums, ends)
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""A Spark session for as long as jobs run; what its processes say goes to a file, not in between."""
+"""A Spark session for as long as jobs run; what its processes say goes to a file."""
 
 import os
 from collections.abc import Iterator, Mapping

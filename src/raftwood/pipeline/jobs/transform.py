@@ -1,6 +1,7 @@
 """`Transform`: rows of a stream, changed by SQL or by a Python function, into another stream."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import pyarrow
@@ -66,19 +67,23 @@ def _mapped(
     function: RowFunction,
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     def over(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        for batch in batches:
-            made = [
-                {
-                    "time": row.get("time"),
-                    "topic": row.get("topic") or "",
-                    "contents": {name: str(value) for name, value in contents.items()},
-                }
-                for row in batch.to_pylist(maps_as_pydicts="lossy")
-                for contents in _contents(function(row))
-            ]
-            yield pyarrow.RecordBatch.from_pylist(made, schema=_ARROW)
+        # Spark takes this function apart to send it on, and those that it calls by their names.
+        return map(partial(_made, function), batches)
 
     return over
+
+
+def _made(function: RowFunction, batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    made = [
+        {
+            "time": row.get("time"),
+            "topic": row.get("topic") or "",
+            "contents": {name: str(value) for name, value in contents.items()},
+        }
+        for row in batch.to_pylist(maps_as_pydicts="lossy")
+        for contents in _contents(function(row))
+    ]
+    return pyarrow.RecordBatch.from_pylist(made, schema=_ARROW)
 
 
 def _contents(
