@@ -183,7 +183,7 @@ class _Demo:
 
         self._listener.on_progress("reading back", 0, 0)
         part = self._loghub
-        access = {
+        access: dict[str, Any] = {
             "gateways": part.native,
             "access_key": part.access_key_id,
             "access_secret": part.access_key_secret,

@@ -33,7 +33,7 @@ class Aggregate(StreamingJob[AggregateOptions]):
     """Windows of event time."""
 
     kind = "aggregate"
-    Options = AggregateOptions
+    options_type = AggregateOptions
 
     def check(self) -> None:
         for text in (self.options.window, self.options.slide, self.options.watermark):

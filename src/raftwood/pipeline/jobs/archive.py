@@ -28,7 +28,7 @@ class Archive(Job[ArchiveOptions]):
     """One run after the other, as the trigger says."""
 
     kind = "archive"
-    Options = ArchiveOptions
+    options_type = ArchiveOptions
 
     def work(self, context: JobContext) -> None:
         archiver = self.archiver(context)

@@ -14,7 +14,7 @@ class Backfill(Replay):
     """History and tail have one space of positions, so that one query reads both."""
 
     kind = "backfill"
-    Options = BackfillOptions
+    options_type = BackfillOptions
     options: BackfillOptions
 
     def source_options(self) -> dict[str, str]:

@@ -26,7 +26,7 @@ def named(text: str) -> Any:
         raise InvalidConfiguration(f"{text!r}: module {module_name!r} has no {name!r}")
     if not module_name.startswith("raftwood."):
         # Spark's workers may not find the module, so they are given its code.
-        cloudpickle.register_pickle_by_value(module)
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return found
 
 

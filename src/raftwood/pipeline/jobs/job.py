@@ -53,7 +53,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """`available-now`, `once` (one micro-batch), or an interval such as `10 seconds`."""
 
 
-Options = TypeVar("Options", bound=JobOptions)
+Given = TypeVar("Given", bound=JobOptions)
 
 
 class JobContext(msgspec.Struct, frozen=True):
@@ -64,14 +64,14 @@ class JobContext(msgspec.Struct, frozen=True):
     stop: threading.Event
 
 
-class Job(ABC, Generic[Options]):
+class Job(ABC, Generic[Given]):
     """Made of what a file says; `run` it as often as need be, one run at a time."""
 
     kind: ClassVar[str]
-    Options: ClassVar[type[JobOptions]]
+    options_type: ClassVar[type[JobOptions]]
 
     def __init__(
-        self, name: str, options: Options, *, access: Access, folder: str, base: str = "."
+        self, name: str, options: Given, *, access: Access, folder: str, base: str = "."
     ) -> None:
         self.name = name
         self.options = options

@@ -125,7 +125,7 @@ def _job(
         raise InvalidConfiguration(f"{path}: job {name!r} has no kind")
     found = class_of(kind)
     try:
-        converted = msgspec.convert(options, found.Options)
+        converted = msgspec.convert(options, found.options_type)
     except msgspec.ValidationError as error:
         raise InvalidConfiguration(f"{path}: job {name!r}: {error}") from error
     return found(name, converted, access=access, folder=folder, base=base)

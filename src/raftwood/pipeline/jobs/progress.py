@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
@@ -45,10 +46,10 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def lag_of(source: dict[str, Any]) -> int | None:
+def lag_of(source: Mapping[str, Any]) -> int | None:
     """From a source's part of Spark's progress: what was there, less what was read."""
-    latest, end = source.get("latestOffset"), source.get("endOffset")
     try:
+        latest, end = source["latestOffset"], source["endOffset"]
         ahead, done = latest["shards"], end["shards"]
         ended = set(end["ended"])
         return sum(

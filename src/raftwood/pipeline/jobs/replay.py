@@ -1,7 +1,10 @@
 """`Replay`: what a stream's log has of a time range, sent to another stream once more."""
 
+from typing import ClassVar
+
 from pyspark.sql import DataFrame
 
+from raftwood.pipeline.jobs.job import JobOptions
 from raftwood.pipeline.jobs.streaming_job import StreamingJob, StreamOptions
 from raftwood.pipeline.jobs.time_range import time_range, time_us
 from raftwood.pipeline.jobs.transform import with_sql
@@ -24,7 +27,7 @@ class Replay(StreamingJob[ReplayOptions]):
     """Read from the log alone; `Backfill` reads the archive as well."""
 
     kind = "replay"
-    Options = ReplayOptions
+    options_type: ClassVar[type[JobOptions]] = ReplayOptions
 
     def check(self) -> None:
         time_range(self.options.begin, self.options.end)

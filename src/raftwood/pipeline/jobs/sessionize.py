@@ -37,7 +37,7 @@ class Sessionize(StreamingJob[SessionizeOptions]):
     """State by key: its open sessions, as text."""
 
     kind = "sessionize"
-    Options = SessionizeOptions
+    options_type = SessionizeOptions
 
     def check(self) -> None:
         duration_s(self.options.gap)

@@ -10,15 +10,16 @@ import json
 import threading
 import time
 from abc import abstractmethod
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery
 
 from raftwood.base.errors import InternalError
-from raftwood.pipeline.jobs.job import STOP_S_MAX, Job, JobContext, JobOptions, Options
+from raftwood.pipeline.jobs.job import STOP_S_MAX, Job, JobContext, JobOptions
 from raftwood.pipeline.jobs.progress import JobState, lag_of
 
 _LOOK_S: Final = 0.25
@@ -39,21 +40,22 @@ class StreamOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields
     """Rows with the same value go to the same shard."""
 
 
-class StreamingJob(Job[Options]):
-    """Subclasses say what is made of the rows."""
+Streamed = TypeVar("Streamed", bound=StreamOptions)
 
-    options: Any
+
+class StreamingJob(Job[Streamed]):
+    """Subclasses say what is made of the rows."""
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The stream's rows, as they come."""
-        options: StreamOptions = self.options
+        options = self.options
         reader = spark.readStream.format("loghub").options(**self.source_options())
         if options.fields is not None:
             reader = reader.schema(options.fields)
         return reader.load(options.source)
 
     def source_options(self) -> dict[str, str]:
-        options: StreamOptions = self.options
+        options = self.options
         found = {
             **self.access.options(),
             "startingOffsets": options.starting,
@@ -74,8 +76,7 @@ class StreamingJob(Job[Options]):
 
     @property
     def key_column(self) -> str | None:
-        found: str | None = self.options.key_column
-        return found
+        return self.options.key_column
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -101,8 +102,7 @@ class StreamingJob(Job[Options]):
         )
         if self.order:
             return writer.foreachBatch(self._write).start()
-        target: str = self.options.target
-        return writer.format("loghub").options(**self.sink_options()).start(target)
+        return writer.format("loghub").options(**self.sink_options()).start(self.options.target)
 
     def _write(self, rows: DataFrame, batch: int) -> None:
         with open(f"{self.checkpoint}/metadata", "rb") as file:

@@ -38,7 +38,7 @@ class Transform(StreamingJob[TransformOptions]):
     """SQL or Python over rows."""
 
     kind = "transform"
-    Options = TransformOptions
+    options_type = TransformOptions
 
     def check(self) -> None:
         if (self.options.sql is None) == (self.options.python is None):
