@@ -5,7 +5,7 @@ A Python worker of Spark runs one task after the other, so a connection is kept 
 
 import atexit
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, Self
 
@@ -13,6 +13,7 @@ from raftwood.base.files import Buffer
 from raftwood.base.position import Position, position_from_bytes, position_to_bytes
 from raftwood.disk.loop_thread import LoopThread
 from raftwood.loghub.client.gateways import Gateways, HubAccess
+from raftwood.loghub.client.reader_checkpoints import ReaderCheckpoints
 from raftwood.loghub.model import Shard
 from raftwood.loghub.wire import (
     CURSOR,
@@ -44,6 +45,7 @@ class Hub:
         self._access = access
         self._thread = thread
         self._gateways = gateways
+        self._groups: dict[str, ReaderCheckpoints] = {}
 
     @classmethod
     def connect(cls, access: StreamAccess) -> Self:
@@ -102,6 +104,19 @@ class Hub:
 
     def _stream(self) -> StreamRequest:
         return StreamRequest(self._access.project, self._access.logstore)
+
+    def note(self, group: str, positions: Mapping[int, Position]) -> None:
+        """What a consumer group reads next; it is made where there is none yet."""
+        self._thread.call(self._note(group, positions))
+
+    async def _note(self, group: str, positions: Mapping[int, Position]) -> None:
+        known = self._groups.get(group)
+        if known is None:
+            access = self._access
+            known = ReaderCheckpoints(self._gateways, access.project, access.logstore, group)
+            await known.load()
+            self._groups[group] = known
+        await known.commit(positions)
 
     # Batches
 

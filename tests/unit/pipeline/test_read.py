@@ -10,6 +10,7 @@ import pytest
 import raftwood.pipeline.read
 from raftwood.base.errors import InvalidInput
 from raftwood.loghub.client import RecordsFreed
+from raftwood.pipeline.archive import looking
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT
 from tests.unit.pipeline.archived_logstore import ArchivedLogstore, step, with_logstore
 
@@ -36,10 +37,9 @@ def test_what_is_archived_and_truncated_while_it_is_read_is_read_once(
         logstore.put(10)
         logstore.archive(is_truncating=True)
         logstore.put(10)
-        look = raftwood.pipeline.read.look
 
         def looked(*given: Any, **more: Any) -> Any:
-            found = look(*given, **more)
+            found = looking.look(*given, **more)
             logstore.put(5)  # comes later than the reader
             assert logstore.archive(is_truncating=True).truncated
             return found

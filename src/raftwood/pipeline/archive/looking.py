@@ -21,6 +21,8 @@ class Look(msgspec.Struct, frozen=True):
 
     manifest: Manifest
     cuts: list[Cut]
+    log_firsts: dict[int, Position]
+    """Where each shard's log begins."""
 
 
 def look(hub: Hub, archive: Archive | None, *, skips_freed: bool = False) -> Look:
@@ -32,9 +34,10 @@ def look(hub: Hub, archive: Archive | None, *, skips_freed: bool = False) -> Loo
     for _ in range(_LOOKS_MAX):
         if archive is not None:
             manifest = archive.manifest()
-        cuts = unite(manifest.shards, shard_views(hub.details()))
+        views = shard_views(hub.details())
+        cuts = unite(manifest.shards, views)
         if cuts is not None:
-            return Look(manifest, cuts)
+            return Look(manifest, cuts, {each.id: each.first for each in views})
     if not skips_freed:
         raise RecordsFreed(
             "records were freed before they were archived: archive more often, and skip them here"
@@ -46,7 +49,7 @@ def look(hub: Hub, archive: Archive | None, *, skips_freed: bool = False) -> Loo
             found.end = max(found.end, view.first)
     cuts = unite(manifest.shards, views)
     assert cuts is not None
-    return Look(manifest, cuts)
+    return Look(manifest, cuts, {each.id: each.first for each in views})
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

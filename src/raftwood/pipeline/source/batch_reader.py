@@ -18,8 +18,9 @@ from raftwood.pipeline.offsets import (
 from raftwood.pipeline.options import SourceOptions
 from raftwood.pipeline.source.filters import Pushed, take_filters
 from raftwood.pipeline.source.partitions import RangePartition
-from raftwood.pipeline.source.planning import placed, shard_views, starting_positions
+from raftwood.pipeline.source.planning import placed
 from raftwood.pipeline.source.range_reader import read_range
+from raftwood.pipeline.source.space import Space
 
 
 class BatchReader(DataSourceReader):
@@ -38,8 +39,9 @@ class BatchReader(DataSourceReader):
         """All shards side by side: a batch query has no order."""
         options = self.options
         with Hub.connect(options.access) as hub:
-            views = shard_views(hub.details())
-            starts = starting_positions(hub, views, options)
+            space = Space(options)
+            views = space.views(hub)
+            starts = space.starts(hub, views)
         start = Offset(positions={each.id: starts.get(each.id, each.first) for each in views})
         check_losses(losses(start, views), fails=options.fails_on_data_loss)
         ends = placed("endingOffsets", views, options.ending)

@@ -1,6 +1,6 @@
 """Where a query begins and ends: asks LogHub, and leaves the deciding to the rules of `offsets`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from raftwood.base.errors import InvalidConfiguration, StoreError
@@ -11,7 +11,7 @@ from raftwood.loghub.wire import ShardDetail
 from raftwood.pipeline.admission import Admission, Step
 from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.offsets import ShardRange, ShardView
-from raftwood.pipeline.options import EARLIEST, Place, SourceOptions
+from raftwood.pipeline.options import EARLIEST, Place
 
 _ROW_BYTES_GUESSED: Final = 256
 """Of a batch whose records nobody counted."""
@@ -28,15 +28,6 @@ def shard_views(details: Iterable[ShardDetail]) -> list[ShardView]:
         )
         for each in details
     ]
-
-
-def starting_positions(
-    hub: Hub, views: Iterable[ShardView], options: SourceOptions
-) -> dict[int, Position]:
-    """Where a new query begins in each shard."""
-    if options.starting_s is not None:
-        return {each.id: hub.cursor(each.id, options.starting_s) for each in views}
-    return placed("startingOffsets", views, options.starting)
 
 
 def placed(
@@ -64,10 +55,21 @@ def placed(
     return found
 
 
-def admitted(hub: Hub, wanted: Mapping[int, ShardRange], rows_max: int) -> dict[int, Position]:
-    """How far each shard is read, with so many rows together."""
+def admitted(
+    hub: Hub,
+    wanted: Mapping[int, ShardRange],
+    rows_max: int,
+    archived: Callable[[ShardRange], tuple[list[Step], Position] | None],
+) -> dict[int, Position]:
+    """How far each shard is read, with so many rows together; `archived` says what there is of a
+    range without asking the log, and where that goes on.
+    """
     admission = Admission(wanted, rows_max)
     while (asked := admission.wanted()) is not None:
+        history = archived(asked)
+        if history is not None:
+            admission.found(asked.shard, *history)
+            continue
         pulled = hub.heads(asked.shard, asked.begin)
         steps = [Step(each.position, _rows(each)) for each in pulled.batches]
         following = asked.end if pulled.is_ended else max(pulled.next, pulled.first)

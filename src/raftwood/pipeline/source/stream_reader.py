@@ -32,8 +32,8 @@ from raftwood.pipeline.offsets import (
 )
 from raftwood.pipeline.options import LATEST, SourceOptions
 from raftwood.pipeline.source.partitions import RangePartition
-from raftwood.pipeline.source.planning import admitted, shard_views, starting_positions
 from raftwood.pipeline.source.range_reader import read_range
+from raftwood.pipeline.source.space import Space
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -46,6 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._options = options
         self._projection = projection
+        self._space = Space(options)
         self._caps: dict[int, Position] | None = None
         """Where a query that reads what is there now comes to its end."""
         self._views: list[ShardView] = []
@@ -54,14 +55,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return connected(self._options.access)
 
     def _looked_up(self) -> list[ShardView]:
-        self._views = shard_views(self._hub().details())
+        self._views = self._space.views(self._hub())
         return self._views
 
     # Planning
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name, as those below)
         views = self._looked_up()
-        starts = starting_positions(self._hub(), views, self._options)
+        starts = self._space.starts(self._hub(), views)
         return initial_offset(views, starts).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -77,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_losses(losses(begin, views, caps=caps), fails=self._options.fails_on_data_loss)
         wanted = available(begin, views, caps=caps)
         if isinstance(limit, ReadMaxRows):
-            ends = admitted(self._hub(), wanted, limit.max_rows)
+            ends = self._space.admitted(self._hub(), wanted, limit.max_rows)
         else:
             ends = {shard: each.end for shard, each in wanted.items()}
         return advanced(begin, views, ends, caps=caps).to_json()
@@ -89,7 +90,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(positions={each.id: each.next for each in self._views}).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        wanted = ranges(Offset.from_json(start), Offset.from_json(end))
+        begin = Offset.from_json(start)
+        if self._options.group is not None:
+            # All before it is done: Spark plans a micro-batch after the one before has ended.
+            self._hub().note(self._options.group, begin.positions)
+        wanted = ranges(begin, Offset.from_json(end))
         return [RangePartition(each) for each in divided(wanted, self._options.partitions_min)]
 
     def stop(self) -> None:
