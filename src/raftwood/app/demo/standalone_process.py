@@ -23,7 +23,7 @@ _PORT_TRIES: Final = 20
 
 
 class StandaloneProcess:
-    """Use it as a context manager; `loghub` says how to reach it."""
+    """Use it as a context manager, or `start` and `close`; `loghub` says how to reach it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -32,6 +32,11 @@ class StandaloneProcess:
         self.exit_status: int | None = None
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Where it is ready."""
         os.makedirs(self._folder, exist_ok=True)
         ready = f"{self._folder}/ready.json"
         if os.path.exists(ready):
@@ -53,12 +58,11 @@ class StandaloneProcess:
         try:
             self.loghub = self._wait(ready).loghub
         except BaseException:
-            self._end(is_orderly=False)
+            self.close(is_orderly=False)
             raise
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._end(is_orderly=kind is None)
+        self.close(is_orderly=kind is None)
 
     @property
     def _log(self) -> str:
@@ -74,7 +78,7 @@ class StandaloneProcess:
         with open(ready, "rb") as file:
             return msgspec.json.decode(file.read(), type=Parts)
 
-    def _end(self, *, is_orderly: bool) -> None:
+    def close(self, *, is_orderly: bool = True) -> None:
         process = self._process
         assert process is not None
         process.send_signal(signal.SIGTERM if is_orderly else signal.SIGKILL)
