@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from raftwood.pipeline.session import spark_session
+from raftwood.pipeline.session import DELTA, spark_session
+from tests.components import delta_jars
+from tests.maven import NotInstalled
 from tests.pipeline.kit import Hub
 from tests.pipeline.standalone import Standalone
 
@@ -45,9 +47,14 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     folder = tmp_path_factory.mktemp("spark")
+    try:
+        delta = {**DELTA, "spark.jars": delta_jars()}
+    except NotInstalled:
+        delta = {}
     session = spark_session(
         "tests",
         settings={
+            **delta,
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.local.dir": str(folder),
             "spark.driver.memory": "768m",

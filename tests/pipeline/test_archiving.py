@@ -7,6 +7,7 @@ import pytest
 
 import raftwood
 from raftwood.loghub.client import LogHubClient
+from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archiver import Archiver
 from raftwood.pipeline.archive.hadoop_files import HadoopFiles
 from raftwood.pipeline.options import StreamAccess
@@ -117,3 +118,34 @@ def required(client: LogHubClient, logstore: str) -> set[str]:
         for each in client.describe(PROJECT, logstore)
         if each.required is not None and each.first != each.next
     }
+
+
+@pytest.mark.needs("delta")
+def test_a_delta_table_has_each_record_once_wherever_the_archiver_is_killed(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logstore, uri = hub.logstore(), str(tmp_path / "archive")
+    archiver = Archiver.with_spark(
+        hub.spark, access_of(hub, logstore), uri, format="delta", is_truncating=True
+    )
+    hub.fill(logstore, range(20))
+    with monkeypatch.context() as patch:
+        patch.setattr(Archive, "add", _killed)  # the table has it, the manifest does not
+        with pytest.raises(KeyboardInterrupt):
+            archiver.run()
+    hub.fill(logstore, range(20, 40))
+    assert sorted(numbers(hub, logstore, uri)) == list(range(40))
+    assert archiver.run().rows == 40
+    hub.fill(logstore, range(40, 50))
+    assert sorted(numbers(hub, logstore, uri)) == list(range(50))
+    by_spark = read(hub, logstore, uri, engine="spark", columns=["n int"])
+    assert sorted(row.n for row in by_spark.collect()) == list(range(50))
+    assert hub.spark.read.format("delta").load(f"{uri}/table").count() == 40
+
+
+def _killed(*_: object, **__: object) -> bool:
+    raise KeyboardInterrupt
+
+
+def numbers(hub: Hub, logstore: str, uri: str) -> list[int]:
+    return list(read(hub, logstore, uri, columns=["n int"]).column("n").to_pylist())

@@ -26,6 +26,13 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
+DELTA: Final[Mapping[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""For Delta tables, with Delta's jars as `spark.jars`."""
+
+
 def prepare_environment() -> None:
     """Spark starts Java and Python by what is in the environment."""
     os.environ["JAVA_HOME"] = java_home()

@@ -180,7 +180,8 @@ class Archiver:
         for _ in range(_ATTEMPTS_MAX):
             manifest = self._archive.manifest()
             number = len(manifest.commits)
-            written = self._writer.pending(number)
+            unfinished = self._writer.pending(number)
+            written = unfinished
             if written is None:
                 views = shard_views(describe())
                 ranges = plan(manifest.archived(), views, skips_freed=self._skips_freed)
@@ -196,9 +197,10 @@ class Archiver:
                 fields=self._writer.fields,
                 made_ms=self._clock.wall_ns() // 1_000_000,
             )
-            if self._archive.add(commit, number=number):
+            if not self._archive.add(commit, number=number):
+                _log.info("another archiver was faster", archive=self._archive.files.uri)
+            elif unfinished is None:
                 return self._archive.manifest()
-            _log.info("another archiver was faster", archive=self._archive.files.uri)
         raise Conflict(
             f"other archivers of {self._archive.files.uri} were faster {_ATTEMPTS_MAX} times: let "
             "one of them run at a time"

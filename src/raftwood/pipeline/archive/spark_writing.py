@@ -173,7 +173,9 @@ class DeltaWriter:
                 f"{name} of the Delta table does not say what was archived: begin a new archive"
             ) from error
         added = [f"{TABLE}/{each.add.path}" for each in actions if each.add is not None]
-        return Written(ranges, described(self._spark, self._files, self._rows, added))
+        files = described(self._spark, self._files, self._rows, added)
+        self._files.sync([f"{_LOG}/{name}", *(file.path for file in files)])
+        return Written(ranges, files)
 
     def write(self, ranges: Sequence[ArchivedRange], *, number: int) -> Written:
         _write(
@@ -192,7 +194,6 @@ class DeltaWriter:
                 f"the table of {self._files.uri} has no transaction {number}, which was just "
                 "written: others changed its log"
             )
-        self._files.sync(file.path for file in found.files)
         return found
 
 
