@@ -16,7 +16,7 @@ from tests.pipeline.kit import PROJECT, Hub
 
 pytestmark = pytest.mark.slow
 
-USERS_MODULE = '''
+USERS_MODULE = """
 from raftwood.pipeline.jobs.transform import Transform
 
 def odd(row):
@@ -28,7 +28,7 @@ class Marked(Transform):
 
     def build(self, rows):
         return super().build(rows).selectExpr("time", "n", "'marked' AS mark")
-'''
+"""
 
 
 def jobs_of(hub: Hub, text: str, folder: Path) -> list[Job[Any]]:

@@ -76,9 +76,7 @@ def test_a_status_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_job_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
     gone = 2**22 + 1  # above what Linux numbers processes with
-    write_status(
-        str(tmp_path), JobProgress(job="a", kind="x", state=JobState.RUNNING, pid=gone)
-    )
+    write_status(str(tmp_path), JobProgress(job="a", kind="x", state=JobState.RUNNING, pid=gone))
     assert read_status(str(tmp_path), job="a", kind="x").state is JobState.LOST
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -20,7 +21,6 @@ from raftwood.app.output import Format, size_text, write_line
 from raftwood.base.errors import InvalidConfiguration, InvalidInput
 
 PLOT: Final = "raftwood-pipeline.png"
-_BAR_WIDTH: Final = 40
 _BLUE: Final = (66, 110, 180)
 _RED: Final = (200, 72, 60)
 
@@ -118,7 +118,7 @@ def _write_report(outcome: PipelineOutcome, plot: str) -> None:
     console.print(_job_table(outcome))
     console.print(_minute_table(outcome))
     console.print(_check_table(outcome))
-    write_line(f"picture: {plot}")
+    write_line(f"the same as a picture: {plot}")
     broken = [each.what for each in outcome.checks if not each.held]
     write_line(
         f"HELD: all {len(outcome.checks)} counts agree from end to end, in {outcome.seconds:.0f} s"
@@ -138,24 +138,33 @@ def _job_table(outcome: PipelineOutcome) -> Table:
 
 
 def _minute_table(outcome: PipelineOutcome) -> Table:
-    table = Table(title="Requests by the minute", title_justify="left")
+    table = Table(title="Minute by minute", title_justify="left")
     table.add_column("minute")
-    for heading in ("requests", "errors", "sent", "95 % within"):
-        table.add_column(heading, justify="right")
-    table.add_column("requests, errors in red")
-    highest = max((each.requests for each in outcome.minutes), default=1) or 1
-    for each in outcome.minutes:
-        bar = round(_BAR_WIDTH * each.requests / highest)
-        bad = min(bar, -(-_BAR_WIDTH * each.errors // highest))
+    for title, width, color in (("requests", 24, "blue"), ("errors", 12, "red")):
+        table.add_column(title, justify="right")
+        table.add_column("", min_width=width, style=color)
+    table.add_column("sent", justify="right")
+    table.add_column("95 % within", justify="right")
+    requests = _bars([each.requests for each in outcome.minutes], 24)
+    errors = _bars([each.errors for each in outcome.minutes], 12)
+    for each, all_bar, bad_bar in zip(outcome.minutes, requests, errors, strict=True):
         table.add_row(
             each.minute[11:16],
             f"{each.requests:,}",
+            all_bar,
             f"{each.errors:,}",
+            bad_bar,
             size_text(each.bytes),
             f"{each.p95_ms:.0f} ms",
-            f"[red]{'█' * bad}[/][blue]{'█' * (bar - bad)}[/]",
         )
     return table
+
+
+def _bars(values: Sequence[int], width: int) -> list[str]:
+    """Each as long as its value says, in eighths of a letter; the highest as wide as is given."""
+    highest = max(values, default=1) or 1
+    eighths = [width * 8 * value // highest for value in values]
+    return ["█" * (each // 8) + " ▏▎▍▌▋▊▉"[each % 8].strip() for each in eighths]
 
 
 def _check_table(outcome: PipelineOutcome) -> Table:

@@ -117,6 +117,8 @@ class _Demo:
         self._listener = listener
         self._loghub = standalone.loghub
         self._client = client
+        self._firsts: dict[int, int] = {}
+        """Where each shard of what is parsed began."""
         self.truth = WebTruth()
         self.runs: list[JobRun] = []
 
@@ -124,7 +126,12 @@ class _Demo:
         self._client.create_project(PROJECT)
         for name, shards in STREAMS.items():
             self._client.create_logstore(PROJECT, name, shard_count=shards)
+        self._firsts = self._first_positions()
         self._listener.on_step(f"streams: {', '.join(f'{PROJECT}/{each}' for each in STREAMS)}")
+
+    def _first_positions(self) -> dict[int, int]:
+        details = self._client.describe(PROJECT, "parsed")
+        return {each.shard.id: int(each.first) for each in details}
 
     def ship(self, lines: Iterator[str], count: int) -> float:
         """Lines as they are into the first stream; lines a second."""
@@ -194,7 +201,7 @@ class _Demo:
         tail = read(PROJECT, "parsed", columns=statuses, **access)
         errors = read(PROJECT, "errors", columns=["status int"], **access)
         lines = read(PROJECT, "access", columns=["index"], **access)
-        freed = [int(each.first) > 0 for each in self._client.describe(PROJECT, "parsed")]
+        freed = [first > self._firsts[shard] for shard, first in self._first_positions().items()]
         figures = Figures(
             lines_stored=lines.num_rows,
             parsed=whole.num_rows,
