@@ -249,7 +249,7 @@ fields = "n int"
 sql = "SELECT n FROM input"
 """
     (job,) = jobs_of(hub, text, tmp_path)
-    with pytest.raises(RaftwoodError, match="job 'lost' failed: .*nowhere"):
+    with pytest.raises(RaftwoodError, match=r"job 'lost' failed: .*nowhere"):
         job.run(JobContext(hub.spark, lambda _: None, threading.Event()))
     found = read_status(job.folder, job="lost", kind="transform")
     assert found.state is JobState.FAILED

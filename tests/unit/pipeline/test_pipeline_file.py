@@ -22,7 +22,7 @@ def _pipeline(text: str, folder: Path) -> Pipeline:
     return pipeline_of(text.encode(), str(folder / "web.toml"), ACCESS)
 
 
-def test_the_demos_own_file_is_a_pipeline(tmp_path: Path) -> None:
+def test_the_demos_own_file_is_a_pipeline() -> None:
     path = Path(__file__).parents[3] / "src/raftwood/app/demo/web_pipeline.toml"
     jobs = {job.name: job for job in read_pipeline(str(path), ACCESS).jobs}
     assert list(jobs) == ["parse", "errors", "minutes", "archive"]
