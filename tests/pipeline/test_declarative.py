@@ -65,5 +65,5 @@ def test_the_declared_pipeline_runs_and_writes_errors_to_a_stream(tmp_path: Path
             assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
             stored = [record.contents for record in client.reader("web", "errors")]
     assert len(stored) == truth.total.errors > 0
-    assert all(contents["status"] in (b"500", b"503", "500", "503") for contents in stored)
+    assert {contents["status"] for contents in stored} <= {"500", "503"}
     assert list(project.glob("spark-warehouse/minutes/*.parquet"))
