@@ -10,7 +10,7 @@ from raftwood.loghub.client import LogHubClient
 from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archiver import Archiver
 from raftwood.pipeline.archive.hadoop_files import HadoopFiles
-from raftwood.pipeline.options import StreamAccess
+from raftwood.pipeline.options import StreamAccess, access_to
 from tests.pipeline.kit import PROJECT, Hub
 from tests.unit.pipeline.archive_files_suite import check_files
 
@@ -19,12 +19,11 @@ pytestmark = pytest.mark.slow
 
 def access_of(hub: Hub, logstore: str) -> StreamAccess:
     part = hub.standalone.hub
-    return StreamAccess(
-        gateways=(part.native,),
-        key_id=part.access_key_id,
-        secret=part.access_key_secret,
-        project=PROJECT,
-        logstore=logstore,
+    return access_to(
+        f"{PROJECT}/{logstore}",
+        gateways=part.native,
+        access_key=part.access_key_id,
+        access_secret=part.access_key_secret,
     )
 
 

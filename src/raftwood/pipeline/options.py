@@ -183,6 +183,27 @@ def stream_access(given: OptionReader) -> StreamAccess:
     )
 
 
+def access_to(
+    path: str,
+    *,
+    gateways: str | None = None,
+    access_key: str | None = None,
+    access_secret: str | None = None,
+    timeout_ms: int | None = None,
+) -> StreamAccess:
+    """A logstore by its path, `project/logstore`; the rest is the environment's unless given."""
+    given = {
+        "path": path,
+        "gateways": gateways,
+        "accessKey": access_key,
+        "accessSecret": access_secret,
+        "timeoutMs": None if timeout_ms is None else str(timeout_ms),
+    }
+    return stream_access(
+        OptionReader({name: text for name, text in given.items() if text is not None})
+    )
+
+
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     given = OptionReader(options)
     starting_ms = given.number("startingTimestamp", None, least=0)

@@ -14,7 +14,7 @@ from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.position import position_to_bytes
 from raftwood.pipeline.archive.archive import TABLE, Archive
 from raftwood.pipeline.archive.files import archive_uri
-from raftwood.pipeline.archive.hadoop_files import HadoopFiles
+from raftwood.pipeline.archive.hadoop_files import spark_files
 from raftwood.pipeline.archive.history import Times
 from raftwood.pipeline.archive.looking import Part, look
 from raftwood.pipeline.archive.manifest import ArchivedFile, Commit, Manifest
@@ -35,7 +35,7 @@ def spark_frame(request: Request, spark: SparkSession | None) -> DataFrame:
     options = request.options
     archive = None
     if options.archive is not None:
-        files = HadoopFiles(session, options.archive)
+        files = spark_files(session, options.archive)
         archive = Archive(files, project=options.access.project, logstore=options.access.logstore)
     with Hub.connect(options.access) as hub:
         found = look(hub, archive, skips_freed=not options.fails_on_data_loss)

@@ -127,10 +127,10 @@ class Archiver:
         skips_freed: bool = False,
     ) -> Self:
         """`format` is `parquet` or `delta`; each shard is one task at least."""
-        from raftwood.pipeline.archive.hadoop_files import HadoopFiles  # noqa: PLC0415 (an extra)
+        from raftwood.pipeline.archive.hadoop_files import spark_files  # noqa: PLC0415 (an extra)
         from raftwood.pipeline.archive.spark_writing import spark_writer  # noqa: PLC0415
 
-        files = HadoopFiles(spark, uri)
+        files = spark_files(spark, uri)
         writer = spark_writer(
             spark,
             files,

@@ -8,26 +8,30 @@ from urllib.parse import unquote
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from raftwood.base.errors import InvalidConfiguration
-from raftwood.pipeline.archive.files import archive_uri, not_found, sync_locally
+from raftwood.pipeline.archive.files import (
+    ArchiveFiles,
+    ArrowFiles,
+    archive_uri,
+    not_found,
+    sync_locally,
+)
 
 _EXISTS: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
 _NOT_FOUND: Final = "java.io.FileNotFoundException"
 _NO_CONTEXT: Final = "org.apache.hadoop.fs.UnsupportedFileSystemException"
 
 
+def spark_files(spark: SparkSession, uri: str) -> ArchiveFiles:
+    """By Hadoop's file systems; by Arrow's through Spark Connect, where there is no JVM to ask."""
+    return ArrowFiles(uri) if getattr(spark, "_jvm", None) is None else HadoopFiles(spark, uri)
+
+
 class HadoopFiles:
-    """Needs a session with a JVM of its own: through Spark Connect there is none to ask."""
+    """Of a session with a JVM of its own."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self.uri = archive_uri(uri)
-        jvm = getattr(spark, "_jvm", None)
-        if jvm is None:
-            raise InvalidConfiguration(
-                f"the archive {self.uri} is to be reached through Spark's JVM, which a session of "
-                "Spark Connect does not have: use a session of Spark's own"
-            )
-        self._jvm: Any = jvm
+        self._jvm: Any = spark._jvm
         self._configuration = spark._jsc.hadoopConfiguration()
         self._files = self._path("").getFileSystem(self._configuration)
 
