@@ -1,5 +1,6 @@
-"""What Spark's remote client needs and another client of ours forbids: a newer protobuf, in a folder
-below `.cache` that goes before all others on the path of those who need it.
+"""A newer protobuf, which Spark's remote client needs and a client of others' services forbids.
+
+It is kept below `.cache`, and goes first on the path of those who need it.
 """
 
 import fcntl

@@ -44,7 +44,7 @@ def test_the_truth_counts_every_line_once_in_its_minute() -> None:
     truth = _truth()
     lines = list(web_logs(2_000, seed=1, lines_per_minute=500))
     assert truth.total.requests == 2_000
-    assert truth.total.errors == sum('" 50' in line for line in lines)
+    assert truth.total.errors == sum('HTTP/1.1" 50' in line for line in lines)
     assert list(truth.minutes) == sorted(truth.minutes)
     first = lines[0].partition("[")[2][12:17]
     assert next(iter(truth.minutes))[11:16] == first
