@@ -4,11 +4,11 @@ that do not side by side, until it is told to stop.
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from raftwood.base.errors import RaftwoodError
 from raftwood.pipeline.jobs.job import Job, JobContext
 from raftwood.pipeline.jobs.progress import JobProgress
 
@@ -24,45 +24,22 @@ def run_jobs(
     raised when all have ended.
     """
     context = JobContext(spark, on_progress, stop)
-    beside: list[_Running] = []
-    try:
-        for job in jobs:
-            if stop.is_set():
-                break
-            if job.trigger.interval_s is None:
-                job.run(context)
-            else:
-                beside.append(_Running(job, context))
-    except BaseException:
-        stop.set()
-        raise
-    finally:
-        for each in beside:
-            each.join()
-    failed = [each.error for each in beside if each.error is not None]
-    if failed:
-        raise failed[0]
-    return [job.progress for job in jobs]
-
-
-class _Running:
-    """A job in a thread of its own."""
-
-    def __init__(self, job: Job[Any], context: JobContext) -> None:
-        self._job = job
-        self._context = context
-        self.error: RaftwoodError | None = None
-        self._thread = threading.Thread(target=self._run, name=f"job-{job.name}")
-        self._thread.start()
-
-    def _run(self) -> None:
+    with ThreadPoolExecutor(max_workers=max(1, len(jobs)), thread_name_prefix="job") as threads:
+        beside: list[Future[JobProgress]] = []
         try:
-            self._job.run(self._context)
-        except RaftwoodError as error:
-            self.error = error
-        finally:
-            if not self._context.stop.is_set():
-                self._context.stop.set()
-
-    def join(self) -> None:
-        self._thread.join()
+            for job in jobs:
+                if stop.is_set():
+                    break
+                if job.trigger.interval_s is None:
+                    job.run(context)
+                else:
+                    running = threads.submit(job.run, context)
+                    # By itself it ends only where it fails.
+                    running.add_done_callback(lambda _: stop.set())
+                    beside.append(running)
+        except BaseException:
+            stop.set()
+            raise
+        for running in beside:
+            running.result()
+    return [job.progress for job in jobs]

@@ -1,5 +1,6 @@
 """`Transform`: rows of a stream, changed by SQL or by a Python function, into another stream."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -12,6 +13,8 @@ from raftwood.pipeline.jobs.streaming_job import StreamingJob, StreamOptions
 
 INPUT: Final = "input"
 """What SQL calls the stream's rows."""
+_naming: Final = threading.Lock()
+"""Jobs in threads of their own share the session, and so its names."""
 RowFunction = Callable[[dict[str, Any]], dict[str, Any] | Iterable[dict[str, Any]] | None]
 _OUTPUT: Final = "time timestamp, topic string, contents map<string,string>"
 _ARROW: Final = pyarrow.schema(
@@ -56,11 +59,12 @@ class Transform(StreamingJob[TransformOptions]):
 
 def with_sql(rows: DataFrame, query: str) -> DataFrame:
     """The query's outcome; the name `input` is the rows' for as long as it takes to say so."""
-    rows.createOrReplaceTempView(INPUT)
-    try:
-        return rows.sparkSession.sql(query)
-    finally:
-        rows.sparkSession.catalog.dropTempView(INPUT)
+    with _naming:
+        rows.createOrReplaceTempView(INPUT)
+        try:
+            return rows.sparkSession.sql(query)
+        finally:
+            rows.sparkSession.catalog.dropTempView(INPUT)
 
 
 def _mapped(
