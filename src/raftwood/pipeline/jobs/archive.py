@@ -3,11 +3,10 @@
 import time
 from typing import Literal
 
-from raftwood.loghub.client.gateways import addresses_of
 from raftwood.pipeline.archive.archiver import Archiver, ArchiveReport
 from raftwood.pipeline.jobs.job import Job, JobContext, JobOptions
 from raftwood.pipeline.jobs.progress import JobState
-from raftwood.pipeline.options import StreamAccess
+from raftwood.pipeline.options import access_to
 
 
 class ArchiveOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,13 +41,11 @@ class Archive(Job[ArchiveOptions]):
 
     def archiver(self, context: JobContext) -> Archiver:
         options = self.options
-        project, _, logstore = options.source.partition("/")
-        access = StreamAccess(
-            gateways=addresses_of(self.access.gateways),
-            key_id=self.access.access_key,
-            secret=self.access.access_secret,
-            project=project,
-            logstore=logstore,
+        access = access_to(
+            options.source,
+            gateways=self.access.gateways,
+            access_key=self.access.access_key,
+            access_secret=self.access.access_secret,
         )
         return Archiver.with_spark(
             context.spark,

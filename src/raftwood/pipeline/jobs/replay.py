@@ -21,6 +21,7 @@ class ReplayOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_fie
     """Reads from what was received at this time on, to pass over what is long before."""
     sql: str | None = None
     """A query over `input`; else records go as they are."""
+    holds_log: bool = False
 
 
 class Replay(StreamingJob[ReplayOptions]):

@@ -9,6 +9,7 @@ on its way is sorted before it is written (`order`).
 import json
 import threading
 import time
+import zlib
 from abc import abstractmethod
 from typing import Any, Final, TypeVar
 
@@ -36,6 +37,8 @@ class StreamOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields
     """Where a new checkpoint begins: `earliest`, `latest`, or positions by shard as JSON."""
     rows_per_batch_max: int | None = None
     fails_on_data_loss: bool = True
+    holds_log: bool = True
+    """Nothing is truncated that the job has not read yet, also while it does not run."""
     key_column: str | None = None
     """Rows with the same value go to the same shard."""
 
@@ -63,7 +66,14 @@ class StreamingJob(Job[Streamed]):
         }
         if options.rows_per_batch_max is not None:
             found["maxOffsetsPerTrigger"] = str(options.rows_per_batch_max)
+        if options.holds_log:
+            found["group"] = self.group
         return found
+
+    @property
+    def group(self) -> str:
+        """The consumer group whose checkpoints say how far the job is."""
+        return f"job-{self.name[:64]}-{zlib.crc32(self.folder.encode()):08x}"
 
     @abstractmethod
     def build(self, rows: DataFrame) -> DataFrame:
