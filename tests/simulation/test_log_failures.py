@@ -122,8 +122,7 @@ def test_a_snapshot_that_is_missing_at_a_restart_comes_from_the_peers() -> None:
             # It had to join again; the two that stay must have heard of it.
             await cluster.until(
                 lambda: all(
-                    cluster.stores[store].host.status(SHARD).voters == (1, 2, 3)
-                    for store in (1, 2)
+                    cluster.stores[store].host.status(SHARD).voters == (1, 2, 3) for store in (1, 2)
                 )
             )
             cluster.machines[3].power_off()

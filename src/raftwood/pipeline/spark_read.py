@@ -143,7 +143,7 @@ def _tail(session: SparkSession, request: Request, wanted: Sequence[Part]) -> Da
         "failOnDataLoss": str(options.fails_on_data_loss).lower(),
     }
     if options.archive is not None:
-        places["archive"] = options.archive
+        places["archive"] = archive_uri(options.archive)  # tasks have folders of their own
     frame = (
         session.read.format("loghub")
         .options(**source_access(options.access), **places)
