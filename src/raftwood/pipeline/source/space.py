@@ -30,6 +30,10 @@ class Space:
 
     def views(self, hub: Hub) -> list[ShardView]:
         """All shards as they are now, those that are in the archive alone as ended ones."""
+        found, shards = self._all(hub), self._options.shards
+        return [each for each in found if shards is None or each.id in shards]
+
+    def _all(self, hub: Hub) -> list[ShardView]:
         options = self._options
         if options.archive is None:
             return shard_views(hub.details())
