@@ -21,6 +21,11 @@ def network(seed: int) -> SwarmProfile:
     return SwarmProfile(seed=seed, every_s={"stall": 0.3, "reset": 0.15})
 
 
+def pauses(seed: int) -> SwarmProfile:
+    """A gateway that stands still stores what it was sent, once it goes on."""
+    return SwarmProfile(seed=seed, every_s={"pause": 0.3, "reset": 0.3})
+
+
 def crashes(seed: int) -> SwarmProfile:
     return SwarmProfile(seed=seed, every_s={"kill": 1.0, "pause": 1.0})
 
@@ -73,7 +78,7 @@ MUTANTS = {
     ),
     "sends again as another batch": Mutant(
         plant=planted.sends_again_as_another_batch,
-        profile=network,
+        profile=pauses,
         plan=_HASTY,
         caught_as="exactly once",
     ),
