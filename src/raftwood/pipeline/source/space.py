@@ -25,7 +25,7 @@ class Space:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._archive: "Archive | None" = None
+        self._archive: Archive | None = None
         self._manifest = Manifest(())
         self._log_firsts: dict[int, Position] = {}
 
