@@ -25,7 +25,7 @@ def test_the_examples_of_the_page_run(
     with hub.client.producer("web", "access") as producer:
         for number in range(20):
             producer.send({"path": f"/{number}", "status": str(200 + number % 2)})
-    names: dict[str, Any] = {"spark": hub.spark}
+    names: dict[str, Any] = {"spark": hub.spark, "access": hub.access}
     for block in blocks(ROOT / "docs" / "pipeline.md", "python"):
         exec(compile(block, "docs/pipeline.md", "exec"), names)
     assert names["report"].rows == 20

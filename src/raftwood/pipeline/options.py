@@ -43,6 +43,7 @@ _KNOWN: Final = {
     "mode",
     "archive",
     "group",
+    "shards",
     "timeoutms",
     "keycolumn",
     "compression",
@@ -98,6 +99,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     """A consumer group whose checkpoints follow a streaming query, so that nothing is truncated
     that it is still to read."""
+    shards: tuple[int, ...] | None = None
+    """These alone; None for all."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,7 +226,19 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         mode=Mode(mode),
         archive=given.optional("archive"),
         group=given.optional("group"),
+        shards=_shards(given.optional("shards")),
     )
+
+
+def _shards(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise InvalidConfiguration(
+            f"shards is {text[:60]!r}: give their numbers, such as 0,3"
+        ) from error
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:

@@ -8,12 +8,13 @@ while the logstore is archived and truncated.
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow
 
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidConfiguration, InvalidInput
 from raftwood.base.position import Position
 from raftwood.pipeline.archive.history import Times, history, open_archive
 from raftwood.pipeline.archive.looking import Look, Part, look, parts
@@ -127,15 +128,13 @@ def _positions(given: Bound | None) -> dict[int, Position] | None:
 
 
 def _converted(table: Any, engine: str) -> Any:
-    match engine:
-        case "pandas":
-            return table.to_pandas()
-        case "polars":
-            import polars  # noqa: PLC0415 (the user's own)
-
-            return polars.from_arrow(table)
-        case _:
-            return table
+    if engine == "arrow":
+        return table
+    try:
+        library = import_module(engine)
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(f"{engine} is not installed: pip install {engine}") from error
+    return table.to_pandas() if engine == "pandas" else library.from_arrow(table)
 
 
 def _table(request: Request) -> Any:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import groupby
-from typing import Any
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +23,7 @@ from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.read import Request
 from raftwood.pipeline.schema import SPARK_TYPES, struct_of
 
-_PLACES = (Wanted("shard", None), Wanted("position", None), Wanted("time", None))
+_TIME = Wanted(Column.TIME.value, None)
 
 
 def spark_frame(request: Request, spark: SparkSession | None) -> DataFrame:
@@ -135,24 +134,25 @@ def _content(wanted: Wanted, own: Mapping[str, str]) -> SparkColumn:
 def _tail(session: SparkSession, request: Request, wanted: Sequence[Part]) -> DataFrame:
     options = request.options
     named = {each.name for each in request.columns}
-    needed = [each for each in _PLACES if each.name not in named]
-    places: dict[str, Any] = {
+    condition = _timed(request.times)
+    needed = [] if condition is None or _TIME.name in named else [_TIME]
+    if not wanted:
+        return session.createDataFrame([], struct_of(request.columns))
+    places = {
+        "shards": ",".join(str(each.shard) for each in wanted),
         "startingOffsets": json.dumps({str(each.shard): str(each.tail) for each in wanted}),
         "endingOffsets": json.dumps({str(each.shard): str(each.end) for each in wanted}),
         "mode": options.mode.value,
         "failOnDataLoss": str(options.fails_on_data_loss).lower(),
     }
     if options.archive is not None:
-        places["archive"] = options.archive
+        places["archive"] = archive_uri(options.archive)  # tasks have folders of their own
     frame = (
         session.read.format("loghub")
         .options(**source_access(options.access), **places)
         .schema(struct_of((*request.columns, *needed)))
         .load()
-        # Shards that are not named are read whole.
-        .filter(F.col(Column.SHARD.value).isin([each.shard for each in wanted]))
     )
-    condition = _timed(request.times)
     if condition is not None:
         frame = frame.filter(condition)
     return frame.select([F.col(f"`{each.name}`") for each in request.columns])

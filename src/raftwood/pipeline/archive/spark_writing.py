@@ -80,11 +80,10 @@ class SourceRows:
             .options(**source_access(self._access))
             .option("startingOffsets", json.dumps(starts))
             .option("endingOffsets", json.dumps(ends))
+            .option("shards", ",".join(starts))
             .option("minPartitions", str(self._partitions_min))
             .schema(self.schema)
             .load()
-            # Shards that are not named are read whole.
-            .filter(F.col("shard").isin([each.shard for each in ranges]))
         )
 
 

@@ -5,18 +5,19 @@ Without an archive it is the logs' alone.
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from raftwood.base.position import Position, parse_position
 from raftwood.loghub.errors import ShardNotFound
 from raftwood.pipeline.admission import Step
-from raftwood.pipeline.archive.archive import Archive
-from raftwood.pipeline.archive.history import open_archive
-from raftwood.pipeline.archive.looking import look
 from raftwood.pipeline.archive.manifest import Manifest
 from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.offsets import ShardRange, ShardView
 from raftwood.pipeline.options import SourceOptions
 from raftwood.pipeline.source.planning import admitted, placed, shard_views
+
+if TYPE_CHECKING:
+    from raftwood.pipeline.archive.archive import Archive
 
 
 class Space:
@@ -30,9 +31,17 @@ class Space:
 
     def views(self, hub: Hub) -> list[ShardView]:
         """All shards as they are now, those that are in the archive alone as ended ones."""
+        found, shards = self._all(hub), self._options.shards
+        return [each for each in found if shards is None or each.id in shards]
+
+    def _all(self, hub: Hub) -> list[ShardView]:
         options = self._options
         if options.archive is None:
             return shard_views(hub.details())
+        # Loaded here, for most queries need none of it.
+        from raftwood.pipeline.archive.history import open_archive  # noqa: PLC0415
+        from raftwood.pipeline.archive.looking import look  # noqa: PLC0415
+
         if self._archive is None:
             self._archive = open_archive(options.archive, options.access)
         found = look(hub, self._archive, skips_freed=not options.fails_on_data_loss)
