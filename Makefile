@@ -7,8 +7,8 @@ SEEDS ?= next:200
 
 .PHONY: run test check lint bench soak install format clean
 
-run: install ## The main job: streams on three stores and two gateways under fire, with a report
-	$(BIN)/raftwood demo loghub
+run: install ## The main job: web-server logs through streams and Spark to figures, with a report
+	$(BIN)/raftwood demo pipeline
 
 test: install ## Everything that CI runs: lint, then all tests
 	$(MAKE) --no-print-directory lint

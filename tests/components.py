@@ -55,6 +55,34 @@ def _why_no_zookeeper() -> str | None:
     return None
 
 
+def delta() -> None:
+    """Delta's jars for Spark, fetched by Maven."""
+    reason = _why_no_delta()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_delta() -> str | None:
+    """Asked once: an attempt to fetch them may take minutes."""
+    try:
+        delta_jars()
+    except maven.NotInstalled as error:
+        return str(error)
+    return None
+
+
+def delta_jars() -> str:
+    """As Spark takes them."""
+    # What they need else is in Spark itself.
+    folder = maven.install(
+        "delta",
+        *(("io.delta", name, "4.4.0") for name in DELTA_LIBRARIES),
+        is_alone=True,
+    )
+    return ",".join(sorted(map(str, folder.glob("*.jar"))))
+
+
 def sls_go() -> None:
     """A program with SLS's Go SDK, built by Go."""
     reason = _why_no_sls_go()
@@ -145,7 +173,16 @@ NEW_MOUNTS = (
     else ("unshare", "--map-root-user", "--mount", "--propagation", "private")
 )
 
+DELTA_LIBRARIES = (
+    "delta-spark_4.2_2.13",
+    "delta-storage",
+    "delta-kernel-api",
+    "delta-kernel-defaults",
+    "delta-kernel-unitycatalog",
+)
+
 COMPONENTS: dict[str, Callable[[], None]] = {
+    "delta": delta,
     "ipv6": ipv6,
     "memory_disk": memory_disk,
     "namespaces": namespaces,

@@ -18,9 +18,11 @@ class NotInstalled(Exception):
     """The libraries cannot be had here; says why."""
 
 
-def install(name: str, *libraries: Library) -> Path:
-    """The folder with the libraries and all that they need; the first one names the version."""
-    pom = _pom(name, libraries)
+def install(name: str, *libraries: Library, is_alone: bool = False) -> Path:
+    """The folder with the libraries and all that they need, or them alone; the first one names the
+    version.
+    """
+    pom = _pom(name, libraries, is_alone=is_alone)
     cache = CACHE / name
     jars = cache / f"{libraries[0][2]}-{zlib.crc32(pom.encode()):08x}"
     if shutil.which("java") is None:
@@ -33,10 +35,12 @@ def install(name: str, *libraries: Library) -> Path:
     return jars
 
 
-def _pom(name: str, libraries: tuple[Library, ...]) -> str:
+def _pom(name: str, libraries: tuple[Library, ...], *, is_alone: bool) -> str:
+    everything = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
+    exclusions = f"<exclusions>{everything}</exclusions>" if is_alone else ""
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>"
+        f"<version>{version}</version>{exclusions}</dependency>"
         for group, artifact, version in libraries
     )
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">

@@ -30,7 +30,7 @@ PYTHON = [
     pytest.param(block, id=f"{page.stem}-{number}")
     for page in PAGES
     for number, block in enumerate(blocks(page, "python"))
-    if not needs_stores(block)
+    if not needs_stores(block) and page.stem != "pipeline"  # run by tests/pipeline, with Spark
 ]
 CONSOLE = [
     pytest.param(block, id=f"{page.stem}-{number}")

@@ -37,6 +37,7 @@ _COMMANDS: Final = {
     "logstore": ("raftwood.app.commands.logstore:app", "Make and change logstores of LogHub."),
     "shard": ("raftwood.app.commands.shard:app", "List, split and merge shards of logstores."),
     "group": ("raftwood.app.commands.group:app", "Make and look at consumer groups."),
+    "pipeline": ("raftwood.app.commands.pipeline:app", "Run jobs on streams with Spark."),
     "log": ("raftwood.app.commands.log:app", "Make, write, read and truncate logs."),
     "cluster": (
         "raftwood.app.commands.cluster:app",

@@ -30,7 +30,7 @@ def log_groups_of(batch: Any, *, received_s: int) -> list[bytes]:
     ]
     contents = [name for name in batch.schema.names if name != TIME and name not in shared]
     records = _records(batch, contents, received_s)
-    texts = {name: _binary(batch.column(name)) for name in shared}
+    texts = {name: column_as_bytes(batch.column(name)) for name in shared}
     groups = []
     for first, last in _runs(list(texts.values()), batch.num_rows):
         values = {name: texts[name][first].as_py() for name in shared}
@@ -82,7 +82,7 @@ def _records(batch: Any, contents: list[str], received_s: int) -> Any:
 
 def _contents(name: str, column: Any) -> Any:
     """A column's values as fields of their records; null where there is none."""
-    values = _binary(column)
+    values = column_as_bytes(column)
     head = field_bytes(1, name.encode("utf-8", "replace")) + b"\x12"
     pair = _concatenated(head, _sizes(values), values)
     return _concatenated(b"\x12", _sizes(pair), pair)
@@ -161,7 +161,7 @@ def _joined(values: Any) -> bytes:
     return joined
 
 
-def _binary(column: Any) -> Any:
+def column_as_bytes(column: Any) -> Any:
     """Any column as text, in bytes."""
     kind = column.type
     if types.is_dictionary(kind):

@@ -54,6 +54,8 @@ class PullRequest(msgspec.Struct, frozen=True, array_like=True):
     batches_max: int
     bytes_max: int
     wait_ms: int = 0
+    heads_only: bool = False
+    """Without the bodies, for who plans what others read."""
 
 
 class PulledHead(msgspec.Struct, frozen=True, array_like=True):

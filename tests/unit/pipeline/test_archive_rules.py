@@ -6,8 +6,9 @@ import pytest
 
 from raftwood.base.errors import OutOfRange, StoreDamaged, UnsupportedVersion
 from raftwood.base.position import Position
-from raftwood.pipeline.archive.archive_rules import ShardBounds, plan, truncatable, unite
+from raftwood.pipeline.archive.archive_rules import plan, truncatable, unite
 from raftwood.pipeline.archive.manifest import (
+    ArchivedFile,
     ArchivedRange,
     Commit,
     Manifest,
@@ -16,20 +17,25 @@ from raftwood.pipeline.archive.manifest import (
     encode_commit,
     in_order,
 )
+from raftwood.pipeline.offsets import ShardView
 
 
-def commit(*ranges: tuple[int, int, int], rows: int = 1) -> Commit:
+def commit(*ranges: tuple[int, int, int]) -> Commit:
     return Commit(
         project="p",
         logstore="s",
         format="parquet",
-        folder="data/x",
         ranges=tuple(
-            ArchivedRange(
+            ArchivedRange(shard=shard, first=str(first), end=str(end))
+            for shard, first, end in ranges
+        ),
+        files=tuple(
+            ArchivedFile(
+                path=f"data/{shard}/{first}",
                 shard=shard,
                 first=str(first),
-                end=str(end),
-                rows=rows,
+                last=str(end - 1),
+                rows=1,
                 time_min_us=first,
                 time_max_us=end,
             )
@@ -37,6 +43,10 @@ def commit(*ranges: tuple[int, int, int], rows: int = 1) -> Commit:
         ),
         made_ms=1,
     )
+
+
+def view(shard: int, first: int, following: int) -> ShardView:
+    return ShardView(id=shard, first=Position(first), next=Position(following))
 
 
 class World:
@@ -51,11 +61,8 @@ class World:
         self.commits: list[Commit] = []
         self.history: list[tuple[int, int, str]] = []
 
-    def bounds(self) -> dict[int, ShardBounds]:
-        return {
-            shard: ShardBounds(Position(self.firsts[shard]), Position(self.nexts[shard]))
-            for shard in self.logs
-        }
+    def views(self) -> list[ShardView]:
+        return [view(shard, self.firsts[shard], self.nexts[shard]) for shard in self.logs]
 
     def step(self) -> None:
         rng = self.rng
@@ -77,14 +84,14 @@ class World:
                 self.nexts[new] = self.firsts[new] = 1
 
     def archive(self) -> None:
-        planned = plan(Manifest(self.commits).archived(), self.bounds(), skips_freed=False)
+        planned = plan(Manifest(self.commits).archived(), self.views(), skips_freed=False)
         if not planned:
             return
         for each in planned:
             self.history += [
                 (each.shard, position, value)
                 for position, value in sorted(self.logs[each.shard].items())
-                if each.first <= position < each.end
+                if each.begins_at <= position < each.ends_at
             ]
         ranges = [(each.shard, int(each.first), int(each.end)) for each in planned]
         self.commits.append(commit(*ranges))
@@ -94,16 +101,15 @@ class World:
         registered = {
             shard: Position(self.rng.randint(1, int(end))) for shard, end in archived.items()
         }
-        for shard, before in truncatable(archived, registered, {}).items():
-            assert before <= registered[shard]
-            if shard in self.logs:
-                self.firsts[shard] = max(self.firsts[shard], before)
-                for position in [each for each in self.logs[shard] if each < before]:
-                    del self.logs[shard][position]
+        for shard, before in truncatable(archived, self.views(), registered).items():
+            assert self.firsts[shard] < before <= min(registered[shard], archived[shard])
+            self.firsts[shard] = before
+            for position in [each for each in self.logs[shard] if each < before]:
+                del self.logs[shard][position]
 
     def read(self, known: Manifest) -> list[tuple[int, str]] | None:
         """As a reader that looked at the archive some time ago."""
-        cuts = unite(known.archived(), self.bounds())
+        cuts = unite(known.shards, self.views())
         if cuts is None:
             return None
         found = []
@@ -140,18 +146,33 @@ def test_history_and_tail_are_the_stream(seed: int) -> None:
 
 
 def test_what_was_freed_before_it_was_archived_is_told_or_left_out() -> None:
-    bounds = {0: ShardBounds(Position(10), Position(20))}
+    shards = [view(0, 10, 20)]
     with pytest.raises(OutOfRange, match=r"up to 5.*begins at 10"):
-        plan({0: Position(5)}, bounds, skips_freed=False)
-    (planned,) = plan({0: Position(5)}, bounds, skips_freed=True)
-    assert (planned.first, planned.end) == (10, 20)
+        plan({0: Position(5)}, shards, skips_freed=False)
+    (planned,) = plan({0: Position(5)}, shards, skips_freed=True)
+    assert (planned.begins_at, planned.ends_at) == (10, 20)
     manifest = Manifest([commit((0, 1, 5)), commit((0, 10, 20))])
     assert [(each.first, each.end) for each in manifest.gaps] == [("5", "10")]
 
 
-def test_a_running_query_and_a_reader_hold_the_log() -> None:
-    archived = {0: Position(50), 1: Position(7)}
-    assert truncatable(archived, {0: Position(40)}, {0: Position(30)}) == {0: 30, 1: 7}
+def test_who_reads_holds_the_log() -> None:
+    archived = {0: Position(50), 1: Position(7), 2: Position(9)}
+    shards = [view(0, 20, 60), view(1, 1, 7), view(2, 9, 9), view(3, 1, 5)]
+    assert truncatable(archived, shards, {0: Position(40)}) == {0: 40, 1: 7}
+    assert truncatable(archived, shards, {0: Position(0), 1: Position(0)}) == {}
+
+
+def test_a_shard_that_is_gone_from_the_stream_is_read_from_the_archive() -> None:
+    ended = ArchivedRange(shard=0, first="1", end="9", is_last=True)
+    child = ArchivedRange(shard=1, first="1", end="4", parents=(0,))
+    made = Commit(project="p", logstore="s", format="parquet", ranges=(ended, child), made_ms=1)
+    cuts = unite(Manifest([made]).shards, [view(1, 2, 6)])
+    assert cuts is not None
+    assert [(each.shard, each.first, each.tail, each.end) for each in cuts] == [
+        (0, 1, 9, 9),
+        (1, 1, 4, 6),
+    ]
+    assert cuts[0].view().is_ended
 
 
 def test_commits_are_read_as_they_were_written_and_only_in_order() -> None:
@@ -172,10 +193,12 @@ def test_commits_are_read_as_they_were_written_and_only_in_order() -> None:
             decode_commit(bad, "x")
 
 
-def test_folders_are_chosen_by_time() -> None:
-    manifest = Manifest([commit((0, 1, 5)), commit((0, 5, 9))])
-    assert len(manifest.folders()) == 2
-    assert len(manifest.folders(from_us=6)) == 1
-    assert len(manifest.folders(to_us=3)) == 1
-    assert manifest.folders(from_us=100) == []
-    assert manifest.rows == 2
+def test_files_are_chosen_by_time_and_place() -> None:
+    manifest = Manifest([commit((0, 1, 5), (1, 1, 3)), commit((0, 5, 9))])
+    assert len(list(manifest.files())) == 3
+    assert [file.path for _, file in manifest.files(shard=0, from_us=6)] == ["data/0/5"]
+    assert [file.path for _, file in manifest.files(to_us=3, shard=0)] == ["data/0/1"]
+    assert list(manifest.files(from_us=100)) == []
+    between = manifest.files(shard=0, begin=Position(4), end=Position(5))
+    assert [file.path for _, file in between] == ["data/0/1"]
+    assert manifest.rows == 3

@@ -14,6 +14,7 @@ from rich.table import Table
 from raftwood.app.commands.demo_cluster import cluster
 from raftwood.app.commands.demo_loghub import loghub
 from raftwood.app.commands.demo_logservice import logservice
+from raftwood.app.commands.demo_pipeline import pipeline
 from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.demo import durable_log as scenario
 from raftwood.app.event_loop import run
@@ -24,6 +25,7 @@ app = App(name="demo", help_format="plaintext")
 app.command(cluster)
 app.command(logservice)
 app.command(loghub)
+app.command(pipeline)
 
 
 @app.command

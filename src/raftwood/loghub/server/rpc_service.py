@@ -2,9 +2,13 @@
 
 from typing import Any, Literal, cast
 
+from msgspec.structs import replace
+
 from raftwood.base.errors import PermissionDenied
 from raftwood.base.files import Buffer
 from raftwood.base.position import position_from_bytes, position_to_bytes
+from raftwood.base.seams import StoredBatch
+from raftwood.loghub.batches import HEAD_BYTES
 from raftwood.loghub.controls import decode_control, encode_control_answer
 from raftwood.loghub.errors import InvalidParameter
 from raftwood.loghub.model import AccessKey, Role, Shard
@@ -73,6 +77,9 @@ class RpcService:
             bytes_max=request.bytes_max,
             wait_ms=request.wait_ms,
         )
+        if request.heads_only:
+            heads = [StoredBatch(each.position, each.data[:HEAD_BYTES]) for each in pulled.batches]
+            pulled = replace(pulled, batches=heads)
         return encode_pulled(pulled)
 
     async def _shards(self, call: Call, request: StreamRequest) -> list[Shard]:

@@ -2,92 +2,122 @@
 No I/O.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from raftwood.base.errors import OutOfRange
 from raftwood.base.position import Position
-
-
-class ShardBounds(msgspec.Struct, frozen=True):
-    """What a shard's log holds: first ≤ any readable position < next."""
-
-    first: Position
-    next: Position
-
-
-class PlannedRange(msgspec.Struct, frozen=True):
-    """To be archived: first ≤ position < end."""
-
-    shard: int
-    first: Position
-    end: Position
+from raftwood.pipeline.archive.manifest import ArchivedRange, ArchivedShard
+from raftwood.pipeline.offsets import ShardView
 
 
 def plan(
-    archived: Mapping[int, Position], bounds: Mapping[int, ShardBounds], *, skips_freed: bool
-) -> list[PlannedRange]:
+    archived: Mapping[int, Position], shards: Iterable[ShardView], *, skips_freed: bool
+) -> list[ArchivedRange]:
     """All that is in the logs and not in the archive, one range for each shard that has some.
 
     `OutOfRange` where something was freed before it was archived, unless that is to be skipped:
     then the range begins where the log does, and the archive has a gap that its next range names.
     """
     planned = []
-    for shard in sorted(bounds):
-        found = bounds[shard]
-        first = archived.get(shard, found.first)
+    for found in sorted(shards, key=lambda each: each.id):
+        first = archived.get(found.id, found.first)
         if first < found.first:
             if not skips_freed:
                 raise OutOfRange(
-                    f"shard {shard} was archived up to {first}, and its log begins at "
+                    f"shard {found.id} was archived up to {first}, and its log begins at "
                     f"{found.first}: what was between is gone; let it be skipped, or begin a new "
                     "archive"
                 )
             first = found.first
-        if first < found.next:
-            planned.append(PlannedRange(shard, first, found.next))
+        # A shard that ended without a record is noted as well, for its children's readers.
+        if first < found.next or (found.is_ended and found.id not in archived):
+            planned.append(
+                ArchivedRange(
+                    shard=found.id,
+                    first=str(first),
+                    end=str(found.next),
+                    parents=found.parents,
+                    is_last=found.is_ended,
+                )
+            )
     return planned
 
 
 def truncatable(
     archived: Mapping[int, Position],
-    registered: Mapping[int, Position],
-    running: Mapping[int, Position],
+    shards: Iterable[ShardView],
+    required: Mapping[int, Position],
 ) -> dict[int, Position]:
-    """Before which position each shard's log may be cut: what is archived, and what neither a
-    registered reader nor a running query still needs.
+    """Before which position each shard's log is to be cut: what is archived, and what no registered
+    reader or running query still needs; only shards of which something goes.
     """
     found = {}
-    for shard, end in archived.items():
-        needed = [each[shard] for each in (registered, running) if shard in each]
-        found[shard] = min([end, *needed])
+    for shard in shards:
+        end = archived.get(shard.id, shard.first)
+        before = min(end, required.get(shard.id, end))
+        if before > shard.first:
+            found[shard.id] = before
     return found
 
 
-class Cut(msgspec.Struct, frozen=True):
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
     """A shard in two parts: history first ≤ position < tail, then the log from `tail` to `end`."""
 
     shard: int
+    first: Position
     tail: Position
     end: Position
+    parents: tuple[int, ...] = ()
+    is_ended: bool = False
+
+    def view(self) -> ShardView:
+        """The whole, as one shard."""
+        return ShardView(
+            id=self.shard,
+            parents=self.parents,
+            first=self.first,
+            next=self.end,
+            is_ended=self.is_ended,
+        )
 
 
-def unite(archived: Mapping[int, Position], bounds: Mapping[int, ShardBounds]) -> list[Cut] | None:
+def unite(archived: Mapping[int, ArchivedShard], shards: Iterable[ShardView]) -> list[Cut] | None:
     """For each shard, where the archive ends and the log goes on; None where a log was cut above
     what this look at the archive knows of: then look at the archive again, it has more by now.
+
+    The archive is to be looked at before the logs, or a record might be in neither.
     """
     cuts = []
-    for shard in sorted({*archived, *bounds}):
-        found = bounds.get(shard)
-        end = archived.get(shard)
-        if found is None:
+    logs = {each.id: each for each in shards}
+    for shard in sorted({*archived, *logs}):
+        history, log = archived.get(shard), logs.get(shard)
+        if log is None:
             # The shard is gone from the stream; what it had is in the archive.
-            assert end is not None
-            cuts.append(Cut(shard, end, end))
+            assert history is not None
+            cuts.append(
+                Cut(
+                    shard=shard,
+                    first=history.first,
+                    tail=history.end,
+                    end=history.end,
+                    parents=history.parents,
+                    is_ended=True,
+                )
+            )
             continue
-        tail = found.first if end is None else end
-        if tail < found.first:
+        tail = log.first if history is None else history.end
+        if tail < log.first:
             return None
-        cuts.append(Cut(shard, tail, max(tail, found.next)))
+        cuts.append(
+            Cut(
+                shard=shard,
+                first=tail if history is None else history.first,
+                tail=tail,
+                end=max(tail, log.next),
+                parents=log.parents,
+                is_ended=log.is_ended,
+            )
+        )
     return cuts

@@ -1,4 +1,4 @@
-"""The manifest of an archive: which ranges of which shards are in which folders.
+"""The manifest of an archive: which ranges of which shards are in which files.
 
 It is a row of commits, each a small file that is made once and never changed. A range that no
 commit names does not exist, whatever files lie around; so what was written and not committed is
@@ -6,7 +6,7 @@ written anew, and nothing is there twice.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -25,10 +25,9 @@ class ArchivedRange(msgspec.Struct, frozen=True, kw_only=True):
     shard: int
     first: str
     end: str
-    rows: int
-    time_min_us: int | None = None
-    """Of its records, since 1970; None where there is none."""
-    time_max_us: int | None = None
+    parents: tuple[int, ...] = ()
+    is_last: bool = False
+    """The shard was split or merged, and ends here."""
 
     @property
     def begins_at(self) -> Position:
@@ -39,6 +38,20 @@ class ArchivedRange(msgspec.Struct, frozen=True, kw_only=True):
         return parse_position(self.end)
 
 
+class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Records of one shard in their order, from the batch at `first` to the one at `last`."""
+
+    path: str
+    """Below the archive's own folder."""
+    shard: int
+    first: str
+    last: str
+    rows: int
+    time_min_us: int | None = None
+    """Of its records, since 1970; None where none has a time."""
+    time_max_us: int | None = None
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one run of the archiver added."""
 
@@ -47,9 +60,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     logstore: str
     format: str
     """`parquet` or `delta`."""
-    folder: str
-    """Where its files are, below the archive's own folder; empty where there are no rows."""
     ranges: tuple[ArchivedRange, ...]
+    files: tuple[ArchivedFile, ...] = ()
+    fields: dict[str, str] = {}
+    """Contents that have columns of their own in these files, with their types."""
     made_ms: int
 
 
@@ -92,13 +106,21 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
+class ArchivedShard(msgspec.Struct, kw_only=True):
+    """What the archive has of a shard: first ≤ position < end, but for what is in the gaps."""
+
+    first: Position
+    end: Position
+    parents: tuple[int, ...]
+    is_ended: bool
+
+
 class Manifest:
     """All commits so far; ranges of a shard follow one another, and do not overlap."""
 
     def __init__(self, commits: Sequence[Commit]) -> None:
         self.commits = tuple(commits)
-        self._ends: dict[int, Position] = {}
-        self._firsts: dict[int, Position] = {}
+        self.shards: dict[int, ArchivedShard] = {}
         self.gaps: list[ArchivedRange] = []
         """Freed before they were archived, and left out on purpose."""
         for number, commit in enumerate(commits):
@@ -106,45 +128,63 @@ class Manifest:
                 self._add(number, each)
 
     def _add(self, number: int, added: ArchivedRange) -> None:
-        end = self._ends.get(added.shard)
-        if added.ends_at < added.begins_at or (end is not None and added.begins_at < end):
+        begin, end = added.begins_at, added.ends_at
+        known = self.shards.get(added.shard)
+        if end < begin or (known is not None and begin < known.end):
             raise StoreDamaged(
-                f"commit {number} of the archive has shard {added.shard} from {added.first} to "
-                f"{added.end}, and it was archived up to {end}: the manifest was tampered with"
+                f"commit {number} of the archive has shard {added.shard} from {begin} to {end}, "
+                f"and it was archived up to {known and known.end}: the manifest was tampered with"
             )
-        if end is not None and added.begins_at > end:
+        if known is None:
+            self.shards[added.shard] = ArchivedShard(
+                first=begin, end=end, parents=added.parents, is_ended=added.is_last
+            )
+            return
+        if begin > known.end:
             self.gaps.append(
-                ArchivedRange(shard=added.shard, first=str(end), end=added.first, rows=0)
+                ArchivedRange(shard=added.shard, first=str(known.end), end=added.first)
             )
-        self._firsts.setdefault(added.shard, added.begins_at)
-        self._ends[added.shard] = added.ends_at
+        known.end = end
+        known.is_ended = added.is_last
 
     def archived(self) -> dict[int, Position]:
         """Of each shard in it, behind the last position that is archived."""
-        return dict(self._ends)
+        return {shard: each.end for shard, each in self.shards.items()}
 
-    def first(self, shard: int) -> Position | None:
-        """Where a shard's archive begins; what was freed before is nowhere."""
-        return self._firsts.get(shard)
-
-    def folders(self, *, from_us: int | None = None, to_us: int | None = None) -> list[str]:
-        """Of commits with records between two times, or with any; in order."""
-        return [
-            commit.folder
-            for commit in self.commits
-            if commit.folder and any(_overlaps(each, from_us, to_us) for each in commit.ranges)
-        ]
+    def files(
+        self,
+        *,
+        shard: int | None = None,
+        begin: Position | None = None,
+        end: Position | None = None,
+        from_us: int | None = None,
+        to_us: int | None = None,
+    ) -> Iterator[tuple[Commit, ArchivedFile]]:
+        """Those that may have records of a shard, of positions begin ≤ … < end, and of times
+        between two; in order.
+        """
+        for commit in self.commits:
+            for file in commit.files:
+                if (
+                    (shard is None or file.shard == shard)
+                    and (begin is None or parse_position(file.last) >= begin)
+                    and (end is None or parse_position(file.first) < end)
+                    and _overlaps(file, from_us, to_us)
+                ):
+                    yield commit, file
 
     @property
     def rows(self) -> int:
-        return sum(each.rows for commit in self.commits for each in commit.ranges)
+        return sum(file.rows for commit in self.commits for file in commit.files)
 
 
-def _overlaps(archived: ArchivedRange, from_us: int | None, to_us: int | None) -> bool:
-    if archived.time_min_us is None or archived.time_max_us is None:
+def _overlaps(file: ArchivedFile, from_us: int | None, to_us: int | None) -> bool:
+    if from_us is None and to_us is None:
+        return True
+    if file.time_min_us is None or file.time_max_us is None:
         return False
-    return (from_us is None or archived.time_max_us >= from_us) and (
-        to_us is None or archived.time_min_us < to_us
+    return (from_us is None or file.time_max_us >= from_us) and (
+        to_us is None or file.time_min_us < to_us
     )
 
 

@@ -1,0 +1,179 @@
+"""`raftwood demo pipeline`: web servers' lines become figures, told step by step."""
+
+import importlib.util
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from raftwood.app.demo import pipeline as scenario
+from raftwood.app.demo.pipeline import PipelineListener, PipelineOutcome, PipelinePlan
+from raftwood.app.demo.png_chart import Series, bar_chart
+from raftwood.app.output import Format, size_text, write_line
+from raftwood.base.errors import InvalidConfiguration, InvalidInput
+
+PLOT: Final = "raftwood-pipeline.png"
+_BLUE: Final = (66, 110, 180)
+_RED: Final = (200, 72, 60)
+
+
+def pipeline(
+    *,
+    lines: Annotated[int, Parameter(help="How many lines go through the archive.")] = 200_000,
+    later: Annotated[int, Parameter(help="How many lines come after it.")] = 20_000,
+    plot: Annotated[str, Parameter(help="Where the picture goes, a PNG.")] = PLOT,
+    data: Annotated[
+        str | None, Parameter(help="Folder to use and keep, a new one; else a temporary one.")
+    ] = None,
+    output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text",
+) -> int:
+    """Ship web-server logs, parse and count them with Spark, archive and truncate; all must agree.
+
+    Lines are parsed into a stream; errors and figures by the minute go to streams of their own,
+    and what was parsed to an archive of Parquet files, after which the log is truncated.
+    """
+    if not (1_000 <= lines <= 50_000_000 and 100 <= later <= 50_000_000):
+        raise InvalidInput(
+            f"--lines {lines} --later {later}: give 1,000 and 100 to 50,000,000 of them"
+        )
+    if importlib.util.find_spec("pyspark") is None:
+        raise InvalidConfiguration("the pipeline needs Spark: pip install 'raftwood[spark]'")
+    if data is not None and os.path.exists(data) and os.listdir(data):
+        raise InvalidInput(f"--data {data}: there is something in it already; give a new folder")
+    # A short story has minutes as well.
+    plan = PipelinePlan(
+        lines=lines, later=later, lines_per_minute=max(1_000, min(12_000, lines // 15))
+    )
+    # Told to end, it cleans up as if it was interrupted at the terminal.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    console = Console(stderr=output == "json", highlight=False)
+    if data is not None:
+        outcome = _run(os.path.abspath(data), plan, console)
+    else:
+        with tempfile.TemporaryDirectory(
+            prefix="raftwood-demo-", ignore_cleanup_errors=True
+        ) as folder:
+            outcome = _run(folder, plan, console)
+    with open(plot, "wb") as file:
+        file.write(_picture(outcome))
+    if output == "json":
+        write_line(msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode())
+    else:
+        _write_report(outcome, os.path.abspath(plot))
+    return 0 if outcome.held else 1
+
+
+def _run(folder: str, plan: PipelinePlan, console: Console) -> PipelineOutcome:
+    console.print(
+        f"The pipeline: {plan.lines:,} lines of web servers go through Raftwood and Spark to an "
+        f"archive, {plan.later:,} more stay in the log; all of it in {folder}.\n",
+        markup=False,
+        soft_wrap=True,
+    )
+    columns = (
+        TextColumn("{task.description:<20}"),
+        BarColumn(),
+        TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(),
+    )
+    began = time.perf_counter()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None, count="")
+
+        def show_step(text: str) -> None:
+            elapsed_s = time.perf_counter() - began
+            progress.console.print(f"{elapsed_s:6.1f} s  {text}", markup=False, soft_wrap=True)
+
+        def show_progress(part: str, done: int, total: int) -> None:
+            count = f"{done:,} of {total:,}" if total else f"{done:,} rows" if done else ""
+            progress.update(
+                task, description=part, completed=done, total=total or None, count=count
+            )
+
+        listener = PipelineListener(on_step=show_step, on_progress=show_progress)
+        return scenario.run(folder, plan, listener)
+
+
+def _picture(outcome: PipelineOutcome) -> bytes:
+    minutes = outcome.minutes
+    return bar_chart(
+        [each.minute[11:16] for each in minutes],
+        [
+            Series("requests a minute", [each.requests for each in minutes], _BLUE),
+            Series("errors a minute", [each.errors for each in minutes], _RED),
+        ],
+    )
+
+
+def _write_report(outcome: PipelineOutcome, plot: str) -> None:
+    console = Console(highlight=False)
+    console.print(_job_table(outcome))
+    console.print(_minute_table(outcome))
+    console.print(_check_table(outcome))
+    write_line(f"the same as a picture: {plot}")
+    broken = [each.what for each in outcome.checks if not each.held]
+    write_line(
+        f"HELD: all {len(outcome.checks)} counts agree from end to end, in {outcome.seconds:.0f} s"
+        if outcome.held
+        else f"BROKEN: {'; '.join(broken)}"
+    )
+
+
+def _job_table(outcome: PipelineOutcome) -> Table:
+    table = Table(title="Jobs", title_justify="left")
+    for heading in ("job", "rows", "seconds", "rows/s"):
+        table.add_column(heading, justify="left" if heading == "job" else "right")
+    for each in outcome.runs:
+        rate = each.rows / max(each.seconds, 0.001)
+        table.add_row(each.job, f"{each.rows:,}", f"{each.seconds:.1f}", f"{rate:,.0f}")
+    return table
+
+
+def _minute_table(outcome: PipelineOutcome) -> Table:
+    table = Table(title="Minute by minute", title_justify="left")
+    table.add_column("minute")
+    for title, width, color in (("requests", 24, "blue"), ("errors", 12, "red")):
+        table.add_column(title, justify="right")
+        table.add_column("", min_width=width, style=color)
+    table.add_column("sent", justify="right")
+    table.add_column("95 % within", justify="right")
+    requests = _bars([each.requests for each in outcome.minutes], 24)
+    errors = _bars([each.errors for each in outcome.minutes], 12)
+    for each, all_bar, bad_bar in zip(outcome.minutes, requests, errors, strict=True):
+        table.add_row(
+            each.minute[11:16],
+            f"{each.requests:,}",
+            all_bar,
+            f"{each.errors:,}",
+            bad_bar,
+            size_text(each.bytes),
+            f"{each.p95_ms:.0f} ms",
+        )
+    return table
+
+
+def _bars(values: Sequence[int], width: int) -> list[str]:
+    """Each as long as its value says, in eighths of a letter; the highest as wide as is given."""
+    highest = max(values, default=1) or 1
+    eighths = [width * 8 * value // highest for value in values]
+    return ["█" * (each // 8) + " ▏▎▍▌▋▊▉"[each % 8].strip() for each in eighths]
+
+
+def _check_table(outcome: PipelineOutcome) -> Table:
+    table = Table(title="Do the counts agree?", title_justify="left")
+    table.add_column("from → to")
+    table.add_column("expected", justify="right")
+    table.add_column("found", justify="right")
+    table.add_column("")
+    for each in outcome.checks:
+        verdict = "[green]yes[/]" if each.held else "[red]NO[/]"
+        table.add_row(each.what, f"{each.expected:,}", f"{each.found:,}", verdict)
+    return table

@@ -1,0 +1,218 @@
+"""The whole story: lines of web servers go into a stream, Spark parses them, errors and figures by
+the minute go to streams of their own, the rest to an archive, and the log is truncated.
+
+Everything is counted on its way in, and again at its end.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from raftwood.app.demo.pipeline_check import Check, Figures, MinuteRow, checks, read_minutes
+from raftwood.app.demo.standalone_process import StandaloneProcess
+from raftwood.app.demo.web_logs import web_logs
+from raftwood.app.demo.web_truth import WebTruth
+from raftwood.loghub.client import LogHubClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from raftwood.pipeline.jobs.job import Job
+    from raftwood.pipeline.jobs.progress import JobProgress
+
+PROJECT: Final = "web"
+STREAMS: Final = {"access": 2, "parsed": 2, "errors": 1, "minutes": 1}
+"""Each with so many shards."""
+FILE: Final = "web_pipeline.toml"
+_REPORT_LINES: Final = 2_000
+
+
+class PipelinePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How large the story is."""
+
+    lines: int = 200_000
+    """Before the archive."""
+    later: int = 20_000
+    """After it: they stay in the log."""
+    lines_per_minute: int = 12_000
+    seed: int = 7
+
+
+class PipelineListener(msgspec.Struct, frozen=True):
+    """Hears how it goes on."""
+
+    on_step: Callable[[str], None]
+    """A step is done: what came of it."""
+    on_progress: Callable[[str, int, int], None]
+    """A step's name, how much of it is done, and how much it is in all, or 0."""
+
+
+class JobRun(msgspec.Struct, frozen=True):
+    """A job's outcome."""
+
+    job: str
+    rows: int
+    seconds: float
+
+
+class PipelineOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    seconds: float
+    shipped_per_s: float
+    runs: list[JobRun]
+    figures: Figures
+    minutes: list[MinuteRow]
+    checks: list[Check]
+
+    @property
+    def held(self) -> bool:
+        return all(each.held for each in self.checks)
+
+
+def run(folder: str, plan: PipelinePlan, listener: PipelineListener) -> PipelineOutcome:
+    """Needs the extra `spark`."""
+    began = time.perf_counter()
+    listener.on_progress("starting Raftwood", 0, 0)
+    with StandaloneProcess(folder) as standalone, standalone.client() as client:
+        listener.on_step(f"Raftwood runs, natively at {standalone.loghub.native}")
+        demo = _Demo(folder, plan, listener, standalone, client)
+        demo.make_streams()
+        lines = web_logs(
+            plan.lines + plan.later, seed=plan.seed, lines_per_minute=plan.lines_per_minute
+        )
+        shipped_per_s = demo.ship(islice(lines, plan.lines), plan.lines)
+        with demo.spark() as spark:
+            demo.run_jobs(spark, ("parse", "errors", "minutes", "archive"))
+            demo.ship(lines, plan.later)
+            demo.run_jobs(spark, ("parse", "errors", "minutes"))
+        figures, minutes = demo.read_back()
+    return PipelineOutcome(
+        seconds=time.perf_counter() - began,
+        shipped_per_s=shipped_per_s,
+        runs=demo.runs,
+        figures=figures,
+        minutes=minutes,
+        checks=checks(demo.truth, figures, minutes, archived_lines=plan.lines),
+    )
+
+
+class _Demo:
+    def __init__(
+        self,
+        folder: str,
+        plan: PipelinePlan,
+        listener: PipelineListener,
+        standalone: StandaloneProcess,
+        client: LogHubClient,
+    ) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._listener = listener
+        self._loghub = standalone.loghub
+        self._client = client
+        self._firsts: dict[int, int] = {}
+        """Where each shard of what is parsed began."""
+        self.truth = WebTruth()
+        self.runs: list[JobRun] = []
+
+    def make_streams(self) -> None:
+        self._client.create_project(PROJECT)
+        for name, shards in STREAMS.items():
+            self._client.create_logstore(PROJECT, name, shard_count=shards)
+        self._firsts = self._first_positions()
+        self._listener.on_step(f"streams: {', '.join(f'{PROJECT}/{each}' for each in STREAMS)}")
+
+    def _first_positions(self) -> dict[int, int]:
+        details = self._client.describe(PROJECT, "parsed")
+        return {each.shard.id: int(each.first) for each in details}
+
+    def ship(self, lines: Iterator[str], count: int) -> float:
+        """Lines as they are into the first stream; lines a second."""
+        began = time.perf_counter()
+        sent = 0
+        with self._client.producer(PROJECT, "access") as producer:
+            for line in lines:
+                producer.send({"message": line}, source="web-1")
+                self.truth.add(line)
+                sent += 1
+                if sent % _REPORT_LINES == 0:
+                    self._listener.on_progress("shipping lines", sent, count)
+            producer.flush()
+        per_s = sent / (time.perf_counter() - began)
+        self._listener.on_step(f"{sent:,} lines shipped to {PROJECT}/access, {per_s:,.0f} lines/s")
+        return per_s
+
+    def spark(self) -> Any:
+        from raftwood.pipeline.jobs.spark_running import running_spark  # noqa: PLC0415 (an extra)
+
+        self._listener.on_progress("starting Spark", 0, 0)
+        settings = {"spark.sql.shuffle.partitions": "2"}
+        return running_spark("raftwood demo", folder=self._folder, settings=settings)
+
+    def _jobs(self) -> "list[Job[Any]]":
+        from raftwood.pipeline.jobs.pipeline_file import read_pipeline  # noqa: PLC0415
+
+        path = f"{self._folder}/{FILE}"
+        shutil.copyfile(str(files(__package__).joinpath(FILE)), path)
+        part = self._loghub
+        environment = {
+            "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": part.native,
+            "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key_id,
+            "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": part.access_key_secret,
+        }
+        return read_pipeline(path, environment).jobs
+
+    def run_jobs(self, spark: "SparkSession", names: tuple[str, ...]) -> None:
+        from raftwood.pipeline.jobs.job import JobContext  # noqa: PLC0415
+
+        for job in self._jobs():
+            if job.name not in names:
+                continue
+
+            def tell(progress: "JobProgress") -> None:
+                self._listener.on_progress(f"job {progress.job}", progress.rows, 0)
+
+            began = time.perf_counter()
+            done = job.run(JobContext(spark, tell, threading.Event()))
+            elapsed_s = time.perf_counter() - began
+            self.runs.append(JobRun(job.name, done.rows, elapsed_s))
+            self._listener.on_step(f"job {job.name}: {done.rows:,} rows in {elapsed_s:.1f} s")
+
+    def read_back(self) -> tuple[Figures, list[MinuteRow]]:
+        from raftwood.pipeline.read import read  # noqa: PLC0415 (an extra)
+
+        self._listener.on_progress("reading back", 0, 0)
+        part = self._loghub
+        access: dict[str, Any] = {
+            "gateways": part.native,
+            "access_key": part.access_key_id,
+            "access_secret": part.access_key_secret,
+        }
+        archive = f"{self._folder}/archive"
+        statuses = ["status int", "size bigint"]
+        whole = read(PROJECT, "parsed", archive=archive, columns=statuses, **access)
+        tail = read(PROJECT, "parsed", columns=statuses, **access)
+        errors = read(PROJECT, "errors", columns=["status int"], **access)
+        lines = read(PROJECT, "access", columns=["index"], **access)
+        freed = [first > self._firsts[shard] for shard, first in self._first_positions().items()]
+        figures = Figures(
+            lines_stored=lines.num_rows,
+            parsed=whole.num_rows,
+            parsed_errors=sum(status >= 500 for status in whole["status"].to_pylist()),
+            parsed_bytes=sum(whole["size"].to_pylist()),
+            archived=whole.num_rows - tail.num_rows,
+            tail=tail.num_rows,
+            errors=errors.num_rows,
+            shards_truncated=sum(freed),
+            shards=len(freed),
+        )
+        minutes = read_minutes(read, PROJECT, access)
+        self._listener.on_step("everything read back")
+        return figures, minutes

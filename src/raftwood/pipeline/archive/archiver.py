@@ -1,0 +1,246 @@
+"""`Archiver`: what a logstore has gathered goes into its archive, and then it may be truncated.
+
+    archiver = Archiver.with_spark(spark, access, "s3a://lake/access", is_truncating=True)
+    report = archiver.run()
+
+In this order: files, commit, checkpoints, truncation. Killed anywhere, the next run goes on: files
+without a commit do not count, and checkpoints are set anew from the manifest.
+"""
+
+import posixpath
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from raftwood.base.environment import Clock, SystemClock
+from raftwood.base.errors import Conflict
+from raftwood.base.logs import get_logger
+from raftwood.base.position import Position
+from raftwood.loghub.client import LogHubClient
+from raftwood.loghub.cursors import decode_cursor
+from raftwood.loghub.errors import ConsumerGroupExists, ShardNotFound
+from raftwood.loghub.wire import ShardDetail
+from raftwood.pipeline.archive.archive import Archive
+from raftwood.pipeline.archive.archive_rules import plan, truncatable
+from raftwood.pipeline.archive.files import ArrowFiles, archive_uri
+from raftwood.pipeline.archive.manifest import Commit, Manifest
+from raftwood.pipeline.archive.writing import ArchiveWriter, ArrowWriter
+from raftwood.pipeline.columns import wanted_columns
+from raftwood.pipeline.options import SourceOptions, StreamAccess
+from raftwood.pipeline.source.planning import shard_views
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GROUP_PREFIX: Final = "archive-"
+_ATTEMPTS_MAX: Final = 5
+_log = get_logger("pipeline")
+
+
+class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did."""
+
+    rows: int
+    """That it archived."""
+    files: int
+    archived: dict[int, Position]
+    """Behind the last archived position of each shard."""
+    truncated: dict[int, Position]
+    """The first position that is left, of shards that were truncated."""
+    gaps: int
+    """Ranges that were freed before they were archived, in the whole archive."""
+
+
+def group_of(uri: str) -> str:
+    """The consumer group of an archive, which keeps the log for it."""
+    uri = re.sub(r"^s3[an]:", "s3:", archive_uri(uri))
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", posixpath.basename(uri))[:64]
+    return f"{GROUP_PREFIX}{name}-{zlib.crc32(uri.encode()):08x}"
+
+
+class Archiver:
+    """Of one logstore. The key needs to be an admin's, for the group and for truncation.
+
+    Several may run at the same time: a range is committed once.
+    """
+
+    def __init__(
+        self,
+        access: StreamAccess,
+        archive: Archive,
+        writer: ArchiveWriter,
+        *,
+        group: str | None = None,
+        is_truncating: bool = False,
+        skips_freed: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._access = access
+        self._archive = archive
+        self._writer = writer
+        self._group = group or group_of(archive.files.uri)
+        self._is_truncating = is_truncating
+        self._skips_freed = skips_freed
+        self._clock = clock or SystemClock()
+
+    @classmethod
+    def with_arrow(
+        cls,
+        access: StreamAccess,
+        uri: str,
+        *,
+        fields: Sequence[str] = (),
+        group: str | None = None,
+        is_truncating: bool = False,
+        skips_freed: bool = False,
+    ) -> Self:
+        """In this process, without Spark; `fields` are contents that get columns of their own,
+        such as `status int`.
+        """
+        files = ArrowFiles(uri)
+        writer = ArrowWriter(files, SourceOptions(access=access), fields=wanted_columns(fields))
+        return cls(
+            access,
+            Archive(files, project=access.project, logstore=access.logstore),
+            writer,
+            group=group,
+            is_truncating=is_truncating,
+            skips_freed=skips_freed,
+        )
+
+    @classmethod
+    def with_spark(
+        cls,
+        spark: "SparkSession",
+        access: StreamAccess,
+        uri: str,
+        *,
+        format: str = "parquet",  # noqa: A002 (as Spark calls it)
+        fields: Sequence[str] = (),
+        partitions_min: int = 1,
+        group: str | None = None,
+        is_truncating: bool = False,
+        skips_freed: bool = False,
+    ) -> Self:
+        """`format` is `parquet` or `delta`; each shard is one task at least."""
+        from raftwood.pipeline.archive.hadoop_files import spark_files  # noqa: PLC0415 (an extra)
+        from raftwood.pipeline.archive.spark_writing import spark_writer  # noqa: PLC0415
+
+        files = spark_files(spark, uri)
+        writer = spark_writer(
+            spark,
+            files,
+            access,
+            format=format,
+            fields=wanted_columns(fields),
+            partitions_min=partitions_min,
+        )
+        return cls(
+            access,
+            Archive(files, project=access.project, logstore=access.logstore),
+            writer,
+            group=group,
+            is_truncating=is_truncating,
+            skips_freed=skips_freed,
+        )
+
+    def run(self) -> ArchiveReport:
+        """Archive all that is there, and truncate what nobody needs, if that is wanted."""
+        access = self._access
+        with LogHubClient.connect(
+            access.gateways, key_id=access.key_id, secret=access.secret
+        ) as client:
+            self._register(client)
+            before = self._archive.manifest()
+            self._note(client, before)
+            after = self._archived(lambda: client.describe(access.project, access.logstore))
+            self._note(client, after)
+            truncated = self._truncated(client, after) if self._is_truncating else {}
+        self._archive.clean(commits=len(after.commits))
+        added = after.commits[len(before.commits) :]
+        return ArchiveReport(
+            rows=after.rows - before.rows,
+            files=sum(len(commit.files) for commit in added),
+            archived=after.archived(),
+            truncated=truncated,
+            gaps=len(after.gaps),
+        )
+
+    def _register(self, client: LogHubClient) -> None:
+        """Before anything else: from now on retention by size spares what is not archived."""
+        access = self._access
+        with suppress(ConsumerGroupExists):
+            client.create_group(access.project, access.logstore, self._group)
+
+    def _archived(self, describe: Callable[[], list[ShardDetail]]) -> Manifest:
+        for _ in range(_ATTEMPTS_MAX):
+            manifest = self._archive.manifest()
+            number = len(manifest.commits)
+            unfinished = self._writer.pending(number)
+            written = unfinished
+            if written is None:
+                views = shard_views(describe())
+                ranges = plan(manifest.archived(), views, skips_freed=self._skips_freed)
+                if not ranges:
+                    return manifest
+                written = self._writer.write(ranges, number=number)
+            commit = Commit(
+                project=self._access.project,
+                logstore=self._access.logstore,
+                format=self._writer.format,
+                ranges=written.ranges,
+                files=written.files,
+                fields=self._writer.fields,
+                made_ms=self._clock.wall_ns() // 1_000_000,
+            )
+            if not self._archive.add(commit, number=number):
+                _log.info("another archiver was faster", archive=self._archive.files.uri)
+            elif unfinished is None:
+                return self._archive.manifest()
+        raise Conflict(
+            f"other archivers of {self._archive.files.uri} were faster {_ATTEMPTS_MAX} times: let "
+            "one of them run at a time"
+        )
+
+    def _note(self, client: LogHubClient, manifest: Manifest) -> None:
+        """What is archived, as the checkpoints of the archive's group."""
+        access = self._access
+        noted = {
+            each.shard: each.checkpoint
+            for each in client.checkpoints(access.project, access.logstore, self._group)
+        }
+        for shard, position in _changed(noted, manifest.archived()).items():
+            with suppress(ShardNotFound):  # it was deleted meanwhile
+                client.set_checkpoint(
+                    access.project, access.logstore, self._group, shard=shard, position=position
+                )
+
+    def _truncated(self, client: LogHubClient, manifest: Manifest) -> dict[int, Position]:
+        access = self._access
+        details = client.describe(access.project, access.logstore)
+        required = {
+            each.shard.id: Position(int(each.required))
+            for each in details
+            if each.required is not None
+        }
+        wanted = truncatable(manifest.archived(), shard_views(details), required)
+        found = {}
+        for shard, before in wanted.items():
+            with suppress(ShardNotFound):
+                found[shard] = client.truncate_shard(
+                    access.project, access.logstore, shard=shard, before=before
+                )
+        return found
+
+
+def _changed(noted: Mapping[int, str], archived: Mapping[int, Position]) -> dict[int, Position]:
+    """Of shards that are still in the stream."""
+    return {
+        shard: position
+        for shard, position in archived.items()
+        if shard in noted and (not noted[shard] or decode_cursor(noted[shard]) != position)
+    }

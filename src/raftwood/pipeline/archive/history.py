@@ -1,0 +1,191 @@
+"""History without Spark: the records that an archive has of a range, as a source hands them out."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+import pyarrow
+import pyarrow.compute
+from pyarrow import dataset
+
+from raftwood.base.errors import InvalidConfiguration, NotFound
+from raftwood.base.position import Position, parse_position, position_to_bytes
+from raftwood.loghub.client.errors import RecordsFreed
+from raftwood.pipeline.archive.archive import Archive
+from raftwood.pipeline.archive.files import ArrowFiles
+from raftwood.pipeline.archive.manifest import ArchivedFile, Commit, Manifest
+from raftwood.pipeline.columns import (
+    ALL,
+    CONTENT_TYPES,
+    Column,
+    Field,
+    Projection,
+    Wanted,
+    projection_for,
+)
+from raftwood.pipeline.offsets import ShardRange
+from raftwood.pipeline.options import Mode, StreamAccess
+from raftwood.pipeline.source.casting import cast_text
+
+_TIME: Final = dataset.field(Column.TIME.value)
+_POSITION: Final = dataset.field(Column.POSITION.value)
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """Of records: from_us ≤ time < to_us, in microseconds since 1970."""
+
+    from_us: int | None = None
+    to_us: int | None = None
+
+    def expression(self) -> Any | None:
+        """None where all times are meant."""
+        bounds = []
+        if self.from_us is not None:
+            bounds.append(_scalar(self.from_us) <= _TIME)
+        if self.to_us is not None:
+            bounds.append(_scalar(self.to_us) > _TIME)
+        return _all(bounds)
+
+
+ALWAYS: Final = Times()
+
+
+def _scalar(time_us: int) -> Any:
+    return pyarrow.scalar(time_us, pyarrow.timestamp("us", "UTC"))
+
+
+def _all(expressions: Iterable[Any]) -> Any | None:
+    found = None
+    for each in expressions:
+        found = each if found is None else found & each
+    return found
+
+
+def open_archive(uri: str, access: StreamAccess) -> Archive:
+    """By Arrow's file systems."""
+    return Archive(ArrowFiles(uri), project=access.project, logstore=access.logstore)
+
+
+def check_archived(manifest: Manifest, wanted: ShardRange) -> None:
+    """`RecordsFreed` where not all of a range is in the archive."""
+    found = manifest.shards.get(wanted.shard)
+    if found is None or not found.first <= wanted.begin <= wanted.end <= found.end:
+        has = "nothing" if found is None else f"{found.first} to {found.end}"
+        raise RecordsFreed(
+            f"positions {wanted.begin} to {wanted.end} of shard {wanted.shard} were freed before "
+            f"they were read, and the archive has {has} of it: start from what is there"
+        )
+
+
+def history(
+    archive: Archive,
+    manifest: Manifest,
+    projection: Projection,
+    wanted: ShardRange,
+    *,
+    times: Times = ALWAYS,
+    mode: Mode = Mode.PERMISSIVE,
+) -> Iterator[Any]:
+    """Record batches, in the order of positions; files that cannot have such records are not
+    opened.
+    """
+    if not isinstance(archive.files, ArrowFiles):
+        raise InvalidConfiguration("an archive on Hadoop's file systems is read with Spark")
+    found = manifest.files(
+        shard=wanted.shard,
+        begin=wanted.begin,
+        end=wanted.end,
+        from_us=times.from_us,
+        to_us=times.to_us,
+    )
+    for _, group in groupby(found, key=lambda each: (each[0].fields, _cut(each[1], wanted))):
+        members = list(group)
+        yield from _scanned(archive.files, members, projection, wanted, times, mode)
+
+
+def _cut(file: ArchivedFile, wanted: ShardRange) -> bool:
+    """Whether only a part of a file is wanted."""
+    return parse_position(file.first) < wanted.begin or parse_position(file.last) >= wanted.end
+
+
+def _scanned(
+    files: ArrowFiles,
+    members: list[tuple[Commit, ArchivedFile]],
+    projection: Projection,
+    wanted: ShardRange,
+    times: Times,
+    mode: Mode,
+) -> Iterator[Any]:
+    """Of files with the same columns that are all wanted whole, or all in part."""
+    commit, first = members[0]
+    own = tuple(Wanted(name, kind) for name, kind in commit.fields.items())
+    decoding = _Decoding(projection, own, mode)
+    conditions = [times.expression()]
+    if _cut(first, wanted):
+        conditions += [_bytes(wanted.begin) <= _POSITION, _bytes(wanted.end) > _POSITION]
+    try:
+        found = dataset.dataset(
+            [files.path(file.path) for _, file in members],
+            schema=projection_for((*ALL, *own)).schema,
+            format="parquet",
+            filesystem=files.filesystem,
+        )
+        scanner = found.scanner(
+            columns=decoding.columns,
+            filter=_all(each for each in conditions if each is not None),
+        )
+        for batch in scanner.to_batches():
+            if batch.num_rows:
+                yield decoding.decoded(batch)
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"a file of the archive {files.uri} is gone ({error}): restore it from a copy; a Delta "
+            "table that was vacuumed is read with Spark"
+        ) from error
+
+
+def _bytes(position: Position) -> Any:
+    return pyarrow.scalar(position_to_bytes(position), pyarrow.binary())
+
+
+class _Decoding:
+    """From the columns of archived files to those that a query wants."""
+
+    def __init__(self, projection: Projection, own: tuple[Wanted, ...], mode: Mode) -> None:
+        self._projection = projection
+        self._mode = mode
+        self._own = {
+            (each.content, CONTENT_TYPES[each.type]): each.name
+            for each in own
+            if each.type is not None
+        }
+        names = {self._name(field) for field in projection.fields}
+        self.columns = [each.name for each in (*ALL, *own) if each.name in names]
+
+    def _name(self, field: Field) -> str:
+        """The column that a field comes from."""
+        if field.column is not None:
+            return field.column.value
+        return self._own.get((field.content, field.type), Column.CONTENTS.value)
+
+    def decoded(self, batch: Any) -> Any:
+        masks: list[Any] = []
+        arrays = [self._array(field, batch, masks) for field in self._projection.fields]
+        made = pyarrow.RecordBatch.from_arrays(arrays, schema=self._projection.schema)
+        for place, mask in enumerate(masks):
+            masks[place] = mask if place == 0 else pyarrow.compute.and_(masks[place - 1], mask)
+        return made.filter(masks[-1]) if masks else made
+
+    def _array(self, field: Field, batch: Any, masks: list[Any]) -> Any:
+        if field.column is Column.HEADERS:
+            return pyarrow.nulls(batch.num_rows, field.type)
+        name = self._name(field)
+        values = batch.column(name)
+        if field.column is None and name == Column.CONTENTS.value:
+            texts = pyarrow.compute.map_lookup(values, field.content, "first")
+            found, mask = cast_text(texts, field, self._mode)
+            if mask is not None:
+                masks.append(mask)
+            return found
+        return values if values.type == field.type else values.cast(field.type)

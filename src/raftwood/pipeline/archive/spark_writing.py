@@ -1,0 +1,261 @@
+"""Ranges into an archive's files by Spark's own writers: the source's rows as Parquet or Delta."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users call it)
+
+from raftwood.base.errors import InvalidConfiguration, StoreDamaged
+from raftwood.base.position import position_from_bytes
+from raftwood.pipeline.archive.archive import TABLE
+from raftwood.pipeline.archive.files import ArchiveFiles
+from raftwood.pipeline.archive.manifest import ArchivedFile, ArchivedRange
+from raftwood.pipeline.archive.writing import ArchiveWriter, Written, new_folder
+from raftwood.pipeline.columns import ALL, Wanted
+from raftwood.pipeline.options import StreamAccess
+from raftwood.pipeline.schema import struct_of
+
+FORMATS: Final = ("parquet", "delta")
+_TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
+_ROWS_MAX: Final = 1 << 23
+_LOG: Final = f"{TABLE}/_delta_log"
+_LOGS_MAX: Final = 50
+"""How many commits of a table are looked at; others than the archiver may write there."""
+
+
+def spark_writer(
+    spark: SparkSession,
+    files: ArchiveFiles,
+    access: StreamAccess,
+    *,
+    format: str,  # noqa: A002 (as Spark calls it)
+    fields: Sequence[Wanted],
+    partitions_min: int,
+) -> ArchiveWriter:
+    """A writer of Parquet, or of a Delta table, for which the session has Delta's jars."""
+    if format not in FORMATS:
+        raise InvalidConfiguration(f"format is {format!r}: give one of {', '.join(FORMATS)}")
+    rows = SourceRows(spark, access, fields, partitions_min)
+    if format == "delta":
+        return DeltaWriter(spark, files, rows)
+    return ParquetWriter(spark, files, rows)
+
+
+def source_access(access: StreamAccess) -> dict[str, str]:
+    """The source's options for a logstore."""
+    return {
+        "gateways": ",".join(access.gateways),
+        "accessKey": access.key_id,
+        "accessSecret": access.secret,
+        "project": access.project,
+        "logstore": access.logstore,
+        "timeoutMs": str(access.timeout_ms),
+    }
+
+
+class SourceRows:
+    """The rows of ranges, as the source reads them."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        access: StreamAccess,
+        fields: Sequence[Wanted],
+        partitions_min: int,
+    ) -> None:
+        self.fields = {each.name: each.type for each in fields if each.type is not None}
+        self.schema = struct_of((*ALL, *fields))
+        self._spark = spark
+        self._access = access
+        self._partitions_min = partitions_min
+
+    def frame(self, ranges: Sequence[ArchivedRange]) -> DataFrame:
+        starts = {str(each.shard): each.first for each in ranges}
+        ends = {str(each.shard): each.end for each in ranges}
+        return (
+            self._spark.read.format("loghub")
+            .options(**source_access(self._access))
+            .option("startingOffsets", json.dumps(starts))
+            .option("endingOffsets", json.dumps(ends))
+            .option("shards", ",".join(starts))
+            .option("minPartitions", str(self._partitions_min))
+            .schema(self.schema)
+            .load()
+        )
+
+
+class ParquetWriter:
+    """A folder of its own for each attempt at a commit."""
+
+    format = "parquet"
+
+    def __init__(self, spark: SparkSession, files: ArchiveFiles, rows: SourceRows) -> None:
+        self.fields = rows.fields
+        self._spark = spark
+        self._files = files
+        self._rows = rows
+
+    def pending(self, number: int) -> Written | None:  # noqa: ARG002 (files count when committed)
+        return None
+
+    def write(self, ranges: Sequence[ArchivedRange], *, number: int) -> Written:
+        folder = new_folder(number)
+        _write(self._rows.frame(ranges), "parquet", f"{self._files.uri}/{folder}")
+        names = [name for name in self._files.names(folder) if name.endswith(".parquet")]
+        files = described(
+            self._spark, self._files, self._rows, [f"{folder}/{name}" for name in names]
+        )
+        self._files.sync(file.path for file in files)
+        return Written(tuple(ranges), files)
+
+
+class _Transaction(msgspec.Struct, rename="camel"):
+    app_id: str
+    version: int
+
+
+class _CommitInfo(msgspec.Struct, rename="camel"):
+    user_metadata: str | None = None
+
+
+class _Added(msgspec.Struct, rename="camel"):
+    path: str
+
+
+class _Action(msgspec.Struct, rename="camel"):
+    """A line of a Delta table's log."""
+
+    txn: _Transaction | None = None
+    commit_info: _CommitInfo | None = None
+    add: _Added | None = None
+
+
+class DeltaWriter:
+    """One table for all commits; a commit's number is its transaction's version, so that it is
+    written once, and its ranges stand in the table's log, so that a commit that was not finished
+    is found there.
+    """
+
+    format = "delta"
+
+    def __init__(self, spark: SparkSession, files: ArchiveFiles, rows: SourceRows) -> None:
+        self.fields = rows.fields
+        self._spark = spark
+        self._files = files
+        self._rows = rows
+        self._application = "raftwood-archive"
+
+    def pending(self, number: int) -> Written | None:
+        names = [name for name in self._files.names(_LOG) if name.endswith(".json")]
+        for name in sorted(names, reverse=True)[:_LOGS_MAX]:
+            actions = _actions(self._files.read(f"{_LOG}/{name}"), name)
+            versions = [
+                each.txn.version
+                for each in actions
+                if each.txn is not None and each.txn.app_id == self._application
+            ]
+            if number in versions:
+                return self._written(actions, name)
+            if versions:
+                return None  # of an earlier commit
+        return None
+
+    def _written(self, actions: Sequence[_Action], name: str) -> Written:
+        noted = [each.commit_info.user_metadata for each in actions if each.commit_info is not None]
+        try:
+            ranges = msgspec.json.decode(noted[0] or "", type=tuple[ArchivedRange, ...])
+        except (IndexError, msgspec.MsgspecError) as error:
+            raise StoreDamaged(
+                f"{name} of the Delta table does not say what was archived: begin a new archive"
+            ) from error
+        added = [f"{TABLE}/{each.add.path}" for each in actions if each.add is not None]
+        files = described(self._spark, self._files, self._rows, added)
+        self._files.sync([f"{_LOG}/{name}", *(file.path for file in files)])
+        return Written(ranges, files)
+
+    def write(self, ranges: Sequence[ArchivedRange], *, number: int) -> Written:
+        _write(
+            self._rows.frame(ranges),
+            "delta",
+            f"{self._files.uri}/{TABLE}",
+            txnAppId=self._application,
+            txnVersion=str(number),
+            userMetadata=msgspec.json.encode(tuple(ranges)).decode(),
+            mergeSchema="true",
+        )
+        # Where another archiver was faster, the table has its ranges and not these.
+        found = self.pending(number)
+        if found is None:
+            raise StoreDamaged(
+                f"the table of {self._files.uri} has no transaction {number}, which was just "
+                "written: others changed its log"
+            )
+        return found
+
+
+def _actions(data: bytes, name: str) -> list[_Action]:
+    try:
+        return [msgspec.json.decode(line, type=_Action) for line in data.splitlines() if line]
+    except msgspec.MsgspecError as error:
+        raise StoreDamaged(f"{name} of the Delta table cannot be read: {error}") from error
+
+
+def _write(frame: DataFrame, kind: str, uri: str, **options: str) -> None:
+    """Times as other programs read them best, and zstd; the session stays as it is."""
+    configuration = frame.sparkSession.conf
+    before = configuration.get(_TIMESTAMPS)
+    configuration.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        (
+            frame.write.format(kind)
+            .mode("append")
+            .option("compression", "zstd")
+            .option("maxRecordsPerFile", str(_ROWS_MAX))
+            .options(**options)
+            .save(uri)
+        )
+    finally:
+        configuration.set(_TIMESTAMPS, str(before))
+
+
+def described(
+    spark: SparkSession, files: ArchiveFiles, rows: SourceRows, paths: Sequence[str]
+) -> tuple[ArchivedFile, ...]:
+    """What the manifest says of files, from what is in them; empty ones are left out."""
+    if not paths:
+        return ()
+    by_name = {path.rpartition("/")[2]: path for path in paths}
+    micros = F.unix_micros("time")
+    found = (
+        spark.read.schema(rows.schema)
+        .parquet(*[f"{files.uri}/{path}" for path in paths])
+        .groupBy(F.col("_metadata.file_name").alias("name"))
+        .agg(
+            F.count("*").alias("rows"),
+            F.min("shard").alias("shard"),
+            F.max("shard").alias("other"),
+            F.min("position").alias("first"),
+            F.max("position").alias("last"),
+            F.min(micros).alias("time_min_us"),
+            F.max(micros).alias("time_max_us"),
+        )
+        .collect()
+    )
+    made = [_file(each, by_name) for each in found]
+    return tuple(sorted(made, key=lambda each: (each.shard, int(each.first))))
+
+
+def _file(row: Any, by_name: dict[str, str]) -> ArchivedFile:
+    assert row["shard"] == row["other"], "a task reads one shard"
+    return ArchivedFile(
+        path=by_name[row["name"]],
+        shard=row["shard"],
+        first=str(position_from_bytes(bytes(row["first"]))),
+        last=str(position_from_bytes(bytes(row["last"]))),
+        rows=row["rows"],
+        time_min_us=row["time_min_us"],
+        time_max_us=row["time_max_us"],
+    )

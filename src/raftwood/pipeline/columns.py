@@ -1,0 +1,147 @@
+"""The columns of a logstore's records in Arrow's types, and those that a query wants of them.
+
+The schema of `schema` without Spark: what the archive has, and what is read without Spark.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+import pyarrow
+
+from raftwood.base.errors import InvalidInput
+
+CONTENT_PREFIX: Final = "contents."
+_MAP: Final = pyarrow.map_(pyarrow.string(), pyarrow.string())
+
+
+class Column(Enum):
+    """The columns that every logstore has."""
+
+    TIME = "time"
+    TOPIC = "topic"
+    SOURCE = "source"
+    TAGS = "tags"
+    CONTENTS = "contents"
+    RAW = "raw"
+    """A batch that cannot be read, as it is stored; null else."""
+    SHARD = "shard"
+    POSITION = "position"
+    """Of the record's batch, 16 bytes in order."""
+    INDEX = "index"
+    """The record in its batch."""
+    HEADERS = "headers"
+    """What is known of the batch: received_ms, format, codec, records."""
+
+
+ARROW_TYPES: Final[dict[Column, Any]] = {
+    Column.TIME: pyarrow.timestamp("us", "UTC"),
+    Column.TOPIC: pyarrow.string(),
+    Column.SOURCE: pyarrow.string(),
+    Column.TAGS: _MAP,
+    Column.CONTENTS: _MAP,
+    Column.RAW: pyarrow.binary(),
+    Column.SHARD: pyarrow.int32(),
+    Column.POSITION: pyarrow.binary(),
+    Column.INDEX: pyarrow.int32(),
+}
+"""Of those that every record has; `headers` is for Spark's source alone."""
+
+CONTENT_TYPES: Final[dict[str, Any]] = {
+    "string": pyarrow.string(),
+    "binary": pyarrow.binary(),
+    "boolean": pyarrow.bool_(),
+    "int": pyarrow.int32(),
+    "bigint": pyarrow.int64(),
+    "float": pyarrow.float32(),
+    "double": pyarrow.float64(),
+    "date": pyarrow.date32(),
+    "timestamp": pyarrow.timestamp("us", "UTC"),
+}
+"""What a content may be read as, by the names that SQL has."""
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One column of what a query gets: one of all logstores', or a content."""
+
+    name: str
+    type: Any
+    """Arrow's."""
+    column: Column | None
+    content: str = ""
+
+
+class Projection(msgspec.Struct, frozen=True):
+    """What is decoded of a batch."""
+
+    fields: list[Field]
+    schema: Any
+    """Arrow's, exactly as Spark expects it."""
+
+    @property
+    def columns(self) -> set[Column]:
+        return {each.column for each in self.fields if each.column is not None}
+
+    @property
+    def keys(self) -> frozenset[str] | None:
+        """The contents that are wanted; None for all of them."""
+        if Column.CONTENTS in self.columns:
+            return None
+        return frozenset(each.content for each in self.fields if each.column is None)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A column by its name; a content has a type as well."""
+
+    name: str
+    type: str | None
+
+    @property
+    def content(self) -> str:
+        return self.name.removeprefix(CONTENT_PREFIX)
+
+
+ALL: Final = tuple(Wanted(column.value, None) for column in ARROW_TYPES)
+
+
+def wanted_columns(given: Sequence[str]) -> tuple[Wanted, ...]:
+    """From `time` or `status int`: a column of all logstores, or a content with its type, which is
+    string unless it is said; `InvalidInput` for what is neither.
+    """
+    found = tuple(_wanted(each) for each in given)
+    names = [each.name for each in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"column {twice!r} is named twice")
+    return found
+
+
+def _wanted(text: str) -> Wanted:
+    name, _, kind = text.strip().partition(" ")
+    if not name:
+        raise InvalidInput("a column has no name")
+    if name in {column.value for column in ARROW_TYPES}:
+        if kind:
+            raise InvalidInput(
+                f"column {name!r} has a type of its own; the content of that name is "
+                f"`{CONTENT_PREFIX}{name}`"
+            )
+        return Wanted(name, None)
+    kind = kind.strip().lower() or "string"
+    if kind not in CONTENT_TYPES:
+        raise InvalidInput(f"{text!r}: give one of {', '.join(CONTENT_TYPES)}")
+    return Wanted(name, kind)
+
+
+def projection_for(wanted: Sequence[Wanted]) -> Projection:
+    """As Spark's source would have it for a schema of these columns."""
+    fields = []
+    for each in wanted:
+        if each.type is None:
+            column = Column(each.name)
+            fields.append(Field(each.name, ARROW_TYPES[column], column))
+        else:
+            fields.append(Field(each.name, CONTENT_TYPES[each.type], None, each.content))
+    schema = pyarrow.schema([(field.name, field.type) for field in fields])
+    return Projection(fields, schema)

@@ -1,0 +1,189 @@
+"""`Hub`: one logstore as Spark's processes reach it, without an event loop of their own.
+
+A Python worker of Spark runs one task after the other, so a connection is kept for the next one.
+"""
+
+import atexit
+import os
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
+from typing import Any, Final, Self
+
+from raftwood.base.files import Buffer
+from raftwood.base.position import Position, position_from_bytes, position_to_bytes
+from raftwood.disk.loop_thread import LoopThread
+from raftwood.loghub.client.gateways import Gateways, HubAccess
+from raftwood.loghub.client.reader_checkpoints import ReaderCheckpoints
+from raftwood.loghub.model import Shard
+from raftwood.loghub.wire import (
+    CURSOR,
+    DESCRIBE,
+    PULL,
+    PUT,
+    SHARDS,
+    CursorRequest,
+    Pulled,
+    PullRequest,
+    ShardDetail,
+    StreamRequest,
+    decode_pulled,
+    encode_pull,
+)
+from raftwood.net import Secret
+from raftwood.pipeline.options import StreamAccess
+
+PULL_BATCHES_MAX: Final = 4_096
+HEADS_BYTES_MAX: Final = 8 << 20
+"""Of the batches whose heads are asked for: the gateway reads them whole."""
+_ATTEMPT_MS: Final = 10_000
+
+
+class Hub:
+    """Use `connected`, or `connect` and `close`."""
+
+    def __init__(self, access: StreamAccess, thread: LoopThread, gateways: Gateways) -> None:
+        self._access = access
+        self._thread = thread
+        self._gateways = gateways
+        self._groups: dict[str, ReaderCheckpoints] = {}
+
+    @classmethod
+    def connect(cls, access: StreamAccess) -> Self:
+        """Where a gateway has answered."""
+        thread = LoopThread("raftwood-pipeline")
+        hub_access = HubAccess(
+            addresses=access.gateways, key_id=access.key_id, secret=Secret(access.secret.encode())
+        )
+
+        async def make() -> Gateways:
+            gateways = Gateways(thread.environment, hub_access)
+            try:
+                await gateways.start(access.timeout_ms)
+            except BaseException:
+                await gateways.close()
+                raise
+            return gateways
+
+        try:
+            return cls(access, thread, thread.call(make()))
+        except BaseException:
+            thread.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._thread.stop(self._gateways.close)
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        """Start some work on the client's loop."""
+        return self._thread.begin(work)
+
+    # What a logstore is
+
+    def details(self) -> list[ShardDetail]:
+        """Every shard, with its first position and the one behind its last."""
+        return self._thread.call(
+            self._gateways.ask(DESCRIBE, self._stream(), timeout_ms=self._access.timeout_ms)
+        )
+
+    async def shards(self) -> list[Shard]:
+        return await self._gateways.ask(SHARDS, self._stream(), timeout_ms=self._access.timeout_ms)
+
+    def cursor(self, shard: int, time_s: int) -> Position:
+        """Of the first batch received at a time or later."""
+        request = CursorRequest(self._access.project, self._access.logstore, shard, time_s)
+        found = self._thread.call(
+            self._gateways.ask(CURSOR, request, timeout_ms=self._access.timeout_ms)
+        )
+        return position_from_bytes(found)
+
+    def _stream(self) -> StreamRequest:
+        return StreamRequest(self._access.project, self._access.logstore)
+
+    def note(self, group: str, positions: Mapping[int, Position]) -> None:
+        """What a consumer group reads next; it is made where there is none yet."""
+        self._thread.call(self._note(group, positions))
+
+    async def _note(self, group: str, positions: Mapping[int, Position]) -> None:
+        known = self._groups.get(group)
+        if known is None:
+            access = self._access
+            known = ReaderCheckpoints(self._gateways, access.project, access.logstore, group)
+            await known.load()
+            self._groups[group] = known
+        await known.commit(positions)
+
+    # Batches
+
+    def begin_pull(self, shard: int, start: Position, *, bytes_max: int) -> "Future[Pulled]":
+        """Ask for the batches of a shard from a position on."""
+        return self._thread.begin(self._pull(shard, start, bytes_max, heads_only=False))
+
+    def heads(self, shard: int, start: Position) -> Pulled:
+        """As a pull, but only the heads of the batches."""
+        return self._thread.call(self._pull(shard, start, HEADS_BYTES_MAX, heads_only=True))
+
+    async def _pull(
+        self, shard: int, start: Position, bytes_max: int, *, heads_only: bool
+    ) -> Pulled:
+        access = self._access
+        request = PullRequest(
+            access.project,
+            access.logstore,
+            shard,
+            position_to_bytes(start),
+            PULL_BATCHES_MAX,
+            bytes_max,
+            heads_only=heads_only,
+        )
+        payload = await self._gateways.call(
+            PULL,
+            encode_pull(request),
+            timeout_ms=access.timeout_ms,
+            attempt_ms=_ATTEMPT_MS,
+            turn=shard,
+        )
+        return decode_pulled(payload)
+
+    async def put(self, request: list[Buffer], *, shard: int) -> Position:
+        """Store a batch; it has a producer and a sequence, so that it may be sent twice."""
+        payload = await self._gateways.call(
+            PUT,
+            request,
+            timeout_ms=self._access.timeout_ms,
+            attempt_ms=_ATTEMPT_MS,
+            turn=shard,
+        )
+        return position_from_bytes(bytes(payload))
+
+
+_kept: dict[StreamAccess, Hub] = {}
+_KEPT_MAX: Final = 4
+_process = os.getpid()
+
+
+def connected(access: StreamAccess) -> Hub:
+    """This process's connection to a logstore, made where there is none yet."""
+    global _process  # noqa: PLW0603 (a process that was forked has no thread of its parent's)
+    if _process != os.getpid():
+        _process = os.getpid()
+        _kept.clear()
+    found = _kept.get(access)
+    if found is None:
+        while len(_kept) >= _KEPT_MAX:
+            _kept.pop(next(iter(_kept))).close()
+        found = _kept[access] = Hub.connect(access)
+    return found
+
+
+@atexit.register
+def disconnect() -> None:
+    """Close this process's connections."""
+    if _process == os.getpid():
+        while _kept:
+            _kept.popitem()[1].close()

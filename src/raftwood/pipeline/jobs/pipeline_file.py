@@ -1,0 +1,131 @@
+"""A pipeline as a TOML file: how to reach LogHub and Spark, and jobs in the order they run in.
+
+    folder = "web-pipeline"
+
+    [loghub]
+    gateways = "127.0.0.1:7401"
+
+    [jobs.errors]
+    kind = "transform"
+    from = "web/access"
+    to = "web/errors"
+    sql = "SELECT time, contents FROM input WHERE contents['status'] >= 500"
+
+What a file says is checked as a whole before anything runs.
+"""
+
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.names import checked_name
+from raftwood.pipeline.jobs.job import Access, Job
+from raftwood.pipeline.jobs.kinds import class_of
+
+ADDRESSES: Final = {
+    "gateways": "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS",
+    "access_key": "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY",
+    "access_secret": "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET",
+}
+"""Where what a file's [loghub] does not say comes from: the same as for all commands."""
+
+
+class SparkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where Spark runs, and with which settings."""
+
+    master: str = "local[2,4]"
+    """The second number is how often a task is tried."""
+    settings: dict[str, str] = {}
+    """Spark's own, such as `"spark.sql.shuffle.partitions" = "8"`."""
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    folder: str = ""
+    loghub: dict[str, str] = {}
+    spark: SparkOptions = SparkOptions()
+    jobs: dict[str, dict[str, Any]]
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs, and what they share."""
+
+    name: str
+    folder: str
+    """Each job has a folder below it."""
+    spark: SparkOptions
+    jobs: list[Job[Any]]
+
+    def chosen(self, names: tuple[str, ...]) -> list[Job[Any]]:
+        """Those that are named, in the order of the file; all where none is."""
+        known = {job.name for job in self.jobs}
+        for name in names:
+            if name not in known:
+                raise InvalidConfiguration(
+                    f"pipeline {self.name!r} has no job {name!r}: it has {', '.join(sorted(known))}"
+                )
+        return [job for job in self.jobs if not names or job.name in names]
+
+
+def read_pipeline(path: str, environment: Mapping[str, str] = os.environ) -> Pipeline:
+    """`InvalidConfiguration` names the file, the job and what is wrong with it."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise InvalidConfiguration(f"{path} cannot be read: {error.strerror}") from error
+    return pipeline_of(data, path, environment)
+
+
+def pipeline_of(data: bytes, path: str, environment: Mapping[str, str] = os.environ) -> Pipeline:
+    """From the text of a file; what it names without a full path is beside it."""
+    try:
+        found = msgspec.convert(tomllib.loads(data.decode()), _File)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise InvalidConfiguration(f"{path}: {error}") from error
+    beside = os.path.dirname(os.path.abspath(path))
+    if beside not in sys.path:
+        sys.path.append(beside)  # for functions and classes of the user's own
+    name = os.path.basename(path).removesuffix(".toml")
+    folder = os.path.join(beside, found.folder or f"{name}-pipeline")
+    access = _access(found.loghub, path, environment)
+    jobs = [
+        _job(each, options, path, access=access, folder=f"{folder}/{each}", base=beside)
+        for each, options in found.jobs.items()
+    ]
+    return Pipeline(name=name, folder=folder, spark=found.spark, jobs=jobs)
+
+
+def _access(given: Mapping[str, str], path: str, environment: Mapping[str, str]) -> Access:
+    unknown = sorted(set(given) - set(ADDRESSES))
+    if unknown:
+        raise InvalidConfiguration(f"{path}: [loghub] has no {unknown[0]!r}")
+    values = {}
+    for name, variable in ADDRESSES.items():
+        value = given.get(name) or environment.get(variable)
+        if not value:
+            raise InvalidConfiguration(
+                f"{path}: say {name} in [loghub], or set {variable}; `raftwood standalone` "
+                "prints all three"
+            )
+        values[name] = value
+    return Access(**values)
+
+
+def _job(
+    name: str, options: dict[str, Any], path: str, *, access: Access, folder: str, base: str
+) -> Job[Any]:
+    checked_name("job", name)
+    kind = options.get("kind")
+    if not isinstance(kind, str):
+        raise InvalidConfiguration(f"{path}: job {name!r} has no kind")
+    found = class_of(kind)
+    try:
+        converted = msgspec.convert(options, found.options_type)
+    except msgspec.ValidationError as error:
+        raise InvalidConfiguration(f"{path}: job {name!r}: {error}") from error
+    return found(name, converted, access=access, folder=folder, base=base)

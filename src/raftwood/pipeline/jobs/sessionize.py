@@ -1,0 +1,156 @@
+"""`Sessionize`: rows of one key without a long gap between them become one row, when it is over."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+import pandas
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from raftwood.pipeline.jobs.sessions import Session, SessionRow, closed, with_rows
+from raftwood.pipeline.jobs.streaming_job import StreamingJob, StreamOptions
+from raftwood.pipeline.jobs.triggers import duration_s
+
+_STATE: Final = "sessions string"
+_OUTPUT: Final = "time timestamp, session_key string, contents map<string,string>"
+_decode: Final = msgspec.json.Decoder(list[Session]).decode
+
+
+class SessionizeOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose sessions, and what is kept of them."""
+
+    key: str
+    """The column, or an expression, that says whose row it is."""
+    gap: str = "30 minutes"
+    """After so long without a row a session is over."""
+    watermark: str = "10 minutes"
+    time: str = "time"
+    sums: tuple[str, ...] = ()
+    """Columns that are added up."""
+    ends: tuple[str, ...] = ()
+    """Columns whose first and last values are kept."""
+
+
+class Sessionize(StreamingJob[SessionizeOptions]):
+    """State by key: its open sessions, as text."""
+
+    kind = "sessionize"
+    options_type = SessionizeOptions
+
+    def check(self) -> None:
+        duration_s(self.options.gap)
+        duration_s(self.options.watermark)
+        if self.options.key_column is not None:
+            raise self.invalid("key_column is not for sessions: those of one key go together")
+
+    @property
+    def key_column(self) -> str:
+        return "session_key"
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return ("time", "session_key")
+
+    def build(self, rows: DataFrame) -> DataFrame:
+        options = self.options
+        gap_ms = int(duration_s(options.gap) * 1000)
+        return (
+            rows.select(
+                f.expr(options.key).cast("string").alias("key"),
+                f.expr(options.time).cast("timestamp").alias("event_time"),
+                *(f.expr(each).cast("double").alias(f"sum_{each}") for each in options.sums),
+                *(f.expr(each).cast("string").alias(f"end_{each}") for each in options.ends),
+            )
+            .where("key IS NOT NULL AND event_time IS NOT NULL")
+            .withWatermark("event_time", options.watermark)
+            .groupBy("key")
+            .applyInPandasWithState(
+                _with_state(gap_ms, options.sums, options.ends),
+                _OUTPUT,
+                _STATE,
+                "append",
+                GroupStateTimeout.EventTimeTimeout,
+            )
+        )
+
+
+def _with_state(
+    gap_ms: int, sums: tuple[str, ...], ends: tuple[str, ...]
+) -> Callable[[Any, Iterable[pandas.DataFrame], GroupState], Iterator[pandas.DataFrame]]:
+    """For one key: the rows of a micro-batch, or none where its time is up."""
+
+    def update(
+        key: Any, frames: Iterable[pandas.DataFrame], state: GroupState
+    ) -> Iterator[pandas.DataFrame]:
+        # Spark takes this function apart to send it on, and those that it calls by their names.
+        yield from _updated(key[0], frames, state, gap_ms, sums, ends)
+
+    return update
+
+
+def _updated(
+    key: str,
+    frames: Iterable[pandas.DataFrame],
+    state: GroupState,
+    gap_ms: int,
+    sums: tuple[str, ...],
+    ends: tuple[str, ...],
+) -> Iterator[pandas.DataFrame]:
+    sessions = _decode(state.get[0]) if state.exists else []
+    if not state.hasTimedOut:
+        rows = [row for frame in frames for row in _rows(frame, sums, ends)]
+        sessions = with_rows(sessions, rows, gap_ms)
+    watermark_ms = state.getCurrentWatermarkMs()
+    over, still = closed(sessions, watermark_ms=watermark_ms, gap_ms=gap_ms)
+    if still:
+        state.update((msgspec.json.encode(still).decode(),))
+        state.setTimeoutTimestamp(min(each.end_ms for each in still) + gap_ms)
+    elif state.exists:
+        state.remove()
+    if over:
+        yield _frame(key, over, sums, ends)
+
+
+def _rows(
+    frame: pandas.DataFrame, sums: tuple[str, ...], ends: tuple[str, ...]
+) -> Iterator[SessionRow]:
+    times = frame["event_time"].astype("datetime64[ms]").astype("int64")
+    added = [frame[f"sum_{each}"].fillna(0.0) for each in sums]
+    texts = [frame[f"end_{each}"].where(frame[f"end_{each}"].notna(), None) for each in ends]
+    for place, time_ms in enumerate(times):
+        yield SessionRow(
+            int(time_ms),
+            [float(column.iloc[place]) for column in added],
+            [column.iloc[place] for column in texts],
+        )
+
+
+def _frame(
+    key: str, sessions: list[Session], sums: tuple[str, ...], ends: tuple[str, ...]
+) -> pandas.DataFrame:
+    return pandas.DataFrame(
+        {
+            "time": pandas.to_datetime([each.start_ms for each in sessions], unit="ms"),
+            "session_key": [key] * len(sessions),
+            "contents": [_contents(key, each, sums, ends) for each in sessions],
+        }
+    )
+
+
+def _contents(
+    key: str, session: Session, sums: tuple[str, ...], ends: tuple[str, ...]
+) -> dict[str, str]:
+    found = {
+        "key": key,
+        "rows": str(session.rows),
+        "start_ms": str(session.start_ms),
+        "end_ms": str(session.end_ms),
+    }
+    found |= {
+        f"sum_{name}": f"{value:.15g}" for name, value in zip(sums, session.sums, strict=True)
+    }
+    for name, first, last in zip(ends, session.first, session.last, strict=True):
+        found |= {f"first_{name}": first or "", f"last_{name}": last or ""}
+    return found

@@ -1,0 +1,98 @@
+"""`Transform`: rows of a stream, changed by SQL or by a Python function, into another stream."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import pyarrow
+from pyspark.sql import DataFrame
+
+from raftwood.pipeline.jobs.importing import function_named
+from raftwood.pipeline.jobs.streaming_job import StreamingJob, StreamOptions
+
+INPUT: Final = "input"
+"""What SQL calls the stream's rows."""
+_naming: Final = threading.Lock()
+"""Jobs in threads of their own share the session, and so its names."""
+RowFunction = Callable[[dict[str, Any]], dict[str, Any] | Iterable[dict[str, Any]] | None]
+_OUTPUT: Final = "time timestamp, topic string, contents map<string,string>"
+_ARROW: Final = pyarrow.schema(
+    [
+        ("time", pyarrow.timestamp("us", "UTC")),
+        ("topic", pyarrow.string()),
+        ("contents", pyarrow.map_(pyarrow.string(), pyarrow.string())),
+    ]
+)
+
+
+class TransformOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Give either `sql` or `python`."""
+
+    sql: str | None = None
+    """A query over `input`; columns that no record has of itself become contents."""
+    python: str | None = None
+    """`module:function`: it gets a row as a dict, and returns contents, several, or None."""
+    order_by: tuple[str, ...] = ()
+    """For SQL that joins, groups or removes what is twice: columns that tell any two rows apart."""
+
+
+class Transform(StreamingJob[TransformOptions]):
+    """SQL or Python over rows."""
+
+    kind = "transform"
+    options_type = TransformOptions
+
+    def check(self) -> None:
+        if (self.options.sql is None) == (self.options.python is None):
+            raise self.invalid("give either sql or python")
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return self.options.order_by
+
+    def build(self, rows: DataFrame) -> DataFrame:
+        if self.options.sql is not None:
+            return with_sql(rows, self.options.sql)
+        return rows.mapInArrow(_mapped(function_named(self.options.python)), _OUTPUT)
+
+
+def with_sql(rows: DataFrame, query: str) -> DataFrame:
+    """The query's outcome; the name `input` is the rows' for as long as it takes to say so."""
+    with _naming:
+        rows.createOrReplaceTempView(INPUT)
+        try:
+            return rows.sparkSession.sql(query)
+        finally:
+            rows.sparkSession.catalog.dropTempView(INPUT)
+
+
+def _mapped(
+    function: RowFunction,
+) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    def over(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        # Spark takes this function apart to send it on, and those that it calls by their names.
+        return map(partial(_made, function), batches)
+
+    return over
+
+
+def _made(function: RowFunction, batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    made = [
+        {
+            "time": row.get("time"),
+            "topic": row.get("topic") or "",
+            "contents": {name: str(value) for name, value in contents.items()},
+        }
+        for row in batch.to_pylist(maps_as_pydicts="lossy")
+        for contents in _contents(function(row))
+    ]
+    return pyarrow.RecordBatch.from_pylist(made, schema=_ARROW)
+
+
+def _contents(
+    returned: dict[str, Any] | Iterable[dict[str, Any]] | None,
+) -> Iterable[dict[str, Any]]:
+    if returned is None:
+        return ()
+    return (returned,) if isinstance(returned, dict) else returned

@@ -1,0 +1,220 @@
+"""What a query has read, and what it reads next: offsets and the rules of planning. No I/O.
+
+An offset has a position for every shard that is known, behind what was read of it. A shard is read
+once all of its parents were read to their ends, so what one key was given comes in order from one
+micro-batch to the next; and each position is read once, for what a micro-batch reads is what lies
+between two offsets. A shard that has come since the last offset is only noted in the next one, and
+read from there on.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Self
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput
+from raftwood.base.position import Position, parse_position
+from raftwood.loghub.client.errors import RecordsFreed
+
+
+class ShardView(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard as the planning sees it."""
+
+    id: int
+    parents: tuple[int, ...] = ()
+    first: Position
+    """The first that can be read."""
+    next: Position
+    """Behind the last."""
+    is_ended: bool = False
+    """It was split or merged: nothing comes behind `next`."""
+
+
+class ShardRange(msgspec.Struct, frozen=True):
+    """What one task reads: a shard's positions from `begin` on, below `end`."""
+
+    shard: int
+    begin: Position
+    end: Position
+
+
+class Offset(msgspec.Struct, frozen=True, kw_only=True):
+    """As Spark keeps it in a query's checkpoint."""
+
+    positions: Mapping[int, Position]
+    ended: frozenset[int] = frozenset()
+    """Shards that were read to their ends, for ever."""
+    skipped: int = 0
+    """How often records were freed before they were read."""
+
+    def to_json(self) -> dict[str, Any]:
+        """In one order always: Spark compares offsets as text."""
+        return {
+            "shards": {str(shard): str(self.positions[shard]) for shard in sorted(self.positions)},
+            "ended": sorted(self.ended),
+            "skipped": self.skipped,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        try:
+            return cls(
+                positions={int(key): parse_position(text) for key, text in found["shards"].items()},
+                ended=frozenset(found["ended"]),
+                skipped=found["skipped"],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInput(
+                "the checkpoint's offset was not written by this source: begin with a new "
+                "checkpoint"
+            ) from error
+
+    def is_readable(self, shard: ShardView) -> bool:
+        """Whether all that comes before a shard was read; parents that were gone when the query
+        began are not waited for.
+        """
+        return all(parent in self.ended or parent not in self.positions for parent in shard.parents)
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Positions of a shard that can no longer be read; `end` is None where all of it is gone."""
+
+    shard: int
+    begin: Position
+    end: Position | None
+
+    def __str__(self) -> str:
+        if self.end is None:
+            return f"shard {self.shard} from position {self.begin} on"
+        return f"positions {self.begin} to {self.end} of shard {self.shard}"
+
+
+def initial_offset(shards: Iterable[ShardView], starts: Mapping[int, Position]) -> Offset:
+    """Where a new query begins: `starts`, and where these say nothing, with what is there."""
+    positions = {each.id: starts.get(each.id, each.first) for each in shards}
+    return _with_ends(Offset(positions=positions), {each.id: each for each in shards})
+
+
+def losses(
+    start: Offset, shards: Iterable[ShardView], *, caps: Mapping[int, Position] | None = None
+) -> list[Loss]:
+    """What was to be read next, and is gone; with `caps`, what is to be read up to these."""
+    known = {each.id: each for each in shards}
+    found = []
+    for shard, position in sorted(start.positions.items()):
+        if shard in start.ended or (caps is not None and position >= caps.get(shard, position)):
+            continue
+        view = known.get(shard)
+        if view is None:
+            found.append(Loss(shard, position, None))
+        elif position < view.first:
+            found.append(Loss(shard, position, view.first))
+    newest = max(start.positions, default=-1)
+    # Shards that came and went since are named by their children alone.
+    unseen = {
+        parent
+        for view in known.values()
+        for parent in view.parents
+        if parent > newest and parent not in known
+    }
+    found.extend(Loss(shard, Position(0), None) for shard in sorted(unseen))
+    return found
+
+
+def check_losses(found: Sequence[Loss], *, fails: bool) -> None:
+    if found and fails:
+        raise RecordsFreed(
+            f"{found[0]} can no longer be read: begin with a new checkpoint and what is there, or "
+            "set failOnDataLoss=false to skip and count it"
+        )
+
+
+def available(
+    start: Offset, shards: Iterable[ShardView], *, caps: Mapping[int, Position] | None = None
+) -> dict[int, ShardRange]:
+    """All that the next micro-batch may read: of each shard that is readable, what is there.
+
+    With `caps`, nothing behind these, and nothing of other shards.
+    """
+    found = {}
+    for view in sorted(shards, key=_number):
+        begin = start.positions.get(view.id)
+        if begin is None or view.id in start.ended or not start.is_readable(view):
+            continue
+        end = view.next if caps is None else min(view.next, caps.get(view.id, begin))
+        if end > begin:
+            found[view.id] = ShardRange(view.id, begin, end)
+    return found
+
+
+def advanced(
+    start: Offset,
+    shards: Iterable[ShardView],
+    ends: Mapping[int, Position],
+    *,
+    caps: Mapping[int, Position] | None = None,
+) -> Offset:
+    """The offset behind a micro-batch that reads each shard up to its end."""
+    known = {each.id: each for each in shards}
+    positions = dict(start.positions)
+    for shard, end in ends.items():
+        positions[shard] = max(end, positions[shard])
+    for view in known.values():
+        if view.id not in positions and (caps is None or view.id in caps):
+            positions[view.id] = view.first
+    lost = losses(start, known.values(), caps=caps)
+    gone = {each.shard for each in lost if each.end is None}
+    for loss in lost:
+        # Noted once: from then on it is a shard that was read to its end, or from its first on.
+        if loss.end is None:
+            positions.setdefault(loss.shard, loss.begin)
+        else:
+            cap = loss.end if caps is None else min(loss.end, caps[loss.shard])
+            positions[loss.shard] = max(cap, positions[loss.shard])
+    after = Offset(positions=positions, ended=start.ended | gone, skipped=start.skipped + len(lost))
+    return _with_ends(after, known)
+
+
+def _with_ends(offset: Offset, known: Mapping[int, ShardView]) -> Offset:
+    """Parents have smaller numbers than their children: one pass finds all that have ended.
+
+    A shard without a record has not ended before its parents have, or its children would begin.
+    """
+    for shard, position in sorted(offset.positions.items()):
+        view = known.get(shard)
+        if (
+            view is not None
+            and view.is_ended
+            and position >= view.next
+            and offset.is_readable(view)
+        ):
+            offset = msgspec.structs.replace(offset, ended=offset.ended | {shard})
+    return offset
+
+
+def ranges(start: Offset, end: Offset) -> list[ShardRange]:
+    """What lies between two offsets; the same for the same two, always."""
+    return [
+        ShardRange(shard, start.positions[shard], position)
+        for shard, position in sorted(end.positions.items())
+        if shard in start.positions and position > start.positions[shard]
+    ]
+
+
+def divided(wanted: Sequence[ShardRange], count: int) -> list[ShardRange]:
+    """Ranges cut into so many at least, where they have that many positions."""
+    total = sum(each.end - each.begin for each in wanted)
+    if len(wanted) >= count or not total:
+        return list(wanted)
+    found: list[ShardRange] = []
+    for each in wanted:
+        size = each.end - each.begin
+        parts = min(size, max(1, -(-size * count // total)))
+        cuts = [Position(each.begin + size * place // parts) for place in range(parts + 1)]
+        found.extend(ShardRange(each.shard, begin, end) for begin, end in pairwise(cuts))
+    return found
+
+
+def _number(view: ShardView) -> int:
+    return view.id

@@ -1,0 +1,284 @@
+"""What a user says with `.option(...)`: read once, checked, and handed on as a struct."""
+
+import os
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+
+from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.position import POSITION_MAX, Position
+from raftwood.loghub.client.gateways import addresses_of
+from raftwood.loghub.model import check_stream_names
+
+KEY_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY"
+SECRET_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET"  # noqa: S105 (its name)
+GATEWAYS_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS"
+"""As `raftwood standalone` prints them, and the commands read them."""
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+_EARLIEST_NUMBER: Final = -2
+_LATEST_NUMBER: Final = -1
+"""As the offsets of Kafka's connector have them."""
+_Number = TypeVar("_Number", int, None)
+
+Place = str | Position
+"""`earliest`, `latest`, or a position."""
+_KNOWN: Final = {
+    "path",
+    "gateways",
+    "accesskey",
+    "accesssecret",
+    "project",
+    "logstore",
+    "startingoffsets",
+    "endingoffsets",
+    "startingtimestamp",
+    "maxoffsetspertrigger",
+    "minpartitions",
+    "failondataloss",
+    "includeheaders",
+    "pushfilters",
+    "mode",
+    "archive",
+    "group",
+    "shards",
+    "timeoutms",
+    "keycolumn",
+    "compression",
+    "txnappid",
+    "txnversion",
+    "checkpointlocation",
+    "queryname",
+}
+
+
+class Mode(StrEnum):
+    """What is done about a batch or a value that cannot be read."""
+
+    PERMISSIVE = "PERMISSIVE"
+    """The batch is one row that has its bytes as `raw`, the value is null."""
+    DROPMALFORMED = "DROPMALFORMED"
+    """It is left out."""
+    FAILFAST = "FAILFAST"
+    """The query fails."""
+
+
+class StreamAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """A logstore and how to reach it."""
+
+    gateways: tuple[str, ...]
+    key_id: str
+    secret: str
+    project: str
+    logstore: str
+    timeout_ms: int = 30_000
+    """How long gateways may be away before a task fails."""
+
+    def __repr__(self) -> str:
+        return f"StreamAccess({self.project}/{self.logstore} at {','.join(self.gateways)})"
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read, and how."""
+
+    access: StreamAccess
+    starting: str | dict[int, Place] = EARLIEST
+    ending: str | dict[int, Place] = LATEST
+    starting_s: int | None = None
+    """A time instead of `starting`, in seconds since 1970."""
+    rows_per_trigger_max: int | None = None
+    partitions_min: int = 1
+    fails_on_data_loss: bool = True
+    includes_headers: bool = False
+    pushes_filters: bool = False
+    mode: Mode = Mode.PERMISSIVE
+    archive: str | None = None
+    """Where what was truncated can be read."""
+    group: str | None = None
+    """A consumer group whose checkpoints follow a streaming query, so that nothing is truncated
+    that it is still to read."""
+    shards: tuple[int, ...] | None = None
+    """These alone; None for all."""
+
+
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where rows go, and how."""
+
+    access: StreamAccess
+    key_column: str | None = None
+    """Rows of one key go to one shard, in order."""
+    compression: str = "lz4"
+    transaction: tuple[str, int] | None = None
+    """Who writes, and which time: a batch write that says the same again stores nothing twice."""
+
+
+class OptionReader:
+    """Options by name in any case, each with what it may be."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(self._options) - _KNOWN)
+        if unknown:
+            raise InvalidConfiguration(
+                f"loghub has no option {unknown[0]!r}: see the list in docs/pipeline.md"
+            )
+
+    def text(self, name: str, default: str | None = None, *, variable: str | None = None) -> str:
+        found = self._options.get(name.lower())
+        if found is None and variable is not None:
+            found = os.environ.get(variable)
+        if found is None:
+            found = default
+        if found is None:
+            more = "" if variable is None else f", or set {variable}"
+            raise InvalidConfiguration(f"loghub needs .option({name!r}, …){more}")
+        return found
+
+    def optional(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def number(self, name: str, default: _Number, *, least: int = 1) -> int | _Number:
+        found = self._options.get(name.lower())
+        if found is None:
+            return default
+        try:
+            number = int(found)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise InvalidConfiguration(f"{name} is {found!r}: give a whole number from {least} on")
+        return number
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        found = self._options.get(name.lower())
+        if found is None:
+            return default
+        if found.lower() not in ("true", "false"):
+            raise InvalidConfiguration(f"{name} is {found!r}: give true or false")
+        return found.lower() == "true"
+
+
+def stream_access(given: OptionReader) -> StreamAccess:
+    """`load("project/logstore")` says both names as well."""
+    path = given.optional("path")
+    project, logstore = given.optional("project"), given.optional("logstore")
+    if path is not None:
+        first, slash, second = path.partition("/")
+        if slash:
+            project, logstore = project or first, logstore or second
+        else:
+            logstore = logstore or first
+    if project is None or logstore is None:
+        raise InvalidConfiguration(
+            "loghub needs .option('project', …) and .option('logstore', …), or "
+            "load('project/logstore')"
+        )
+    check_stream_names(project, logstore)
+    return StreamAccess(
+        gateways=addresses_of(given.text("gateways", variable=GATEWAYS_VARIABLE)),
+        key_id=given.text("accessKey", variable=KEY_VARIABLE),
+        secret=given.text("accessSecret", variable=SECRET_VARIABLE),
+        project=project,
+        logstore=logstore,
+        timeout_ms=given.number("timeoutMs", 30_000),
+    )
+
+
+def access_to(
+    path: str,
+    *,
+    gateways: str | None = None,
+    access_key: str | None = None,
+    access_secret: str | None = None,
+    timeout_ms: int | None = None,
+) -> StreamAccess:
+    """A logstore by its path, `project/logstore`; the rest is the environment's unless given."""
+    given = {
+        "path": path,
+        "gateways": gateways,
+        "accessKey": access_key,
+        "accessSecret": access_secret,
+        "timeoutMs": None if timeout_ms is None else str(timeout_ms),
+    }
+    return stream_access(
+        OptionReader({name: text for name, text in given.items() if text is not None})
+    )
+
+
+def source_options(options: Mapping[str, str]) -> SourceOptions:
+    given = OptionReader(options)
+    starting_ms = given.number("startingTimestamp", None, least=0)
+    mode = given.text("mode", Mode.PERMISSIVE).upper()
+    if mode not in Mode.__members__:
+        raise InvalidConfiguration(f"mode is {mode!r}: give one of {', '.join(Mode)}")
+    return SourceOptions(
+        access=stream_access(given),
+        starting=offsets_option("startingOffsets", given.text("startingOffsets", EARLIEST)),
+        ending=offsets_option("endingOffsets", given.text("endingOffsets", LATEST)),
+        starting_s=None if starting_ms is None else starting_ms // 1000,
+        rows_per_trigger_max=given.number("maxOffsetsPerTrigger", None),
+        partitions_min=given.number("minPartitions", 1),
+        fails_on_data_loss=given.flag("failOnDataLoss", default=True),
+        includes_headers=given.flag("includeHeaders", default=False),
+        pushes_filters=given.flag("pushFilters", default=False),
+        mode=Mode(mode),
+        archive=given.optional("archive"),
+        group=given.optional("group"),
+        shards=_shards(given.optional("shards")),
+    )
+
+
+def _shards(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise InvalidConfiguration(
+            f"shards is {text[:60]!r}: give their numbers, such as 0,3"
+        ) from error
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    given = OptionReader(options)
+    compression = given.text("compression", "lz4").lower()
+    if compression not in ("none", "lz4", "zstd"):
+        raise InvalidConfiguration(f"compression is {compression!r}: give none, lz4 or zstd")
+    application, version = given.optional("txnAppId"), given.number("txnVersion", None, least=0)
+    if (application is None) != (version is None):
+        raise InvalidConfiguration("txnAppId and txnVersion go together: give both, or neither")
+    return SinkOptions(
+        access=stream_access(given),
+        key_column=given.optional("keyColumn"),
+        compression=compression,
+        transaction=None if application is None else (f"txn-{application}", int(version or 0)),
+    )
+
+
+def offsets_option(name: str, text: str) -> str | dict[int, Place]:
+    """`earliest`, `latest`, or JSON: {"0": "1234", "1": "earliest"}, as an offset's `shards`."""
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    try:
+        found = msgspec.json.decode(text.encode(), type=dict[str, object])
+        inner = found.get("shards", found)
+        shards = msgspec.convert(inner, dict[int, int | str], strict=False)
+        return {shard: _place(place) for shard, place in shards.items()}
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidConfiguration(
+            f"{name} is {text[:60]!r}: give earliest, latest, or JSON such as "
+            '{"0": "1234", "1": "earliest"}'
+        ) from error
+
+
+def _place(given: int | str) -> Place:
+    if given in (EARLIEST, _EARLIEST_NUMBER, str(_EARLIEST_NUMBER)):
+        return EARLIEST
+    if given in (LATEST, _LATEST_NUMBER, str(_LATEST_NUMBER)):
+        return LATEST
+    position = int(given)
+    if not 0 <= position <= POSITION_MAX:
+        raise ValueError(given)
+    return Position(position)

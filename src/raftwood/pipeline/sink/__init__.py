@@ -1,0 +1,1 @@
+"""DataFrames into logstores, for batch and streaming queries."""

@@ -1,0 +1,1 @@
+"""Logstores as DataFrames, for batch and streaming queries."""

@@ -1,0 +1,158 @@
+"""`raftwood.read` by Spark: native Parquet for history, and the source for the tail."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import groupby
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users call it)
+
+from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.position import position_to_bytes
+from raftwood.pipeline.archive.archive import TABLE, Archive
+from raftwood.pipeline.archive.files import archive_uri
+from raftwood.pipeline.archive.hadoop_files import spark_files
+from raftwood.pipeline.archive.history import Times
+from raftwood.pipeline.archive.looking import Part, look
+from raftwood.pipeline.archive.manifest import ArchivedFile, Commit, Manifest
+from raftwood.pipeline.archive.spark_writing import source_access
+from raftwood.pipeline.columns import ALL, Column, Wanted
+from raftwood.pipeline.hub import Hub
+from raftwood.pipeline.read import Request
+from raftwood.pipeline.schema import SPARK_TYPES, struct_of
+
+_TIME = Wanted(Column.TIME.value, None)
+
+
+def spark_frame(request: Request, spark: SparkSession | None) -> DataFrame:
+    """As it is now; what comes later is not in it."""
+    session = spark or SparkSession.getActiveSession()
+    if session is None:
+        raise InvalidConfiguration("there is no Spark session: give one as `spark`")
+    options = request.options
+    archive = None
+    if options.archive is not None:
+        files = spark_files(session, options.archive)
+        archive = Archive(files, project=options.access.project, logstore=options.access.logstore)
+    with Hub.connect(options.access) as hub:
+        found = look(hub, archive, skips_freed=not options.fails_on_data_loss)
+    wanted = request.parts(found)
+    frames = _histories(session, request, found.manifest, wanted)
+    tail = [each for each in wanted if each.tail < each.end]
+    if tail or not frames:
+        frames.append(_tail(session, request, tail))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _histories(
+    session: SparkSession, request: Request, manifest: Manifest, wanted: Sequence[Part]
+) -> list[DataFrame]:
+    """One for all files that have the same columns."""
+    if request.options.archive is None:
+        return []
+    uri = archive_uri(request.options.archive)
+    parts = {each.shard: each for each in wanted if each.begin < each.tail}
+    times = request.times
+    files = [
+        (commit, file)
+        for commit, file in manifest.files(from_us=times.from_us, to_us=times.to_us)
+        if file.shard in parts and _is_wanted(file, parts[file.shard])
+    ]
+    frames = []
+    for _, group in groupby(files, key=lambda each: (each[0].format, each[0].fields)):
+        members = list(group)
+        frame = _loaded(session, uri, members)
+        condition = _condition(request, members, parts)
+        if condition is not None:
+            frame = frame.filter(condition)
+        own = members[0][0].fields
+        frames.append(frame.select([_content(each, own) for each in request.columns]))
+    return frames
+
+
+def _is_wanted(file: ArchivedFile, part: Part) -> bool:
+    return int(file.last) >= part.begin and int(file.first) < part.tail
+
+
+def _loaded(
+    session: SparkSession, uri: str, members: Sequence[tuple[Commit, ArchivedFile]]
+) -> DataFrame:
+    commit = members[0][0]
+    if commit.format == "delta":
+        return session.read.format("delta").load(f"{uri}/{TABLE}")
+    own = (Wanted(name, kind) for name, kind in commit.fields.items())
+    paths = [f"{uri}/{file.path}" for _, file in members]
+    return session.read.schema(struct_of((*ALL, *own))).parquet(*paths)
+
+
+def _condition(
+    request: Request,
+    members: Sequence[tuple[Commit, ArchivedFile]],
+    parts: Mapping[int, Part],
+) -> SparkColumn | None:
+    """Times, and places where files have more than is wanted; a Delta table always may."""
+    found = _timed(request.times)
+    is_delta = members[0][0].format == "delta"
+    if is_delta or any(
+        int(file.first) < parts[file.shard].begin or int(file.last) >= parts[file.shard].tail
+        for _, file in members
+    ):
+        shards = sorted({file.shard for _, file in members})
+        places = reduce(lambda one, other: one | other, [_place(parts[each]) for each in shards])
+        found = places if found is None else found & places
+    return found
+
+
+def _place(part: Part) -> SparkColumn:
+    position = F.col(Column.POSITION.value)
+    return (
+        (F.col(Column.SHARD.value) == part.shard)
+        & (position >= F.lit(position_to_bytes(part.begin)))
+        & (position < F.lit(position_to_bytes(part.tail)))
+    )
+
+
+def _timed(times: Times) -> SparkColumn | None:
+    time, found = F.col(Column.TIME.value), []
+    if times.from_us is not None:
+        found.append(time >= F.timestamp_micros(F.lit(times.from_us)))
+    if times.to_us is not None:
+        found.append(time < F.timestamp_micros(F.lit(times.to_us)))
+    return reduce(lambda one, other: one & other, found) if found else None
+
+
+def _content(wanted: Wanted, own: Mapping[str, str]) -> SparkColumn:
+    """A column of the archive, or one made of the contents."""
+    if wanted.type is None or own.get(wanted.name) == wanted.type:
+        return F.col(f"`{wanted.name}`")
+    text = F.col(Column.CONTENTS.value)[wanted.content]
+    return text.try_cast(SPARK_TYPES[wanted.type]).alias(wanted.name)
+
+
+def _tail(session: SparkSession, request: Request, wanted: Sequence[Part]) -> DataFrame:
+    options = request.options
+    named = {each.name for each in request.columns}
+    condition = _timed(request.times)
+    needed = [] if condition is None or _TIME.name in named else [_TIME]
+    if not wanted:
+        return session.createDataFrame([], struct_of(request.columns))
+    places = {
+        "shards": ",".join(str(each.shard) for each in wanted),
+        "startingOffsets": json.dumps({str(each.shard): str(each.tail) for each in wanted}),
+        "endingOffsets": json.dumps({str(each.shard): str(each.end) for each in wanted}),
+        "mode": options.mode.value,
+        "failOnDataLoss": str(options.fails_on_data_loss).lower(),
+    }
+    if options.archive is not None:
+        places["archive"] = archive_uri(options.archive)  # tasks have folders of their own
+    frame = (
+        session.read.format("loghub")
+        .options(**source_access(options.access), **places)
+        .schema(struct_of((*request.columns, *needed)))
+        .load()
+    )
+    if condition is not None:
+        frame = frame.filter(condition)
+    return frame.select([F.col(f"`{each.name}`") for each in request.columns])

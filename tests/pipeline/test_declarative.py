@@ -1,0 +1,69 @@
+"""The example that is declared: `spark-pipelines` runs it, and again for what has come since."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from raftwood.app.demo.standalone_process import StandaloneProcess
+from raftwood.app.demo.web_logs import web_logs
+from raftwood.app.demo.web_truth import WebTruth
+from raftwood.loghub.client import LogHubClient
+from raftwood.pipeline.java import java_home
+from tests.pipeline.newer_protobuf import newer_protobuf
+from tests.pipeline.processes import REPOSITORY, run
+
+pytestmark = pytest.mark.slow
+
+SPARK_HOME = Path(pyspark.__file__).parent
+
+
+def _project(folder: Path) -> Path:
+    """A copy whose tables are in the test's own folder."""
+    project = folder / "declarative"
+    shutil.copytree(REPOSITORY / "examples" / "declarative", project)
+    spec = project / "spark-pipeline.yml"
+    text = spec.read_text()
+    assert "file:///tmp/raftwood-declarative" in text
+    spec.write_text(text.replace("file:///tmp/raftwood-declarative", f"file://{folder}/storage"))
+    return project
+
+
+def _ship(client: LogHubClient, truth: WebTruth, lines: list[str]) -> None:
+    with client.producer("web", "access") as producer:
+        for line in lines:
+            producer.send({"message": line})
+            truth.add(line)
+
+
+def test_the_declared_pipeline_runs_and_writes_errors_to_a_stream(tmp_path: Path) -> None:
+    project, truth = _project(tmp_path), WebTruth()
+    lines = list(web_logs(3_000, seed=3, lines_per_minute=1_000))
+    with StandaloneProcess(str(tmp_path / "raftwood")) as standalone:
+        part = standalone.loghub
+        with standalone.client() as client:
+            client.create_project("web")
+            for name in ("access", "errors"):
+                client.create_logstore("web", name, shard_count=1)
+            _ship(client, truth, lines)
+            ended = run(
+                *("run", "--conf", "spark.sql.catalogImplementation=hive"),
+                *("--conf", "spark.ui.enabled=false"),
+                folder=project,
+                before=(str(SPARK_HOME / "bin" / "spark-pipelines"),),
+                SPARK_HOME=str(SPARK_HOME),
+                JAVA_HOME=java_home(),
+                PYSPARK_PYTHON=sys.executable,
+                PYTHONPATH=os.pathsep.join([newer_protobuf(), *filter(None, sys.path)]),
+                RAFTWOOD_GATEWAYS=part.native,
+                RAFTWOOD_ACCESS_KEY=part.access_key_id,
+                RAFTWOOD_ACCESS_SECRET=part.access_key_secret,
+            )
+            assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+            stored = [record.contents for record in client.reader("web", "errors")]
+    assert len(stored) == truth.total.errors > 0
+    assert {contents["status"] for contents in stored} <= {"500", "503"}
+    assert list(project.glob("spark-warehouse/minutes/*.parquet"))

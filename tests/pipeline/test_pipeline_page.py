@@ -1,0 +1,33 @@
+"""The examples of docs/pipeline.md run, from top to bottom."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftwood.pipeline.options import GATEWAYS_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE
+from tests.pipeline.kit import Hub
+from tests.unit.test_docs import ROOT, blocks
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_examples_of_the_page_run(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = hub.standalone.hub
+    monkeypatch.setenv(GATEWAYS_VARIABLE, part.native)
+    monkeypatch.setenv(KEY_VARIABLE, part.access_key_id)
+    monkeypatch.setenv(SECRET_VARIABLE, part.access_key_secret)
+    monkeypatch.chdir(tmp_path)
+    hub.client.create_project("web")
+    hub.client.create_logstore("web", "access")
+    with hub.client.producer("web", "access") as producer:
+        for number in range(20):
+            producer.send({"path": f"/{number}", "status": str(200 + number % 2)})
+    names: dict[str, Any] = {"spark": hub.spark, "access": hub.access}
+    for block in blocks(ROOT / "docs" / "pipeline.md", "python"):
+        exec(compile(block, "docs/pipeline.md", "exec"), names)
+    assert names["report"].rows == 20
+    assert sorted(names["by_status"].column("time_count").to_pylist()) == [10, 10]
+    assert names["frame"].count() == 20

@@ -1,0 +1,92 @@
+"""The demo, the notebook and the commands, as users start them."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.pipeline.kit import PROJECT, Hub
+from tests.pipeline.processes import RAFTWOOD, REPOSITORY, TIMEOUT_S, environment, run
+
+pytestmark = pytest.mark.slow
+
+NOTEBOOK = REPOSITORY / "notebooks" / "pipeline.ipynb"
+
+
+def test_a_short_demo_agrees_from_end_to_end_and_draws_a_picture(tmp_path: Path) -> None:
+    arguments = ("demo", "pipeline", "--lines", "3000", "--later", "500", "--format", "json")
+    ended = run(*arguments, folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    outcome = json.loads(ended.stdout)
+    assert outcome["figures"]["parsed"] == 3500
+    assert outcome["figures"]["tail"] == 500
+    assert all(each["expected"] == each["found"] for each in outcome["checks"])
+    assert (tmp_path / "raftwood-pipeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path) -> None:
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert all(not cell.get("outputs") for cell in cells), "outputs are not for the repository"
+    program = tmp_path / "notebook.py"
+    program.write_text("\n\n".join(code).replace("LINES = 20_000", "LINES = 2_000"))
+    ended = run(str(program), folder=tmp_path, before=(sys.executable,))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "2000 rows archived" in ended.stdout
+
+
+def test_commands_run_list_and_show_jobs_and_end_in_order_when_told_to(
+    hub: Hub, tmp_path: Path
+) -> None:
+    source, target = hub.logstore(), hub.logstore()
+    hub.fill(source, range(100))
+    part = hub.standalone.hub
+    (tmp_path / "job.toml").write_text(f"""
+[loghub]
+gateways = "{part.native}"
+access_key = "{part.access_key_id}"
+access_secret = "{part.access_key_secret}"
+
+[jobs.copy]
+kind = "transform"
+from = "{PROJECT}/{source}"
+to = "{PROJECT}/{target}"
+fields = "n int"
+sql = "SELECT n FROM input"
+trigger = "1 second"
+""")
+    listed = run("pipeline", "list", "job.toml", "--format", "json", folder=tmp_path)
+    assert json.loads(listed.stdout)[0]["to"] == f"{PROJECT}/{target}"
+    status = ("pipeline", "status", "job.toml", "--format", "json")
+    assert json.loads(run(*status, folder=tmp_path).stdout)[0]["state"] == "new"
+    with subprocess.Popen(
+        [*RAFTWOOD, "pipeline", "run", "job.toml", "--format", "json"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        _wait_for_rows(tmp_path / "job-pipeline" / "copy" / "status.json", 100, running)
+        shown = json.loads(run(*status, folder=tmp_path).stdout)[0]
+        assert (shown["state"], shown["rows"], shown["pid"]) == ("running", 100, running.pid)
+        running.send_signal(signal.SIGTERM)
+        output, errors = running.communicate(timeout=TIMEOUT_S)
+    assert running.returncode == 0, errors
+    assert json.loads(output)[0]["state"] == "stopped"
+    assert "copy: running, 100 rows" in errors
+    assert "WARN" not in errors
+    assert hub.numbers(target) == list(range(100))
+
+
+def _wait_for_rows(path: Path, rows: int, running: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (path.exists() and msgspec.json.decode(path.read_bytes())["rows"] >= rows):
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
