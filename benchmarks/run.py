@@ -23,6 +23,8 @@ import rich.table
 
 from benchmarks import group_commit, rpc_echo
 from benchmarks.harness.report import Verdict, statements
+from benchmarks.loghub import compare as loghub
+from benchmarks.loghub import report as loghub_report
 from benchmarks.logservice import compare as logservice
 from benchmarks.logservice import report as logservice_report
 from benchmarks.raft_cluster import compare as raft
@@ -66,6 +68,12 @@ def _logservice(quick: bool, progress: Callable[[str], None]) -> Outcome:
     return Outcome(results, logservice_report.tables(results), below, statements(results))
 
 
+def _loghub(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    results = loghub.compare(pace=loghub.QUICK if quick else None, progress=progress)
+    below = _below(loghub_report.verdicts(results))
+    return Outcome(results, loghub_report.tables(results), below, statements(results))
+
+
 def _below(verdicts: list[Verdict]) -> list[str]:
     return [
         "{}: {}, to reach {}".format(*verdict.shown()[:3])
@@ -80,6 +88,7 @@ PARTS: dict[str, Part] = {
     "rpc-echo": lambda quick, _progress: _rounds(rpc_echo, quick),
     "raft": _raft,
     "logservice": _logservice,
+    "loghub": _loghub,
 }
 
 

@@ -72,6 +72,23 @@ def _why_no_sls_go() -> str | None:
     return None
 
 
+def ways_in_go() -> None:
+    """A program with Go libraries that send logs, built by Go."""
+    reason = _why_no_ways_in_go()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_ways_in_go() -> str | None:
+    """Asked once: the first build fetches modules, and may take minutes."""
+    try:
+        programs.ways_in_go_program()
+    except go_programs.NotBuilt as error:
+        return str(error)
+    return None
+
+
 def sls_java() -> None:
     """SLS's Java SDK, installed by Maven, and a program that uses it."""
     reason = _why_no_sls_java()
@@ -137,6 +154,7 @@ COMPONENTS: dict[str, Callable[[], None]] = {
     "sls_java": sls_java,
     "strace": strace,
     "tmpfs": tmpfs,
+    "ways_in_go": ways_in_go,
     "zookeeper": zookeeper,
 }
 

@@ -36,16 +36,18 @@ def build(name: str, source: Path) -> Path:
 
 def _build(name: str, source: Path, program: Path) -> None:
     print(f"building {name} with Go …", file=sys.__stderr__, flush=True)
+    try:
+        _go(source, "mod", "download")
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise NotBuilt(f"Go could not fetch its modules: {type(error).__name__}") from None
     with tempfile.TemporaryDirectory(dir=program.parent) as folder:
         made = Path(folder) / "program"
-        try:
-            subprocess.run(
-                ("go", "build", "-o", str(made), "."),
-                cwd=source,
-                check=True,
-                capture_output=True,
-                timeout=BUILD_SECONDS_MAX,
-            )
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            raise NotBuilt(f"Go could not build it: {type(error).__name__}") from None
+        # With all modules at hand, a program that cannot be built is a mistake in it.
+        _go(source, "build", "-o", str(made), ".")
         os.replace(made, program)
+
+
+def _go(source: Path, *command: str) -> None:
+    subprocess.run(
+        ("go", *command), cwd=source, check=True, capture_output=True, timeout=BUILD_SECONDS_MAX
+    )

@@ -28,7 +28,7 @@ from benchmarks.loghub.ways import (
     Key,
     filled,
 )
-from benchmarks.peers.kafka_consume import CONSUME, FILLED_BYTES
+from benchmarks.peers.kafka_consume import CONSUME, filled_bytes
 from raftwood.app.event_loop import run
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
@@ -121,14 +121,15 @@ async def fill(client: AsyncLogHubClient, given: argparse.Namespace) -> None:
     """The stream to consume, unless another load has filled it."""
     stream = filled(given.bytes, given.way)
     shards = await client.describe(PROJECT, stream)
-    if sum(shard.appended_bytes for shard in shards) >= FILLED_BYTES:
+    missing = filled_bytes(given.seconds) - sum(shard.appended_bytes for shard in shards)
+    if missing <= 0:
         return
     way = SEND_ARROW if given.way == CONSUME_ARROW else SEND_MANY
     given = argparse.Namespace(bytes=given.bytes, in_flight=given.in_flight, way=way)
     async with client.producer(PROJECT, stream, settings=producer_settings(given)) as producer:
         send = sending(producer, given, Progress())
         step = CHUNK if way == SEND_MANY else ARROW_BYTES // given.bytes
-        for _ in range(FILLED_BYTES // given.bytes // step):
+        for _ in range(missing // given.bytes // step + 1):
             await send()
 
 
@@ -162,8 +163,7 @@ async def _one_by_one(reader: Any) -> AsyncIterator[int]:
     yield taken
 
 
-async def load(environment: Environment, given: argparse.Namespace) -> None:
-    key = msgspec.json.decode(pathlib.Path(given.key).read_bytes(), type=Key)
+async def load(environment: Environment, given: argparse.Namespace, key: Key) -> None:
     progress = Progress()
     async with await AsyncLogHubClient.connect(
         environment, given.addresses, key_id=key.id, secret=key.secret
@@ -197,8 +197,10 @@ def main() -> None:
     flags = parser()
     flags.add_argument("--addresses", required=True)
     flags.add_argument("--key", required=True, help="a file with the access key")
+    given = flags.parse_args()
+    key = msgspec.json.decode(pathlib.Path(given.key).read_bytes(), type=Key)
     with real_environment() as environment:
-        run(load(environment, flags.parse_args()))
+        run(load(environment, given, key))
 
 
 if __name__ == "__main__":

@@ -71,19 +71,16 @@ class LogHubSystem:
 
     def leaders(self, layout: Layout) -> list[int | None]:
         """Of the first stream's shards; makes the streams as soon as the stores are there."""
-        try:
-            return asyncio.run(self._leaders(layout))
-        except RaftwoodError as error:
-            raise ConnectionError(error.message) from error
-
-    async def _leaders(self, layout: Layout) -> list[int | None]:
         settings = Source(config=str(_config(layout))).load().settings
         file = pathlib.Path(layout.folder, "streams.json")
         with real_environment() as environment:
-            if not file.exists():
-                await _make_streams(environment, settings, layout)
-            logs = msgspec.json.decode(file.read_bytes(), type=list[str])
-            return await _led_by(environment, settings, layout, logs)
+            try:
+                if not file.exists():
+                    asyncio.run(_make_streams(environment, settings, layout))
+                logs = msgspec.json.decode(file.read_bytes(), type=list[str])
+                return asyncio.run(_led_by(environment, settings, layout, logs))
+            except RaftwoodError as error:
+                raise ConnectionError(error.message) from error
 
     def load_command(self, layout: Layout, load: Load, leader: int) -> list[str]:  # noqa: ARG002
         program = [sys.executable, "-m", "benchmarks.loghub.loghub_load"]

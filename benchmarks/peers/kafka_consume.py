@@ -21,7 +21,8 @@ from benchmarks.harness.load import say, say_result
 
 CONSUME: Final = "consume"
 ONE_BY_ONE: Final = "consume-one"
-FILLED_BYTES: Final = 200_000_000
+FILLED_BYTES_MIN: Final = 20_000_000
+FILLED_BYTES_PER_S: Final = 60_000_000
 FLUSH_MOST_S: Final = 60.0
 CONSUMED_AT_ONCE: Final = 10_000
 WAIT_S: Final = 5.0
@@ -38,6 +39,13 @@ SETTINGS: Final = {
 def topic(size: int) -> str:
     """Holds records of one size."""
     return f"filled-{size}"
+
+
+def filled_bytes(seconds: float) -> int:
+    """What a stream is filled with for a measurement that lasts so long; it is read several times,
+    and not so often that beginning anew would count.
+    """
+    return max(FILLED_BYTES_MIN, int(FILLED_BYTES_PER_S * seconds))
 
 
 class Reading:
@@ -94,7 +102,7 @@ def _value(message: Message) -> bytes:
 
 def measure(given: argparse.Namespace, payload: bytes) -> None:
     name = topic(given.bytes)
-    total = FILLED_BYTES // given.bytes
+    total = filled_bytes(given.seconds) // given.bytes
     consumer = Consumer({"bootstrap.servers": given.addresses, **SETTINGS})
     _fill(given, consumer, name, payload, total)
     reading = Reading(consumer, name, partitions=given.shards, total=total)

@@ -1,8 +1,11 @@
 """Where the programs with SLS's SDKs of other languages are, made on first use."""
 
+import shutil
 import subprocess
 import sys
+import tempfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 from tests import go_programs, maven
@@ -24,6 +27,11 @@ def go_program() -> Path:
     return go_programs.build("sls-go", HERE / "go")
 
 
+def ways_in_go_program() -> Path:
+    """Raises `NotBuilt`."""
+    return go_programs.build("ways-in-go", HERE / "ways_in_go")
+
+
 def go_command() -> list[str]:
     return [str(go_program())]
 
@@ -34,15 +42,21 @@ def java_command() -> list[str]:
     source = HERE / "java" / "Sls.java"
     classes = jars.parent / f"classes-{zlib.crc32(source.read_bytes()):08x}"
     path = f"{jars}/*"
-    if not (classes / "Sls.class").exists():
-        classes.mkdir(exist_ok=True)
-        try:
-            subprocess.run(
-                ("javac", "-cp", path, "-d", str(classes), str(source)),
-                check=True,
-                capture_output=True,
-                timeout=_COMPILE_SECONDS_MAX,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise maven.NotInstalled(f"javac could not compile it: {error!r}") from None
+    if not classes.exists():
+        _compile(source, classes, path)
     return ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{path}", "Sls"]
+
+
+def _compile(source: Path, classes: Path, path: str) -> None:
+    if shutil.which("javac") is None:
+        raise maven.NotInstalled("there is java, and no javac")
+    with tempfile.TemporaryDirectory(dir=classes.parent) as folder:
+        made = Path(folder) / "classes"
+        subprocess.run(
+            ("javac", "-nowarn", "-cp", path, "-d", str(made), str(source)),
+            check=True,
+            capture_output=True,
+            timeout=_COMPILE_SECONDS_MAX,
+        )
+        with suppress(OSError):  # another process was faster
+            made.rename(classes)

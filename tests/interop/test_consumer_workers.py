@@ -148,6 +148,8 @@ def test_nothing_is_lost_or_doubled_as_workers_join_shards_split_and_workers_lea
     wait_until(lambda: len(first.shards) == SHARDS, seconds=30, what="the first has all shards")
     second = stream.worker("second")
     wait_until(lambda: len(second.shards) >= 1, seconds=30, what="the second has its part")
+    # A worker that this machine stops for longer than that would be thought dead.
+    stream.client.update_consumer_group(PROJECT, LOGSTORE, "readers", 5, True)
     stream.client.split_shard(PROJECT, LOGSTORE, 0, "2" + "0" * 31)
     children = range(SHARDS, SHARDS + 2)
     wait_until(

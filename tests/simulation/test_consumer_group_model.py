@@ -11,10 +11,10 @@ SEEDS = 60
 
 
 def test_faults_break_no_promise() -> None:
-    reports = [run(seed, EVENTS) for seed in range(150)]
+    reports = [run(seed, EVENTS) for seed in range(90)]
     # A run in which nothing moves, begins or waits would keep all promises.
-    assert sum(report.moves for report in reports) > 1_000
-    assert sum(report.begun for report in reports) > 5_000
+    assert sum(report.moves for report in reports) > 600
+    assert sum(report.begun for report in reports) > 3_000
     assert sum(report.waited for report in reports) > 1_000
 
 

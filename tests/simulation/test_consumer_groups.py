@@ -11,9 +11,9 @@ ROUGH = Weather(slow=0.15, join=0.3, leave=0.0, crash=0.05, freeze=0.5, reshard=
 
 
 def test_faults_break_no_promise() -> None:
-    reports = [run_groups(seed) for seed in range(12)]
-    assert sum(report.put for report in reports) > 8_000
-    assert sum(report.consumers for report in reports) > 50
+    reports = [run_groups(seed) for seed in range(8)]
+    assert sum(report.put for report in reports) > 5_000
+    assert sum(report.consumers for report in reports) > 30
 
 
 @pytest.mark.slow
@@ -23,7 +23,7 @@ def test_many_runs_break_no_promise() -> None:
 
 
 def test_nothing_is_read_twice_where_nobody_crashes() -> None:
-    for seed in range(200, 206):
+    for seed in range(200, 204):
         calm = Weather(slow=0.02, join=0.2, leave=0.15, reshard=0.2)
         assert run_groups(seed, calm).doubles == 0
 

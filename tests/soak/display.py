@@ -21,6 +21,8 @@ LONG_RUN: dict[str, float] = {
     "raft hosts: seeds run twice, hash equal": 300,
     "log stores: simulated hours": 20,
     "log stores: seeds run twice, hash equal": 200,
+    "gateways: simulated hours": 20,
+    "gateways: seeds run twice, hash equal": 200,
     "raft: sans-io events": 1_000_000_000,
     "hakeeper: sans-io events": 1_000_000_000,
     "consumer groups: sans-io events": 100_000_000,

@@ -4,17 +4,22 @@ The amounts per seed are balanced so that about 24,000 seeds reach every long fi
 """
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from raftwood.simulation import fuzz
+from tests.cluster.loghub.storm import run_hub_storm
 from tests.cluster.logservice.churn import run_churn
 from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
-from tests.simulation.consumer_group_model.world import run as run_groups
+from tests.simulation.consumer_group_model.world import run as run_group_model
+from tests.simulation.consumer_groups.world import run_groups as run_group_gateways
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
+from tests.simulation.loghub.world import choose_plan as choose_hub_plan
+from tests.simulation.loghub.world import run_hub
 from tests.simulation.logservice.world import choose_plan, run_logs
 from tests.simulation.raft_hosts.cluster import choose_cluster, run_hosts
 from tests.simulation.raft_model.world import run as run_raft
@@ -36,6 +41,7 @@ REAL_FAULTS = 12
 REAL_CHANGES = 4
 """Of members, each with a kill."""
 LOGS_FAULTS_S = 40.0
+HUB_FAULTS_S = 30.0
 
 Counts = dict[str, float]
 
@@ -110,6 +116,22 @@ def _logs(seed: int) -> Counts:
     }
 
 
+def _hub(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    report = run_hub(seed, choose_hub_plan(seed, faults_s=HUB_FAULTS_S), twice=twice)
+    outcome = report.result
+    runs = 2 if twice else 1
+    return {
+        "gateways: seeds": 1,
+        "gateways: seeds run twice, hash equal": int(twice),
+        "gateways: simulated hours": outcome.faults_s / 3600,
+        "gateways: steps": runs * report.steps,
+        "gateways: records acknowledged": outcome.acked,
+        "gateways: changes of logstores": outcome.changes,
+        "gateways: crashes between two steps": outcome.crashes,
+    }
+
+
 def _images(seed: int) -> Counts:
     return {
         "crash images: log": LogImages(seed).check(limit=IMAGES),
@@ -132,6 +154,9 @@ def _processes(seed: int) -> Counts:
         counts = run_storm(Path(folder), seed, REAL_FAULTS)
     with tempfile.TemporaryDirectory() as folder:
         counts += run_churn(Path(folder), seed, REAL_CHANGES)
+    with tempfile.TemporaryDirectory() as folder:
+        hub_counts = run_hub_storm(Path(folder), seed, REAL_FAULTS)
+    counts += Counter({f"gateways: {name}": count for name, count in hub_counts.items()})
     return {f"real faults: {name}": count for name, count in counts.items()}
 
 
@@ -144,13 +169,19 @@ def _hakeeper(seed: int) -> Counts:
 
 
 def _groups(seed: int) -> Counts:
-    return {"consumer groups: sans-io events": run_groups(seed, GROUP_EVENTS).events}
+    report = run_group_gateways(seed)
+    return {
+        "consumer groups: sans-io events": run_group_model(seed, GROUP_EVENTS).events,
+        "consumer groups: runs of gateways": 1,
+        "consumer groups: records read": report.put,
+    }
 
 
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
     "hosts": _hosts,
     "logs": _logs,
+    "hub": _hub,
     "raft": _raft,
     "hakeeper": _hakeeper,
     "groups": _groups,

@@ -5,8 +5,10 @@ import json
 import re
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import Mock
+from urllib.request import urlopen
 
 import pytest
 
@@ -14,11 +16,12 @@ from raftwood.base.metrics import PREFIX, Metrics
 from raftwood.logservice.server.storage_metrics import ALARM_KINDS
 from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.repair import Repairs
+from tests.unit.app.gateway_thread import GatewayThread
 from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
 
 DASHBOARDS = sorted((Path(__file__).parents[2] / "dashboards").glob("*.json"))
-ALERTS = Path(__file__).parents[2] / "dashboards" / "logservice-alerts.yml"
-HISTOGRAMS = {"logservice_append_seconds", "logservice_read_seconds"}
+ALERTS = sorted((Path(__file__).parents[2] / "dashboards").glob("*-alerts.yml"))
+HISTOGRAMS = {"logservice_append_seconds", "logservice_read_seconds", "gateway_answer_seconds"}
 _NO_NAMES = re.compile(
     r'\{[^}]*\}|\[[^\]]*\]|"[^"]*"|\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)'
 )
@@ -49,9 +52,26 @@ def logservice_metrics() -> frozenset[str]:
         text = cluster.metrics[1].render()
 
     run_log_cluster(scenario, first=(1,))
+    return names_of(text)
+
+
+@functools.cache
+def loghub_metrics() -> frozenset[str]:
+    """What a gateway registers, once it has answered something over HTTP."""
+    with TemporaryDirectory() as folder, GatewayThread(Path(folder), is_whole=True) as gateway:
+        with urlopen(f"http://{gateway.http_address}/openapi.json") as answer:
+            answer.read()
+        return names_of(gateway.metrics.render())
+
+
+def names_of(text: bytes) -> frozenset[str]:
     lines = text.decode().splitlines()
     names = (line.split()[2] for line in lines if line.startswith("# TYPE"))
     return frozenset(name.removeprefix(PREFIX) for name in names)
+
+
+def all_metrics() -> set[str]:
+    return {*logservice_metrics(), *raft_metrics(), *loghub_metrics()}
 
 
 def series_of(names: AbstractSet[str]) -> set[str]:
@@ -91,33 +111,33 @@ def test_there_is_a_dashboard() -> None:
 
 @on_every_dashboard
 def test_every_expression_names_metrics_that_there_are(file: Path) -> None:
-    known = series_of(logservice_metrics() | raft_metrics())
+    known = series_of(all_metrics())
     for expression in expressions_of(board_of(file)):
         names = names_in(expression)
         assert names, expression
         assert names <= known, f"{expression} names {sorted(names - known)}"
 
 
-def test_every_metric_of_the_logservice_and_of_raft_is_shown() -> None:
+def test_every_metric_is_shown() -> None:
     shown = {
         re.sub(r"_(bucket|sum|count)$", "", name)
         for file in DASHBOARDS
         for expression in expressions_of(board_of(file))
         for name in names_in(expression)
     }
-    assert {PREFIX + name for name in logservice_metrics() | raft_metrics()} - shown == set()
+    assert {PREFIX + name for name in all_metrics()} - shown == set()
 
 
 def alert_rules() -> list[dict[str, Any]]:
-    # The first line is a comment, which JSON has not.
-    rules: list[dict[str, Any]] = json.loads(ALERTS.read_text().partition("\n")[2])["groups"][0][
-        "rules"
-    ]
+    rules: list[dict[str, Any]] = []
+    for file in ALERTS:
+        # The first line is a comment, which JSON has not.
+        rules += json.loads(file.read_text().partition("\n")[2])["groups"][0]["rules"]
     return rules
 
 
 def test_every_alert_names_metrics_that_there_are_and_says_what_to_do() -> None:
-    known = series_of(logservice_metrics() | raft_metrics())
+    known = series_of(all_metrics())
     rules = alert_rules()
     assert len({rule["alert"] for rule in rules}) == len(rules) > 0
     for rule in rules:

@@ -1,14 +1,23 @@
 """From the addresses that a user names to connections with a running cluster."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Final
 
 from raftwood.app.cluster_network import client_network, operator_network
 from raftwood.app.groups import METASTORE_GROUP, METASTORE_SHARD
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError
+from raftwood.base.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    NotFound,
+    RaftwoodError,
+    Unavailable,
+)
+from raftwood.base.logs import get_logger
 from raftwood.base.seams import Logs, MetaStore
 from raftwood.logservice.client.shard_link import ask_store_addresses
 from raftwood.logservice.client.shard_logs import ShardLogs
@@ -20,6 +29,9 @@ from raftwood.net.discovery import discover
 from raftwood.net.stores import ClientNetwork, Stores
 from raftwood.raft.remote.admin import ask_members
 from raftwood.raft.remote.client import AsyncRaftClient
+
+_AGAIN_S: Final = 0.5
+_log = get_logger("connecting")
 
 
 @asynccontextmanager
@@ -94,6 +106,29 @@ async def connected_cluster(
     finally:
         await logs.close()
         await stores.close()
+
+
+async def awaited_cluster(
+    stack: AsyncExitStack, environment: Environment, settings: Settings, addresses: str | None
+) -> tuple[MetaStore, Logs]:
+    """As `connected_cluster`, once the stores and their metastore answer: they may be started
+    later than whoever needs them. The connections end with the stack.
+    """
+    said = ""
+    while True:
+        try:
+            async with AsyncExitStack() as attempt:
+                store, logs = await attempt.enter_async_context(
+                    connected_cluster(environment, settings, addresses)
+                )
+                await store.status()
+                stack.push_async_exit(attempt.pop_all())
+                return store, logs
+        except (Unavailable, DeadlineExceeded) as error:
+            if error.message != said:
+                said = error.message
+                _log.warning("waiting for the log stores", reason=said)
+        await asyncio.sleep(_AGAIN_S)
 
 
 @asynccontextmanager

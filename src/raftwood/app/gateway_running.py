@@ -3,10 +3,12 @@
 import asyncio
 import signal
 import sys
-from typing import Final
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, Final, TypeVar
 
 from raftwood.app.commands.source import Source
-from raftwood.app.connecting import connected_cluster
+from raftwood.app.connecting import awaited_cluster
 from raftwood.app.event_loop import run
 from raftwood.app.gateway_server import GatewayServer
 from raftwood.app.output import write_line
@@ -23,6 +25,7 @@ from raftwood.base.metrics import Metrics
 from raftwood.disk.real_environment import real_environment
 
 STOP_S_MAX: Final = 15.0
+_Result = TypeVar("_Result")
 _log = get_logger("gateway")
 
 
@@ -45,12 +48,18 @@ async def _serve(
     def problem() -> str:
         if stop.is_set():
             return "it is stopping"
-        return servers[0].problem() if servers else "it is being started"
+        return servers[0].problem() if servers else "it waits for the log stores"
 
     async with (
+        AsyncExitStack() as stack,
         served_over_http(settings, metrics, {"gateway": problem}),
-        connected_cluster(environment, settings, connect) as (store, logs),
     ):
+        cluster = await _unless_stopped(
+            stop, awaited_cluster(stack, environment, settings, connect)
+        )
+        if cluster is None:
+            return
+        store, logs = cluster
         server = await GatewayServer.start(environment, settings, store, logs, metrics=metrics)
         servers.append(server)
         loop = asyncio.get_running_loop()
@@ -68,3 +77,17 @@ async def _serve(
         await server.close()
         overdue.cancel()
     _log.info("stopped")
+
+
+async def _unless_stopped(
+    stop: asyncio.Event, work: Coroutine[Any, Any, _Result]
+) -> _Result | None:
+    """What comes of the work; None where it is given up, as the process is to stop."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not working.done():
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        return None
+    return working.result()

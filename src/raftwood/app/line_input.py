@@ -29,6 +29,18 @@ async def line_batches(source: int, *, line_bytes_max: int) -> AsyncIterator[lis
         yield [rest]
 
 
+async def cut_line_batches(source: int, *, line_bytes_max: int) -> AsyncIterator[list[bytes]]:
+    """As `line_batches`, but of a line above the limit come its first bytes, one too many."""
+    rest = b""
+    while data := await _read(source):
+        lines = [line[: line_bytes_max + 1] for line in (rest + data).split(b"\n")]
+        rest = lines.pop()
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
 async def _read(source: int) -> bytes:
     """What is there, once something is; nothing at the end."""
     loop = asyncio.get_running_loop()

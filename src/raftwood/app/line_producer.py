@@ -11,11 +11,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from raftwood.app.line_input import line_batches
+from raftwood.app.line_input import cut_line_batches
 from raftwood.base.errors import (
     NotFound,
     PermissionDenied,
     RaftwoodError,
+    TooLarge,
     Unauthenticated,
 )
 from raftwood.base.text import escaped
@@ -50,6 +51,8 @@ class LineDecoder(msgspec.Struct, frozen=True):
 
     def decode(self, line: bytes, *, number: int, now_ns: int) -> tuple[Contents, int]:
         """Its fields and its time; `InvalidInput` for what cannot be read."""
+        if len(line) > LINE_BYTES_MAX:
+            raise TooLarge(f"line {number} is above {LINE_BYTES_MAX} bytes: split it")
         if self.form == "text":
             return {TEXT_FIELD: line.removesuffix(b"\r")}, now_ns
         try:
@@ -125,7 +128,7 @@ class LineProducer:
 
     async def _read(self, descriptor: int, say: Callable[[str], None]) -> None:
         count = 0
-        async for lines in line_batches(descriptor, line_bytes_max=LINE_BYTES_MAX):
+        async for lines in cut_line_batches(descriptor, line_bytes_max=LINE_BYTES_MAX):
             for line in lines:
                 count += 1
                 if not self._decoder.is_blank(line):

@@ -18,8 +18,8 @@ from raftwood.loghub.errors import ShardNotFound
 At = Literal["begin", "end"] | int
 """An int: seconds since 1970, by the time of receipt."""
 _SETTINGS: Final = ReaderSettings(skips_freed=True)
-_BACK_FIRST: Final = 64
-_BACK_FACTOR: Final = 8
+_BACK_FIRST: Final = 2
+_BACK_FACTOR: Final = 4
 _LOOK_S: Final = 2.0
 
 
@@ -84,7 +84,7 @@ class StreamTail:
     async def _last_of(self, shard: int, end: Position, count: int) -> list[tuple[int, LogRecord]]:
         """Further back each time, until there are enough of them."""
         begin = await self._cursor(shard, "begin")
-        back = max(_BACK_FIRST, count)
+        back = _BACK_FIRST
         while True:
             start = Position(max(begin, end - back))
             kept: deque[tuple[int, LogRecord]] = deque(maxlen=count)

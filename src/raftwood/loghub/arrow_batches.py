@@ -8,7 +8,7 @@ record lacks the key. The way back takes columns of any type, as text.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from raftwood.base.errors import InvalidConfiguration, InvalidInput
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, TooLarge
 from raftwood.base.files import Buffer
 from raftwood.loghub.errors import BatchTooLarge
 
@@ -25,6 +25,7 @@ RECORDS_MAX: Final = 1 << 20
 TEXT_BYTES_MAX: Final = 128 << 20
 """What a stream may stand for as LogGroups, where each record has the names of its keys."""
 _FIELDS_MAX: Final = 4096
+_TAGS_MAX: Final = 1024
 
 
 def import_arrow() -> Any:
@@ -43,6 +44,7 @@ def log_group_to_arrow(data: Buffer) -> "pyarrow.RecordBatch":
     arrow = import_arrow()
     columns = import_module("raftwood.loghub.log_group_columns").columns_of(data)
     count = columns.count
+    _check_shared(columns)
     arrays = {TIME: arrow.array(columns.time_ns).cast(arrow.timestamp("ns"))}
 
     def share(name: str, value: bytes) -> None:
@@ -56,6 +58,17 @@ def log_group_to_arrow(data: Buffer) -> "pyarrow.RecordBatch":
         name = _free_name(key.decode("utf-8", "replace"), arrays)
         arrays[name] = _as_text(arrow, values)
     return arrow.RecordBatch.from_pydict(arrays)
+
+
+def _check_shared(columns: Any) -> None:
+    """What a group has once, each record of a table has."""
+    count = columns.count
+    size = len(columns.topic) + len(columns.source) + sum([len(each[1]) for each in columns.tags])
+    if len(columns.tags) > _TAGS_MAX or (size + len(columns.tags)) * count > TEXT_BYTES_MAX:
+        raise TooLarge(
+            f"{count} records with {len(columns.tags)} tags, {size} bytes of topic, source and "
+            "tags in each, make too large a table: read them as records"
+        )
 
 
 def _free_name(name: str, taken: dict[str, Any]) -> str:

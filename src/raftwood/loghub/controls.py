@@ -162,6 +162,18 @@ class DeleteShard(Control, frozen=True, kw_only=True):
     shard: int
 
 
+class TruncateShard(Control, frozen=True, kw_only=True):
+    """Let go of all before a position, but for what a registered reader needs; the first that is
+    left. Positions are decimal text.
+    """
+
+    answer: ClassVar[Any] = str
+
+    logstore: str
+    shard: int
+    before: str
+
+
 class CreateConsumerGroup(Control, frozen=True, kw_only=True):
     """A new consumer group."""
 
@@ -241,6 +253,7 @@ AnyControl = (
     | SplitShard
     | MergeShard
     | DeleteShard
+    | TruncateShard
     | CreateConsumerGroup
     | UpdateConsumerGroup
     | DeleteConsumerGroup

@@ -93,7 +93,7 @@ class LogHubSettings(Section, frozen=True):
             ge=0,
             le=30 * 86_400_000,
             description="A log that no shard refers to, left by a gateway that died, is removed "
-            "after so long.",
+            "after so long, if nothing was ever put to it.",
         ),
     ] = 3_600_000
 

@@ -121,6 +121,8 @@ SERVICE_HEARTBEAT = TypedMethod(
 KEEPER_COMMAND = Method(88, "keeper-command", roles=_KEEPERS)
 KEEPER_QUERY = Method(89, "keeper-query")
 ALLOCATE_IDS = TypedMethod(90, "allocate-ids", request=int, response=int, roles=WRITERS)
+ORDERS_WAIT = Method(91, "orders-wait", roles=(STORE_ROLE,))
+"""HAKeeper's leader to a store: its next heartbeat brings orders, and need not wait."""
 
 decode_read_request = msgspec.msgpack.Decoder(ReadRequest).decode
 encode_read_request = msgspec.msgpack.Encoder().encode

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
-from raftwood.app.connecting import connected_cluster
+from raftwood.app.connecting import awaited_cluster
 from raftwood.app.gateway_server import GatewayServer
 from raftwood.app.groups import METASTORE_SHARD
 from raftwood.app.metastore_time import MetastoreTime
@@ -79,7 +80,8 @@ class HubCluster(SupervisedCluster):
             self.servers.pop(number, None)
             settings = gateway_settings(number, *self.flags)
             try:
-                async with connected_cluster(environment, settings, None) as (store, logs):
+                async with AsyncExitStack() as stack:
+                    store, logs = await awaited_cluster(stack, environment, settings, None)
                     server = await GatewayServer.start(
                         environment, settings, store, logs, metrics=Metrics()
                     )

@@ -92,7 +92,7 @@ class Link:
         request = PutRequest(PROJECT, logstore, shard, producer, sequence, log_group(text))
         connection = await self.connection()
         return position_from_bytes(
-            await connection.call(PUT, encode_put(request), self._timeout_ms)
+            bytes(await connection.call(PUT, encode_put(request), self._timeout_ms))
         )
 
     async def pull(

@@ -58,7 +58,7 @@ MUTANTS = {
         plant=planted.frees_more_than_it_may, plan=_FREED, caught_as="may keep"
     ),
     "hands over without a seal": Mutant(
-        plant=planted.hands_over_without_a_seal, caught_as="behind|is not read|acked and"
+        plant=planted.hands_over_without_a_seal, caught_as="behind|is not read|given up"
     ),
     "ignores the sibling": Mutant(
         plant=planted.ignores_the_sibling, caught_as="before its parent has ended|do not cover"
@@ -67,7 +67,7 @@ MUTANTS = {
         plant=planted.leaves_strays, plan=_LATE, caught_as="of which shards have"
     ),
     "leaves things half-done": Mutant(
-        plant=planted.leaves_things_half_done, plan=_DYING, caught_as="half-done"
+        plant=planted.leaves_things_half_done, plan=_DYING, caught_as="half-done|not answered"
     ),
     "opens the children at once": Mutant(
         plant=planted.opens_the_children_at_once, caught_as="before its parent has ended|do not"

@@ -255,6 +255,8 @@ class _Run:
             await asyncio.sleep(0.5)
 
     async def _unsettled(self) -> str:
+        if not all(self._cluster.serves(each) for each in self._cluster.gateways):
+            return "a gateway does not serve"
         for logstore in self._watch.logstores:
             if not is_settled(logstore):
                 return f"half-done: {logstore}"

@@ -28,8 +28,12 @@ def _free_port() -> int:
 class GatewayThread:
     """Use it as a context manager; metadata is in a folder, logs are in memory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_whole: bool = False) -> None:
+        """A whole one serves HTTP and syslog too."""
         self._folder = folder
+        self._is_whole = is_whole
+        self.metrics = Metrics(gateway="1")
+        self.http_address = ""
         self._thread = threading.Thread(target=self._run)
         self._is_started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,17 +63,22 @@ class GatewayThread:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        flags = (f"gateway.listen=127.0.0.1:{_free_port()}", "gateway.http_listen=")
+        flags = [f"gateway.listen=127.0.0.1:{_free_port()}", "gateway.http_listen="]
+        if self._is_whole:
+            flags.append(f"gateway.http_listen=127.0.0.1:{_free_port()}")
+            flags.append(f"ways_in.syslog_listen=127.0.0.1:{_free_port()}")
+            flags += ("ways_in.syslog_project=p", "ways_in.syslog_logstore=s")
+            flags.append("ways_in.syslog_peers=127.0.0.0/8")
         settings = compose(Settings, flags=flags).settings
         with real_environment() as environment:
             store = await FileMetaStore.open(environment, str(self._folder / "metastore"))
             server = await GatewayServer.start(
-                environment, settings, store, MemoryLogs(), metrics=Metrics()
+                environment, settings, store, MemoryLogs(), metrics=self.metrics
             )
             access = server.gateway.access
             self.admin = await access.create({"*": Role.ADMIN})
             self.reader = await access.create({"shop": Role.READER})
-            self.address = server.address
+            self.address, self.http_address = server.address, server.http_address
             self._is_started.set()
             await self._stop.wait()
             await server.close()

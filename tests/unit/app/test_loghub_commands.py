@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.unit.app.gateway_thread import GatewayThread
 
+from raftwood.app import line_producer
 from raftwood.app.command_line import run as raftwood
 from raftwood.app.commands import hub_target
 from raftwood.app.commands.key import roles_of
@@ -115,6 +116,22 @@ def test_a_command_says_what_it_lacks(
     assert "no gateway can be reached" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("command", [("create", "a=reader"), ("list",), ("revoke", "RW")])
+def test_keys_are_made_at_the_stores_by_operators(
+    command: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    taken_address: str,
+) -> None:
+    assert raftwood(["key", *command]) == 2
+    assert "secrets.operators is not set" in capfd.readouterr().err
+    monkeypatch.setenv("RAFTWOOD_SECRETS__OPERATORS", "s" * 40)
+    assert raftwood(["key", *command]) == 2
+    assert "--connect HOST:PORT" in capfd.readouterr().err
+    assert raftwood(["key", *command, "--connect", taken_address]) == 1
+    assert "no store answers" in capfd.readouterr().err
+
+
 def test_a_key_that_is_not_known_is_named(commands: Commands) -> None:
     commands.run(
         "project", "list", "--access-key=RWNONE", status=1, expect="takes access key RWNONE"
@@ -191,6 +208,23 @@ def test_shards_are_listed_split_merged_and_deleted(commands: Commands) -> None:
     commands.run("shard", "delete", "shop/orders", "77", status=1, expect="no shard 77")
 
 
+def test_groups_are_made_listed_looked_at_and_deleted(commands: Commands) -> None:
+    commands.put("a\nb\n")
+    made = ("billing", "--timeout-seconds=30", "--no-ordered")
+    commands.run("group", "create", "shop/orders", *made, expect="billing")
+    commands.run("group", "create", "shop/orders", "billing", status=1, expect="exists already")
+    (row,) = commands.rows("group", "list", "shop/orders")
+    assert row == {"name": "billing", "timeout_s": 30, "is_ordered": False}
+    for each in commands.rows("group", "checkpoints", "shop/orders", "billing"):
+        assert (each["position"], each["updated"], each["consumer"]) == (None, None, None)
+    listed = commands.rows("shard", "list", "shop/orders")
+    assert {each["required_by"] for each in listed} <= {"billing", None}
+    commands.run("group", "delete", "shop/orders", "billing", expect="deleted group")
+    commands.run(
+        "group", "checkpoints", "shop/orders", "billing", status=1, expect="no consumer group"
+    )
+
+
 def test_who_may_only_read_cannot_change(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +255,7 @@ def test_lines_of_a_file_become_records(commands: Commands) -> None:
     assert commands.tail("--grep", "line 7.0$", "--from=1h")[:2] == ["line 700", "line 710"]
     assert commands.tail("-n1", "--grep", "line 3$") == ["line 3"]
     commands.run("produce", "shop/orders", "--file=none", status=2, expect="cannot be read")
-    commands.run("produce", "shop/orders", "--timeout-seconds=0", status=2, expect="above")
+    commands.run("produce", "shop/orders", "--timeout-seconds=0", status=2, expect="more than 0")
 
 
 def test_json_lines_become_records_and_bad_ones_are_named(commands: Commands) -> None:
@@ -251,6 +285,22 @@ def test_json_lines_become_records_and_bad_ones_are_named(commands: Commands) ->
         commands.tail("--where", f"__shard__={shard}")
     )
     commands.run("tail", "shop/orders", "--shard=99", status=1, expect="no shard 99")
+
+
+def test_a_line_that_is_too_long_is_named_and_the_others_are_put(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_producer, "LINE_BYTES_MAX", 10)
+    long = "x" * 11
+    commands.put(f"1\n{long}\n{'y' * 10}\n{long * 3}", status=1, expect="line 4 is above 10 bytes")
+    assert commands.tail() == ["1", "y" * 10]
+
+
+def test_without_standard_input_lines_come_from_a_file(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    commands.run("produce", "shop/orders", status=2, expect="standard input is closed")
 
 
 def test_a_key_keeps_its_order_across_splits_and_merges(commands: Commands) -> None:
@@ -298,18 +348,28 @@ def test_an_interrupt_ends_the_reading_and_loses_nothing(
     assert commands.tail() == ["one", "two"]
 
 
-def test_a_tail_that_follows_shows_what_comes_until_it_is_interrupted(
-    commands: Commands, capfd: pytest.CaptureFixture[str]
-) -> None:
-    commands.put("before\n")
-    command = "sleep 0.3; exec raftwood-python -m raftwood.app produce shop/orders --file=lines"
-    putting = subprocess.Popen(
-        ("sh", "-c", command.replace("raftwood-python", sys.executable)), stdout=subprocess.DEVNULL
-    )
-    status = interrupted(lambda: raftwood(["tail", "shop/orders", "-f"]), after_s=2.5)
-    assert putting.wait(10) == 0
-    shown = [line for line in capfd.readouterr().out.splitlines() if "before" in line]
-    assert (status, len(shown)) == (130, 2)
+def test_a_tail_that_follows_shows_what_comes_until_it_is_interrupted(commands: Commands) -> None:
+    commands.put("first\n")
+    command = (sys.executable, "-m", "raftwood.app", "tail", "shop/orders", "-f")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline().endswith("first\n")
+        commands.run("shard", "split", "shop/orders", "0")
+        commands.run("shard", "split", "shop/orders", "1")
+        commands.put("second\n")
+        assert following.stdout.readline().endswith("second\n")
+        following.send_signal(signal.SIGINT)
+        assert following.wait(10) == 130
+
+
+def test_a_tail_ends_where_nobody_reads_it(commands: Commands) -> None:
+    commands.put("first\n")
+    command = (sys.executable, "-m", "raftwood.app", "tail", "shop/orders", "-f")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline().endswith("first\n")
+        following.stdout.close()
+        assert following.wait(10) == 141
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Who may do what, and how much: keys, roles, quotas."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -92,5 +93,20 @@ def test_a_project_that_puts_too_much_is_told_to_slow_down(tmp_path: Path) -> No
             more = UpdateProject(project="p", write_bytes_per_s_max=1 << 40)
             await gateway.control(admin, more)
             gateway.quotas.take("q", 1)
+
+    run(body())
+
+
+def test_what_came_before_there_was_a_quota_is_not_owed(tmp_path: Path) -> None:
+    async def body() -> None:
+        settings = GatewaySettings(write_requests_per_s_max=1000)
+        async with gateway_kit(tmp_path, settings=settings) as kit:
+            gateway = await kit.gateway()
+            admin = await kit.admin()
+            await gateway.control(admin, CreateProject(project="p"))
+            gateway.quotas.take("p", 1 << 40)
+            await gateway.control(admin, UpdateProject(project="p", write_bytes_per_s_max=1000))
+            await asyncio.sleep(0.01)
+            gateway.quotas.take("p", 1)
 
     run(body())

@@ -134,6 +134,20 @@ def test_records_that_all_have_keys_of_their_own_are_refused_as_a_table() -> Non
         log_group_to_arrow(_group(*records))
 
 
+@pytest.mark.parametrize("shared", ["topic", "tag", "tags"])
+def test_what_all_records_share_is_refused_as_a_table_where_it_is_large(shared: str) -> None:
+    group = LogGroup()
+    for _ in range(20_000):
+        group.Logs.add(Time=1)
+    if shared == "topic":
+        group.Topic = b"t" * 10_000
+    else:
+        for number in range(1 if shared == "tag" else 8_000):
+            group.LogTags.add(Key=b"%d" % number, Value=b"v" * (10_000 if shared == "tag" else 1))
+    with pytest.raises(TooLarge, match="read them as records"):
+        log_group_to_arrow(group.SerializeToString())
+
+
 def test_a_group_comes_back_byte_for_byte() -> None:
     data = _group(
         (1_700_000_000, {b"level": b"info", b"message": b"x" * 20_000}),

@@ -436,3 +436,36 @@ def test_who_comes_back_is_not_robbed_of_what_it_is_told(tmp_path: Path) -> None
             assert await robbing == []
 
     run(tmp_path, scenario, shards=1)
+
+
+def test_a_late_deletion_leaves_a_group_alone_that_was_made_anew(tmp_path: Path) -> None:
+    async def scenario(kit: Kit) -> None:
+        await kit.create()
+        await kit.check(0, 3)
+        store, remove_keys = kit.kit.store, kit.groups._remove_keys
+
+        async def late(*arguments: Any) -> None:
+            kit.groups._remove_keys = remove_keys  # type: ignore[method-assign]
+            await kit.second.groups.create("p", "s", "g", timeout_s=60, is_ordered=False)
+            await kit.check(0, 5)
+            await remove_keys(*arguments)
+
+        kit.groups._remove_keys = late  # type: ignore[assignment,method-assign]
+        await kit.groups.delete("p", "s", "g")
+        (found,) = await kit.groups.checkpoints("p", "s", "g", shard=0)
+        assert found.checkpoint == encode_cursor(5)
+        assert await store.get("loghub/group/p/s/g/record") is not None
+
+    run(tmp_path, scenario)
+
+
+def test_a_shard_that_is_over_is_needed_by_nobody(tmp_path: Path) -> None:
+    async def scenario(kit: Kit) -> None:
+        await kit.create()
+        await kit.first.streams.split("p", "s", 0)
+        assert 0 not in await kit.beat("a")
+        required = await kit.groups.required_positions("p", "s")
+        assert required[0] == Required(await kit.end(0), "g")
+        assert required[1] == Required(0, "g")
+
+    run(tmp_path, scenario)

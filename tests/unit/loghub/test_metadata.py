@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
 from raftwood.base.errors import Unavailable
 from raftwood.base.seams import Change, MetaStore
 from raftwood.loghub.model import Project
 from raftwood.loghub.server import metadata as metadata_module
-from raftwood.loghub.server.metadata import Metadata, project_key
+from raftwood.loghub.server.metadata import PROJECTS, Metadata, project_key
 from tests.running import run
 from tests.unit.loghub.kit import gateway_kit
 
@@ -27,6 +30,31 @@ class SlowAnswers:
     async def compare_and_set(self, *arguments: Any, **options: Any) -> int | None:
         answer = await self._store.compare_and_set(*arguments, **options)
         await self.late.wait()
+        return answer
+
+
+class SlowReads:
+    """A metastore whose answers to reads come late."""
+
+    def __init__(self, store: MetaStore) -> None:
+        self._store = store
+        self.is_slow = False
+        self.has_read = asyncio.Event()
+        self.late = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get(self, key: str) -> Any:
+        return await self._slowly(await self._store.get(key))
+
+    async def range(self, **options: Any) -> Any:
+        return await self._slowly(await self._store.range(**options))
+
+    async def _slowly(self, answer: Any) -> Any:
+        if self.is_slow:
+            self.has_read.set()
+            await self.late.wait()
         return answer
 
 
@@ -48,21 +76,21 @@ class Away:
     async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
         watching = self._store.watch(prefix, after_version=after_version)
         while True:
-            async with asyncio.timeout(None) as limit:
-                following = asyncio.ensure_future(anext(watching))
+            following = asyncio.ensure_future(anext(watching))
+            try:
                 while not following.done():
                     if self.is_away:
-                        following.cancel()
-                        await asyncio.gather(following, return_exceptions=True)
                         raise Unavailable("away")
                     await asyncio.wait([following], timeout=0.01)
-                assert limit is not None
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
             yield following.result()
 
 
 async def until(is_true: Any) -> None:
     async with asyncio.timeout(10):
-        while not is_true():
+        while not is_true():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -77,7 +105,7 @@ def test_a_late_answer_to_a_change_does_not_bring_back_what_others_have_changed_
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:
             slow = SlowAnswers(kit.store)
-            one, two = Metadata(slow), Metadata(kit.store)  # type: ignore[arg-type]
+            one, two = Metadata(slow), Metadata(kit.store)
             await one.start()
             await two.start()
             key = project_key("p")
@@ -96,13 +124,87 @@ def test_a_late_answer_to_a_change_does_not_bring_back_what_others_have_changed_
     run(body())
 
 
+@pytest.mark.parametrize("how", ["get", "list"])
+def test_a_late_answer_to_a_read_does_not_bring_back_what_was_removed_since(
+    tmp_path: Path, how: str
+) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            slow = SlowReads(kit.store)
+            one, two = Metadata(slow), Metadata(kit.store)
+            await one.start()
+            await two.start()
+            key = project_key("p")
+            await two.change(key, Project, lambda _: Project(name="p", description="there"))
+            await until(lambda: described(one) == "there")
+            slow.is_slow = True
+            reading = asyncio.create_task(
+                one.fresh(key, Project) if how == "get" else one.list(PROJECTS, Project)
+            )
+            await slow.has_read.wait()
+            await two.change(key, Project, lambda _: None)
+            await until(lambda: not described(one))
+            slow.late.set()
+            await reading
+            assert not described(one)
+            await one.close()
+            await two.close()
+
+    run(body())
+
+
+def test_a_late_answer_that_there_is_nothing_does_not_remove_what_was_made_since(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            slow = SlowReads(kit.store)
+            one, two = Metadata(slow), Metadata(kit.store)
+            await one.start()
+            await two.start()
+            key = project_key("p")
+            slow.is_slow = True
+            reading = asyncio.create_task(one.fresh(key, Project))
+            await slow.has_read.wait()
+            await two.change(key, Project, lambda _: Project(name="p", description="there"))
+            await until(lambda: described(one) == "there")
+            slow.late.set()
+            await reading
+            assert described(one) == "there"
+            await one.close()
+            await two.close()
+
+    run(body())
+
+
+def test_a_value_that_cannot_be_read_is_told_and_does_not_end_the_watch(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(metadata_module, "_PAUSE_S", 0.01)
+
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            metadata = Metadata(kit.store)
+            await metadata.start()
+            version = await kit.store.compare_and_set(project_key("q"), b'{"no": 1}', version=0)
+            assert version is not None
+            await until(lambda: not metadata.is_fresh)
+            await kit.store.compare_and_set(project_key("q"), None, version=version)
+            other = Project(name="p", description="there")
+            await kit.store.compare_and_set(project_key("p"), msgspec.json.encode(other), version=0)
+            await until(lambda: metadata.is_fresh and described(metadata) == "there")
+            await metadata.close()
+
+    run(body())
+
+
 def test_a_gateway_is_well_again_once_the_metastore_is(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(metadata_module, "_PAUSE_S", 0.01)
 
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:
             away = Away(kit.store)
-            metadata = Metadata(away)  # type: ignore[arg-type]
+            metadata = Metadata(away)
             await metadata.start()
             assert metadata.is_fresh
             away.is_away = True

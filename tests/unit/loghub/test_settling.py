@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftwood.base.errors import Unavailable
+from raftwood.base.errors import Conflict, Unavailable
 from raftwood.base.seams import Compare
 from raftwood.loghub.model import Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
@@ -175,6 +175,27 @@ def test_logs_that_a_late_gateway_made_for_nobody_are_removed(tmp_path: Path) ->
     run(body())
 
 
+def test_logs_with_records_are_kept_also_where_no_logstore_is_known_that_has_them(
+    tmp_path: Path,
+) -> None:
+    """Whatever happened to the metastore, it may be mended; records that are removed may not."""
+
+    async def body() -> None:
+        async with gateway_kit(tmp_path, loghub=LogHubSettings(stray_log_ms=0)) as kit:
+            one, two = await both(kit)
+            await one.streams.put("p", "s", log_group("x"))
+            found = await kit.store.get(KEY)
+            assert found is not None
+            await kit.store.compare_and_set(KEY, None, version=found.version)
+            await one.retention.work()
+            await one.retention.work()
+            version = await kit.store.compare_and_set(KEY, found.value, version=0)
+            assert version
+            assert await read_all(two, 0) == ["x"]
+
+    run(body())
+
+
 def test_a_late_delete_leaves_the_groups_of_a_new_logstore_alone(tmp_path: Path) -> None:
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:
@@ -226,5 +247,28 @@ def test_a_gateway_that_knows_a_logstore_as_being_made_takes_batches_for_it(tmp_
             stale(two, begun)
             await two.streams.put("p", "s", log_group("y"), key="0" * 32)
             assert await read_all(one, 0) == ["x", "y"]
+
+    run(body())
+
+
+def test_a_project_is_not_deleted_while_a_logstore_is_made_in_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await kit.gateway(), await kit.gateway()
+            await one.catalog.create_project("p")
+            logstores = one.catalog.logstores
+
+            async def late(*arguments: Any, **options: Any) -> Any:
+                answer = await logstores(*arguments, **options)
+                one.catalog.logstores = logstores  # type: ignore[method-assign]
+                await two.catalog.create_logstore("p", "s", shard_count=1)
+                return answer
+
+            one.catalog.logstores = late  # type: ignore[method-assign]
+            with pytest.raises(Conflict, match="delete these first"):
+                await one.catalog.delete_project("p")
+            assert (await two.catalog.project("p")).name == "p"
+            await two.catalog.delete_logstore("p", "s")
+            await one.catalog.delete_project("p")
 
     run(body())

@@ -1,14 +1,17 @@
 """Streams over a metastore and logs: put, pull, cursors, split, merge, delete; several gateways."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from raftwood.base.errors import InvalidName
+from raftwood.base.position import Position
 from raftwood.loghub.batches import HEAD_BYTES
-from raftwood.loghub.controls import LogstoreOptions
+from raftwood.loghub.controls import LogstoreOptions, TruncateShard
+from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import (
     BatchTooLarge,
     InvalidCursor,
@@ -23,6 +26,8 @@ from raftwood.loghub.errors import (
 from raftwood.loghub.key_ranges import covers_all, hash_key
 from raftwood.loghub.model import KEY_FIRST, Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.streams import PULL_BATCHES_MAX
+from raftwood.loghub.wire import decode_pulled, encode_pulled
 from raftwood.loghub.server.metadata import logstore_key
 from tests.running import run
 from tests.unit.loghub.kit import gateway_kit, log_group, values_of
@@ -225,7 +230,8 @@ def test_a_batch_that_waits_for_long_is_stored_however_many_overtake_it(tmp_path
             await stream(gateway, shards=1)
             (shard,) = await gateway.streams.shards("p", "s")
             log = kit.logs.logs[shard.log]  # type: ignore[attr-defined]
-            append, tops, may_go_on = log.append, {}, asyncio.Event()
+            append, may_go_on = log.append, asyncio.Event()
+            tops: dict[str, int] = {}
 
             async def late(batch: bytes, *, producer: str, sequence: int) -> int:
                 if b"first" in batch:
@@ -241,6 +247,27 @@ def test_a_batch_that_waits_for_long_is_stored_however_many_overtake_it(tmp_path
             may_go_on.set()
             await waiting
             assert len(tops) == 2
+
+    run(body())
+
+
+def test_a_pull_is_bounded_whatever_is_asked_for(tmp_path: Path) -> None:
+    """The answer's head lists all batches, and is bounded itself."""
+
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            await stream(gateway, shards=1)
+            (shard,) = await gateway.streams.shards("p", "s")
+            log = kit.logs.logs[shard.log]  # type: ignore[attr-defined]
+            for number in range(PULL_BATCHES_MAX + 5):
+                await log.append(b"x" * HEAD_BYTES, producer="a", sequence=number)
+            begin = await gateway.streams.cursor("p", "s", 0, "begin")
+            pulled = await gateway.streams.pull("p", "s", 0, begin, batches_max=1 << 60)
+            assert len(pulled.batches) == PULL_BATCHES_MAX
+            assert decode_pulled(b"".join(encode_pulled(pulled))) == pulled
+            rest = await gateway.streams.pull("p", "s", 0, pulled.next)
+            assert len(rest.batches) == 5
 
     run(body())
 
@@ -332,5 +359,36 @@ def test_a_deleted_logstore_takes_its_logs_with_it_and_may_be_made_anew(tmp_path
             await one.catalog.delete_project("p")
             with pytest.raises(ProjectNotFound):
                 await two.catalog.project("p")
+
+    run(body())
+
+
+def test_a_shard_is_truncated_up_to_what_a_registered_reader_needs(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            admin = await kit.admin()
+            await stream(gateway, shards=1)
+            places = [
+                (await gateway.streams.put("p", "s", log_group(str(number)))).position
+                for number in range(5)
+            ]
+            ask = partial(TruncateShard, project="p", logstore="s", shard=0)
+            assert await gateway.control(admin, ask(before=str(places[2]))) == str(places[2])
+            assert await read_all(gateway, 0) == ["2", "3", "4"]
+            assert await gateway.control(admin, ask(before=str(places[1]))) == str(places[2])
+            await gateway.groups.create("p", "s", "slow", timeout_s=60, is_ordered=True)
+            await gateway.groups.set_checkpoint(
+                "p",
+                "s",
+                "slow",
+                shard=0,
+                checkpoint=encode_cursor(places[3]),
+                consumer="c",
+                is_forced=True,
+            )
+            assert await gateway.control(admin, ask(before=str(places[4]))) == str(places[3])
+            with pytest.raises(InvalidCursor):
+                await gateway.streams.truncate_shard("p", "s", 0, Position(1 << 90))
 
     run(body())

@@ -47,6 +47,8 @@ async def append_lines(client: AsyncLogClient, file: str | None, output: Format)
 def opened_input(file: str | None) -> int:
     """Standard input, or the file, which its caller closes."""
     if file is None:
+        if sys.stdin is None:
+            raise InvalidInput("standard input is closed: give lines there, or --file")
         return sys.stdin.fileno()
     try:
         return os.open(file, os.O_RDONLY)

@@ -47,8 +47,8 @@ def produce(
             "order. Records without it go anywhere."
         ),
     ] = None,
-    topic: str = "",
-    source: str = "",
+    topic: Annotated[str, Parameter(help="What the records are about.")] = "",
+    source: Annotated[str, Parameter(help="Where they come from, such as a host.")] = "",
     timeout_seconds: Annotated[
         float, Parameter(help="How long to try, until a record counts as failed.")
     ] = 60.0,

@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 
 from raftwood.app.commands.hub_target import HUB, HubTarget, Stream, stream_of
 from raftwood.app.output import size_text, time_text, write_rows
+from raftwood.base.position import parse_position
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import Shard
 from raftwood.loghub.wire import ShardDetail
@@ -91,6 +92,27 @@ def delete(stream: Stream, shard: int, *, hub: HubTarget = HUB) -> int:
     async def work(client: AsyncLogHubClient) -> int:
         await client.delete_shard(project, logstore, shard=shard)
         write_rows([{"id": shard}], {"id": "deleted shard"}, hub.output)
+        return 0
+
+    return hub.run(work)
+
+
+@app.command
+def truncate(
+    stream: Stream,
+    shard: int,
+    before: Annotated[str, Parameter(help="A position, as `raftwood shard list` shows them.")],
+    *,
+    hub: HubTarget = HUB,
+) -> int:
+    """Let go of all before a position, but for what a registered reader still needs."""
+    project, logstore = stream_of(stream)
+    position = parse_position(before)
+
+    async def work(client: AsyncLogHubClient) -> int:
+        first = await client.truncate_shard(project, logstore, shard=shard, before=position)
+        row = {"id": shard, "first": str(first)}
+        write_rows([row], {"id": "shard", "first": "first position left"}, hub.output)
         return 0
 
     return hub.run(work)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from raftwood.base.environment import Environment
-from raftwood.base.position import Position, position_from_bytes
+from raftwood.base.position import Position, parse_position, position_from_bytes
 from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
 from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings, Start
@@ -40,6 +40,7 @@ from raftwood.loghub.controls import (
     ProjectList,
     SetCheckpoint,
     SplitShard,
+    TruncateShard,
     UpdateConsumerGroup,
     UpdateLogstore,
     UpdateProject,
@@ -251,6 +252,17 @@ class AsyncLogHubClient:
 
     async def delete_shard(self, project: str, logstore: str, *, shard: int) -> None:
         await self._do(DeleteShard(project=project, logstore=logstore, shard=shard))
+
+    async def truncate_shard(
+        self, project: str, logstore: str, *, shard: int, before: Position
+    ) -> Position:
+        """Let go of all before a position, but for what a registered reader needs; the first
+        that is left.
+        """
+        first: str = await self._do(
+            TruncateShard(project=project, logstore=logstore, shard=shard, before=str(before))
+        )
+        return parse_position(first)
 
     # Consumer groups
 

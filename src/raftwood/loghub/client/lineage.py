@@ -8,11 +8,22 @@ from raftwood.loghub.model import Shard
 def startable(
     shards: Iterable[Shard], *, started: Collection[int], done: Collection[int]
 ) -> list[Shard]:
-    """Those whose parents were read to the end, or are gone; in order of their ids."""
-    known = {each.id: each for each in shards}
+    """Those whose ancestors were read to the end, or are gone; in order of their ids.
+
+    Ancestors are found by their ranges and not by the parents' numbers, for a parent may be deleted
+    while its own parent is still to be read.
+    """
+    known = sorted(shards, key=lambda each: each.id)
+    unread = [each for each in known if each.id not in done]
     return [
-        known[number]
-        for number in sorted(known)
-        if number not in started
-        and all(parent in done or parent not in known for parent in known[number].parents)
+        shard
+        for shard in known
+        if shard.id not in started and not any(_is_before(each, shard) for each in unread)
     ]
+
+
+def _is_before(older: Shard, shard: Shard) -> bool:
+    """At any time each key belongs to one shard: of two with a key in common the older one is an
+    ancestor.
+    """
+    return older.id < shard.id and older.begin < shard.end and shard.begin < older.end

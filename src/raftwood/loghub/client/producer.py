@@ -113,7 +113,7 @@ class AsyncProducer:
         Records of one key are stored in the order they are sent in; those without one go anywhere.
         """
         sending = self.sending
-        if sending.held_bytes >= sending.memory_max:
+        if sending.held_bytes >= sending.pause_at:
             await sending.room()
         data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
         route = None if key is None else self._routes.get(key) or self._route(key)
@@ -133,13 +133,14 @@ class AsyncProducer:
     ) -> list[Delivery]:
         """Take many records of one key, or of none."""
         deliveries = []
-        sending = self.sending
+        sending, accept, wall_ns = self.sending, self._accept, self._wall_ns
+        route = None if key is None else self._route(key)
+        shared = self._shared_bytes(topic, source, tags)
         for contents in records:
-            if sending.held_bytes >= sending.memory_max:
+            if sending.held_bytes >= sending.pause_at:
                 await sending.room()
-            deliveries.append(
-                self.send_soon(contents, key=key, topic=topic, source=source, tags=tags)
-            )
+            data = encode_record(contents, wall_ns())
+            deliveries.append(accept(Delivery(data, len(data), route, shared)))
         return deliveries
 
     async def send_arrow(self, table: Any, *, key: str | bytes | None = None) -> list[Delivery]:
@@ -156,7 +157,7 @@ class AsyncProducer:
             data = write_arrow_stream(part)
             route = None if key is None else self._route(key)
             delivery = BatchDelivery(data, len(data), route, count=part.num_rows)
-            if sending.held_bytes >= sending.memory_max:
+            if sending.held_bytes >= sending.pause_at:
                 await sending.room()
             deliveries.append(self._accept(delivery))
         return deliveries

@@ -114,7 +114,10 @@ class Pulling:
                     return item.batch
                 self.positions[item.shard] = item.next
             if self._error is not None:
-                raise type(self._error)(self._error.message)
+                error = self._error
+                if not self._started:
+                    self._error, self._is_begun = None, False  # asked again, it begins anew
+                raise type(error)(error.message)
             if not self._tasks:
                 return None
             self._changed.clear()
@@ -156,14 +159,22 @@ class Pulling:
                     f"logstore {self._stream.logstore} has no shard {self._shard}: list its shards"
                 )
         known = {} if self._checkpoints is None else await self._checkpoints.load()
+        found = []
         for shard in shards:
-            self.positions[shard.id] = await self._first_position(shard, known)
-            if not self._follow:
-                self._ends[shard.id] = await self._cursor(shard.id, "end")
+            try:
+                first = await self._first_position(shard, known)
+                if not self._follow:
+                    self._ends[shard.id] = await self._cursor(shard.id, "end")
+            except ShardNotFound:
+                if self._shard is not None:
+                    raise
+                continue  # deleted just now: as if the reader had begun a moment later
+            self.positions[shard.id] = first
+            found.append(shard)
         if self._checkpoints is not None:
             # From now on what is not read yet is not freed.
             await self._checkpoints.commit(self.positions)
-        self._shards = shards
+        self._shards = found
         self._start_shards()
 
     def _start_shards(self) -> None:
@@ -178,10 +189,19 @@ class Pulling:
             shards = await self._all_shards()
             for each in shards:
                 if each.id not in self.positions:
-                    position = await self._cursor(each.id, "begin")
-                    self.positions.setdefault(each.id, position)
-            self._shards = shards
+                    await self._find_begin(each.id)
+            self._shards = [each for each in shards if each.id in self.positions]
         self._start_shards()
+
+    async def _find_begin(self, shard: int) -> None:
+        try:
+            position = await self._cursor(shard, "begin")
+        except ShardNotFound:
+            if not self.settings.skips_freed:
+                raise
+            self.freed += 1  # deleted before it was read
+        else:
+            self.positions.setdefault(shard, position)
 
     # Asking
 

@@ -98,6 +98,8 @@ class Sending:
         self._timeout_s = settings.delivery_timeout_ms / 1000
         self.memory_max = settings.memory_bytes_max
         """What may be held; 0 once it is closed."""
+        self.pause_at = 0
+        """When so much is held, whoever sends lets the loop have its turn, or waits for room."""
         self.held_bytes = 0
         """Of records that are not settled yet."""
         self._waiters: list[asyncio.Future[None]] = []
@@ -140,7 +142,9 @@ class Sending:
         )
 
     async def room(self) -> None:
-        """Wait for it, as long as a record may take."""
+        """Wait for it, as long as a record may take; where there is some, for the loop's turn."""
+        if self.held_bytes < self.memory_max:
+            await asyncio.sleep(0)
         try:
             async with asyncio.timeout(self._timeout_s):
                 while self.held_bytes >= self.memory_max and not self._is_closed:
@@ -180,7 +184,7 @@ class Sending:
                 await self.flush()
         finally:
             self._is_closed = True
-            self.memory_max = 0
+            self.memory_max = self.pause_at = 0
             if self._timer is not None:
                 self._timer.cancel()
             if self._asking is not None:
@@ -195,6 +199,9 @@ class Sending:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
+            self.pause_at = min(
+                self.memory_max, self.held_bytes + 2 * self._settings.batch_bytes_max
+            )
             self._deadline = self._loop.time() + self._timeout_s
             self._loop.call_soon(self._turn)
 

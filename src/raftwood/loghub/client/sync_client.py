@@ -197,6 +197,13 @@ class LogHubClient:
     def delete_shard(self, project: str, logstore: str, *, shard: int) -> None:
         self._thread.call(self._client.delete_shard(project, logstore, shard=shard))
 
+    def truncate_shard(
+        self, project: str, logstore: str, *, shard: int, before: Position
+    ) -> Position:
+        return self._thread.call(
+            self._client.truncate_shard(project, logstore, shard=shard, before=before)
+        )
+
     # Consumer groups
 
     def create_group(

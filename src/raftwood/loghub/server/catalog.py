@@ -18,6 +18,7 @@ from raftwood.loghub.errors import (
 )
 from raftwood.loghub.model import Logstore, Project, check_stream_names
 from raftwood.loghub.server.metadata import (
+    ATTEMPTS_MAX,
     LOGSTORES,
     PROJECTS,
     Metadata,
@@ -103,17 +104,20 @@ class Catalog:
         return found
 
     async def delete_project(self, name: str) -> None:
-        """Only one without logstores; who makes one meanwhile finds the project gone."""
-        await self.project(name)
-        total, _ = await self.logstores(name, size=1)
-        if total:
-            raise Conflict(f"project {name} has {total} logstores: delete these first")
-
-        def remove(known: Project | None) -> None:
-            if known is None:
+        """Only one without logstores; who makes one meanwhile finds the project gone, or changes
+        it, so that it is looked at again.
+        """
+        check_stream_names(name)
+        for _ in range(ATTEMPTS_MAX):
+            found = await self._metadata.versioned(project_key(name), Project)
+            if found is None:
                 raise _no_project(name)
-
-        await self._metadata.change(project_key(name), Project, remove)
+            total = (await self.logstores(name, size=1))[0]
+            if total:
+                raise Conflict(f"project {name} has {total} logstores: delete these first")
+            if await self._metadata.remove(project_key(name), version=found[1]):
+                return
+        raise _changing(name)
 
     async def projects(
         self,
@@ -147,20 +151,30 @@ class Catalog:
             raise InvalidParameter(
                 f"{shard_count} shards: a logstore begins with 1 to {SHARDS_AT_FIRST_MAX}"
             )
-        await self.project(project)
         now = self._now_s()
         logs = [self._settling.new_log() for _ in range(shard_count)]
         empty = _with_options(
             Logstore(project=project, name=name, created_s=now, modified_s=now), options
         )
 
-        def create(known: Logstore | None) -> Logstore:
-            if known is not None:
-                raise LogstoreExists(f"logstore {name} exists already in project {project}")
-            return with_first_shards(empty, logs, now_s=now)
-
-        await self._metadata.change(logstore_key(project, name), Logstore, create)
+        await self._add(with_first_shards(empty, logs, now_s=now))
         await self._settling.settle(project, name)
+
+    async def _add(self, logstore: Logstore) -> None:
+        """With its project, which changes with it: else it might be deleted at the same time."""
+        project, name = logstore.project, logstore.name
+        for _ in range(ATTEMPTS_MAX):
+            owner = await self._metadata.versioned(project_key(project), Project)
+            if owner is None:
+                raise _no_project(project)
+            if await self._metadata.fresh(logstore_key(project, name), Logstore) is not None:
+                raise LogstoreExists(f"logstore {name} exists already in project {project}")
+            changed = replace(owner[0], modified_s=logstore.created_s)
+            if await self._metadata.set_both(
+                (project_key(project), changed, owner[1]), (logstore_key(project, name), logstore)
+            ):
+                return
+        raise _changing(project)
 
     async def update_logstore(self, project: str, name: str, options: LogstoreOptions) -> None:
         def update(known: Logstore | None) -> Logstore:
@@ -237,6 +251,10 @@ def _check_page(offset: int, size: int) -> None:
 
 def _no_project(name: str) -> ProjectNotFound:
     return ProjectNotFound(f"there is no project {name}: create it, or check its name")
+
+
+def _changing(project: str) -> Conflict:
+    return Conflict(f"project {project} is changed by too many at a time: try again")
 
 
 def no_logstore(project: str, name: str) -> LogstoreNotFound:

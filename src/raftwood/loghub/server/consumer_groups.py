@@ -139,14 +139,16 @@ class ConsumerGroups:
 
     async def _remove(self, name: GroupName) -> None:
         """All keys of a group that is being deleted; its record goes last, for whoever makes a
-        group of this name has to finish this first.
+        group of this name has to finish this first. Who is late finds another record, or none.
         """
+        found = await self._store.get(name.record)
+        if found is None or not decode_record(found.value).is_deleting:
+            return
+        current = Compare(name.record, found.version)
         for prefix in (name.checkpoints, name.prefix):
             keys = [entry.key async for entry in self._metadata.entries(prefix)]
-            await self._remove_keys([key for key in keys if key != name.record])
-        found = await self._store.get(name.record)
-        if found is not None and decode_record(found.value).is_deleting:
-            await self._store.compare_and_set(name.record, None, version=found.version)
+            await self._remove_keys([key for key in keys if key != name.record], current)
+        await self._store.compare_and_set(name.record, None, version=found.version)
 
     async def _remove_keys(self, keys: Sequence[str], *while_: Compare) -> None:
         for first in range(0, len(keys), _KEYS_AT_ONCE):
@@ -295,8 +297,11 @@ class ConsumerGroups:
         required: dict[int, Required] = {}
         for group in sorted(groups):
             found = await self._progress.checkpoints(GroupName(project, logstore, group))
+            over = groups[group].record.over
             for shard in stream.visible():
                 position = position_of(found.get(shard.id))
+                if shard.ends_at is not None and shard.id in over:
+                    position = shard.ends_at  # with nothing left, clients set no checkpoint there
                 known = required.get(shard.id)
                 if known is None or position < known.position:
                     required[shard.id] = Required(position, group)

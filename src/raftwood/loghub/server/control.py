@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from raftwood.base.position import Position, parse_position
 from raftwood.loghub.controls import (
     AnyControl,
     Checkpoint,
@@ -26,6 +27,7 @@ from raftwood.loghub.controls import (
     ProjectList,
     SetCheckpoint,
     SplitShard,
+    TruncateShard,
     UpdateConsumerGroup,
     UpdateLogstore,
     UpdateProject,
@@ -33,6 +35,7 @@ from raftwood.loghub.controls import (
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.access import EVERYWHERE, check_role
 from raftwood.loghub.server.catalog import Catalog
+from raftwood.loghub.server.retention import Required
 from raftwood.loghub.server.streams import Streams
 
 _READERS: Final = (
@@ -81,6 +84,7 @@ class Groups(Protocol):
     async def checkpoints(
         self, project: str, logstore: str, group: str, *, shard: int | None
     ) -> list[Checkpoint]: ...
+    async def required_positions(self, project: str, logstore: str) -> dict[int, Required]: ...
 
 
 class Controls:
@@ -90,6 +94,15 @@ class Controls:
         self._catalog = catalog
         self._streams = streams
         self._groups = groups
+
+    async def _truncate(
+        self, project: str, logstore: str, shard: int, before: Position
+    ) -> Position:
+        """Never past the slowest registered reader; the first position after it."""
+        required = (await self._groups.required_positions(project, logstore)).get(shard)
+        if required is not None:
+            before = min(before, Position(required.position))
+        return await self._streams.truncate_shard(project, logstore, shard, before)
 
     async def carry_out(self, key: AccessKey, control: AnyControl) -> Any:
         """As the call's `answer` says."""
@@ -152,6 +165,9 @@ class Controls:
                 return await streams.merge(project, logstore, shard)
             case DeleteShard(logstore=logstore, shard=shard):
                 await streams.delete_shard(project, logstore, shard)
+            case TruncateShard(logstore=logstore, shard=shard):
+                before = parse_position(control.before)
+                return str(await self._truncate(project, logstore, shard, before))
             case CreateConsumerGroup(logstore=logstore, group=group):
                 await groups.create(
                     project,

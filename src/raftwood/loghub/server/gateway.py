@@ -61,6 +61,16 @@ class Gateway:
             bytes_per_s_max=settings.write_bytes_per_s_max,
             requests_per_s_max=settings.write_requests_per_s_max,
         )
+        metrics.pull_counter(
+            "loghub_quota_refusals_total",
+            "Puts that were refused for a project's quota.",
+            lambda: self.quotas.refused,
+        )
+        metrics.pull_gauge(
+            "loghub_metadata_fresh",
+            "1 while changes of projects, logstores, shards and keys are heard of.",
+            lambda: self.metadata.is_fresh,
+        )
         self.groups = ConsumerGroups(environment, self.metadata, self.streams)
         self.retention = Retention(
             environment, self.metadata, self.streams, self.groups, settling, loghub, self.metrics

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import DeadlineExceeded, NotFound, Unavailable
+from raftwood.base.errors import DeadlineExceeded, NotFound, OutOfRange, Unavailable
 from raftwood.base.position import Position
 from raftwood.loghub.cursors import decode_cursor
 from raftwood.loghub.model import Logstore, Shard
@@ -88,7 +88,7 @@ class GroupProgress:
             bounds = await self._streams.bounds(shard)
             left = replace(bounds, first=max(bounds.first, position))
             return await self._streams.first_batch(shard, left) is None
-        except (Unavailable, DeadlineExceeded, NotFound):
+        except (Unavailable, DeadlineExceeded, NotFound, OutOfRange):
             return False  # it is asked again
 
 

@@ -10,9 +10,15 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from raftwood.base.errors import Conflict, OutOfRange, RaftwoodError, ShuttingDown
+from raftwood.base.errors import (
+    Conflict,
+    OutOfRange,
+    RaftwoodError,
+    ShuttingDown,
+    UnsupportedVersion,
+)
 from raftwood.base.logs import get_logger
-from raftwood.base.seams import Change, Entry, MetaStore, Versioned
+from raftwood.base.seams import Change, Compare, Entry, MetaStore, SetKey, Versioned
 from raftwood.loghub.model import AccessKey, Logstore, Project
 
 COPIED: Final = "loghub/catalog/"
@@ -94,25 +100,40 @@ class Metadata:
 
     async def versioned(self, key: str, kind: type[_Value]) -> tuple[_Value, int] | None:
         """As it is now, and the version of it."""
+        before = self._copies.get(key)
         found: Versioned | None = await self.store.get(key)
         if found is None:
-            self._copies.pop(key, None)
+            if self._copies.get(key) is before:  # else it was heard of since
+                self._copies.pop(key, None)
             return None
         learned = self._learn(key, found.value, found.version)
         assert learned is not None
         assert isinstance(learned[0], kind)
         return learned[0], learned[1]
 
-    def _learn(self, key: str, data: bytes, version: int) -> tuple[msgspec.Struct, int] | None:
-        """The newest value that was heard of; None for a key that only newer programs know."""
+    def _learn(
+        self, key: str, data: bytes, version: int, *, is_told: bool = False
+    ) -> tuple[msgspec.Struct, int] | None:
+        """The newest value that was heard of; None for a key that only newer programs know.
+
+        An answer that is older than what the watch has told (`is_told`) may be of a key that was
+        removed since, and is not kept: else a key that was revoked would stay valid for ever.
+        """
         known = self._copies.get(key)
         if known is not None and known[1] >= version:
             return known
         prefix = next((each for each in _decoders if key.startswith(each)), None)
         if prefix is None:
             return None
-        self._copies[key] = (_decoders[prefix].decode(data), version)
-        return self._copies[key]
+        try:
+            learned = (_decoders[prefix].decode(data), version)
+        except msgspec.MsgspecError as error:
+            raise UnsupportedVersion(
+                f"{key} cannot be read ({error}): a newer program has written it, so use that one"
+            ) from error
+        if is_told or known is not None or version > self._version:
+            self._copies[key] = learned
+        return learned
 
     # Changes
 
@@ -138,9 +159,31 @@ class Metadata:
             return new
         raise Conflict(f"{key} is changed by too many at a time: try again")
 
+    async def remove(self, key: str, *, version: int) -> bool:
+        """Whether it still was of that version, and is gone."""
+        written = await self.store.compare_and_set(key, None, version=version)
+        if written is not None:
+            self._wrote(key, None, written)
+        return written is not None
+
+    async def set_both(
+        self, known: tuple[str, msgspec.Struct, int], new: tuple[str, msgspec.Struct]
+    ) -> bool:
+        """Change a value (key, value, version) and make another (key, value), both or none."""
+        (key, value, version), (new_key, new_value) = known, new
+        outcome = await self.store.transact(
+            [Compare(key, version), Compare(new_key, 0)],
+            [SetKey(key, _encode(value)), SetKey(new_key, _encode(new_value))],
+        )
+        if outcome.held:
+            self._wrote(key, value, outcome.version)
+            self._wrote(new_key, new_value, outcome.version)
+        return outcome.held
+
     def _wrote(self, key: str, value: msgspec.Struct | None, version: int) -> None:
         known = self._copies.get(key)
-        if known is not None and known[1] > version:
+        heard = self._version if known is None else known[1]
+        if heard > version:
             return  # the watch was faster, with what others have made of it since
         if value is None:
             self._copies.pop(key, None)
@@ -179,12 +222,13 @@ class Metadata:
             version = page.version if version is None else version
             for entry in page.entries:
                 known.add(entry.key)
-                self._learn(entry.key, entry.value, entry.version)
+                self._learn(entry.key, entry.value, entry.version, is_told=True)
             if page.next_start is None:
                 break
             start = page.next_start
-        for key in [each for each in self._copies if each not in known]:
-            del self._copies[key]
+        for key, (_, made) in list(self._copies.items()):
+            if key not in known and made <= version:
+                del self._copies[key]
         self._version = version
         self.is_fresh = True
 
@@ -209,7 +253,7 @@ class Metadata:
 
     def _take(self, change: Change) -> None:
         if change.value is not None:
-            self._learn(change.key, change.value, change.version)
+            self._learn(change.key, change.value, change.version, is_told=True)
             return
         known = self._copies.get(change.key)
         if known is not None and known[1] < change.version:

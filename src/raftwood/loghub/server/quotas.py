@@ -67,5 +67,8 @@ class Quotas:
                 f"project {project} puts more than {byte_rate} bytes or {request_rate} batches in "
                 "a second at this gateway (0: no limit): slow down, or raise the project's quota"
             )
-        bucket.bytes -= size
-        bucket.requests -= 1
+        # What has no limit is not counted, or it would be owed once it gets one.
+        if byte_rate:
+            bucket.bytes -= size
+        if request_rate:
+            bucket.requests -= 1

@@ -143,14 +143,18 @@ class Retention:
         await self._remove_strays()
 
     async def _remove_strays(self) -> None:
-        """Only after a while: after a mishap with the metastore, all that was put is in them."""
+        """Only after a while, and only those that nothing was ever put to."""
         now = self._environment.clock.monotonic_ns() // 1_000_000
         found = await self._settling.stray_logs()
         self._strays = {log: self._strays.get(log, now) for log in found}
-        for log, since_ms in self._strays.items():
-            if now - since_ms >= self._settings.stray_log_ms:
+        for log, since_ms in list(self._strays.items()):
+            if now - since_ms < self._settings.stray_log_ms:
+                continue
+            if await self._settling.remove_stray(log):
                 _log.warning("log of no shard is removed", log=log)
-                await self._settling.remove_stray(log)
+            else:
+                self._strays[log] = now  # to be told of again after as long
+                _log.error("log of no shard has records and is kept", log=log)
 
     async def _look_at(self, logstore: Logstore) -> None:
         if not is_settled(logstore):

@@ -136,5 +136,16 @@ class Settling:
         known = {shard.log for each in logstores for shard in each.shards}
         return [each for each in names if each not in known]
 
-    async def remove_stray(self, log: str) -> None:
+    async def remove_stray(self, log: str) -> bool:
+        """Only one that was never put to: after a mishap with the metastore, what others hold is
+        all that is left of their logstores.
+        """
+        try:
+            async with self._limit:
+                bounds = await (await self._logs.open(log)).bounds()
+        except NotFound:
+            return True
+        if bounds.appended_bytes:
+            return False
         await self._remove(log)
+        return True

@@ -292,6 +292,7 @@ class Streams:
             # What stood there was freed; who reads is told by `first`.
             first = bounds.first
             batches, following = await log.read(first, bytes_max=min(bytes_max, PULL_BYTES_MAX))
+        batches_max = min(batches_max, PULL_BATCHES_MAX)
         batches, following = _cut(batches, following, limit, batches_max)
         is_ended = ends_at is not None and following >= ends_at
         self._metrics.pulled_batches += len(batches)
@@ -380,6 +381,19 @@ class Streams:
     async def truncate(self, shard: Shard, before: Position) -> None:
         """Let go of all before a position."""
         await (await self._open(shard)).truncate(before)
+
+    async def truncate_shard(
+        self, project: str, logstore: str, number: int, before: Position
+    ) -> Position:
+        """Let go of all before a position, up to the end; the first that is left."""
+        shard = visible_shard(await self._catalog.logstore(project, logstore), number)
+        bounds = await self.bounds(shard)
+        if before > bounds.next:
+            raise _bad_cursor(number, before, bounds)
+        if before > bounds.first:
+            await self.truncate(shard, before)
+            self._metrics.truncations += 1
+        return max(before, bounds.first)
 
     async def cursor_time(self, project: str, logstore: str, shard: int, position: int) -> int:
         """When the batch there was received, in seconds; behind the last one: now."""

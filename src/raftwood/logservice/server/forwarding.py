@@ -7,14 +7,16 @@ from typing import Final
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, NotLeader, RaftwoodError
 from raftwood.logservice.errors import ShardNotFound
-from raftwood.logservice.wire import Location
-from raftwood.net import Method
+from raftwood.logservice.wire import ORDERS_WAIT, Location
+from raftwood.net import Method, Payload
 from raftwood.net.stores import ClientNetwork, Stores
 from raftwood.raft.host.host import Host
 
 FRESH_S: Final = 1.0
 """For so long a shard's place, as HAKeeper has told it, is not asked for again."""
 LOCATIONS_MAX: Final = 10_000
+
+TELL_MS: Final = 1_000
 
 LookUp = Callable[[int | str], Awaitable[Location]]
 """Asks HAKeeper."""
@@ -90,5 +92,21 @@ class Forwarder:
         channel = await stores.connected(location.leader, timeout_ms)
         return bytes(await channel.call(method, payload, timeout_ms))
 
+    def tell_of_orders(self, store: int) -> None:
+        """Where this does not get through, the next heartbeat finds the orders."""
+        stores = self.stores
+        if store not in stores.known():
+            return
+        try:
+            answer = stores.channel(store).call(ORDERS_WAIT, b"", TELL_MS)
+        except RaftwoodError:
+            return
+        answer.add_done_callback(_ignore)
+
     async def close(self) -> None:
         await self._stores.close()
+
+
+def _ignore(answer: "asyncio.Future[Payload]") -> None:
+    if not answer.cancelled():
+        answer.exception()

@@ -1,6 +1,5 @@
 """A store's heartbeats to HAKeeper: what it has, and what came of its orders."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -11,6 +10,7 @@ from raftwood.logservice.hakeeper.commands import ALARMS_MAX, TEXT_MAX
 from raftwood.logservice.hakeeper.reports import ReplicaReport, StoreHeartbeat
 from raftwood.logservice.server.disk_watch import DiskWatch
 from raftwood.logservice.server.order_executor import OrderExecutor
+from raftwood.logservice.server.pacing import Pacing
 from raftwood.logservice.server.truncation import ShardStorage
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.status import GroupStatus
@@ -46,6 +46,7 @@ class Heartbeats:
         self._failure_domain = failure_domain
         self._version = version
         self._period_ms = period_ms
+        self._pacing = Pacing(period_ms)
         self._alarms = alarms
         self._storage_of = storage_of
         self.is_heard = False
@@ -53,11 +54,13 @@ class Heartbeats:
         self._unanswered = 0
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
+            await self._pacing.wait()
             await self.beat()
-            await asyncio.sleep(max(0.0, self._period_ms / 1000 - (loop.time() - began)))
+
+    def soon(self) -> None:
+        """Orders wait at HAKeeper."""
+        self._pacing.ask()
 
     async def beat(self) -> None:
         heartbeat = self._heartbeat()

@@ -1,12 +1,16 @@
-"""What HAKeeper's leader does each tick: lets time go on, sets the cluster up, and plans."""
+"""What HAKeeper's leader does each tick: lets time go on, sets the cluster up, and plans.
 
-import asyncio
-from collections.abc import Mapping
+It also plans as soon as somebody wants something, and lets the stores know that orders wait: else a
+new shard would take a tick and a heartbeat to begin.
+"""
+
+from collections.abc import Callable, Mapping
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.logservice.hakeeper.commands import (
     InitialCluster,
+    Scheduled,
     SetInitialCluster,
     decode_result,
     encode_command,
@@ -15,6 +19,7 @@ from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import Phase
 from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
+from raftwood.logservice.server.pacing import Pacing
 from raftwood.raft.host.host import Host
 
 _log = get_logger("hakeeper")
@@ -29,33 +34,46 @@ class KeeperDriver:
         settings: HaKeeperSettings,
         first_members: Mapping[int, str],
         guests: Mapping[int, str],
+        tell: Callable[[int], None],
     ) -> None:
+        """`tell` lets a store know that orders wait for it."""
         self._host = host
         self._settings = settings
         self._first_members = dict(first_members)
         self._guests = dict(guests)
+        self._tell = tell
+        self._pacing = Pacing(settings.tick_ms)
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.tick_ms / 1000)
+            is_tick = await self._pacing.wait()
             try:
-                await self._tick()
+                await self._work(is_tick=is_tick)
             except RaftwoodError as error:
                 _log.debug("no tick", reason=error.message)
 
-    async def _tick(self) -> None:
+    def plan_soon(self) -> None:
+        """Somebody wants something: orders need not wait for the next tick."""
+        self._pacing.ask()
+
+    async def _work(self, *, is_tick: bool) -> None:
         host = self._host
         if HAKEEPER_SHARD not in host.groups() or not host.is_leading(HAKEEPER_SHARD):
             return
         machine = host.machine(HAKEEPER_SHARD)
         assert isinstance(machine, HaKeeperStateMachine)
         term = host.status(HAKEEPER_SHARD).term
-        await self._propose(machine.tick_command())
+        if is_tick:
+            await self._propose(machine.tick_command())
         if machine.state.phase is Phase.CREATED:
             await self._set_initial_cluster()
         command = machine.schedule_command(term)
-        if command is not None:
-            await self._propose(command)
+        if command is None:
+            return
+        result = decode_result(await self._propose(command))
+        if isinstance(result, Scheduled) and result.taken:
+            for store in sorted({order.to_store for order in machine.state.orders.values()}):
+                self._tell(store)
 
     async def _set_initial_cluster(self) -> None:
         settings = self._settings

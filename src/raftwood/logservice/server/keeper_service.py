@@ -1,5 +1,6 @@
 """The store's side of HAKeeper: heartbeats, commands and questions, handed to its raft group."""
 
+from collections.abc import Callable
 from typing import Final
 
 from raftwood.base.errors import InvalidInput, NotFound, NotLeader, RaftwoodError
@@ -28,6 +29,7 @@ from raftwood.logservice.wire import (
     ALLOCATE_IDS,
     KEEPER_COMMAND,
     KEEPER_QUERY,
+    ORDERS_WAIT,
     SERVICE_HEARTBEAT,
     STORE_HEARTBEAT,
 )
@@ -43,15 +45,26 @@ _NO_OPERATORS: Final = (Tick, Schedule, HearStore, SetInitialCluster)
 class KeeperService:
     """Serves HAKeeper where this store has a replica of it; else tells who may lead it."""
 
-    def __init__(self, host: Host, keeper: KeeperClient) -> None:
+    def __init__(
+        self,
+        host: Host,
+        keeper: KeeperClient,
+        *,
+        plan_soon: Callable[[], None],
+        beat_soon: Callable[[], None],
+    ) -> None:
+        """`plan_soon` is for the leader, and `beat_soon` for a store that is told of orders."""
         self._host = host
         self._keeper = keeper
+        self._plan_soon = plan_soon
+        self._beat_soon = beat_soon
 
     def register(self, service: Service) -> None:
         service.typed(STORE_HEARTBEAT, self._hear_store)
         service.typed(SERVICE_HEARTBEAT, self._hear_service)
         service.typed(ALLOCATE_IDS, self._allocate)
         service.task(KEEPER_COMMAND, self._command)
+        service.fast(ORDERS_WAIT, self._orders_wait)
         service.task(KEEPER_QUERY, self._query)
 
     async def _hear_store(self, call: Call, heartbeat: StoreHeartbeat) -> Orders:
@@ -69,7 +82,13 @@ class KeeperService:
         command = decode_command(bytes(payload))
         if isinstance(command, _NO_OPERATORS):
             raise InvalidInput(f"{type(command).__name__} is no operator's word")
-        return await self._propose(command)
+        result = await self._propose(command)
+        self._plan_soon()
+        return result
+
+    def _orders_wait(self, call: Call, _: Payload) -> None:
+        self._beat_soon()
+        call.reply()
 
     async def _propose(self, command: Command) -> bytes:
         check_command(command)

@@ -98,7 +98,6 @@ class LogStore:
         self._shards = ShardService(
             host, self._forwarder, settings, self._shard_metrics, self.disk.check_room
         )
-        self._keeper_service = KeeperService(host, self.keeper)
         self._executor = OrderExecutor(host, self._factory_of)
         self.heartbeats = Heartbeats(
             host,
@@ -113,7 +112,15 @@ class LogStore:
             storage_of=self.truncation.shards.get,
         )
         names = {number: guest.name for number, guest in guests.items()}
-        self._driver = KeeperDriver(host, keeper_settings, place.first_members, names)
+        self._driver = KeeperDriver(
+            host, keeper_settings, place.first_members, names, self._forwarder.tell_of_orders
+        )
+        self._keeper_service = KeeperService(
+            host,
+            self.keeper,
+            plan_soon=self._driver.plan_soon,
+            beat_soon=self.heartbeats.soon,
+        )
         self._guests = guests
         self._environment = environment
         self._tasks: list[asyncio.Task[None]] = []

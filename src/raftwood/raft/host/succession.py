@@ -1,4 +1,4 @@
-"""When the leader's process is gone for certain: the voters that are left stand one by one.
+"""When the leader's process is gone for certain, or a group begins: the voters stand one by one.
 
 A connection that breaks and is then refused tells it long before silence does. Nothing is at risk:
 a vote is asked for only where a majority knows of no leader either. Those left take turns, another

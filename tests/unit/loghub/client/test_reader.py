@@ -15,7 +15,8 @@ from raftwood.base.position import Position
 from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.producer import ProducerSettings
-from raftwood.loghub.client.reader import ReaderSettings
+from raftwood.loghub.client.pulled_batches import PulledBatch
+from raftwood.loghub.client.reader import AsyncReader, ReaderSettings
 from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import LogstoreNotFound, ShardNotFound
 from tests.running import run
@@ -131,6 +132,57 @@ def test_the_children_of_a_deleted_shard_are_read_all_the_same(tmp_path: Path) -
             await send(client, 5, 10)
             await client.delete_shard(PROJECT, LOGSTORE, shard=0)
             assert await numbers(client.reader(PROJECT, LOGSTORE)) == list(range(5, 10))
+
+    run(body())
+
+
+def test_grandchildren_wait_for_their_grandparent_also_where_the_parent_is_deleted(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            await send(client, 0, 20)
+            await client.split_shard(PROJECT, LOGSTORE, shard=0)
+            await client.merge_shard(PROJECT, LOGSTORE, shard=1)
+            await send(client, 20, 40)
+            for shard in (1, 2):
+                await client.delete_shard(PROJECT, LOGSTORE, shard=shard)
+            settings = ReaderSettings(pull_batches_max=1)
+            reader = client.reader(PROJECT, LOGSTORE, settings=settings)
+            assert await numbers(reader) == list(range(40))
+
+    run(body())
+
+
+async def _impatient(reader: AsyncReader, steps: int) -> PulledBatch | None:
+    """Give up after so many turns of the loop, and come again with one turn more."""
+    for step in range(steps):
+        asking = asyncio.ensure_future(reader.take_batch())
+        for _ in range(step):
+            await asyncio.sleep(0)
+        if asking.done():
+            return asking.result()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        if not asking.cancelled():
+            return asking.result()
+    return await reader.take_batch()
+
+
+def test_who_gives_up_waiting_and_comes_again_misses_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            await _resharded(client)
+            found: list[int] = []
+            async with client.reader(PROJECT, LOGSTORE, follow=True) as reader:
+                while len(found) < 80:
+                    async with asyncio.timeout(10):
+                        batch = await _impatient(reader, 30)
+                    assert batch is not None, f"it ended after {len(found)} records"
+                    found += [int(each.contents["n"]) for each in batch.records()]
+            assert found == list(range(80))
 
     run(body())
 

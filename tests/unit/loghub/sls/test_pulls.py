@@ -291,3 +291,36 @@ def test_a_gateway_without_arrow_skips_nothing(
             assert len(groups_of(await pull(served, begin))) == 1
 
     run(main())
+
+
+def test_what_batches_are_converted_to_counts_in_a_pull(tmp_path: Path) -> None:
+    """A few bytes of Arrow may stand for very many of text."""
+
+    async def main() -> None:
+        async with stream(tmp_path) as served:
+            rows = 30_000
+            table = pyarrow.table(
+                {"value": pyarrow.DictionaryArray.from_arrays([0] * rows, ["x" * 100])}
+            )
+            body = write_arrow_stream(table)
+            packed = compress(body, Codec.ZSTD)
+            batch = Batch(
+                body=packed,
+                format=Format.ARROW,
+                codec=Codec.ZSTD,
+                raw_bytes=len(body),
+                records=rows,
+            )
+            assert len(packed) < 10_000
+            for _ in range(8):
+                await served.gateway.streams.put("p", "s", batch, shard=0)
+            found, at = 0, await cursor(served, "begin")
+            while found < 8:
+                answer = await pull(served, at)
+                assert int(answer.headers["x-log-bodyrawsize"]) < 20 << 20
+                count = int(answer.headers["x-log-count"])
+                assert count > 0
+                found, at = found + count, answer.headers["x-log-cursor"]
+            assert found == 8
+
+    run(main())

@@ -21,7 +21,7 @@ from raftwood.loghub.errors import QuotaExceeded
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.ways_in import json_lines, loki
 from raftwood.loghub.server.ways_in.http_way import status_of
-from raftwood.loghub.server.ways_in.putting import gathered
+from raftwood.loghub.server.ways_in.putting import RECORDS_MAX, gathered
 from raftwood.loghub.server.ways_in.records import SLICE_RECORDS
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
@@ -89,6 +89,19 @@ def test_lines_are_stored_and_counted(tmp_path: Path) -> None:
             stored = await kit.stored()
             assert len(stored) == 4
             assert stored[0].source == "127.0.0.1"
+
+    run(main())
+
+
+def test_more_than_a_batch_holds_is_stored_as_several_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            lines = [json.dumps({"n": number, "x": "x" * 1_000}) for number in range(6_000)]
+            answer = await ask(kit, LINES, "\n".join(lines).encode(), X_Raftwood_Key="one")
+            assert answer.json == {"records": 6_000}
+            assert kit.gateway.metrics.put_batches == 2
+            numbers = [int(each.contents["n"]) for each in await kit.stored()]
+            assert numbers == list(range(6_000))
 
     run(main())
 
@@ -226,6 +239,17 @@ def test_a_large_request_leaves_others_their_turns() -> None:
 
     run(main())
     assert turns >= 10
+
+
+def test_records_of_a_request_are_counted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            answer = await ask(kit, LINES, b"{}\n" * (RECORDS_MAX + 1))
+            assert answer.status == 413
+            assert str(RECORDS_MAX) in answer.json["error"]["message"]
+            assert await kit.stored() == []
+
+    run(main())
 
 
 # OTLP

@@ -254,14 +254,35 @@ def test_another_key_does_not_let_in(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_stranger_is_not_let_in(tmp_path: Path) -> None:
+def test_who_only_looks_whether_the_port_is_open_is_no_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        given = fluent(fluent_peers=(), fluent_shared_key=KEY)
+        async with ways_in_kit(tmp_path, given) as kit:
+            for data in (b"", b"\x96"):
+                _, writer = await asyncio.open_connection("127.0.0.1", port_of(kit))
+                writer.write(data)
+                writer.close()
+                await writer.wait_closed()
+                await asyncio.sleep(0.05)
+                told = capsys.readouterr()
+                assert ("handshake" in told.out + told.err) is bool(data)
+
+    run(main())
+
+
+def test_a_stranger_is_not_let_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def main() -> None:
         given = fluent(fluent_peers=("10.0.0.0/8",))
         async with ways_in_kit(tmp_path, given) as kit:
-            async with connected(port_of(kit)) as peer:
-                peer.message("a", 1_700_000_000, {"n": 1})
-                assert await peer.is_cut()
+            for _ in range(3):
+                async with connected(port_of(kit)) as peer:
+                    peer.message("a", 1_700_000_000, {"n": 1})
+                    assert await peer.is_cut()
             assert await kit.stored() == []
+        told = capsys.readouterr()
+        assert (told.out + told.err).count("connection refused") == 1
 
     run(main())
 

@@ -77,18 +77,22 @@ def _parts(
     size = 0
     for batch in batches:
         head = decode_head(batch.data)
-        size += head.raw_bytes
-        if parts and size > RAW_BYTES_MAX:
+        if parts and size + head.raw_bytes > RAW_BYTES_MAX:
             return PulledParts(parts, batch.position)
         try:
-            parts += convert(_unpacked(batch.data, head), head)
+            converted = convert(_unpacked(batch.data, head), head)
         except InvalidConfiguration:
             # The batch may be right, and another gateway can read it.
             raise
         except RaftwoodError as error:
             # Whoever put it broke it. All readers would be stuck here for ever, so they are told,
             # in the stream.
-            parts.append(unreadable(batch, head, error))
+            converted = [unreadable(batch, head, error)]
+        # What it is converted to may be far larger than what was put.
+        size += sum([len(part) for part in converted])
+        if parts and size > RAW_BYTES_MAX:
+            return PulledParts(parts, batch.position)
+        parts += converted
     return PulledParts(parts, following)
 
 

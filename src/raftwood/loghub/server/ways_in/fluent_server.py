@@ -22,6 +22,8 @@ from raftwood.loghub.server.ways_in.socket_server import HANDSHAKE_S_MAX, Connec
 from raftwood.net.tls import ServerTls
 
 HANDSHAKE_BYTES_MAX: Final = 4 << 10
+CHUNK_RECORDS_MAX: Final = 1_000_000
+"""A chunk that is refused comes again and again, so this is more than any real one has."""
 
 
 class FluentServer(SocketServer):
@@ -61,9 +63,11 @@ class FluentServer(SocketServer):
 
     async def serve(self, connection: Connection) -> None:
         messages = MessageReader(bytes_max=HANDSHAKE_BYTES_MAX)
-        waiting: list[bytes] = []
+        waiting: list[bytes] | None = []
         if self.settings.fluent_shared_key and connection.host not in self.peers:
             waiting = await self._shake_hands(connection, messages)
+            if waiting is None:
+                return
         messages.bytes_max = self.settings.fluent_message_bytes_max
         while True:
             if waiting:
@@ -74,8 +78,12 @@ class FluentServer(SocketServer):
                 return
             waiting = messages.feed(data)
 
-    async def _shake_hands(self, connection: Connection, messages: MessageReader) -> list[bytes]:
-        """Answers the messages that came right behind."""
+    async def _shake_hands(
+        self, connection: Connection, messages: MessageReader
+    ) -> list[bytes] | None:
+        """Answers the messages that came right behind; None where the peer only looked whether
+        somebody is there, as Fluentd does all the time.
+        """
         handshake = Handshake(self.settings.fluent_shared_key, self.environment.random)
         found: list[bytes] = []
         deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S_MAX, connection.abort)
@@ -83,6 +91,8 @@ class FluentServer(SocketServer):
             await connection.write(handshake.helo())
             while not found:
                 if not (data := await connection.read()):
+                    if not messages.held_bytes:
+                        return None
                     raise ProtocolError("a Fluent peer ended during the handshake")
                 found = messages.feed(data)
         finally:
@@ -102,7 +112,7 @@ class FluentServer(SocketServer):
         try:
             for message in messages:
                 found = decode_message(message, received_ns=now_ns, bytes_max=bytes_max)
-                sections += await gathered(found.sections)
+                sections += await gathered(found.sections, records_max=CHUNK_RECORDS_MAX)
                 if found.chunk is not None:
                     chunks.append(found.chunk)
         except RaftwoodError:

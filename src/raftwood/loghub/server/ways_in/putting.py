@@ -9,24 +9,35 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.batches import HEAD_BYTES
+from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.streams import PutResult
 from raftwood.loghub.server.ways_in.records import SLICE_RECORDS, Section, pack, take_out_too_large
 
+RECORDS_MAX: Final = 100_000
 _PAUSE_S_FIRST: Final = 0.05
 _PAUSE_S_MAX: Final = 2.0
 T = TypeVar("T")
 
 
-async def gathered(decoded: Iterable[T]) -> list[T]:
-    """All that a decoder gives, section by section: a large request leaves others their turns."""
+async def gathered(decoded: Iterable[T], *, records_max: int = RECORDS_MAX) -> list[T]:
+    """All that a decoder gives, section by section: a large request leaves others their turns.
+
+    `BatchTooLarge` for more than `records_max`: records of a few bytes take many times that here.
+    """
     found: list[T] = []
-    records = 0
+    records = since_turn = 0
     for each in decoded:
         found.append(each)
-        records += len(each.records) if isinstance(each, Section) else 1
-        if records >= SLICE_RECORDS:
-            records = 0
+        count = len(each.records) if isinstance(each, Section) else 1
+        records += count
+        since_turn += count
+        if records > records_max:
+            raise BatchTooLarge(
+                f"a request has more than {records_max} records: send them in several requests"
+            )
+        if since_turn >= SLICE_RECORDS:
+            since_turn = 0
             await asyncio.sleep(0)
     return found
 

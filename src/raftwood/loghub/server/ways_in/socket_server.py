@@ -5,7 +5,6 @@ once with the next turn, and a sender that is faster than the disks waits.
 """
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any, Final
 
 from raftwood.base.environment import Environment
@@ -24,6 +23,7 @@ HANDSHAKE_S_MAX: Final = 10.0
 """Until a peer has shown who it is."""
 CLOSE_S_MAX: Final = 2.0
 """For batches under way; after it their tasks are cancelled."""
+REFUSED_HOSTS_MAX: Final = 1_000
 
 _log = get_logger("ways_in")
 
@@ -132,6 +132,7 @@ class SocketServer:
         """Those that it listens on, in the order of the addresses."""
         self._listeners: list[asyncio.Server] = []
         self._connections: dict[asyncio.Task[None], Connection] = {}
+        self._refused_hosts: set[str] = set()
         self.is_closing = False
         labels = {"way": self.way}
         self._records = metrics.counter(
@@ -188,17 +189,20 @@ class SocketServer:
             or len(self._connections) >= self.settings.connections_max
             or not self.lets_in(host, has_certificate=has_certificate)
         ):
-            _log.warning("connection refused", way=self.way, peer=host)
-            self._refused.inc()
+            self._tell_of_refusal(host)
             writer.transport.abort()
             return
         connection = Connection(self, reader, writer, host)
-        self.run(self._served(connection), connection)
-
-    def run(self, work: Coroutine[Any, Any, None], connection: Connection) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(self._served(connection))
         self._connections[task] = connection
         task.add_done_callback(self._forget)
+
+    def _tell_of_refusal(self, host: str) -> None:
+        """Once for each host: strangers don't fill the log."""
+        self._refused.inc()
+        if host not in self._refused_hosts and len(self._refused_hosts) < REFUSED_HOSTS_MAX:
+            self._refused_hosts.add(host)
+            _log.warning("connection refused", way=self.way, peer=host)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         del self._connections[task]

@@ -1,0 +1,52 @@
+"""Gateways as processes: killed and stopped with their stores, and started too early."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.loghub.load import HubLoad
+from tests.cluster.loghub.processes import LOGSTORE, PROJECT, hub_processes
+from tests.cluster.loghub.storm import FAULTS, run_hub_storm
+from tests.running import run
+
+
+@pytest.mark.slow
+def test_what_was_acked_is_there_once_and_in_order_after_kills_splits_and_merges(
+    tmp_path: Path,
+) -> None:
+    counts = run_hub_storm(tmp_path, 1, 2 * len(FAULTS))
+    assert all(counts[kind] == 2 for kind in FAULTS)
+    assert counts["split"] >= 1
+    assert counts["acked"] > 500
+
+
+def test_gateways_may_be_started_before_the_stores_and_stopped_while_they_wait(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with hub_processes(tmp_path) as hub:
+            hub.launch_gateways(1, 2)
+            early, late = hub.gateways[1], hub.gateways[2]
+            while b"waiting for the log stores" not in early.log.read_bytes():
+                assert early.is_running
+                await asyncio.sleep(0.05)
+            late_log = late.log
+            while b"waiting for the log stores" not in late_log.read_bytes():
+                assert late.is_running
+                await asyncio.sleep(0.05)
+            late.signal(signal.SIGTERM)
+            assert await late.ended() == 0
+            assert not early.serves
+            await hub.start()
+            await early.ready()
+            await hub.prepare(shards=1)
+            load = HubLoad(await hub.hub_client(), producers=1)
+            async with load:
+                await load.more(20)
+            await load.check()
+            client = await hub.hub_client()
+            assert len(await client.shards(PROJECT, LOGSTORE)) == 1
+
+    run(body())
