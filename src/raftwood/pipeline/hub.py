@@ -139,7 +139,7 @@ class Hub:
         """Store a batch; it has a producer and a sequence, so that it may be sent twice."""
         payload = await self._gateways.call(
             PUT,
-            b"".join(request),
+            request,
             timeout_ms=self._access.timeout_ms,
             attempt_ms=_ATTEMPT_MS,
             turn=shard,

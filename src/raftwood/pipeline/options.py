@@ -44,6 +44,8 @@ _KNOWN: Final = {
     "timeoutms",
     "keycolumn",
     "compression",
+    "txnappid",
+    "txnversion",
     "checkpointlocation",
 }
 
@@ -95,7 +97,10 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     access: StreamAccess
     key_column: str | None = None
+    """Rows of one key go to one shard, in order."""
     compression: str = "lz4"
+    transaction: tuple[str, int] | None = None
+    """Who writes, and which time: a batch write that says the same again stores nothing twice."""
 
 
 class OptionReader:
@@ -195,10 +200,14 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     compression = given.text("compression", "lz4").lower()
     if compression not in ("none", "lz4", "zstd"):
         raise InvalidConfiguration(f"compression is {compression!r}: give none, lz4 or zstd")
+    application, version = given.optional("txnAppId"), given.number("txnVersion", None, least=0)
+    if (application is None) != (version is None):
+        raise InvalidConfiguration("txnAppId and txnVersion go together: give both, or neither")
     return SinkOptions(
         access=stream_access(given),
         key_column=given.optional("keyColumn"),
         compression=compression,
+        transaction=None if application is None else (f"txn-{application}", int(version or 0)),
     )
 
 

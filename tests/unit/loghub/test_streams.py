@@ -26,9 +26,9 @@ from raftwood.loghub.errors import (
 from raftwood.loghub.key_ranges import covers_all, hash_key
 from raftwood.loghub.model import KEY_FIRST, Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.metadata import logstore_key
 from raftwood.loghub.server.streams import PULL_BATCHES_MAX
 from raftwood.loghub.wire import decode_pulled, encode_pulled
-from raftwood.loghub.server.metadata import logstore_key
 from tests.running import run
 from tests.unit.loghub.kit import gateway_kit, log_group, values_of
 

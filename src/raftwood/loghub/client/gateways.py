@@ -160,7 +160,7 @@ class Gateways:
     async def call(
         self,
         method: Method,
-        payload: Buffer,
+        payload: Buffer | Sequence[Buffer],
         *,
         timeout_ms: int,
         attempt_ms: int = 5_000,

@@ -119,9 +119,9 @@ class Sending:
         self.retries = 0
         """Batches that were sent again."""
 
-    def accept(self, delivery: AnyDelivery) -> AnyDelivery:
-        """Take what `encode` made."""
-        if self.held_bytes >= self.memory_max:
+    def accept(self, delivery: AnyDelivery, *, is_counted: bool = False) -> AnyDelivery:
+        """Take what `encode` made; `is_counted` where its sender was told that there is room."""
+        if self.held_bytes >= self.memory_max and not is_counted:
             raise self._full()
         if not self._is_scheduled:
             self._schedule()

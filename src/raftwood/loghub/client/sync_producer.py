@@ -181,7 +181,7 @@ class Producer:
             self._inbox_bytes = 0
             self._is_scheduled = False
             for delivery in taken:
-                self._sending.accept(delivery)
+                self._sending.accept(delivery, is_counted=True)
 
     def _settled(self) -> None:
         if self._waiting:

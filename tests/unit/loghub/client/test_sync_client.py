@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -65,6 +66,25 @@ def test_records_are_sent_and_read_from_plain_threads(tmp_path: Path) -> None:
                 key = str(record.contents["key"])
                 found.setdefault(key, []).append(int(record.contents["n"]))
         assert found == {"a": [*range(200)], "b": [*range(200)], "c": [*range(200)], "d": [0]}
+
+    in_a_thread(tmp_path, work)
+
+
+def test_a_record_that_was_taken_is_settled_also_where_the_room_is_gone_by_then(
+    tmp_path: Path,
+) -> None:
+    """Tables that are sent at the same time take room as well."""
+
+    def work(client: LogHubClient, _: Hub) -> None:
+        with client.producer(PROJECT, LOGSTORE) as producer:
+            sending, may_go_on = producer._sending, threading.Event()
+            producer._thread.soon(partial(may_go_on.wait, 10))  # type: ignore[arg-type]
+            deliveries = [producer.send({"n": str(number)}) for number in range(3)]
+            sending.held_bytes += sending.memory_max
+            may_go_on.set()
+            for delivery in deliveries:
+                delivery.wait(5_000)
+            sending.held_bytes -= sending.memory_max
 
     in_a_thread(tmp_path, work)
 

@@ -1,0 +1,54 @@
+"""`spark_session`: a Spark session that is set up for pipelines."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from raftwood.pipeline.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL: Final = "local[2,4]"
+"""Two cores, and four attempts of a task: plain `local[2]` repeats none."""
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+
+
+def prepare_environment() -> None:
+    """Spark starts Java and Python by what is in the environment."""
+    os.environ["JAVA_HOME"] = java_home()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def spark_session(
+    name: str = "raftwood",
+    *,
+    master: str = LOCAL,
+    settings: Mapping[str, str] | None = None,
+    log_level: str = "WARN",
+) -> "SparkSession":
+    """The session of this process, made where there is none yet; `settings` go before ours."""
+    prepare_environment()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 (reads the environment when it is loaded)
+
+    builder = SparkSession.builder.master(master).appName(name)
+    local = {} if master.startswith("local") else {"spark.driver.host": None}
+    for key, value in {**SETTINGS, **local, **(settings or {})}.items():
+        if value is not None:
+            builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(log_level)
+    return session

@@ -1,0 +1,102 @@
+"""What Spark calls to write: a task's rows go into shards, and are durable when it ends.
+
+A streaming query writes each micro-batch once: the same query, micro-batch and partition again
+stores nothing twice. A batch write does so for the tasks of one run, and with `txnAppId` and
+`txnVersion` for whole runs.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from raftwood.base.errors import InvalidConfiguration
+from raftwood.loghub.batches import Codec
+from raftwood.pipeline.hub import connected
+from raftwood.pipeline.options import SinkOptions
+from raftwood.pipeline.sink.routing import WriteKey
+from raftwood.pipeline.sink.rows_in import Layout, stored_table
+from raftwood.pipeline.sink.sending import Sender
+
+CHUNK_BYTES_MAX: Final = 2 << 20
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+
+
+class Written(WriterCommitMessage):
+    """What a task has stored."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+
+def write_rows(
+    options: SinkOptions, layout: Layout, key: WriteKey, batches: Iterator[Any]
+) -> Written:
+    """All rows of a task."""
+    sender = Sender(
+        connected(options.access), options.access, key, Codec[options.compression.upper()]
+    )
+    for batch in batches:
+        for chunk in _chunks(batch):
+            keys = None if layout.key_column is None else chunk.column(layout.key_column)
+            sender.send(stored_table(chunk, layout), keys)
+    sender.finish()
+    return Written(sender.rows)
+
+
+def _chunks(batch: Any) -> Iterator[Any]:
+    """Slices that a logstore takes; where they are cut depends on the rows alone."""
+    rows, size = batch.num_rows, batch.nbytes
+    if not rows:
+        return
+    if size <= CHUNK_BYTES_MAX or rows == 1:
+        yield batch
+        return
+    half = rows // 2
+    yield from _chunks(batch.slice(0, half))
+    yield from _chunks(batch.slice(half))
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "rows are written by tasks"
+    return context
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write of a DataFrame."""
+
+    def __init__(self, options: SinkOptions, layout: Layout, run: str) -> None:
+        self._options = options
+        self._layout = layout
+        self._run = run
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        transaction = self._options.transaction
+        writer, version = (f"run-{self._run}", 0) if transaction is None else transaction
+        key = WriteKey(writer, version, _task().partitionId())
+        return write_rows(self._options, self._layout, key, iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One streaming query."""
+
+    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+        self._options = options
+        self._layout = layout
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        task = _task()
+        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise InvalidConfiguration(
+                "Spark does not say which micro-batch this is: use pyspark 4.2"
+            )
+        key = WriteKey(f"query-{query}", int(batch), task.partitionId())
+        return write_rows(self._options, self._layout, key, iterator)

@@ -1,0 +1,49 @@
+"""One Spark and one server for all tests of a process: both take long to start."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from raftwood.pipeline.session import spark_session
+from tests.pipeline.kit import Hub
+from tests.pipeline.standalone import Standalone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("standalone")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    folder = tmp_path_factory.mktemp("spark")
+    session = spark_session(
+        "tests",
+        settings={
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.local.dir": str(folder),
+            "spark.driver.memory": "768m",
+            "spark.sql.streaming.pollingDelay": "50ms",
+        },
+        log_level="ERROR",
+    )
+    gateway = session.sparkContext._gateway
+    yield session
+    session.stop()
+    # Spark leaves its Java running for the next session of the process.
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
+
+
+@pytest.fixture
+def hub(standalone: Standalone, spark: "SparkSession") -> Iterator[Hub]:
+    """A logstore of the test's own, and ways to fill and read it."""
+    with standalone.client() as client:
+        yield Hub(standalone, client, spark)
