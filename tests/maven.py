@@ -33,6 +33,21 @@ def install(name: str, *libraries: Library) -> Path:
     return jars
 
 
+def files(name: str, *libraries: Library) -> list[Path]:
+    """The libraries' own files, without what they say that they need."""
+    if shutil.which("java") is None:
+        raise NotInstalled("there is no java")
+    folder = CACHE / name
+    folder.mkdir(parents=True, exist_ok=True)
+    found = [folder / f"{artifact}-{version}.jar" for _, artifact, version in libraries]
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for library, file in zip(libraries, found, strict=True):
+            if not file.exists():
+                _fetch_one(library, file)
+    return found
+
+
 def _pom(name: str, libraries: tuple[Library, ...]) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
@@ -48,21 +63,33 @@ def _pom(name: str, libraries: tuple[Library, ...]) -> str:
 """
 
 
+def _fetch_one(library: Library, file: Path) -> None:
+    print(f"installing {library[1]} with Maven …", file=sys.__stderr__, flush=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        artifact = f"-Dartifact={':'.join(library)}"
+        _run_maven("dependency:copy", artifact, "-DoutputDirectory=.", folder=folder)
+        (Path(folder) / file.name).rename(file)
+
+
 def _fetch(name: str, pom: str, jars: Path) -> None:
-    if shutil.which("mvn") is None:
-        raise NotInstalled("there is no mvn to install it")
     print(f"installing {name} with Maven …", file=sys.__stderr__, flush=True)
     with tempfile.TemporaryDirectory(dir=jars.parent) as folder:
         (Path(folder) / "pom.xml").write_text(pom)
         goal = ("dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars")
-        try:
-            subprocess.run(
-                ("mvn", "--batch-mode", "--quiet", *goal),
-                cwd=folder,
-                check=True,
-                capture_output=True,
-                timeout=INSTALL_SECONDS_MAX,
-            )
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            raise NotInstalled(f"Maven could not fetch it: {type(error).__name__}") from None
+        _run_maven(*goal, folder=folder)
         (Path(folder) / "jars").rename(jars)
+
+
+def _run_maven(*goal: str, folder: str) -> None:
+    if shutil.which("mvn") is None:
+        raise NotInstalled("there is no mvn to install it")
+    try:
+        subprocess.run(
+            ("mvn", "--batch-mode", "--quiet", *goal),
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            timeout=INSTALL_SECONDS_MAX,
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise NotInstalled(f"Maven could not fetch it: {type(error).__name__}") from None
