@@ -50,7 +50,7 @@ class PipelineResults(Results, kw_only=True):
     """`spent` has the medians, by row and then by case."""
 
     rows: int
-    spent: dict[str, dict[str, Spent]] = {}
+    spent: dict[str, dict[str, Spent]] = msgspec.field(default_factory=dict)
 
 
 class Comparison:

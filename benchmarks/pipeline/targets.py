@@ -1,4 +1,4 @@
-"""A system under Spark: how its cluster is filled, and how Spark is told to read and to write it."""
+"""A system under Spark: how its cluster is filled, and how Spark reads it and writes to it."""
 
 import contextlib
 import pathlib
