@@ -1,5 +1,7 @@
 """One Spark and one server for all tests of a process: both take long to start."""
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,27 @@ from tests.pipeline.standalone import Standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_GRACE_S = 2.0
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks() -> Iterator[None]:
+    """Spark's workers, sockets and threads stay for the next test: only ours are counted."""
+    before = _our_threads()
+    yield
+    deadline = time.monotonic() + _GRACE_S
+    while left := _our_threads() - before:
+        assert time.monotonic() < deadline, f"left behind: {', '.join(sorted(left))}"
+        time.sleep(0.01)
+
+
+def _our_threads() -> set[str]:
+    return {
+        f"{thread.name} {thread.ident}"
+        for thread in threading.enumerate()
+        if thread.name.startswith("raftwood")
+    }
 
 
 @pytest.fixture(scope="session")

@@ -73,7 +73,7 @@ def take_filters(filters: Iterable[Filter], projection: Projection) -> tuple[Pus
     columns = {each.name: each.column for each in projection.fields if each.column is not None}
     pushed, left = Pushed(), []
     for each in filters:
-        path = getattr(each, "attribute", ())
+        path: tuple[str, ...] = getattr(each, "attribute", ())
         column = columns.get(path[0]) if len(path) == 1 else None
         if column is None or not _take(pushed, column, each):
             left.append(each)
