@@ -1,9 +1,10 @@
-"""`CopyingDriver`: the copying query's process, from outside: how far it is, and who is below it."""
+"""`CopyingDriver`: the copying query's process from outside: how far it is, and who works for it."""
 
 import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -64,6 +65,28 @@ class CopyingDriver:
             assert time.monotonic() < deadline, self.last_words()
             time.sleep(POLL_S)
 
+    def busy_workers(self, batch: int) -> list[psutil.Process]:
+        """Python processes that run tasks of a micro-batch, as soon as there are some; none where
+        it is done before.
+        """
+        before = {each.pid: _cpu_s(each) for each in self._workers()}
+        while self.newest("commits") < batch and self._process.poll() is None:
+            busy = [each for each in self._workers() if _cpu_s(each) > before.get(each.pid, 0.0)]
+            if busy:
+                return busy
+            time.sleep(POLL_S)
+        return []
+
+    def _workers(self) -> list[psutil.Process]:
+        """Below the one that forks them."""
+        found = []
+        for each in psutil.Process(self._process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                parent = each.parent()
+                if _runs_tasks(each) and parent is not None and _runs_tasks(parent):
+                    found.append(each)
+        return found
+
     def wait(self) -> None:
         """Until all is copied."""
         assert self._process.wait(BATCH_S_MAX) == 0, self.last_words()
@@ -86,25 +109,20 @@ class CopyingDriver:
         self._process.kill()
         self._process.wait()
 
-    def kill_workers(self) -> int:
-        """The Python processes that run tasks, and not the one that forks them; how many."""
-        killed = 0
-        for process in psutil.Process(self._process.pid).children(recursive=True):
-            try:
-                parent = process.parent()
-                if _runs_tasks(process) and parent is not None and _runs_tasks(parent):
-                    process.kill()
-                    killed += 1
-            except psutil.NoSuchProcess:
-                continue
-        return killed
-
     def close(self) -> None:
         if self._process.poll() is None:
             self.kill()
         for each in self._orphans:
             if each.is_running():
                 each.kill()
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
 
 
 def _runs_tasks(process: psutil.Process) -> bool:

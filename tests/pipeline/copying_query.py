@@ -1,6 +1,6 @@
 """A streaming query as a program of its own: copies one logstore into another, and ends.
 
-    python -m tests.pipeline.copying_query JOB_FILE
+python -m tests.pipeline.copying_query JOB_FILE
 """
 
 import sys

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from raftwood.loghub.client import LogHubClient
 from tests.pipeline.cluster_up import ClusterUp
 from tests.pipeline.copying_driver import CopyingDriver, Ended
@@ -17,7 +19,7 @@ PROJECT = "shop"
 SOURCE = "orders"
 SINK = "copies"
 DRIVER, WORKER, STORE, GATEWAY = FAULTS = ("driver", "worker", "store leader", "gateway")
-ROWS_PER_BATCH = 250
+ROWS_PER_BATCH = 500
 SENT_AT_ONCE = 50
 STRIKES_MAX = 5
 DELAY_S_MAX = 0.3
@@ -52,32 +54,33 @@ class Storm:
         except Ended:
             raise AssertionError(f"all was copied before {fault}: give more rows") from None
         self._struck = batch
-        time.sleep(self._random.uniform(0, DELAY_S_MAX))
+        workers = self._driver.busy_workers(batch)
+        if not workers:
+            return False
         lost = self._driver.lost_tasks()
-        killed = self._strike(fault)
+        killed = self._strike(fault, workers)
         was_under_way = self._driver.newest("commits") < batch
         self._mend(fault, killed)
         if fault != WORKER:
             return was_under_way
-        # A worker between two tasks is not missed by anybody.
-        time.sleep(RESTARTED_S)
+        time.sleep(RESTARTED_S)  # a worker that was done with its task is not missed by anybody
         return self._driver.lost_tasks() > lost
 
-    def _strike(self, fault: str) -> str:
+    def _strike(self, fault: str, workers: list[psutil.Process]) -> str:
         """Who was killed."""
+        if fault == WORKER:
+            workers[0].kill()
+            return fault
+        killed = {STORE: self._leader, GATEWAY: self._some_gateway}.get(fault, lambda: fault)()
+        time.sleep(self._random.uniform(0, DELAY_S_MAX))
         if fault == DRIVER:
             self._driver.kill()
-        elif fault == WORKER:
-            self._driver.kill_workers()
-        elif fault == STORE:
-            name = self._leader()
-            self._cluster.kill(name)
-            return name
         else:
-            name = self._random.choice(self._cluster.gateways)
-            self._cluster.kill(name)
-            return name
-        return fault
+            self._cluster.kill(killed)
+        return killed
+
+    def _some_gateway(self) -> str:
+        return self._random.choice(self._cluster.gateways)
 
     def _leader(self) -> str:
         with self._cluster.client() as client:
