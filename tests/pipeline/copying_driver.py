@@ -1,4 +1,4 @@
-"""`CopyingDriver`: the copying query's process from outside: how far it is, and who works for it."""
+"""`CopyingDriver`: the copying query as a process: how far it is, and who works for it."""
 
 import os
 import subprocess

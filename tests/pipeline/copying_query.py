@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 import msgspec
+from pyspark.sql import SparkSession
 
-from raftwood.pipeline.session import LOCAL, spark_session
+from raftwood.pipeline.session import LOCAL, prepare_environment, spark_session
+
+CONNECT = "connect"
+"""A master of the name: through Spark Connect."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,18 +27,29 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     master: str = LOCAL
 
 
+def connected_session(settings: dict[str, str]) -> SparkSession:
+    """A client of a Spark Connect server, which is started with it on this machine."""
+    prepare_environment()
+    builder = SparkSession.builder.appName("copying").remote("local[2,4]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
 def main(file: str) -> None:
     job = msgspec.json.decode(Path(file).read_bytes(), type=Job)
-    spark = spark_session(
-        "copying",
-        master=job.master,
-        settings={
-            "spark.local.dir": job.scratch,
-            "spark.sql.warehouse.dir": f"{job.scratch}/warehouse",
-            "spark.driver.memory": "768m",
-            "spark.sql.streaming.pollingDelay": "10ms",
-        },
-    )
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "768m",
+        "spark.executor.memory": "768m",
+        "spark.local.dir": job.scratch,
+        "spark.sql.warehouse.dir": f"{job.scratch}/warehouse",
+        "spark.sql.streaming.pollingDelay": "10ms",
+    }
+    if job.master == CONNECT:
+        spark = connected_session(settings)
+    else:
+        spark = spark_session("copying", master=job.master, settings=settings)
     query = (
         spark.readStream.format("loghub")
         .options(**job.access)

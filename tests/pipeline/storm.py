@@ -23,6 +23,7 @@ ROWS_PER_BATCH = 500
 SENT_AT_ONCE = 50
 STRIKES_MAX = 5
 DELAY_S_MAX = 0.3
+MATRIX_ROWS_PER_FAULT = 2_000
 RESTARTED_S = 1.0
 """After so long a process that was killed is there again."""
 
@@ -103,7 +104,7 @@ def prepared(folder: Path, rows: int) -> Iterator[tuple[ClusterUp, CopyingDriver
             client.create_project(PROJECT)
             for name in (SOURCE, SINK):
                 client.create_logstore(PROJECT, name, shard_count=2)
-            _fill(client, rows)
+            fill(client, rows)
         job = Job(
             access=cluster.access,
             source=f"{PROJECT}/{SOURCE}",
@@ -119,7 +120,7 @@ def prepared(folder: Path, rows: int) -> Iterator[tuple[ClusterUp, CopyingDriver
             driver.close()
 
 
-def _fill(client: LogHubClient, rows: int) -> None:
+def fill(client: LogHubClient, rows: int) -> None:
     with client.producer(PROJECT, SOURCE) as producer:
         for first in range(0, rows, SENT_AT_ONCE):
             for number in range(first, min(rows, first + SENT_AT_ONCE)):
@@ -128,9 +129,9 @@ def _fill(client: LogHubClient, rows: int) -> None:
             producer.flush()
 
 
-def stored(cluster: ClusterUp, logstore: str) -> Counter[Any]:
+def stored(client: LogHubClient, logstore: str) -> Counter[Any]:
     """All records, whichever shard and batch they stand in."""
-    with cluster.client() as client, client.reader(PROJECT, logstore) as reader:
+    with client.reader(PROJECT, logstore) as reader:
         return Counter(
             (record.time_ns, record.topic, record.source, *sorted(record.contents.items()))
             for record in reader
@@ -144,9 +145,23 @@ def run_pipeline_storm(
     with prepared(folder, rows) as (cluster, driver):
         storm = Storm(cluster, driver, seed)
         storm.rage(faults)
-        found, wanted = stored(cluster, SINK), stored(cluster, SOURCE)
+        with cluster.client() as client:
+            found, wanted = stored(client, SINK), stored(client, SOURCE)
         assert sum(wanted.values()) == rows
         assert not wanted - found, f"lost: {sorted((wanted - found).elements())[:5]}"
         assert not found - wanted, f"stored twice: {sorted((found - wanted).elements())[:5]}"
         storm.counts["rows copied"] = rows
         return storm.counts
+
+
+def run_pipeline_matrix(folder: Path, seed: int) -> Counter[str]:
+    """Each fault by itself, then all of them twice in any order."""
+    mixed = [*FAULTS, *FAULTS]
+    random.Random(f"pipeline matrix {seed}").shuffle(mixed)
+    counts: Counter[str] = Counter()
+    for number, faults in enumerate([*([each, each] for each in FAULTS), mixed]):
+        below = folder / str(number)
+        below.mkdir()
+        rows = MATRIX_ROWS_PER_FAULT * len(faults)
+        counts += run_pipeline_storm(below, seed, faults, rows=rows)
+    return counts
