@@ -12,7 +12,7 @@ import psutil
 
 from tests.pipeline.copying_query import Job
 
-BATCH_S_MAX = 120.0
+BATCH_S_MAX = 240.0
 POLL_S = 0.005
 LOST_TASK = "Lost task"
 

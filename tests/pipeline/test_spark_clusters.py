@@ -59,13 +59,13 @@ def prepare(client: "LogHubClient") -> None:
     fill(client, ROWS)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_stream_is_copied_on_a_cluster_of_master_and_worker(tmp_path: Path) -> None:
     with SparkCluster(tmp_path) as cluster:
         copied_by(tmp_path, cluster.address)
 
 
 @pytest.mark.needs("spark_connect")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_stream_is_copied_through_spark_connect(tmp_path: Path) -> None:
     copied_by(tmp_path, CONNECT, install())
