@@ -12,8 +12,8 @@ import psutil
 
 from tests.pipeline.copying_query import Job
 
-BATCH_S_MAX = 240.0
-POLL_S = 0.005
+BATCH_S_MAX = 600.0
+POLL_S = 0.02
 LOST_TASK = "Lost task"
 
 
