@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-
 from benchmarks.pipeline.cases import ARROW, FULL, KAFKA, PARQUET, TWO_COLUMNS
 from benchmarks.pipeline.compare import PipelineResults, Spent
 from benchmarks.pipeline.orders import Order, Rows, Scan, Write
