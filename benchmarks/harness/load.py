@@ -29,7 +29,7 @@ def say_result(
 ) -> None:
     """Of each append, or of some of them if their `count` is given."""
     ordered = sorted(latencies_s)
-    if not ordered:
+    if not ordered or count == 0:
         raise SystemExit(f"no append was acked in {elapsed_s:.1f} s")
     say(
         "result",

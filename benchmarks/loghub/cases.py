@@ -9,11 +9,13 @@ from benchmarks.loghub.ways import (
     CONSUME_ARROW,
     CONSUME_GROUPS,
     CONSUME_ONE,
+    JSON_LINES,
     SEND,
     SEND_ARROW,
     SEND_MANY,
     SEND_ONE,
     SIZES,
+    SLS_PUT,
 )
 
 SHARDS: Final = 4
@@ -87,8 +89,18 @@ def consume_one(size: int) -> Case:
     )
 
 
+def produce_http(size: int) -> Case:
+    """For which there is no peer."""
+    return Case(
+        name=f"produce {_size(size)} over HTTP",
+        payload_bytes=size,
+        in_flight=BATCHED_RECORDS,
+        ways={f"{OURS}, SLS puts with lz4": SLS_PUT, f"{OURS}, JSON lines": JSON_LINES},
+    )
+
+
 CASES: Final = tuple(
     make(size)
     for size in SIZES
-    for make in (produce_one, produce_batches, consume_batches, consume_one)
+    for make in (produce_one, produce_batches, consume_batches, consume_one, produce_http)
 )

@@ -84,6 +84,6 @@ def _rows(system: StreamSystem) -> Iterator[tuple[str, Case, str]]:
     for case in CASES:
         if isinstance(system, LogHubSystem):
             yield from ((row, case, way) for row, way in case.ways.items())
-        else:
+        elif OURS in case.ways:
             way = case.ways[OURS]
             yield system.name, case, way if way in (CONSUME_ARROW, CONSUME_ONE) else ""

@@ -38,7 +38,7 @@ from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
 
 CHUNK = 500
-ARROW_BYTES = 500_000
+ARROW_BYTES = 1_000_000
 """Of one batch."""
 LINGER_MS = 5
 RECORD_OVERHEAD_BYTES = 256
@@ -51,8 +51,13 @@ class Progress:
     """Counts what was acked or consumed; latencies of some."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.consumed = 0
+        self.producer: AsyncProducer | None = None
         self.latencies: list[float] = []
+
+    @property
+    def count(self) -> int:
+        return self.consumed if self.producer is None else self.producer.stored
 
     def watch(self, delivery: Delivery) -> None:
         began = time.perf_counter()
@@ -108,11 +113,11 @@ def sending(
 async def produce(client: AsyncLogHubClient, given: argparse.Namespace, progress: Progress) -> None:
     """For ever."""
     producer = client.producer(PROJECT, PRODUCED, settings=producer_settings(given))
+    progress.producer = producer
     send = sending(producer, given, progress)
     try:
         while True:
             await send()
-            progress.count = producer.stored
     finally:
         await producer.close(is_waiting=False)
 
@@ -144,7 +149,7 @@ async def consume(client: AsyncLogHubClient, given: argparse.Namespace, progress
                 now = time.perf_counter()
                 progress.latencies.append(now - began)
                 began = now
-                progress.count += taken
+                progress.consumed += taken
 
 
 async def _as_arrow(reader: Any) -> AsyncIterator[int]:

@@ -9,7 +9,7 @@ import msgspec
 
 import raftwood
 from benchmarks.harness.system import Layout, Load
-from benchmarks.loghub.ways import PROJECT, STREAMS, Key
+from benchmarks.loghub.ways import JSON_LINES, PROJECT, SLS_PUT, STREAMS, Key
 from raftwood.app.cluster_network import operator_network
 from raftwood.app.commands.source import Source
 from raftwood.app.connecting import connected_cluster
@@ -65,7 +65,7 @@ class LogHubSystem:
         return [
             *_program(layout, "gateway"),
             f"--set=gateway.listen={gateway_address(layout)}",
-            "--set=gateway.http_listen=",
+            f"--set=gateway.http_listen={layout.peer_addresses()[1]}",
             f"--ready-file={ready_file(layout)}",
         ]
 
@@ -83,9 +83,11 @@ class LogHubSystem:
                 raise ConnectionError(error.message) from error
 
     def load_command(self, layout: Layout, load: Load, leader: int) -> list[str]:  # noqa: ARG002
-        program = [sys.executable, "-m", "benchmarks.loghub.loghub_load"]
+        is_http = load.way in (SLS_PUT, JSON_LINES)
+        program = "benchmarks.loghub.http_load" if is_http else "benchmarks.loghub.loghub_load"
+        address = layout.peer_addresses()[1] if is_http else gateway_address(layout)
         key = f"--key={pathlib.Path(layout.folder, 'key.json')}"
-        return [*program, f"--addresses={gateway_address(layout)}", key, *load.flags()]
+        return [sys.executable, "-m", program, f"--addresses={address}", key, *load.flags()]
 
 
 def gateway_address(layout: Layout) -> str:

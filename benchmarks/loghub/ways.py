@@ -21,6 +21,10 @@ CONSUME_GROUPS: Final = "consume-groups"
 """Batches that were sent as records, as Arrow."""
 CONSUME_ONE: Final = ONE_BY_ONE
 """An iterator of records that were sent as records."""
+SLS_PUT: Final = "sls-put"
+"""LogGroups of 500 records with lz4, over HTTP."""
+JSON_LINES: Final = "json-lines"
+"""500 lines for each request, over HTTP."""
 
 PROJECT: Final = "benchmark"
 SIZES: Final = (100, 1000)

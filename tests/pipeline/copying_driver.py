@@ -97,6 +97,16 @@ class CopyingDriver:
     def lost_tasks(self) -> int:
         return self._log.read_text(errors="replace").count(LOST_TASK)
 
+    def loses_a_task(self, before: int, batch: int) -> bool:
+        """Whether tasks of a micro-batch fail, which had been so many before."""
+        deadline = time.monotonic() + BATCH_S_MAX
+        while self.lost_tasks() == before:
+            if self.newest("commits") >= batch:
+                return False
+            assert time.monotonic() < deadline, self.last_words()
+            time.sleep(POLL_S)
+        return True
+
     # Faults
 
     def kill(self) -> None:

@@ -64,8 +64,8 @@ class Storm:
         self._mend(fault, killed)
         if fault != WORKER:
             return was_under_way
-        time.sleep(RESTARTED_S)  # a worker that was done with its task is not missed by anybody
-        return self._driver.lost_tasks() > lost
+        # A worker that was done with its task is not missed by anybody.
+        return self._driver.loses_a_task(lost, batch)
 
     def _strike(self, fault: str, workers: list[psutil.Process]) -> str:
         """Who was killed."""

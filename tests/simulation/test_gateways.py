@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,11 +14,12 @@ from raftwood.loghub.controls import (
     CreateLogstore,
     CreateProject,
     GetProject,
+    LogstoreOptions,
     SplitShard,
     UpdateProject,
 )
-from raftwood.loghub.errors import QuotaExceeded
-from raftwood.loghub.model import AccessKey, Role
+from raftwood.loghub.errors import QuotaExceeded, ShardReadonly
+from raftwood.loghub.model import AccessKey, Role, ShardStatus
 from raftwood.simulation import Simulation, simulate
 from tests.simulation.loghub.cluster import GATEWAY_PORT, STORES, HubCluster, gateway_name
 from tests.simulation.loghub.link import PROJECT, Link
@@ -52,7 +54,7 @@ class Hub(HubCluster):
     async def serve(self, *gateways: int) -> None:
         await self.until(lambda: all(self.serves(each) for each in gateways))
 
-    async def stream(self, *gateways: int) -> None:
+    async def stream(self, *gateways: int, options: LogstoreOptions | None = None) -> None:
         """A logstore with one shard, and a key that every gateway knows."""
         self.key = await self.servers[gateways[0]].gateway.access.create({"*": Role.ADMIN})
         await asyncio.sleep(1)
@@ -60,7 +62,14 @@ class Hub(HubCluster):
             self.links[each] = self.link(self.key, each)
         link = self.links[gateways[0]]
         await link.control(CreateProject(project=PROJECT))
-        await link.control(CreateLogstore(project=PROJECT, logstore=LOGSTORE, shard_count=1))
+        await link.control(
+            CreateLogstore(
+                project=PROJECT,
+                logstore=LOGSTORE,
+                shard_count=1,
+                options=options or LogstoreOptions(),
+            )
+        )
 
     def link(self, key: AccessKey, *gateways: int) -> Link:
         addresses = [f"{gateway_name(each)}:{GATEWAY_PORT}" for each in gateways]
@@ -176,3 +185,50 @@ def test_a_project_that_puts_too_much_is_told_so_and_may_go_on_a_little_later() 
         await link.put(LOGSTORE, 0, "x")
 
     run_hub(scenario)
+
+
+def test_what_is_too_old_is_freed_from_the_logs_and_then_an_ended_shard() -> None:
+    async def scenario(hub: Hub) -> None:
+        await hub.up(1, 2)
+        await hub.stream(1, 2, options=LogstoreOptions(ttl_days=1))
+        link = hub.links[1]
+        for number in range(3):
+            await link.put(LOGSTORE, 0, f"old {number}")
+        await link.control(SplitShard(project=PROJECT, logstore=LOGSTORE, shard=0))
+        await link.put(LOGSTORE, 1, "old 3")
+        for machine in hub.gateways.values():
+            machine.clock.jump_wall(2 * 86_400.0)
+        new = await link.put(LOGSTORE, 1, "new")
+        await asyncio.sleep(6)
+        first, records = await link.read_shard(LOGSTORE, 1)
+        assert records == [(new, "new")]
+        assert first <= new
+        assert [each.id for each in await link.shards(LOGSTORE)] == [1, 2]
+
+    run_hub(scenario)
+
+
+def test_a_hot_shard_is_split_while_records_come_in() -> None:
+    async def scenario(hub: Hub) -> None:
+        await hub.up(1, 2)
+        await hub.stream(1, 2, options=LogstoreOptions(auto_split=True, shards_split_max=3))
+        link = hub.links[2]
+        sequence = 0
+        shards = await link.shards(LOGSTORE)
+        while len(shards) < 5:
+            assert sequence < 400
+            for shard in shards:
+                sequence += 1
+                if shard.status is ShardStatus.READWRITE:
+                    with suppress(ShardReadonly):
+                        await link.put(
+                            LOGSTORE, shard.id, "x" * 500, producer="a", sequence=sequence
+                        )
+            await asyncio.sleep(0.2)
+            shards = await link.shards(LOGSTORE)
+        await asyncio.sleep(5)
+        # Up to the bound, and no further.
+        writable = [each for each in await link.shards(LOGSTORE) if each.end_position is None]
+        assert len(writable) == 3
+
+    run_hub(scenario, "loghub.hot_bytes_per_s=100", "loghub.hot_rounds=2")

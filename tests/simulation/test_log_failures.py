@@ -119,7 +119,12 @@ def test_a_snapshot_that_is_missing_at_a_restart_comes_from_the_peers() -> None:
                 lambda: cluster.is_running(2) and SHARD in cluster.stores[2].host.groups()
             )
             await cluster.until(lambda: cluster.stores[2].host.applied(SHARD) >= lsns[-1])
-            await cluster.until(lambda: voters(cluster) == [1, 2, 3])  # it had to join again
+            # It had to join again; the two that stay must have heard of it.
+            await cluster.until(
+                lambda: all(
+                    cluster.stores[store].host.status(SHARD).voters == (1, 2, 3) for store in (1, 2)
+                )
+            )
             cluster.machines[3].power_off()
             await check_readable(client, lsns, truncated=60)
         await cluster.stop()

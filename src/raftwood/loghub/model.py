@@ -43,6 +43,10 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
     created_s: int
     description: str = ""
 
+    def __repr__(self) -> str:
+        """Without the secret: wherever it is printed, somebody reads it."""
+        return f"AccessKey(id={self.id!r}, roles={self.roles!r})"
+
     def role_in(self, project: str) -> Role | None:
         """The stronger one of its role there and its role everywhere."""
         found = [self.roles[name] for name in ("*", project) if name in self.roles]

@@ -52,7 +52,10 @@ class GatewaySettings(Section, frozen=True):
     ] = 10 << 20
     bodies_bytes_max: Annotated[
         int,
-        Meta(ge=1 << 20, description="Of all requests under way together; more have to wait."),
+        Meta(
+            ge=1 << 20,
+            description="Of all requests under way together; more are refused for the moment.",
+        ),
     ] = 256 << 20
     raw_bytes_max: Annotated[
         int,

@@ -129,9 +129,14 @@ encode_read_request = msgspec.msgpack.Encoder().encode
 
 
 def encode_append(shard: int, entries: Sequence[bytes], *, forward: bool = False) -> bytes:
+    return b"".join(append_pieces(shard, entries, forward=forward))
+
+
+def append_pieces(shard: int, entries: Sequence[bytes], *, forward: bool = False) -> list[bytes]:
+    """As `encode_append`, for what is large need not be copied."""
     count = len(entries)
     head = _APPEND.pack(shard, FORWARD if forward else 0, count)
-    return b"".join([head, struct.pack(f">{count}I", *map(len, entries)), *entries])
+    return [head + struct.pack(f">{count}I", *map(len, entries)), *entries]
 
 
 def decode_append(payload: Payload) -> tuple[int, int, list[bytes]]:

@@ -89,6 +89,7 @@ class HttpListener:
                 name.strip("[]"),
                 int(port),
                 ssl=tls,
+                ssl_handshake_timeout=None if tls is None else limits.request_ms / 1000,
             )
         except OSError as error:
             raise Unavailable(

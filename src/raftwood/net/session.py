@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from raftwood.base.errors import (
     Cancelled,
+    ConnectionLost,
     DeadlineExceeded,
     InternalError,
     InvalidInput,
@@ -138,7 +139,8 @@ class Session(FramedConnection):
     def cut(self) -> None:
         """Close now, whatever is under way."""
         for call in list(self._calls.values()):
-            call.fail(ShuttingDown("the server shuts down and could not finish this in time"))
+            # Not `ShuttingDown`, after which whoever asks may take it for not done.
+            call.fail(ConnectionLost("the server shut down before this was finished"))
             call.close()
         self._close()
 

@@ -11,6 +11,7 @@ from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import ShardStatus
 from tests.cluster.loghub.load import HubLoad
 from tests.cluster.loghub.processes import LOGSTORE, PROJECT, HubProcesses, hub_processes
+from tests.cluster.store_process import StoreProcess
 
 BETWEEN = 100
 """Records that are stored between two faults, so that none meets idle clients."""
@@ -61,12 +62,12 @@ class Storm:
             else:
                 await self._stop(hub.nodes[store])
 
-    async def _stop(self, process: "object") -> None:
-        process.signal(signal.SIGSTOP)  # type: ignore[attr-defined]
+    async def _stop(self, process: StoreProcess) -> None:
+        process.signal(signal.SIGSTOP)
         try:
             await asyncio.sleep(_STOPPED_S)
         finally:
-            process.signal(signal.SIGCONT)  # type: ignore[attr-defined]
+            process.signal(signal.SIGCONT)
 
     async def _busy_store(self) -> int:
         """One that leads a shard, as HAKeeper sees it."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from raftwood.base.errors import LogSealed
 from raftwood.base.position import Position
-from raftwood.loghub.client import reader
+from raftwood.loghub.client import pulling
 from raftwood.loghub.client.lanes import Lane
 from raftwood.loghub.client.producer_rules import ProducerRules
 from raftwood.loghub.errors import ShardNotFound
@@ -90,15 +90,6 @@ def opens_the_children_at_once() -> Iterator[None]:
 def leaves_things_half_done() -> Iterator[None]:
     """Nobody finishes what a gateway that died has begun, unless it is in somebody's way."""
     with mock.patch.object(retention, "is_settled", return_value=True):
-        yield
-
-
-@contextmanager
-def leaves_strays() -> Iterator[None]:
-    async def none(_: Settling) -> list[str]:
-        return []
-
-    with mock.patch.object(Settling, "stray_logs", none):
         yield
 
 
@@ -189,7 +180,7 @@ def reads_children_before_their_parents() -> Iterator[None]:
         del done
         return [each for each in shards if each.id not in started]
 
-    with mock.patch.object(reader, "startable", all_at_once):
+    with mock.patch.object(pulling, "startable", all_at_once):
         yield
 
 

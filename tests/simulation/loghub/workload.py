@@ -38,6 +38,8 @@ from tests.simulation.loghub.notebook import Content, Notebook, Sent
 LOGSTORE = "s"
 WRITABLE = (ShardStatus.READWRITE, ShardStatus.SEALING)
 _PAUSE_AFTER_ERROR_S = 0.1
+_HEARD_S_MAX = 30.0
+"""Within this time every gateway has heard of a change, whatever happens."""
 _WRITABLE_MAX = 5
 _SHARDS_MAX = 9
 _TOGETHER = 3
@@ -428,11 +430,19 @@ class Churner(Actor):
             turn += 1
             await self._create()
             acked = [text for text in self._texts(turn) if await self._put(text)]
-            found = await self._read()
-            if found is not None and sorted(found) != sorted(acked):
-                self.notebook.breaks(f"{self.name} put {acked} to a new logstore, read {found}")
+            await self._check(acked)
             await self._delete()
             self.notebook.count("churned")
+
+    async def _check(self, acked: list[str]) -> None:
+        """A gateway that has not heard yet may show the logstore that had this name before."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _HEARD_S_MAX
+        while (found := await self._read()) != acked:
+            if found is not None and loop.time() > deadline:
+                self.notebook.breaks(f"{self.name} put {acked} to a new logstore, read {found}")
+                return
+            await self.pause()
 
     def _texts(self, turn: int) -> list[str]:
         return [f"{self.name}-{turn}-{number}" for number in range(3)]

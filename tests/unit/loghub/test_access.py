@@ -15,7 +15,7 @@ from raftwood.loghub.controls import (
     UpdateProject,
 )
 from raftwood.loghub.errors import ProjectNotFound, QuotaExceeded
-from raftwood.loghub.model import Role
+from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.access import check_role
 from raftwood.loghub.settings import GatewaySettings
 from tests.running import run
@@ -110,3 +110,9 @@ def test_what_came_before_there_was_a_quota_is_not_owed(tmp_path: Path) -> None:
             gateway.quotas.take("p", 1)
 
     run(body())
+
+
+def test_a_key_that_is_printed_keeps_its_secret() -> None:
+    key = AccessKey(id="RWX", secret="hush", roles={"p": Role.READER}, created_s=0)
+    assert "hush" not in f"{key} {key!r}"
+    assert "RWX" in repr(key)

@@ -342,6 +342,42 @@ def test_a_logstore_that_cannot_be_looked_at_keeps_nobody_from_the_others(tmp_pa
     run(body())
 
 
+def test_a_shard_whose_log_is_away_keeps_nobody_from_the_others(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            clock = Clock(gateway)
+            await stream(gateway, ttl_days=2)
+            await gateway.streams.split("p", "s", 0)
+            await gateway.streams.put("p", "s", log_group("x"), shard=2)
+            first = await gateway.catalog.logstore("p", "s")
+            await kit.logs.remove(first.shards[1].log)
+            clock.days_pass(3)
+            await gateway.retention.work()
+            assert await read_all(gateway, 2) == []
+
+    run(body())
+
+
+@pytest.mark.parametrize("days", [0.5, 1.0, 3.5, 9.5, 13.0, 19.5])
+def test_of_many_ages_none_is_freed_too_early(tmp_path: Path, days: float) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            gateway = await kit.gateway()
+            clock = Clock(gateway)
+            await stream(gateway, ttl_days=5)
+            began_ms = clock.now_ms
+            for number in range(20):
+                await put(gateway, str(number))
+                clock.days_pass(1)
+            clock.now_ms = began_ms + int((5 + days) * DAY_MS)
+            await gateway.retention.work()
+            left = [str(number) for number in range(20) if number >= days]
+            assert await read_all(gateway, 0) == left
+
+    run(body())
+
+
 # Rules
 
 

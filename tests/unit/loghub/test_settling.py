@@ -9,6 +9,7 @@ import pytest
 
 from raftwood.base.errors import Conflict, Unavailable
 from raftwood.base.seams import Compare
+from raftwood.loghub.errors import LogstoreNotFound
 from raftwood.loghub.model import Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.metadata import logstore_key
@@ -270,5 +271,38 @@ def test_a_project_is_not_deleted_while_a_logstore_is_made_in_it(tmp_path: Path)
             assert (await two.catalog.project("p")).name == "p"
             await two.catalog.delete_logstore("p", "s")
             await one.catalog.delete_project("p")
+
+    run(body())
+
+
+def test_a_split_of_a_logstore_that_is_deleted_meanwhile_says_so(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            create = kit.logs.create
+
+            async def late(name: str) -> None:
+                kit.logs.create = create  # type: ignore[method-assign]
+                await two.catalog.delete_logstore("p", "s")
+                await create(name)
+
+            kit.logs.create = late  # type: ignore[method-assign]
+            with pytest.raises(LogstoreNotFound):
+                await one.streams.split("p", "s", 0)
+
+    run(body())
+
+
+def test_many_logstores_are_made_in_one_project_at_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await both(kit)
+            await asyncio.gather(
+                *(
+                    gateway.catalog.create_logstore("p", f"s-{number}", shard_count=1)
+                    for number, gateway in enumerate([one, two] * 35)
+                )
+            )
+            assert (await one.catalog.logstores("p"))[0] == 71
 
     run(body())

@@ -266,6 +266,7 @@ def test_a_new_replica_of_a_restored_shard_learns_its_lsns_from_a_snapshot() -> 
                 lambda: (
                     shard in cluster.stores[4].host.groups()
                     and 4 in cluster.stores[4].host.status(shard).voters
+                    and not cluster.stores[4].host.status(shard).is_joint
                 )
             )
             # The new replica is needed for a majority, and leads in the end.

@@ -8,7 +8,7 @@ from raftwood.base.errors import ConnectionLost, Overloaded
 from raftwood.logservice.client import single_append
 from raftwood.logservice.errors import RecordTooLarge, SequenceForgotten
 from raftwood.logservice.producers import WINDOW
-from raftwood.logservice.wire import encode_append
+from raftwood.logservice.wire import append_pieces
 from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
 
 
@@ -17,11 +17,11 @@ def test_appends_of_one_turn_are_sent_together_and_answered_each_for_itself(
 ) -> None:
     counts: list[int] = []
 
-    def counted(shard: int, entries: list[bytes]) -> bytes:
+    def counted(shard: int, entries: list[bytes]) -> list[bytes]:
         counts.append(len(entries))
-        return encode_append(shard, entries)
+        return append_pieces(shard, entries)
 
-    monkeypatch.setattr(single_append, "encode_append", counted)
+    monkeypatch.setattr(single_append, "append_pieces", counted)
 
     async def scenario(cluster: LogCluster) -> None:
         cluster.start(1, 2, 3)

@@ -82,7 +82,8 @@ def test_what_does_not_finish_in_time_is_cut(run: Run) -> None:
             await server.close(30)
             assert (server.task_count, server.connection_count) == (0, 0)
             assert handlers.cancelled == 1
-            with pytest.raises((ShuttingDown, ConnectionLost)):
+            # It may have been carried out, which `ShuttingDown` would deny.
+            with pytest.raises(ConnectionLost):
                 await call
             await connection.wait_closed()
 

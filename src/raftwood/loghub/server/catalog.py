@@ -1,12 +1,13 @@
 """`Catalog`: projects and logstores, made, changed, listed and removed."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import Conflict
+from raftwood.base.errors import Conflict, Unavailable
 from raftwood.base.seams import MetaStore
 from raftwood.loghub.controls import LogstoreOptions
 from raftwood.loghub.errors import (
@@ -33,6 +34,8 @@ TTL_DAYS_MAX: Final = 3650
 SIZE_MAX: Final = 500
 """Of a page of a list."""
 _DESCRIPTION_CHARACTERS_MAX: Final = 4096
+_PAUSE_S: Final = 0.005
+_PAUSE_S_MAX: Final = 0.5
 
 
 class Catalog:
@@ -163,7 +166,7 @@ class Catalog:
     async def _add(self, logstore: Logstore) -> None:
         """With its project, which changes with it: else it might be deleted at the same time."""
         project, name = logstore.project, logstore.name
-        for _ in range(ATTEMPTS_MAX):
+        for attempt in range(ATTEMPTS_MAX):
             owner = await self._metadata.versioned(project_key(project), Project)
             if owner is None:
                 raise _no_project(project)
@@ -174,6 +177,9 @@ class Catalog:
                 (project_key(project), changed, owner[1]), (logstore_key(project, name), logstore)
             ):
                 return
+            # Others make theirs in the same project.
+            longest_s = min(_PAUSE_S_MAX, _PAUSE_S * 2 ** min(attempt, 10))
+            await asyncio.sleep(self._environment.random.uniform(0, longest_s))
         raise _changing(project)
 
     async def update_logstore(self, project: str, name: str, options: LogstoreOptions) -> None:
@@ -253,8 +259,8 @@ def _no_project(name: str) -> ProjectNotFound:
     return ProjectNotFound(f"there is no project {name}: create it, or check its name")
 
 
-def _changing(project: str) -> Conflict:
-    return Conflict(f"project {project} is changed by too many at a time: try again")
+def _changing(project: str) -> Unavailable:
+    return Unavailable(f"project {project} is changed by too many at a time: try again")
 
 
 def no_logstore(project: str, name: str) -> LogstoreNotFound:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import Conflict
+from raftwood.base.errors import Unavailable
 from raftwood.base.seams import Compare, KeyOperation, RemoveKey, SetKey
 from raftwood.loghub.consumer_group_rules import NOBODY, Tenures, after_heartbeat, facts_of, told
 from raftwood.loghub.controls import Checkpoint, ConsumerGroupView
@@ -369,5 +369,5 @@ def _check_timeout(timeout_s: int) -> None:
         raise InvalidParameter(f"a timeout of {timeout_s} s: give 1 to {TIMEOUT_S_MAX}")
 
 
-def _too_many(name: GroupName) -> Conflict:
-    return Conflict(f"consumer group {name.group} is changed by too many at a time: try again")
+def _too_many(name: GroupName) -> Unavailable:
+    return Unavailable(f"consumer group {name.group} is changed by too many at a time: try again")

@@ -11,10 +11,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from raftwood.base.errors import (
-    Conflict,
     OutOfRange,
     RaftwoodError,
     ShuttingDown,
+    Unavailable,
     UnsupportedVersion,
 )
 from raftwood.base.logs import get_logger
@@ -157,7 +157,7 @@ class Metadata:
                 continue
             self._wrote(key, new, written)
             return new
-        raise Conflict(f"{key} is changed by too many at a time: try again")
+        raise Unavailable(f"{key} is changed by too many at a time: try again")
 
     async def remove(self, key: str, *, version: int) -> bool:
         """Whether it still was of that version, and is gone."""

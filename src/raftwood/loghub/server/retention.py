@@ -130,17 +130,21 @@ class Retention:
             try:
                 await self._look_at(logstore)
             except RaftwoodError as error:
-                _log.warning(
-                    "nothing was freed",
-                    project=logstore.project,
-                    logstore=logstore.name,
-                    reason=error.message,
-                )
+                self._warn(logstore, error)
         for log in [each for each in self._heat if each not in logs]:
             del self._heat[log]
         for log in [each for each in self._oldest if each not in logs]:
             del self._oldest[log]
         await self._remove_strays()
+
+    def _warn(self, logstore: Logstore, error: RaftwoodError, **more: int) -> None:
+        _log.warning(
+            "nothing was freed",
+            project=logstore.project,
+            logstore=logstore.name,
+            reason=error.message,
+            **more,
+        )
 
     async def _remove_strays(self) -> None:
         """Only after a while, and only those that nothing was ever put to."""
@@ -165,8 +169,13 @@ class Retention:
         required = await self._readers.required_positions(logstore.project, logstore.name)
         heat: list[tuple[int, int]] = []
         for shard in logstore.visible():
-            bounds = await self._streams.bounds(shard)
-            await self._free(logstore, shard, bounds, required.get(shard.id))
+            try:
+                bounds = await self._streams.bounds(shard)
+                await self._free(logstore, shard, bounds, required.get(shard.id))
+            except RaftwoodError as error:
+                # Others must not fill up for a shard whose log is away.
+                self._warn(logstore, error, shard=shard.id)
+                continue
             if shard.status is ShardStatus.READWRITE:
                 heat.append((shard.id, self._heat_of(shard, bounds)))
         if logstore.auto_split and len(writable_shards(logstore)) < logstore.shards_split_max:

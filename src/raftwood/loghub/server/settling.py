@@ -61,10 +61,19 @@ class Settling:
             if logstore.is_deleting:
                 await self._delete(Compare(key, version), logstore)
             else:
-                await self._finish(key, logstore)
+                await self._finish_or_look_again(key, logstore, version)
         raise Unavailable(
             f"the shards of logstore {name} change all the time: try again in a moment"
         )
+
+    async def _finish_or_look_again(self, key: str, logstore: Logstore, version: int) -> None:
+        try:
+            await self._finish(key, logstore)
+        except NotFound:
+            # Its logs are gone where it was deleted meanwhile.
+            found = await self._metadata.versioned(key, Logstore)
+            if found is not None and found[1] == version:
+                raise
 
     async def _finish(self, key: str, logstore: Logstore) -> None:
         made = [each for each in logstore.shards if each.status is ShardStatus.CREATING]

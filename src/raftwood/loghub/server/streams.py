@@ -25,6 +25,7 @@ from raftwood.loghub.errors import (
 from raftwood.loghub.key_ranges import checked_key
 from raftwood.loghub.model import Logstore, Shard, check_stream_names
 from raftwood.loghub.server.catalog import Catalog, no_logstore
+from raftwood.loghub.server.log_search import next_batch, position_of_time
 from raftwood.loghub.server.metadata import Metadata, logstore_key
 from raftwood.loghub.server.settling import Settling
 from raftwood.loghub.server.stream_metrics import StreamMetrics
@@ -45,8 +46,6 @@ PULL_BATCHES_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 60_000
 LANE_STEP: Final = 1 << 12
 """From one sequence to the next, so that a log does not keep the former ones."""
-GAP_BYTES: Final = 64 << 10
-"""Read at once where there is nothing but gaps."""
 PRODUCER_CHARACTERS_MAX: Final = 128
 
 _Result = TypeVar("_Result")
@@ -356,27 +355,12 @@ class Streams:
         return await self.position_of_time(shard, bounds, at * 1000)
 
     async def position_of_time(self, shard: Shard, bounds: Bounds, time_ms: int) -> Position:
-        """Of the first batch that was received at a time or later: found by halving."""
-        log = await self._open(shard)
-        low, high = bounds.first, bounds.next
-        while low < high:
-            middle = Position((low + high) // 2)
-            try:
-                found = await _next_batch(log, middle, high)
-            except OutOfRange:
-                low = (await log.bounds()).first  # it was truncated meanwhile
-                if low <= middle:
-                    raise
-                continue
-            if found is None or decode_head(found.data).received_ms >= time_ms:
-                high = middle
-            else:
-                low = Position(found.position + 1)
-        return low
+        """Of the first batch that was received at a time or later."""
+        return await position_of_time(await self._open(shard), bounds, time_ms)
 
     async def first_batch(self, shard: Shard, bounds: Bounds) -> StoredBatch | None:
         """The oldest one that can be read; None where there is none."""
-        return await _next_batch(await self._open(shard), bounds.first, bounds.next)
+        return await next_batch(await self._open(shard), bounds.first, bounds.next)
 
     async def truncate(self, shard: Shard, before: Position) -> None:
         """Let go of all before a position."""
@@ -465,19 +449,6 @@ class Streams:
             raise
         assert changed is not None
         return changed
-
-
-async def _next_batch(log: Log, start: Position, end: Position) -> StoredBatch | None:
-    """The first batch from a position on, below `end`; a read may find nothing but gaps."""
-    bytes_max = 1
-    while start < end:
-        batches, following = await log.read(start, bytes_max=bytes_max)
-        if batches:
-            return batches[0] if batches[0].position < end else None
-        if following <= start:
-            return None
-        start, bytes_max = following, GAP_BYTES
-    return None
 
 
 def _cut(

@@ -1,7 +1,7 @@
 """One shard as a client reaches it: finds the leader, follows it, and asks again where it may."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from raftwood.base.errors import (
@@ -13,6 +13,7 @@ from raftwood.base.errors import (
     RaftwoodError,
     Unavailable,
 )
+from raftwood.base.files import Buffer
 from raftwood.logservice.errors import ShardNotFound
 from raftwood.logservice.wire import LOCATE
 from raftwood.net import Connection, Method, Payload, TypedMethod
@@ -45,7 +46,7 @@ class ShardLink:
         return self.stores.guess(self.shard)
 
     def call(
-        self, method: Method, request: bytes, *, store: int, timeout_ms: int
+        self, method: Method, request: Buffer | Sequence[Buffer], *, store: int, timeout_ms: int
     ) -> "asyncio.Future[Payload]":
         """One attempt; raises at once where there is no connection."""
         answer = self.stores.channel(store).call(method, request, timeout_ms)
@@ -66,7 +67,7 @@ class ShardLink:
     async def ask_raw(
         self,
         method: Method,
-        request: bytes,
+        request: Buffer | Sequence[Buffer],
         *,
         timeout_ms: int,
         wait_ms: int = 0,

@@ -20,7 +20,7 @@ from raftwood.base.files import Buffer
 from raftwood.logservice.client.shard_link import PAUSE_LONGEST_S, ShardLink
 from raftwood.logservice.errors import RecordTooLarge
 from raftwood.logservice.records import encode_user_entry
-from raftwood.logservice.wire import APPEND, decode_lsns, encode_append
+from raftwood.logservice.wire import APPEND, append_pieces, decode_lsns
 
 SEQUENCE_MAX: Final = (1 << 63) - 1
 BATCH_RECORDS_MAX: Final = 1_024
@@ -129,7 +129,7 @@ class SingleAppends:
             remaining_ms = int((batch[0].deadline - self._loop.time()) * 1000)
             if remaining_ms <= 0:
                 raise link.silence(reason)
-            request = encode_append(link.shard, [single.entry for single in batch])
+            request = append_pieces(link.shard, [single.entry for single in batch])
             answer = await link.ask_raw(APPEND, request, timeout_ms=remaining_ms)
             left: list[_Single] = []
             for single, result in zip(batch, decode_lsns(answer, len(batch)), strict=True):

@@ -89,6 +89,7 @@ class OrderExecutor:
             case OrderKind.BOOTSTRAP_SHARD:
                 if not self._is_here(shard):
                     await host.start_group(shard, self._factory_of(shard), members=order.members)
+                    host.begin_soon(shard)
             case OrderKind.START_REPLICA:
                 if not self._is_here(shard):
                     await host.start_group(shard, self._factory_of(shard))

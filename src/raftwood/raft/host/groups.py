@@ -14,15 +14,13 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.logs import get_logger
-from raftwood.raft.core import NOBODY
 from raftwood.raft.host.book import GROUP_MAX
 from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.group_state import RepairStage
-from raftwood.raft.host.opening import FOUNDING_TERM, Opener
+from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.repair import Repairs
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.snapshots import SnapshotFiles
-from raftwood.raft.host.succession import stand_soon
 from raftwood.raft.host.turns import Turns
 from raftwood.raft.state_machine import StateMachine
 
@@ -81,18 +79,10 @@ class Groups:
                 self._repairs.begin(group, "its repair was under way")
                 return
             await self.serve(group)
-            if members:
-                self._hurry(group)
             if state is not None and state.repair is RepairStage.LEARN:
                 self._repairs.go_on(group)
         except StoreDamaged as error:
             self._repairs.begin(group, error.message)
-
-    def _hurry(self, group: int) -> None:
-        """A group that begins has no leader to wait for."""
-        replica = self._replicas.get(group)
-        if replica is not None and replica.node.raft.term == FOUNDING_TERM:
-            stand_soon(replica, lost=NOBODY)
 
     async def serve(self, group: int) -> None:
         """Open the replica of a group, and let it take part."""

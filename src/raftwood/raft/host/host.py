@@ -59,6 +59,7 @@ from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.raft.host.snapshotting import Snapshotting
 from raftwood.raft.host.status import GroupStatus, halted_status, status_of
+from raftwood.raft.host.succession import stand_first
 from raftwood.raft.host.ticking import Ticking
 from raftwood.raft.host.turns import Turns
 from raftwood.raft.host.views import HostViews
@@ -233,6 +234,11 @@ class Host(HostViews):
         if members:
             self._set_addresses(dict(members))
         await self._groups.start(group, factory, tuple(members or ()))
+
+    def begin_soon(self, group: int) -> None:
+        """Where a group has had no leader yet, do not wait for one to be silent."""
+        if group in self._replicas:
+            stand_first(self._replicas[group])
 
     async def stop_group(self, group: int) -> None:
         """Stop the replica, or its repair; its data stays, and it may be started again."""

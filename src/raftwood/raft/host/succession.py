@@ -7,7 +7,8 @@ one first in each group, so that they neither split the vote nor load one store 
 
 from typing import Final
 
-from raftwood.raft.core import ConfState
+from raftwood.raft.core import NOBODY, ConfState
+from raftwood.raft.host.opening import FOUNDING_TERM
 from raftwood.raft.host.replica import Replica
 
 TICKS_APART: Final = 2
@@ -31,3 +32,9 @@ def stand_soon(replica: Replica, lost: int) -> None:
     if turn is not None:
         elapsed = raft.election_timeout - 1 - turn * TICKS_APART
         raft.election_elapsed = max(raft.election_elapsed, elapsed)
+
+
+def stand_first(replica: Replica) -> None:
+    """The same for a group that begins, unless it has had an election."""
+    if replica.node.raft.term == FOUNDING_TERM:
+        stand_soon(replica, lost=NOBODY)

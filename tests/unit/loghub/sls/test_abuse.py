@@ -255,6 +255,39 @@ def test_those_who_announce_much_and_send_little_are_cut_off(tmp_path: Path) -> 
     run(main())
 
 
+@pytest.mark.parametrize("name", ["host", "Authorization", "x-log-bodyrawsize", "Date"])
+def test_a_header_that_says_two_things_is_refused(tmp_path: Path, name: str) -> None:
+    async def main() -> None:
+        async with stream(tmp_path) as served:
+            sent = signed_headers(
+                "GET",
+                "/logstores",
+                host="p.sls.test",
+                parameters={},
+                headers={"x-log-bodyrawsize": "0"},
+                body=b"",
+                key=served.admin,
+            )
+            lines = [f"{each}: {value}" for each, value in sent.items()]
+            request = "\r\n".join(
+                [
+                    "GET /logstores HTTP/1.1",
+                    f"{name}: other.sls.test",
+                    "connection: close",
+                    "accept: a",
+                    "accept: b",
+                    *lines,
+                    "",
+                    "",
+                ]
+            )
+            answer = parsed_answer(await served.raw(request.encode()))
+            assert (answer.status, answer.code) == (400, "ParameterInvalid")
+            assert name.lower() in answer.json()["errorMessage"]
+
+    run(main())
+
+
 def test_a_head_that_is_too_large_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with stream(tmp_path, settings=SETTINGS) as served:

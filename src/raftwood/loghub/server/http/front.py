@@ -13,7 +13,14 @@ import msgspec
 from prometheus_client import Counter, Histogram
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import ConnectionLost, InternalError, NotFound, Overloaded, RaftwoodError
+from raftwood.base.errors import (
+    ConnectionLost,
+    InternalError,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    RaftwoodError,
+)
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
@@ -23,6 +30,8 @@ from raftwood.loghub.server.http.routes import Answer, Route, RouteGroup
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_ONCE: Final = (b"host", b"authorization", b"date", b"content-md5", b"content-type")
+_ONCE_PREFIXES: Final = (b"x-log-", b"x-acs-", b"x-raftwood-")
 _CHUNK_BYTES: Final = 256 << 10
 _log = get_logger("gateway")
 
@@ -73,6 +82,7 @@ class HttpFront:
         clock = self._environment.clock
         began_ns = clock.monotonic_ns()
         headers = dict(scope["headers"])
+        repeated = _repeated(scope["headers"]) if len(headers) < len(scope["headers"]) else ""
         request = Request(
             scope,
             receive,
@@ -84,7 +94,7 @@ class HttpFront:
         group, route = self._find(request.method, request.path)
         self._requests += 1
         try:
-            answer = await self._answered(request, group, route)
+            answer = await self._answered(request, group, route, repeated)
             if answer.status >= 400:
                 await self._drop_body(request)
             elapsed_ns = clock.monotonic_ns() - began_ns
@@ -101,10 +111,14 @@ class HttpFront:
                 return group, route
         return self._groups[0], _NOT_FOUND
 
-    async def _answered(self, request: Request, group: RouteGroup, route: Route) -> Answer:
+    async def _answered(
+        self, request: Request, group: RouteGroup, route: Route, repeated: str
+    ) -> Answer:
         try:
             if self._requests > self._limits.requests_max:
                 raise Overloaded("too many requests are under way: try again in a moment")
+            if repeated:
+                raise InvalidInput(f"the header {repeated} is given twice: give it once")
             request.key = group.authenticate(request)
             return await route.handle(request)
         except RaftwoodError as error:
@@ -139,6 +153,18 @@ class HttpFront:
                 "gateway_answer_seconds", "Until an answer was ready.", labels={"call": call}
             )
         timer.observe(elapsed_ns / 1e9)
+
+
+def _repeated(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """A header that says who asks for what, and is given twice: a proxy in between might take the
+    one, and the gateway the other.
+    """
+    found: set[bytes] = set()
+    for name, _ in headers:
+        if name in found and (name in _ONCE or name.startswith(_ONCE_PREFIXES)):
+            return name.decode("latin-1")
+        found.add(name)
+    return ""
 
 
 async def _send(send: Send, answer: Answer, request_id: str) -> None:
