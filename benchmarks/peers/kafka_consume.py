@@ -58,8 +58,8 @@ class Reading:
         self.count = 0
         self.latencies: list[float] = []
 
-    def run(self, seconds: float, take: Callable[[Consumer], int]) -> None:
-        """`take` says how many it has taken."""
+    def run(self, seconds: float, take: Callable[[Consumer, int], int]) -> None:
+        """`take` is told how many are left, and says how many it has taken."""
         now = time.perf_counter()
         until = now + seconds
         while now < until:
@@ -67,22 +67,23 @@ class Reading:
                 self._consumer.assign(self._begin)
                 self._left = self._total
             # A look at the clock for each message would cost as much as the message.
-            taken = take(self._consumer)
+            taken = take(self._consumer, self._left)
             self._left -= taken
             self.count += taken
             began, now = now, time.perf_counter()
             self.latencies.append(now - began)
 
 
-def take_batch(consumer: Consumer) -> int:
-    messages = consumer.consume(CONSUMED_AT_ONCE, WAIT_S)
+def take_batch(consumer: Consumer, left: int) -> int:
+    # Of more than there are it would wait for the last ones.
+    messages = consumer.consume(min(CONSUMED_AT_ONCE, left), WAIT_S)
     return len([_value(message) for message in messages])
 
 
-def take_one_by_one(consumer: Consumer) -> int:
+def take_one_by_one(consumer: Consumer, left: int) -> int:
     """Until the next look at the clock."""
     taken = 0
-    for _ in range(1000):
+    for _ in range(min(1000, left)):
         message = consumer.poll(WAIT_S)
         if message is None:
             break

@@ -88,8 +88,10 @@ class HubCluster(SupervisedCluster):
                     self.servers[number] = server
                     try:
                         await asyncio.get_running_loop().create_future()
-                    finally:
+                    except asyncio.CancelledError:
+                        # Told to stop; one that was killed does nothing more.
                         await server.close()
+                        raise
             except RaftwoodError as error:
                 # As a supervisor sees it: it is started again.
                 environment.end_process(f"no start: {error}")

@@ -35,6 +35,8 @@ from raftwood.loghub.wire import (
 Start: TypeAlias = Literal["begin", "end"] | int | Mapping[int, int]
 """Where to begin: the first or behind the last record, those received from a time on (in seconds
 since 1970), or at positions by shard."""
+TURN_BYTES: Final = 128 << 10
+"""What is received in about one turn of the loop."""
 _RETRY_MS: Final = 5_000
 _PAUSE_S: Final = 0.005
 
@@ -85,6 +87,7 @@ class Pulling:
         self._checkpoints = checkpoints
         self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
+        self._taken_bytes = 0
         self._changed = asyncio.Event()
         self._has_room = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -105,11 +108,16 @@ class Pulling:
         if not self._is_begun:
             self._is_begun = True
             self._spawn(self._begin())
+        # Who takes what is queued, and nothing else, would never let the next pulls be received.
+        turns, self._taken_bytes = divmod(self._taken_bytes, TURN_BYTES)
+        for _ in range(turns):
+            await asyncio.sleep(0)
         while True:
             while self._queue:
                 item = self._queue.popleft()
                 if item.batch is not None:
                     self._queued_bytes -= len(item.batch.data)
+                    self._taken_bytes += len(item.batch.data)
                     self._has_room.set()
                     return item.batch
                 self.positions[item.shard] = item.next
