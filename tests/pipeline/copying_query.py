@@ -9,14 +9,13 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
-from raftwood.pipeline.session import LOCAL, prepare_environment, spark_session
+from raftwood.pipeline.session import LOCAL, spark_session
 
-CONNECT = "connect"
-"""A master of the name: through Spark Connect."""
+CONNECT = "sc://"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What is copied, and how fast."""
+    """What is copied, how fast, and where; `master` may be a Spark Connect server."""
 
     access: dict[str, str]
     source: str
@@ -27,17 +26,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     master: str = LOCAL
 
 
-def connected_session(settings: dict[str, str]) -> SparkSession:
-    """A client of a Spark Connect server, which is started with it on this machine."""
-    prepare_environment()
-    builder = SparkSession.builder.appName("copying").remote("local[2,4]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def main(file: str) -> None:
-    job = msgspec.json.decode(Path(file).read_bytes(), type=Job)
+def session(job: Job) -> SparkSession:
+    if job.master.startswith(CONNECT):
+        return SparkSession.builder.remote(job.master).getOrCreate()
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "768m",
@@ -46,10 +37,12 @@ def main(file: str) -> None:
         "spark.sql.warehouse.dir": f"{job.scratch}/warehouse",
         "spark.sql.streaming.pollingDelay": "10ms",
     }
-    if job.master == CONNECT:
-        spark = connected_session(settings)
-    else:
-        spark = spark_session("copying", master=job.master, settings=settings)
+    return spark_session("copying", master=job.master, settings=settings)
+
+
+def main(file: str) -> None:
+    job = msgspec.json.decode(Path(file).read_bytes(), type=Job)
+    spark = session(job)
     query = (
         spark.readStream.format("loghub")
         .options(**job.access)

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.pipeline.connect_libraries import install
-from tests.pipeline.copying_query import CONNECT, Job
-from tests.pipeline.spark_cluster import SparkCluster
+from tests.pipeline.copying_query import Job
+from tests.pipeline.spark_cluster import SparkCluster, SparkConnectServer
 from tests.pipeline.standalone import Standalone
 from tests.pipeline.storm import PROJECT, SINK, SOURCE, fill, stored
 
@@ -68,4 +68,5 @@ def test_a_stream_is_copied_on_a_cluster_of_master_and_worker(tmp_path: Path) ->
 @pytest.mark.needs("spark_connect")
 @pytest.mark.timeout(600)
 def test_a_stream_is_copied_through_spark_connect(tmp_path: Path) -> None:
-    copied_by(tmp_path, CONNECT, install())
+    with SparkConnectServer(tmp_path) as server:
+        copied_by(tmp_path, server.address, install())
