@@ -27,6 +27,8 @@ from benchmarks.loghub import compare as loghub
 from benchmarks.loghub import report as loghub_report
 from benchmarks.logservice import compare as logservice
 from benchmarks.logservice import report as logservice_report
+from benchmarks.pipeline import compare as pipeline
+from benchmarks.pipeline import report as pipeline_report
 from benchmarks.raft_cluster import compare as raft
 from benchmarks.raft_cluster import report as raft_report
 
@@ -74,6 +76,12 @@ def _loghub(quick: bool, progress: Callable[[str], None]) -> Outcome:
     return Outcome(results, loghub_report.tables(results), below, statements(results))
 
 
+def _pipeline(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    results = pipeline.compare(pace=pipeline.QUICK if quick else None, progress=progress)
+    below = _below(pipeline_report.verdicts(results))
+    return Outcome(results, pipeline_report.tables(results), below, statements(results))
+
+
 def _below(verdicts: list[Verdict]) -> list[str]:
     return [
         "{}: {}, to reach {}".format(*verdict.shown()[:3])
@@ -89,6 +97,7 @@ PARTS: dict[str, Part] = {
     "raft": _raft,
     "logservice": _logservice,
     "loghub": _loghub,
+    "pipeline": _pipeline,
 }
 
 

@@ -9,6 +9,7 @@ from functools import cache
 
 from tests import go_programs, maven, zookeeper_server
 from tests.interop import programs
+from tests.pipeline import connect_libraries
 
 
 class Missing(Exception):
@@ -134,6 +135,23 @@ def _why_no_sls_java() -> str | None:
     return None
 
 
+def spark_connect() -> None:
+    """The libraries of Spark Connect's client, installed by pip."""
+    reason = _why_no_spark_connect()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_spark_connect() -> str | None:
+    """Asked once: an attempt to install them may take long."""
+    try:
+        connect_libraries.install()
+    except connect_libraries.NotInstalled as error:
+        return str(error)
+    return None
+
+
 @cache
 def namespaces() -> None:
     """Network namespaces and bridges between them: a network that really loses packets."""
@@ -189,6 +207,7 @@ COMPONENTS: dict[str, Callable[[], None]] = {
     "port_80": port_80,
     "sls_go": sls_go,
     "sls_java": sls_java,
+    "spark_connect": spark_connect,
     "strace": strace,
     "tmpfs": tmpfs,
     "ways_in_go": ways_in_go,

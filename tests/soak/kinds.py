@@ -15,6 +15,7 @@ from tests.cluster.loghub.storm import run_hub_storm
 from tests.cluster.logservice.churn import run_churn
 from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
+from tests.pipeline.storm import run_pipeline_matrix
 from tests.simulation.consumer_group_model.world import run as run_group_model
 from tests.simulation.consumer_groups.world import run_groups as run_group_gateways
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
@@ -157,6 +158,9 @@ def _processes(seed: int) -> Counts:
     with tempfile.TemporaryDirectory() as folder:
         hub_counts = run_hub_storm(Path(folder), seed, REAL_FAULTS)
     counts += Counter({f"gateways: {name}": count for name, count in hub_counts.items()})
+    with tempfile.TemporaryDirectory() as folder:
+        spark_counts = run_pipeline_matrix(Path(folder), seed)
+    counts += Counter({f"pipeline: {name}": count for name, count in spark_counts.items()})
     return {f"real faults: {name}": count for name, count in counts.items()}
 
 

@@ -1,0 +1,149 @@
+"""A system under Spark: how its cluster is filled, and how Spark reads it and writes to it."""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from tests import maven
+
+from benchmarks.harness.cluster import Cluster
+from benchmarks.harness.system import NotAvailable
+from benchmarks.loghub.gateway_cluster import GatewayCluster
+from benchmarks.loghub.loghub_system import LogHubSystem, gateway_address
+from benchmarks.loghub.ways import PROJECT, Key
+from benchmarks.peers.kafka_system import KafkaSystem
+from benchmarks.pipeline.cases import ARROW, FULL, GROUPS, KAFKA, NAMED, PARQUET, SINK, TWO_COLUMNS
+from benchmarks.pipeline.orders import Order, Rows, Scan, Write
+from benchmarks.pipeline.records import MESSAGE, fill_kafka, fill_logstore
+from raftwood.loghub.client.sync_client import LogHubClient
+
+SHARDS: Final = 4
+FILLED: Final = "filled"
+SUNK: Final = "sunk"
+TOPICS: Final = (FILLED, SUNK)
+SPARK: Final = "4.2.0"
+CONNECTOR: Final = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK),
+    # That of Spark 4.2.0 is not to be had; it only asks for tokens, which nobody uses here.
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.1"),
+    ("org.apache.commons", "commons-pool2", "2.12.1"),
+)
+NAMED_SCHEMA: Final = (
+    f"time timestamp, topic string, {MESSAGE} string, shard int, position binary, index int"
+)
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell of the table; `has_servers` is false where files are read or written."""
+
+    row: str
+    case: str
+    order: Order
+    has_servers: bool = True
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster that runs and is filled; `first` is done once, before the queries."""
+
+    cluster: Cluster
+    queries: list[Query]
+    first: list[Order] = []
+    jars: str = ""
+
+
+class LogHubUnderSpark:
+    name = "loghub"
+
+    def prepare(self) -> str:
+        said = LogHubSystem().prepare()
+        return f"{said}; Spark {SPARK} with the source and sink `loghub`, {SHARDS} shards"
+
+    @contextlib.contextmanager
+    def target(self, folder: pathlib.Path, records: pathlib.Path) -> Iterator[Target]:
+        with GatewayCluster(LogHubSystem(), folder=folder, groups=SHARDS) as cluster:
+            cluster.settle()
+            layout = cluster.layout
+            key_file = pathlib.Path(layout.folder, "key.json")
+            key = msgspec.json.decode(key_file.read_bytes(), type=Key)
+            address = gateway_address(layout)
+            with LogHubClient.connect(address, key_id=key.id, secret=key.secret) as client:
+                for name in ("arrow", "groups", SUNK):
+                    client.create_logstore(PROJECT, name, shard_count=SHARDS)
+                fill_logstore(client, PROJECT, "arrow", records, is_arrow=True)
+                fill_logstore(client, PROJECT, "groups", records, is_arrow=False)
+            access = {"gateways": address, "accessKey": key.id, "accessSecret": key.secret}
+            yield _loghub_target(cluster, access, pathlib.Path(layout.folder), records)
+
+
+def _loghub_target(
+    cluster: Cluster, access: dict[str, str], folder: pathlib.Path, records: pathlib.Path
+) -> Target:
+    stored = {
+        row: Rows(format="loghub", options=access, path=f"{PROJECT}/{stream}")
+        for row, stream in ((ARROW, "arrow"), (GROUPS, "groups"))
+    }
+    archive = str(folder / "archive")
+    queries = []
+    for row, rows in stored.items():
+        named = msgspec.structs.replace(rows, schema=NAMED_SCHEMA)
+        two = msgspec.structs.replace(rows, schema="shard int, time timestamp")
+        queries += [
+            Query(row=row, case=FULL, order=Scan(rows=rows)),
+            Query(row=row, case=NAMED, order=Scan(rows=named)),
+            Query(row=row, case=TWO_COLUMNS, order=Scan(rows=two, by="shard", greatest="time")),
+        ]
+    history = Rows(format="parquet", path=archive)
+    sent = Rows(format="parquet", path=str(records))
+    counted = Scan(rows=history, by="shard", greatest="time")
+    sink = Write(
+        rows=sent,
+        format="loghub",
+        options={**access, "compression": "none"},
+        path=f"{PROJECT}/{SUNK}",
+    )
+    files = Write(rows=sent, format="parquet", path=str(folder / SUNK), mode="overwrite")
+    queries += [
+        Query(row=PARQUET, case=FULL, order=Scan(rows=history), has_servers=False),
+        Query(row=PARQUET, case=TWO_COLUMNS, order=counted, has_servers=False),
+        Query(row=ARROW, case=SINK, order=sink),
+        Query(row=PARQUET, case=SINK, order=files, has_servers=False),
+    ]
+    archived = Write(rows=stored[ARROW], format="parquet", path=archive, mode="overwrite")
+    return Target(cluster=cluster, queries=queries, first=[archived])
+
+
+class KafkaUnderSpark:
+    name = KAFKA
+
+    def __init__(self) -> None:
+        self._system = KafkaSystem(is_synced=False, topics=TOPICS)
+        self._jars = ""
+
+    def prepare(self) -> str:
+        said = self._system.prepare()
+        try:
+            self._jars = ",".join(map(str, sorted(maven.install("kafka-connector", *CONNECTOR, is_alone=True).glob("*.jar"))))
+        except maven.NotInstalled as problem:
+            raise NotAvailable(str(problem)) from problem
+        return f"{said}; Spark {SPARK} with its own connector, {SHARDS} partitions"
+
+    @contextlib.contextmanager
+    def target(self, folder: pathlib.Path, records: pathlib.Path) -> Iterator[Target]:
+        with Cluster(self._system, folder=folder, groups=SHARDS) as cluster:
+            cluster.settle()
+            addresses = ",".join(cluster.layout.client_addresses())
+            fill_kafka(addresses, FILLED, records)
+            servers = {"kafka.bootstrap.servers": addresses}
+            rows = Rows(format="kafka", options={**servers, "subscribe": FILLED})
+            sent = Rows(format="parquet", path=str(records), expressions=(f"{MESSAGE} AS value",))
+            counted = Scan(rows=rows, by="partition", greatest="timestamp")
+            sink = Write(rows=sent, format="kafka", options={**servers, "topic": SUNK})
+            queries = [
+                Query(row=KAFKA, case=FULL, order=Scan(rows=rows)),
+                Query(row=KAFKA, case=TWO_COLUMNS, order=counted),
+                Query(row=KAFKA, case=SINK, order=sink),
+            ]
+            yield Target(cluster=cluster, queries=queries, jars=self._jars)

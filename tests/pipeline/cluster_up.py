@@ -1,0 +1,150 @@
+"""`raftwood cluster up` as processes, which are killed and started again one by one."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import psutil
+
+from raftwood.app.cluster_network import operator_network
+from raftwood.app.commands.source import Source
+from raftwood.disk.real_environment import real_environment
+from raftwood.loghub.client import LogHubClient
+from raftwood.logservice.wire import LOCATE
+from raftwood.net.stores import Stores
+from tests.cluster.test_standalone import consecutive_ports
+from tests.pipeline.standalone import HubPart, Ready
+
+STORES = 3
+GATEWAYS = 2
+START_S_MAX = 90.0
+STOP_S_MAX = 60.0
+ASK_MS_MAX = 5_000
+
+
+class ClusterUp:
+    """Use it as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._output = folder / "cluster.out"
+        self._restarted: list[subprocess.Popen[bytes]] = []
+        self._up: subprocess.Popen[bytes]
+        self.hub: HubPart
+
+    def __enter__(self) -> Self:
+        ready = self._folder / "cluster.json"
+        command = (sys.executable, "-m", "raftwood.app", "cluster", "up")
+        given = (f"--stores={STORES}", f"--gateways={GATEWAYS}", f"--data={self._folder / 'data'}")
+        ports = f"--port-base={consecutive_ports(STORES + 2 * GATEWAYS)}"
+        with self._output.open("ab") as output:
+            self._up = subprocess.Popen(
+                (*command, *given, ports, f"--ready-file={ready}"),
+                stdout=output,
+                stderr=output,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        deadline = time.monotonic() + START_S_MAX
+        while not ready.exists():
+            assert self._up.poll() is None, self._output.read_text()
+            assert time.monotonic() < deadline, self._output.read_text()
+            time.sleep(0.05)
+        self.hub = msgspec.json.decode(ready.read_bytes(), type=Ready).loghub
+        self._commands = {_name(each): each.cmdline() for each in self._children()}
+        self._ids = {_name(each): each.pid for each in self._children()}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._restarted:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()  # which ends it
+            process.stdout.close()
+            process.wait(STOP_S_MAX)
+        self._up.send_signal(signal.SIGTERM)
+        try:
+            self._up.wait(STOP_S_MAX)
+        finally:
+            self._up.kill()
+            self._up.wait()
+
+    def _children(self) -> list[psutil.Process]:
+        return psutil.Process(self._up.pid).children()
+
+    # Faults
+
+    def kill(self, name: str) -> None:
+        os.kill(self._ids[name], signal.SIGKILL)
+
+    def restart(self, name: str) -> None:
+        """As it was started before; returns once it serves."""
+        with (self._folder / "data" / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                self._commands[name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        self._restarted.append(process)
+        self._ids[name] = process.pid
+        assert process.stdout is not None
+        assert process.stdout.readline(), f"{name} could not start: see {log.name}"
+
+    def leader(self, log: str) -> str:
+        """The store that leads a log."""
+        config = str(self._folder / "data" / "cluster.toml")
+        return f"store-{asyncio.run(_leader(config, log))}"
+
+    @property
+    def gateways(self) -> list[str]:
+        return [name for name in self._commands if name.startswith("gateway")]
+
+    # As a client
+
+    @property
+    def access(self) -> dict[str, str]:
+        """As options of Spark."""
+        return {
+            "gateways": self.hub.native,
+            "accessKey": self.hub.access_key_id,
+            "accessSecret": self.hub.access_key_secret,
+        }
+
+    def client(self) -> LogHubClient:
+        return LogHubClient.connect(
+            self.hub.native, key_id=self.hub.access_key_id, secret=self.hub.access_key_secret
+        )
+
+
+def _name(process: psutil.Process) -> str:
+    """By what it was started with."""
+    words = process.cmdline()
+    settings = dict(each.removeprefix("--set=").split("=", 1) for each in words if "--set=" in each)
+    store = settings.get("node.store_id")
+    return f"store-{store}" if store else f"gateway-{settings['gateway.listen'].split(':')[1]}"
+
+
+async def _leader(config: str, log: str) -> int:
+    settings = Source(config=config).load().settings
+    with real_environment() as environment:
+        addresses = settings.cluster.addresses()
+        stores = Stores(environment, operator_network(settings), addresses)
+        try:
+            for store in addresses:
+                try:
+                    channel = await stores.connected(store, ASK_MS_MAX)
+                    found: Any = await channel.ask(LOCATE, log, ASK_MS_MAX)
+                except OSError:
+                    continue  # one that was killed
+                if found.leader:
+                    return int(found.leader)
+        finally:
+            await stores.close()
+    raise AssertionError(f"nobody leads log {log}")
