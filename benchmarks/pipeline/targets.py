@@ -125,9 +125,17 @@ class KafkaUnderSpark:
     def prepare(self) -> str:
         said = self._system.prepare()
         try:
-            self._jars = ",".join(map(str, sorted(maven.install("kafka-connector", *CONNECTOR, is_alone=True).glob("*.jar"))))
+            self._jars = ",".join(
+                map(
+                    str,
+                    sorted(
+                        maven.install("kafka-connector", *CONNECTOR, is_alone=True).glob("*.jar")
+                    ),
+                )
+            )
         except maven.NotInstalled as problem:
             raise NotAvailable(str(problem)) from problem
+        self._jars = ",".join(map(str, sorted(folder.glob("*.jar"))))
         return f"{said}; Spark {SPARK} with its own connector, {SHARDS} partitions"
 
     @contextlib.contextmanager

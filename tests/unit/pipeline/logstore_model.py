@@ -96,7 +96,7 @@ class ModelLogstore:
     def steps(self, wanted: ShardRange, count: int) -> tuple[list[Step], Position]:
         """As many batches as one answer has."""
         shard = self.shards[wanted.shard]
-        found = []
+        found: list[Step] = []
         for position in range(wanted.begin, shard.next):
             if position in shard.batches:
                 if len(found) == count:

@@ -202,7 +202,7 @@ def test_a_shard_that_is_gone_lets_its_children_begin() -> None:
     start = at(s0=3)
     assert [str(each) for each in losses(start, shards)] == ["shard 0 from position 3 on"]
     noted = advanced(start, shards, {})
-    assert (noted.skipped, noted.ended) == (1, {0})
+    assert (noted.skipped, noted.ended) == (1, frozenset({0}))
     assert available(noted, shards) == {1: ShardRange(1, Position(1), Position(3))}
     assert losses(noted, shards) == []
 
