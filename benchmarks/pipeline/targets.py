@@ -125,14 +125,7 @@ class KafkaUnderSpark:
     def prepare(self) -> str:
         said = self._system.prepare()
         try:
-            self._jars = ",".join(
-                map(
-                    str,
-                    sorted(
-                        maven.install("kafka-connector", *CONNECTOR, is_alone=True).glob("*.jar")
-                    ),
-                )
-            )
+            folder = maven.install("kafka-connector", *CONNECTOR, is_alone=True)
         except maven.NotInstalled as problem:
             raise NotAvailable(str(problem)) from problem
         self._jars = ",".join(map(str, sorted(folder.glob("*.jar"))))
