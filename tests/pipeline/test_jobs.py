@@ -129,7 +129,7 @@ emits = "{emits}"
         (later, "a", 1, 10),
     ]
     found = hub.read(changes, f"{columns}, position binary, index int").collect()
-    found.sort(key=lambda row: (bytes(row.position), row.index))
+    found.sort(key=lambda row: (bytes(row.position), row["index"]))
     latest = {(row.window_start, row.user): row.rows for row in found}
     assert latest == {(start, "a"): 2, (start, "b"): 2, (later, "a"): 1, (last, "a"): 2}
     assert len(found) == 6  # two windows and groups changed twice
@@ -231,8 +231,11 @@ sql = "SELECT n FROM input"
 
     waiting = threading.Thread(target=end)
     waiting.start()
-    (told,) = run_jobs(hub.spark, [job], on_progress=hear, stop=stop)
-    waiting.join()
+    try:
+        (told,) = run_jobs(hub.spark, [job], on_progress=hear, stop=stop)
+    finally:
+        seen.set()
+        waiting.join()
     assert (told.state, told.rows, told.lag) == (JobState.STOPPED, 10, 0)
     assert hub.numbers(target) == list(range(10))
 

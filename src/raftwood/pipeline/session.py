@@ -59,3 +59,10 @@ def spark_session(
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)
     return session
+
+
+def make_active(session: "SparkSession") -> None:
+    """Spark looks for sinks written in Python in the session that is active in the thread, and in a
+    thread that Python has begun none is, until a frame is made there.
+    """
+    session.createDataFrame([], "nothing int")

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from raftwood.base.errors import InternalError
 from raftwood.pipeline.jobs.job import STOP_S_MAX, Job, JobContext, JobOptions
 from raftwood.pipeline.jobs.progress import JobState, lag_of
+from raftwood.pipeline.session import make_active
 
 _LOOK_S: Final = 0.25
 
@@ -103,6 +104,7 @@ class StreamingJob(Job[Streamed]):
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """The query, running; for programs that look after it themselves."""
+        make_active(spark)
         writer = (
             self.build(self.read(spark))
             .writeStream.option("checkpointLocation", self.checkpoint)
