@@ -237,6 +237,9 @@ sql = "SELECT n FROM input"
         seen.set()
         waiting.join()
     assert (told.state, told.rows, told.lag) == (JobState.STOPPED, 10, 0)
+    # What it has read may be truncated, also what its last micro-batch read.
+    for detail in hub.client.describe(PROJECT, source):
+        assert detail.required == detail.next
     assert hub.numbers(target) == list(range(10))
 
 

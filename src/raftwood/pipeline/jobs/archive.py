@@ -6,7 +6,6 @@ from typing import Literal
 from raftwood.pipeline.archive.archiver import Archiver, ArchiveReport
 from raftwood.pipeline.jobs.job import Job, JobContext, JobOptions
 from raftwood.pipeline.jobs.progress import JobState
-from raftwood.pipeline.options import access_to
 
 
 class ArchiveOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,15 +40,9 @@ class Archive(Job[ArchiveOptions]):
 
     def archiver(self, context: JobContext) -> Archiver:
         options = self.options
-        access = access_to(
-            options.source,
-            gateways=self.access.gateways,
-            access_key=self.access.access_key,
-            access_secret=self.access.access_secret,
-        )
         return Archiver.with_spark(
             context.spark,
-            access,
+            self.access.to(options.source),
             self.place(options.to),
             format=options.format,
             fields=options.columns,

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from raftwood.base.errors import InvalidConfiguration, RaftwoodError
 from raftwood.pipeline.jobs.progress import JobProgress, JobState, write_status
 from raftwood.pipeline.jobs.triggers import Trigger, parse_trigger
+from raftwood.pipeline.options import StreamAccess, access_to
 
 STOP_S_MAX: Final = 30.0
 """How long a micro-batch under way may take before it is broken off; it is done anew next time."""
@@ -38,6 +39,15 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "accessKey": self.access_key,
             "accessSecret": self.access_secret,
         }
+
+    def to(self, path: str) -> StreamAccess:
+        """One logstore, by PROJECT/LOGSTORE."""
+        return access_to(
+            path,
+            gateways=self.gateways,
+            access_key=self.access_key,
+            access_secret=self.access_secret,
+        )
 
     def __repr__(self) -> str:
         return f"Access({self.access_key} at {self.gateways})"

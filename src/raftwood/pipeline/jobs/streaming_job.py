@@ -20,8 +20,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from raftwood.base.errors import InternalError
+from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.jobs.job import STOP_S_MAX, Job, JobContext, JobOptions
 from raftwood.pipeline.jobs.progress import JobState, lag_of
+from raftwood.pipeline.offsets import Offset
 from raftwood.pipeline.session import make_active
 
 _LOOK_S: Final = 0.25
@@ -49,6 +51,9 @@ Streamed = TypeVar("Streamed", bound=StreamOptions)
 
 class StreamingJob(Job[Streamed]):
     """Subclasses say what is made of the rows."""
+
+    _read_to: Offset | None = None
+    """Behind the last micro-batch of this run."""
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The stream's rows, as they come."""
@@ -128,6 +133,7 @@ class StreamingJob(Job[Streamed]):
         )
 
     def work(self, context: JobContext) -> None:
+        self._read_to = None
         listener = _Listener(self)
         context.spark.streams.addListener(listener)
         try:
@@ -139,6 +145,13 @@ class StreamingJob(Job[Streamed]):
             listener.wait_for_end()
         finally:
             context.spark.streams.removeListener(listener)
+        self._note_read()
+
+    def _note_read(self) -> None:
+        """The source notes what was read when the next micro-batch begins: not after the last."""
+        if self.options.holds_log and self._read_to is not None:
+            with Hub.connect(self.access.to(self.options.source)) as hub:
+                hub.note(self.group, self._read_to.positions)
 
     def _attend(self, query: StreamingQuery, stop: threading.Event) -> None:
         try:
@@ -155,6 +168,8 @@ class StreamingJob(Job[Streamed]):
     def saw(self, progress: dict[str, Any]) -> None:
         """A micro-batch is done."""
         sources = progress.get("sources") or [{}]
+        if isinstance(end := sources[0].get("endOffset"), dict):
+            self._read_to = Offset.from_json(end)
         lags = [lag for lag in map(lag_of, sources) if lag is not None]
         late = sum(
             max(0, each.get("numRowsDroppedByWatermark", 0))
