@@ -58,9 +58,9 @@ def test_the_declared_pipeline_runs_and_writes_errors_to_a_stream(tmp_path: Path
                 JAVA_HOME=java_home(),
                 PYSPARK_PYTHON=sys.executable,
                 PYTHONPATH=os.pathsep.join([newer_protobuf(), *filter(None, sys.path)]),
-                RAFTWOOD_GATEWAYS=part.native,
-                RAFTWOOD_ACCESS_KEY=part.access_key_id,
-                RAFTWOOD_ACCESS_SECRET=part.access_key_secret,
+                RAFTWOOD_LOGHUB_CLIENT__GATEWAYS=part.native,
+                RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY=part.access_key_id,
+                RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET=part.access_key_secret,
             )
             assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
             stored = [record.contents for record in client.reader("web", "errors")]

@@ -1,6 +1,7 @@
 """Web-server logs, declared: a table of what was parsed, errors to a stream, figures by the minute.
 
-What to read is in the environment: RAFTWOOD_GATEWAYS, RAFTWOOD_ACCESS_KEY, RAFTWOOD_ACCESS_SECRET.
+Which gateways to ask, and with which key, is in the environment: RAFTWOOD_LOGHUB_CLIENT__GATEWAYS,
+RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY and RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET.
 """
 
 from pyspark import pipelines as dp
