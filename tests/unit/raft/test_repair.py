@@ -322,6 +322,27 @@ def test_a_group_may_be_stopped_and_started_again_in_the_middle_of_its_repair() 
         run_cluster(scenario, seed=seed)
 
 
+def test_a_repair_ends_also_where_others_make_the_replica_a_voter_and_it_leads_at_once() -> None:
+    settings = msgspec.structs.replace(SETTINGS, quiesce_ticks=0)
+
+    async def scenario(cluster: Cluster) -> None:
+        store = await _damaged_follower(cluster)
+        leader = await cluster.wait_for_leader()
+        cluster.start(store)
+        await cluster.until(lambda: cluster.has_group(store))
+        host = cluster.hosts[leader]
+        step = MemberStep(MemberAction.ADD_VOTER, store)
+        await host.change_members(GROUP, [step], timeout_ms=1000)
+        await cluster.until(lambda: cluster.hosts[store].status(GROUP).voters == (1, 2, 3))
+        assert not is_whole(cluster, store)
+        await host.transfer_leadership(GROUP, store, timeout_ms=1000)
+        await wait_repaired(cluster, store)
+        assert await cluster.wait_for_leader() == store
+        assert await cluster.agree(1, 2, 3) == _numbered(100)
+
+    run_cluster(scenario, settings=settings)
+
+
 def test_two_damaged_stores_of_five_are_repaired_at_the_same_time() -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.start(*cluster.members)

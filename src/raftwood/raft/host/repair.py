@@ -222,11 +222,13 @@ class Repairs:
         await asyncio.sleep(_LEARN_PAUSE_S)
         if not replica.may_vote:
             return False  # the leader's messages bring it on
-        answer = await self._ask(group, token, RepairStep.LOOK)
-        if answer.is_member and not answer.is_voter:
-            if answer.match + _LAG_MAX < answer.applied:
-                return False
-            answer = await self._ask(group, token, RepairStep.PROMOTE)
+        # Others may have made it a voter. Then nobody need be asked, and it may lead itself.
+        if self._own not in replica.configuration.voters:
+            answer = await self._ask(group, token, RepairStep.LOOK)
+            if answer.is_member and not answer.is_voter:
+                if answer.match + _LAG_MAX < answer.applied:
+                    return False
+                await self._ask(group, token, RepairStep.PROMOTE)
         if replica.is_halted:
             raise _GivenUp
         state = msgspec.structs.replace(
