@@ -1,24 +1,20 @@
-"""`CopyingDriver`: the copying query as a process: how far it is, and who works for it."""
+"""`CopyingDriver`: the copying query as a process, and how far it is."""
 
 import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import psutil
 
+from raftwood.pipeline.offsets import Offset
 from tests.pipeline.copying_query import Job
 
-BATCH_S_MAX = 600.0
+STEP_S_MAX = 300.0
+"""From a cold start to a first micro-batch, or what is left to its end, on a busy machine."""
 POLL_S = 0.02
-LOST_TASK = "Lost task"
-
-
-class Ended(Exception):
-    """The query has copied all before what was waited for."""
 
 
 class CopyingDriver:
@@ -30,7 +26,7 @@ class CopyingDriver:
         self._job_file.write_bytes(msgspec.json.encode(job))
         self._checkpoint = Path(job.checkpoint)
         self._log = folder / "driver.log"
-        self._process: subprocess.Popen[bytes]
+        self._process: subprocess.Popen[bytes] | None = None
         self._orphans: list[psutil.Process] = []
 
     def start(self) -> None:
@@ -45,72 +41,49 @@ class CopyingDriver:
 
     # How far it is
 
-    def newest(self, folder: str) -> int:
-        """The number of the last micro-batch that was planned (offsets), or is done (commits)."""
+    def planned(self) -> int:
+        """The last micro-batch that was begun."""
+        return self._newest("offsets")
+
+    def done(self) -> int:
+        """The last micro-batch that has ended."""
+        return self._newest("commits")
+
+    def _newest(self, folder: str) -> int:
         found = self._checkpoint / folder
         names = [each.name for each in found.iterdir()] if found.exists() else []
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
-    def in_mid_batch(self, after: int) -> int:
-        """Wait for a micro-batch with a greater number that is under way."""
-        deadline = time.monotonic() + BATCH_S_MAX
-        while True:
-            planned = self.newest("offsets")
-            if planned > after and self.newest("commits") < planned:
-                return planned
-            status = self._process.poll()
-            if status == 0:
-                raise Ended
-            assert status is None, self.last_words()
+    def end_of(self, batch: int) -> Offset:
+        """Where a micro-batch that was begun ends in the source."""
+        text = (self._checkpoint / "offsets" / str(batch)).read_text()
+        return Offset.from_json(msgspec.json.decode(text.splitlines()[-1]))
+
+    def wait_for(self, batch: int) -> None:
+        """Until a micro-batch is done."""
+        deadline = time.monotonic() + STEP_S_MAX
+        while self.done() < batch:
+            self.check_running()
             assert time.monotonic() < deadline, self.last_words()
             time.sleep(POLL_S)
-
-    def busy_workers(self, batch: int) -> list[psutil.Process]:
-        """Python processes that run tasks of a micro-batch, as soon as there are some; none where
-        it is done before.
-        """
-        before = {each.pid: _cpu_s(each) for each in self._workers()}
-        while self.newest("commits") < batch and self._process.poll() is None:
-            busy = [each for each in self._workers() if _cpu_s(each) > before.get(each.pid, 0.0)]
-            if busy:
-                return busy
-            time.sleep(POLL_S)
-        return []
-
-    def _workers(self) -> list[psutil.Process]:
-        """Below the one that forks them."""
-        found = []
-        for each in psutil.Process(self._process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                parent = each.parent()
-                if _runs_tasks(each) and parent is not None and _runs_tasks(parent):
-                    found.append(each)
-        return found
 
     def wait(self) -> None:
         """Until all is copied."""
-        assert self._process.wait(BATCH_S_MAX) == 0, self.last_words()
+        assert self._process is not None
+        assert self._process.wait(STEP_S_MAX) == 0, self.last_words()
+
+    def check_running(self) -> None:
+        assert self._process is not None
+        assert self._process.poll() is None, self.last_words()
 
     def last_words(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]
-
-    def lost_tasks(self) -> int:
-        return self._log.read_text(errors="replace").count(LOST_TASK)
-
-    def loses_a_task(self, before: int, batch: int) -> bool:
-        """Whether tasks of a micro-batch fail, which had been so many before."""
-        deadline = time.monotonic() + BATCH_S_MAX
-        while self.lost_tasks() == before:
-            if self.newest("commits") >= batch:
-                return False
-            assert time.monotonic() < deadline, self.last_words()
-            time.sleep(POLL_S)
-        return True
 
     # Faults
 
     def kill(self) -> None:
         """Python and Java of the driver; the workers are left to find out by themselves."""
+        assert self._process is not None
         below = psutil.Process(self._process.pid).children(recursive=True)
         java = [each for each in below if each.name() == "java"]
         self._orphans += [each for each in below if each not in java]
@@ -120,20 +93,8 @@ class CopyingDriver:
         self._process.wait()
 
     def close(self) -> None:
-        if self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None:
             self.kill()
         for each in self._orphans:
             if each.is_running():
                 each.kill()
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return float(times.user + times.system)
-
-
-def _runs_tasks(process: psutil.Process) -> bool:
-    return process.cmdline()[-2:] == ["pyspark.daemon", "pyspark.worker"]

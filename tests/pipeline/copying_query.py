@@ -10,8 +10,10 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from raftwood.pipeline.session import LOCAL, spark_session
+from tests.pipeline.held_sink import FORGETFUL, FORMAT, GATE, HeldSink
 
 CONNECT = "sc://"
+ROWS_PER_CHUNK = 20
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +26,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     scratch: str
     rows_per_batch: int
     master: str = LOCAL
+    gate: str | None = None
+    """The folder of a gate, which holds each micro-batch in its middle."""
+    forgetful: str = ""
+    """The logstore of the wrong sink behind the gate."""
 
 
 def session(job: Job) -> SparkSession:
@@ -36,6 +42,7 @@ def session(job: Job) -> SparkSession:
         "spark.local.dir": job.scratch,
         "spark.sql.warehouse.dir": f"{job.scratch}/warehouse",
         "spark.sql.streaming.pollingDelay": "10ms",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_CHUNK),
     }
     return spark_session("copying", master=job.master, settings=settings)
 
@@ -43,14 +50,19 @@ def session(job: Job) -> SparkSession:
 def main(file: str) -> None:
     job = msgspec.json.decode(Path(file).read_bytes(), type=Job)
     spark = session(job)
+    sink = "loghub"
+    behind: dict[str, str] = {}
+    if job.gate is not None:
+        spark.dataSource.register(HeldSink)
+        sink, behind = FORMAT, {GATE: job.gate, FORGETFUL: job.forgetful}
     query = (
         spark.readStream.format("loghub")
         .options(**job.access)
         .option("maxOffsetsPerTrigger", job.rows_per_batch)
         .option("minPartitions", 4)  # more tasks than cores: some have ended, others not begun
         .load(job.source)
-        .writeStream.format("loghub")
-        .options(**job.access)
+        .writeStream.format(sink)
+        .options(**job.access, **behind)
         .option("checkpointLocation", job.checkpoint)
         .trigger(availableNow=True)
         .start(job.sink)

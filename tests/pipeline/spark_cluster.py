@@ -11,8 +11,9 @@ from typing import Self
 import pyspark
 
 from raftwood.pipeline.java import java_home
+from raftwood.pipeline.session import LOCAL
 
-START_S_MAX = 300.0
+START_S_MAX = 120.0
 STOP_S_MAX = 60.0
 MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 WORKER = re.compile(r"(Successfully registered with master)")
@@ -44,7 +45,9 @@ class SparkServer:
     def _begin(self) -> str:
         raise NotImplementedError
 
-    def _start(self, name: str, *arguments: str, says: re.Pattern[str]) -> str:
+    def _start(
+        self, name: str, *arguments: str, says: re.Pattern[str], memory: str = "256m"
+    ) -> str:
         """Start a class of Spark's, and wait until it says that it serves; what it says then."""
         file = self._folder / f"{name}.log"
         with file.open("wb") as log:
@@ -57,7 +60,7 @@ class SparkServer:
                     "JAVA_HOME": java_home(),
                     "SPARK_HOME": HOME,
                     "SPARK_LOCAL_IP": "127.0.0.1",
-                    "SPARK_DAEMON_MEMORY": "256m",
+                    "SPARK_DAEMON_MEMORY": memory,
                     "PYSPARK_PYTHON": sys.executable,
                     # Executors, and the Python workers below them, have it from here.
                     "PYTHONPATH": os.pathsep.join(sys.path),
@@ -88,6 +91,10 @@ class SparkCluster(SparkServer):
         self._start("worker", *worker, says=WORKER)
         return address
 
+    def executors(self) -> list[Path]:
+        """Of all queries that ran here, the folder of each process that ran tasks."""
+        return sorted((self._folder / "work").glob("app-*/*"))
+
 
 class SparkConnectServer(SparkServer):
     """Clients of it have no Java."""
@@ -97,12 +104,13 @@ class SparkConnectServer(SparkServer):
             "connect",
             "org.apache.spark.deploy.SparkSubmit",
             *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
-            *("--master", "local[2,4]", "--driver-memory", "768m"),
+            *("--master", LOCAL),
             *("--conf", "spark.connect.grpc.binding.port=0"),
             *("--conf", "spark.ui.enabled=false"),
             *("--conf", f"spark.local.dir={self._folder / 'scratch'}"),
             *("--conf", f"spark.sql.warehouse.dir={self._folder / 'warehouse'}"),
             "spark-internal",
             says=CONNECT,
+            memory="768m",
         )
         return f"sc://127.0.0.1:{port}"

@@ -11,100 +11,120 @@ from typing import Any
 import psutil
 
 from raftwood.loghub.client import LogHubClient
+from raftwood.pipeline.session import LOCAL
 from tests.pipeline.cluster_up import ClusterUp
-from tests.pipeline.copying_driver import CopyingDriver, Ended
+from tests.pipeline.copying_driver import POLL_S, STEP_S_MAX, CopyingDriver
 from tests.pipeline.copying_query import Job
+from tests.pipeline.gate import HELD_AT, Gate, Task
 
 PROJECT = "shop"
 SOURCE = "orders"
 SINK = "copies"
+FORGETFUL = "copies-of-a-wrong-sink"
 DRIVER, WORKER, STORE, GATEWAY = FAULTS = ("driver", "worker", "store leader", "gateway")
 ROWS_PER_BATCH = 500
 SENT_AT_ONCE = 50
-STRIKES_MAX = 5
-DELAY_S_MAX = 0.3
-MATRIX_ROWS_PER_FAULT = 2_000
-RESTARTED_S = 1.0
-"""After so long a process that was killed is there again."""
+CORES = 2
+"""So many tasks run at once."""
+CHUNKS_AT_STRIKE = 2
+"""So many of every task are let on while the blow falls, and are on their way when it does."""
+DELAY_S_MAX = 0.03
 
 
 class Storm:
-    """One query and its faults."""
+    """One query and its faults: each strikes a micro-batch of its own, the first the first."""
 
-    def __init__(self, cluster: ClusterUp, driver: CopyingDriver, seed: int) -> None:
+    def __init__(self, cluster: ClusterUp, driver: CopyingDriver, gate: Gate, seed: int) -> None:
         self._cluster = cluster
         self._driver = driver
+        self._gate = gate
         self._random = random.Random(f"pipeline storm {seed}")
-        self._struck = -1
         self.counts: Counter[str] = Counter()
 
     def rage(self, faults: Sequence[str]) -> None:
+        with self._cluster.client() as client:
+            self._places = [(each.shard, each.position) for each in records(client, SOURCE)]
         self._driver.start()
-        for fault in faults:
-            for _ in range(STRIKES_MAX):
-                if self._strikes_in_mid_batch(fault):
-                    break
-            else:
-                raise AssertionError(f"{fault}: no strike has met a micro-batch in {STRIKES_MAX}")
+        for batch, fault in enumerate(faults):
+            self._strike_in_the_middle(batch, fault)
             self.counts[f"killed {fault} in mid-batch"] += 1
+        self._gate.let(None)
         self._driver.wait()
 
-    def _strikes_in_mid_batch(self, fault: str) -> bool:
-        try:
-            batch = self._driver.in_mid_batch(self._struck)
-        except Ended:
-            raise AssertionError(f"all was copied before {fault}: give more rows") from None
-        self._struck = batch
-        workers = self._driver.busy_workers(batch)
-        if not workers:
-            return False
-        lost = self._driver.lost_tasks()
-        killed = self._strike(fault, workers)
-        was_under_way = self._driver.newest("commits") < batch
-        self._mend(fault, killed)
-        if fault != WORKER:
-            return was_under_way
-        # A worker that was done with its task is not missed by anybody.
-        return self._driver.loses_a_task(lost, batch)
-
-    def _strike(self, fault: str, workers: list[psutil.Process]) -> str:
-        """Who was killed."""
-        if fault == WORKER:
-            workers[0].kill()
-            return fault
-        killed = {STORE: self._leader, GATEWAY: self._some_gateway}.get(fault, lambda: fault)()
+    def _strike_in_the_middle(self, batch: int, fault: str) -> None:
+        held = self._held(batch)
+        self._check_that_a_part_is_stored(batch)
+        victim = self._victim(fault)
+        self._gate.let(batch, HELD_AT + CHUNKS_AT_STRIKE)
         time.sleep(self._random.uniform(0, DELAY_S_MAX))
-        if fault == DRIVER:
+        if fault == WORKER:
+            psutil.Process(held[0].pid).kill()
+        elif fault == DRIVER:
             self._driver.kill()
+            self._check_that_a_part_is_stored(batch)
+            self._driver.start()
         else:
-            self._cluster.kill(killed)
-        return killed
+            self._cluster.kill(victim)
+        assert self._driver.done() < batch, "the blow came too late"
+        self._gate.let(batch)
+        self._driver.wait_for(batch)
+        if fault == WORKER:
+            attempts = [each for each in self._gate.begun(batch) if is_repetition(each, held[0])]
+            assert attempts, f"nobody has missed {held[0]}"
+        elif fault != DRIVER:
+            # It was away until others had done all of the micro-batch.
+            self._cluster.restart(victim)
 
-    def _some_gateway(self) -> str:
-        return self._random.choice(self._cluster.gateways)
+    def _held(self, batch: int) -> list[Task]:
+        """The tasks of a micro-batch, as soon as all that run are in their middle."""
+        deadline = time.monotonic() + STEP_S_MAX
+        while len(held := self._gate.held(batch)) < CORES:
+            self._driver.check_running()
+            assert time.monotonic() < deadline, self._driver.last_words()
+            time.sleep(POLL_S)
+        return held
 
-    def _leader(self) -> str:
+    def _check_that_a_part_is_stored(self, batch: int) -> None:
+        """Of a micro-batch some rows, and not all; of those before it, all."""
+        before, through = self._rows_through(batch - 1), self._rows_through(batch)
+        deadline = time.monotonic() + STEP_S_MAX
+        with self._cluster.client() as client:
+            while (found := sum(stored(client, SINK).values())) <= before:
+                assert time.monotonic() < deadline, self._driver.last_words()
+                time.sleep(POLL_S)
+        assert before < found < through
+        assert self._driver.planned() == batch == self._driver.done() + 1
+
+    def _rows_through(self, batch: int) -> int:
+        if batch < 0:
+            return 0
+        ends = self._driver.end_of(batch).positions
+        return sum(position < ends[shard] for shard, position in self._places)
+
+    def _victim(self, fault: str) -> str:
+        """A process of the cluster; none for faults of Spark."""
+        if fault == GATEWAY:
+            return self._random.choice(self._cluster.gateways)
+        if fault != STORE:
+            return ""
         with self._cluster.client() as client:
             shards = client.describe(PROJECT, SINK)
         return self._cluster.leader(self._random.choice(shards).shard.log)
 
-    def _mend(self, fault: str, killed: str) -> None:
-        if fault == DRIVER:
-            self._driver.start()
-        elif fault in (STORE, GATEWAY):
-            time.sleep(RESTARTED_S)
-            self._cluster.restart(killed)
+
+def is_repetition(task: Task, former: Task) -> bool:
+    return task.partition == former.partition and task.attempt > former.attempt
 
 
 @contextmanager
-def prepared(folder: Path, rows: int) -> Iterator[tuple[ClusterUp, CopyingDriver]]:
+def prepared(
+    folder: Path, rows: int, master: str
+) -> Iterator[tuple[ClusterUp, CopyingDriver, Gate]]:
     """A cluster with a stream that is filled and one that is empty, and a query to copy it."""
+    gate = folder / "gate"
     with ClusterUp(folder) as cluster:
         with cluster.client() as client:
-            client.create_project(PROJECT)
-            for name in (SOURCE, SINK):
-                client.create_logstore(PROJECT, name, shard_count=2)
-            fill(client, rows)
+            prepare_streams(client, rows, SINK, FORGETFUL)
         job = Job(
             access=cluster.access,
             source=f"{PROJECT}/{SOURCE}",
@@ -112,15 +132,21 @@ def prepared(folder: Path, rows: int) -> Iterator[tuple[ClusterUp, CopyingDriver
             checkpoint=str(folder / "checkpoint"),
             scratch=str(folder / "scratch"),
             rows_per_batch=ROWS_PER_BATCH,
+            master=master,
+            gate=str(gate),
+            forgetful=FORGETFUL,
         )
         driver = CopyingDriver(folder / "driver", job)
         try:
-            yield cluster, driver
+            yield cluster, driver, Gate(str(gate))
         finally:
             driver.close()
 
 
-def fill(client: LogHubClient, rows: int) -> None:
+def prepare_streams(client: LogHubClient, rows: int, *empty: str) -> None:
+    client.create_project(PROJECT)
+    for name in (SOURCE, *empty):
+        client.create_logstore(PROJECT, name, shard_count=2)
     with client.producer(PROJECT, SOURCE) as producer:
         for first in range(0, rows, SENT_AT_ONCE):
             for number in range(first, min(rows, first + SENT_AT_ONCE)):
@@ -129,39 +155,41 @@ def fill(client: LogHubClient, rows: int) -> None:
             producer.flush()
 
 
+def records(client: LogHubClient, logstore: str) -> list[Any]:
+    with client.reader(PROJECT, logstore) as reader:
+        return list(reader)
+
+
 def stored(client: LogHubClient, logstore: str) -> Counter[Any]:
     """All records, whichever shard and batch they stand in."""
-    with client.reader(PROJECT, logstore) as reader:
-        return Counter(
-            (record.time_ns, record.topic, record.source, *sorted(record.contents.items()))
-            for record in reader
+    return Counter(
+        (
+            *(each.time_ns, each.topic, each.source),
+            *(tuple(sorted(found.items())) for found in (each.tags, each.contents)),
         )
+        for each in records(client, logstore)
+    )
+
+
+def check_stored_once(found: Counter[Any], wanted: Counter[Any]) -> None:
+    lost, more = wanted - found, found - wanted
+    assert not lost, f"{lost.total()} lost: {sorted(lost.elements())[:5]}"
+    assert not more, f"{more.total()} stored twice: {sorted(more.elements())[:5]}"
 
 
 def run_pipeline_storm(
-    folder: Path, seed: int, faults: Sequence[str], *, rows: int
+    folder: Path, seed: int, faults: Sequence[str], *, master: str = LOCAL
 ) -> Counter[str]:
     """Raises what it found; else how often what happened."""
-    with prepared(folder, rows) as (cluster, driver):
-        storm = Storm(cluster, driver, seed)
+    rows = ROWS_PER_BATCH * (len(faults) + 1)
+    with prepared(folder, rows, master) as (cluster, driver, gate):
+        storm = Storm(cluster, driver, gate, seed)
         storm.rage(faults)
         with cluster.client() as client:
-            found, wanted = stored(client, SINK), stored(client, SOURCE)
-        assert sum(wanted.values()) == rows
-        assert not wanted - found, f"lost: {sorted((wanted - found).elements())[:5]}"
-        assert not found - wanted, f"stored twice: {sorted((found - wanted).elements())[:5]}"
+            wanted = stored(client, SOURCE)
+            assert wanted.total() == rows
+            check_stored_once(stored(client, SINK), wanted)
+            wrong = stored(client, FORGETFUL) - wanted
         storm.counts["rows copied"] = rows
+        storm.counts["rows doubled by a wrong sink"] = wrong.total()
         return storm.counts
-
-
-def run_pipeline_matrix(folder: Path, seed: int) -> Counter[str]:
-    """Each fault by itself, then all of them twice in any order."""
-    mixed = [*FAULTS, *FAULTS]
-    random.Random(f"pipeline matrix {seed}").shuffle(mixed)
-    counts: Counter[str] = Counter()
-    for number, faults in enumerate([*([each, each] for each in FAULTS), mixed]):
-        below = folder / str(number)
-        below.mkdir()
-        rows = MATRIX_ROWS_PER_FAULT * len(faults)
-        counts += run_pipeline_storm(below, seed, faults, rows=rows)
-    return counts
