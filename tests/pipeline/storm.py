@@ -25,6 +25,8 @@ FORGETFUL = "copies-of-a-wrong-sink"
 DRIVER, WORKER, STORE, GATEWAY = FAULTS = ("driver", "worker", "store leader", "gateway")
 EXECUTOR = "executor"
 """On a cluster of Spark's, the process that workers are below."""
+REPEATING = {DRIVER, WORKER, EXECUTOR}
+"""After these, tasks are run again: the sink that is wrong must be found out."""
 ROWS_PER_BATCH = 500
 SENT_AT_ONCE = 50
 CORES = 2
@@ -181,10 +183,14 @@ def stored(client: LogHubClient, logstore: str) -> Counter[Any]:
     )
 
 
-def check_stored_once(found: Counter[Any], wanted: Counter[Any]) -> None:
+def flaws(found: Counter[Any], wanted: Counter[Any]) -> list[str]:
+    """What is not there, and what is there too often."""
     lost, more = wanted - found, found - wanted
-    assert not lost, f"{lost.total()} lost: {sorted(lost.elements())[:5]}"
-    assert not more, f"{more.total()} stored twice: {sorted(more.elements())[:5]}"
+    return [
+        f"{which.total()} {what}, such as {sorted(which)[:3]}"
+        for what, which in (("lost", lost), ("stored twice", more))
+        if which
+    ]
 
 
 def run_pipeline_storm(
@@ -198,10 +204,12 @@ def run_pipeline_storm(
         with cluster.client() as client:
             wanted = stored(client, SOURCE)
             assert wanted.total() == rows
-            check_stored_once(stored(client, SINK), wanted)
-            wrong = stored(client, FORGETFUL) - wanted
+            found = flaws(stored(client, SINK), wanted)
+            assert not found, found
+            if REPEATING & set(faults):
+                found = flaws(stored(client, FORGETFUL), wanted)
+                assert ["stored twice" in each for each in found] == [True], found
         storm.counts["rows copied"] = rows
-        storm.counts["rows doubled by a wrong sink"] = wrong.total()
         return storm.counts
 
 
