@@ -25,5 +25,5 @@ def _signal(number: int, handler: Any) -> Any:
 
 
 if __name__ == "__main__":
-    signal.signal = _signal
+    signal.signal = _signal  # type: ignore[assignment]
     daemon.manager()

@@ -5,6 +5,7 @@ import ctypes
 import os
 import sys
 import time
+from typing import Any
 
 import msgspec
 import psutil
@@ -64,10 +65,9 @@ def spent_s() -> float:
 
 def frame(spark: SparkSession, rows: Rows) -> DataFrame:
     if rows.format == READ:
-        columns = rows.expressions or None
-        read = raftwood.read(engine="spark", spark=spark, columns=columns, **rows.options)
-        assert isinstance(read, DataFrame)
-        return read
+        given: dict[str, Any] = {**rows.options, "columns": rows.expressions or None}
+        history: DataFrame = raftwood.read(engine="spark", spark=spark, **given)
+        return history
     reader = spark.read.format(rows.format).options(**rows.options)
     if rows.schema is not None:
         reader = reader.schema(rows.schema)

@@ -131,7 +131,7 @@ def _loghub_target(
         Query(row=ARROW, case=SINK, order=sink),
         Query(row=PARQUET, case=SINK, order=to_files, has_servers=False),
     ]
-    first = [
+    first: list[Order] = [
         Archive(options={**access, "path": f"{PROJECT}/arrow"}, uri=archive),
         Write(rows=stored[ARROW], format="parquet", path=plain, mode="overwrite"),
     ]
