@@ -140,6 +140,17 @@ def test_a_delta_table_has_each_record_once_wherever_the_archiver_is_killed(
     by_spark = read(hub, logstore, uri, engine="spark", columns=["n int"])
     assert sorted(row.n for row in by_spark.collect()) == list(range(50))
     assert hub.spark.read.format("delta").load(f"{uri}/table").count() == 40
+    # Columns of their own from now on: the table is one still.
+    Archiver.with_spark(
+        hub.spark, access_of(hub, logstore), uri, format="delta", fields=["n int"]
+    ).run()
+    hub.fill(logstore, range(50, 60))
+    for mode in ("PERMISSIVE", "DROPMALFORMED", "FAILFAST"):
+        frame = read(hub, logstore, uri, engine="spark", columns=["n int"], mode=mode)
+        assert sorted(row.n for row in frame.collect()) == list(range(60))
+    frame = read(hub, logstore, uri, engine="spark", columns=["text int"], mode="FAILFAST")
+    with pytest.raises(Exception, match=r"cannot be read|which is no int"):
+        frame.collect()
 
 
 def _killed(*_: object, **__: object) -> bool:

@@ -47,6 +47,9 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     """Shards that were read to their ends, for ever."""
     skipped: int = 0
     """How often records were freed before they were read."""
+    partitions_min: int = 1
+    """As it was when the micro-batch before this offset was planned: run again, it has to be cut
+    as it was, or what it writes would not be recognized."""
 
     def to_json(self) -> dict[str, Any]:
         """In one order always: Spark compares offsets as text."""
@@ -54,6 +57,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
             "shards": {str(shard): str(self.positions[shard]) for shard in sorted(self.positions)},
             "ended": sorted(self.ended),
             "skipped": self.skipped,
+            **({} if self.partitions_min == 1 else {"partitions": self.partitions_min}),
         }
 
     @classmethod
@@ -63,6 +67,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
                 positions={int(key): parse_position(text) for key, text in found["shards"].items()},
                 ended=frozenset(found["ended"]),
                 skipped=found["skipped"],
+                partitions_min=int(found.get("partitions", 1)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInput(
@@ -103,9 +108,9 @@ def losses(
     known = {each.id: each for each in shards}
     found = []
     for shard, position in sorted(start.positions.items()):
-        if shard in start.ended or (caps is not None and position >= caps.get(shard, position)):
-            continue
         view = known.get(shard)
+        if shard in start.ended or _is_done(shard, position, view, caps):
+            continue
         if view is None:
             found.append(Loss(shard, position, None))
         elif position < view.first:
@@ -120,6 +125,17 @@ def losses(
     }
     found.extend(Loss(shard, Position(0), None) for shard in sorted(unseen))
     return found
+
+
+def _is_done(
+    shard: int, position: Position, view: ShardView | None, caps: Mapping[int, Position] | None
+) -> bool:
+    """Whether nothing is to be read of a shard; one that was gone before the caps were made has
+    none, and is to be told of all the same.
+    """
+    if caps is None:
+        return False
+    return position >= caps[shard] if shard in caps else view is not None
 
 
 def check_losses(found: Sequence[Loss], *, fails: bool) -> None:
@@ -172,7 +188,12 @@ def advanced(
         else:
             cap = loss.end if caps is None else min(loss.end, caps[loss.shard])
             positions[loss.shard] = max(cap, positions[loss.shard])
-    after = Offset(positions=positions, ended=start.ended | gone, skipped=start.skipped + len(lost))
+    after = msgspec.structs.replace(
+        start,
+        positions=positions,
+        ended=start.ended | gone,
+        skipped=start.skipped + len(lost),
+    )
     return _with_ends(after, known)
 
 

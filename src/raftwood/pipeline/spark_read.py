@@ -1,9 +1,8 @@
 """`raftwood.read` by Spark: native Parquet for history, and the source for the tail."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from itertools import groupby
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
@@ -20,10 +19,13 @@ from raftwood.pipeline.archive.manifest import ArchivedFile, Commit, Manifest
 from raftwood.pipeline.archive.spark_writing import source_access
 from raftwood.pipeline.columns import ALL, Column, Wanted
 from raftwood.pipeline.hub import Hub
+from raftwood.pipeline.options import Mode
 from raftwood.pipeline.read import Request
 from raftwood.pipeline.schema import SPARK_TYPES, struct_of
 
 _TIME = Wanted(Column.TIME.value, None)
+Member = tuple[Commit, ArchivedFile]
+"""A file, and the commit that names it."""
 
 
 def spark_frame(request: Request, spark: SparkSession | None) -> DataFrame:
@@ -49,7 +51,7 @@ def spark_frame(request: Request, spark: SparkSession | None) -> DataFrame:
 def _histories(
     session: SparkSession, request: Request, manifest: Manifest, wanted: Sequence[Part]
 ) -> list[DataFrame]:
-    """One for all files that have the same columns."""
+    """One for each group of files."""
     if request.options.archive is None:
         return []
     uri = archive_uri(request.options.archive)
@@ -61,24 +63,39 @@ def _histories(
         if file.shard in parts and _is_wanted(file, parts[file.shard])
     ]
     frames = []
-    for _, group in groupby(files, key=lambda each: (each[0].format, each[0].fields)):
-        members = list(group)
+    for members in grouped(files):
         frame = _loaded(session, uri, members)
         condition = _condition(request, members, parts)
         if condition is not None:
             frame = frame.filter(condition)
-        own = members[0][0].fields
-        frames.append(frame.select([_content(each, own) for each in request.columns]))
+        frames.append(_chosen(frame, request, own_fields(members)))
     return frames
+
+
+def grouped(files: Iterable[Member]) -> list[list[Member]]:
+    """Files that one frame reads: those with the same columns, and all of a Delta table."""
+    found: dict[tuple[tuple[str, str], ...] | None, list[Member]] = {}
+    for commit, file in files:
+        key = None if commit.format == "delta" else tuple(sorted(commit.fields.items()))
+        found.setdefault(key, []).append((commit, file))
+    return list(found.values())
+
+
+def own_fields(members: Sequence[Member]) -> dict[str, str]:
+    """Contents that have columns of their own, of the same type, in all files of a frame."""
+    first = members[0][0].fields
+    return {
+        name: kind
+        for name, kind in first.items()
+        if all(commit.fields.get(name) == kind for commit, _ in members)
+    }
 
 
 def _is_wanted(file: ArchivedFile, part: Part) -> bool:
     return int(file.last) >= part.begin and int(file.first) < part.tail
 
 
-def _loaded(
-    session: SparkSession, uri: str, members: Sequence[tuple[Commit, ArchivedFile]]
-) -> DataFrame:
+def _loaded(session: SparkSession, uri: str, members: Sequence[Member]) -> DataFrame:
     commit = members[0][0]
     if commit.format == "delta":
         return session.read.format("delta").load(f"{uri}/{TABLE}")
@@ -89,7 +106,7 @@ def _loaded(
 
 def _condition(
     request: Request,
-    members: Sequence[tuple[Commit, ArchivedFile]],
+    members: Sequence[Member],
     parts: Mapping[int, Part],
 ) -> SparkColumn | None:
     """Times, and places where files have more than is wanted; a Delta table always may."""
@@ -121,6 +138,26 @@ def _timed(times: Times) -> SparkColumn | None:
     if times.to_us is not None:
         found.append(time < F.timestamp_micros(F.lit(times.to_us)))
     return reduce(lambda one, other: one & other, found) if found else None
+
+
+def _chosen(frame: DataFrame, request: Request, own: Mapping[str, str]) -> DataFrame:
+    """The columns that are wanted; what cannot be read as the mode says."""
+    mode = request.options.mode
+    if mode is not Mode.PERMISSIVE:
+        # A column of its own does not say whether it is null because it could not be cast.
+        own = {}
+        is_read = F.col(Column.RAW.value).isNull()
+        for each in request.columns:
+            if each.type is not None:
+                text = F.col(Column.CONTENTS.value)[each.content]
+                is_cast = text.try_cast(SPARK_TYPES[each.type]).isNotNull()
+                is_read = is_read & (text.isNull() | is_cast)
+        if mode is Mode.FAILFAST:
+            problem = F.lit("a batch or a value of the archive cannot be read; read in mode ")
+            advice = F.concat(problem, F.lit(f"{Mode.DROPMALFORMED} or {Mode.PERMISSIVE}"))
+            is_read = F.when(is_read, True).otherwise(F.raise_error(advice).cast("boolean"))
+        frame = frame.filter(is_read)
+    return frame.select([_content(each, own) for each in request.columns])
 
 
 def _content(wanted: Wanted, own: Mapping[str, str]) -> SparkColumn:

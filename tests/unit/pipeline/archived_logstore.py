@@ -9,8 +9,11 @@ from typing import Any
 import pyarrow
 
 import raftwood
+from raftwood.loghub.batches import Batch, Codec, Format
 from raftwood.loghub.client import LogHubClient
+from raftwood.loghub.wire import PutRequest, encode_put
 from raftwood.pipeline.archive.archiver import Archiver, ArchiveReport
+from raftwood.pipeline.hub import Hub as PipelineHub
 from raftwood.pipeline.options import StreamAccess
 from tests.running import run
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, Hub, hub
@@ -51,6 +54,15 @@ class ArchivedLogstore:
                 contents = {"message": f"m{number}", "number": str(number)}
                 producer.send(contents, key=str(number), time_ns=number * 1_000_000_000)
         self.written |= {f"m{number}": number for number in numbers}
+
+    def put_unreadable(self, body: bytes, *, shard: int = 0) -> None:
+        """A batch that says to be a LogGroup, whatever it is."""
+        batch = Batch(
+            body=body, format=Format.LOG_GROUP, codec=Codec.NONE, raw_bytes=len(body), records=1
+        )
+        request = PutRequest(PROJECT, LOGSTORE, shard, "", 0, batch)
+        with PipelineHub.connect(self.access) as hub:
+            hub.begin(hub.put(encode_put(request), shard=shard)).result()
 
     def archiver(self, *, is_truncating: bool = False, **options: Any) -> Archiver:
         return Archiver.with_arrow(self.access, self.uri, is_truncating=is_truncating, **options)

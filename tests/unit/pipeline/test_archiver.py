@@ -1,6 +1,6 @@
 """The archiver: killed anywhere and run again, it has archived everything once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from raftwood.loghub.client import LogHubClient
 from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archiver import Archiver, group_of
 from raftwood.pipeline.archive.files import ArrowFiles
+from raftwood.pipeline.archive.manifest import ArchivedFile
 from raftwood.pipeline.archive.writing import ArrowWriter, Written
 from raftwood.pipeline.options import SourceOptions
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT
@@ -107,6 +108,41 @@ def test_of_two_archivers_at_once_one_commits_a_range(tmp_path: Path) -> None:
         Archiver(logstore.access, archive, writer).run()
         assert logstore_manifest(logstore).rows == 16
         assert sorted(logstore.messages()) == sorted(logstore.written)
+
+    with_logstore(tmp_path, work)
+
+
+class _Swept(ArrowWriter):
+    """What it is writing goes away in the middle, once."""
+
+    others = 1
+    logstore: ArchivedLogstore
+
+    def _write_range(
+        self, folder: str, shard: int, batches: Iterator[Any]
+    ) -> Iterator[ArchivedFile]:
+        yield from super()._write_range(folder, shard, batches)
+        if self.others:
+            self.others -= 1
+            assert self.logstore.archive(is_truncating=True).rows
+
+
+def test_an_archiver_goes_on_whose_files_another_one_removes(tmp_path: Path) -> None:
+    def work(logstore: ArchivedLogstore) -> None:
+        logstore.put(10)
+        files = ArrowFiles(logstore.uri)
+        writer = _Swept(files, SourceOptions(access=logstore.access))
+        writer.logstore = logstore
+        archive = Archive(files, project=PROJECT, logstore=LOGSTORE)
+        assert Archiver(logstore.access, archive, writer).run().rows == 10
+        assert sorted(logstore.messages()) == sorted(logstore.written)
+        # What is wrong for another reason is told.
+        data = Path(logstore.uri, "data")
+        data.rename(tmp_path / "elsewhere")
+        data.touch()
+        logstore.put(1)
+        with pytest.raises(OSError):
+            logstore.archive()
 
     with_logstore(tmp_path, work)
 

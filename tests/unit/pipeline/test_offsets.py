@@ -216,6 +216,29 @@ def test_a_shard_that_came_and_went_between_two_looks_is_a_loss() -> None:
     assert losses(noted, shards) == []
 
 
+def test_a_shard_that_is_gone_is_a_loss_for_a_query_over_what_is_there_as_well() -> None:
+    shards = [view(1, 1, 3, parents=(0,))]
+    caps = {1: Position(3)}
+    start = at(s0=3, s1=1)
+    assert [str(each) for each in losses(start, shards, caps=caps)] == [
+        "shard 0 from position 3 on"
+    ]
+    noted = advanced(start, shards, {}, caps=caps)
+    assert (noted.skipped, noted.ended) == (1, frozenset({0}))
+    assert available(noted, shards, caps=caps) == {1: ShardRange(1, Position(1), Position(3))}
+    # One that went after it was read as far as it is to be is the next query's concern.
+    assert losses(start, shards, caps={0: Position(3), **caps}) == []
+
+
+def test_an_offset_says_into_how_many_parts_the_micro_batch_before_it_was_cut() -> None:
+    shards = [view(0, 1, 9)]
+    planned = Offset(positions={0: Position(1)}, partitions_min=3)
+    found = Offset.from_json(json.loads(json.dumps(planned.to_json())))
+    assert found == planned
+    assert advanced(found, shards, {}) == found
+    assert "partitions" not in Offset(positions={0: Position(1)}).to_json()
+
+
 def test_what_is_freed_behind_the_last_target_does_not_keep_a_query_running() -> None:
     shards = [view(0, 7, 9)]
     caps = {0: Position(5)}

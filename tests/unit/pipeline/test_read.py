@@ -94,6 +94,28 @@ def test_contents_are_cast_alike_from_history_and_tail(tmp_path: Path) -> None:
     with_logstore(tmp_path, work, shards=1)
 
 
+def test_what_cannot_be_read_is_so_in_history_as_in_the_tail(tmp_path: Path) -> None:
+    def work(logstore: ArchivedLogstore) -> None:
+        for is_archived in (True, False):
+            logstore.put(2)
+            logstore.put_unreadable(b"\xff\xff no LogGroup")
+            if is_archived:
+                logstore.archive(is_truncating=True, fields=["message int"])
+        rows = logstore.read(columns=["message", "raw"]).to_pylist()
+        assert [each["message"] for each in rows] == ["m0", "m1", None, "m2", "m3", None]
+        assert [each["raw"] is None for each in rows] == [True, True, False] * 2
+        assert logstore.messages(mode="DROPMALFORMED") == ["m0", "m1", "m2", "m3"]
+        assert logstore.read(columns=["message int"]).column(0).null_count == 6
+        dropped = logstore.read(columns=["message int"], mode="DROPMALFORMED")
+        assert dropped.num_rows == 0
+        with pytest.raises(InvalidInput, match="when it was archived"):
+            logstore.read(columns=["number"], mode="FAILFAST")
+        with pytest.raises(InvalidInput, match="'m0', which is no int32"):
+            logstore.read(columns=["message int"], mode="FAILFAST", end=1)
+
+    with_logstore(tmp_path, work, shards=1)
+
+
 def test_files_outside_the_time_asked_for_are_not_opened(tmp_path: Path) -> None:
     def work(logstore: ArchivedLogstore) -> None:
         for _ in range(3):

@@ -27,8 +27,8 @@ from raftwood.loghub.wire import ShardDetail
 from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archive_rules import plan, truncatable
 from raftwood.pipeline.archive.files import ArrowFiles, archive_uri
-from raftwood.pipeline.archive.manifest import Commit, Manifest
-from raftwood.pipeline.archive.writing import ArchiveWriter, ArrowWriter
+from raftwood.pipeline.archive.manifest import ArchivedRange, Commit, Manifest
+from raftwood.pipeline.archive.writing import ArchiveWriter, ArrowWriter, Written
 from raftwood.pipeline.columns import wanted_columns
 from raftwood.pipeline.options import SourceOptions, StreamAccess
 from raftwood.pipeline.source.planning import shard_views
@@ -187,24 +187,42 @@ class Archiver:
                 ranges = plan(manifest.archived(), views, skips_freed=self._skips_freed)
                 if not ranges:
                     return manifest
-                written = self._writer.write(ranges, number=number)
+                written = self._written(ranges, number)
+                if written is None:
+                    continue
             commit = Commit(
                 project=self._access.project,
                 logstore=self._access.logstore,
                 format=self._writer.format,
                 ranges=written.ranges,
                 files=written.files,
-                fields=self._writer.fields,
+                fields=written.fields,
                 made_ms=self._clock.wall_ns() // 1_000_000,
             )
             if not self._archive.add(commit, number=number):
-                _log.info("another archiver was faster", archive=self._archive.files.uri)
+                self._tell_overtaken()
             elif unfinished is None:
                 return self._archive.manifest()
         raise Conflict(
             f"other archivers of {self._archive.files.uri} were faster {_ATTEMPTS_MAX} times: let "
             "one of them run at a time"
         )
+
+    def _written(self, ranges: Sequence[ArchivedRange], number: int) -> Written | None:
+        """None where another archiver was faster: it removes what can no longer be committed, also
+        while that is being written.
+        """
+        try:
+            return self._writer.write(ranges, number=number)
+        except Exception:
+            is_overtaken = len(self._archive.manifest().commits) > number
+            if not is_overtaken and self._writer.pending(number) is None:
+                raise
+        self._tell_overtaken()
+        return None
+
+    def _tell_overtaken(self) -> None:
+        _log.info("another archiver was faster", archive=self._archive.files.uri)
 
     def _note(self, client: LogHubClient, manifest: Manifest) -> None:
         """What is archived, as the checkpoints of the archive's group."""

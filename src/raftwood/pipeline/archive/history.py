@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.compute
 from pyarrow import dataset
 
-from raftwood.base.errors import InvalidConfiguration, NotFound
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound
 from raftwood.base.position import Position, parse_position, position_to_bytes
 from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.pipeline.archive.archive import Archive
@@ -122,6 +122,8 @@ def _scanned(
     own = tuple(Wanted(name, kind) for name, kind in commit.fields.items())
     decoding = _Decoding(projection, own, mode)
     conditions = [times.expression()]
+    if mode is Mode.DROPMALFORMED:
+        conditions.append(dataset.field(Column.RAW.value).is_null())
     if _cut(first, wanted):
         conditions += [_bytes(wanted.begin) <= _POSITION, _bytes(wanted.end) > _POSITION]
     try:
@@ -155,12 +157,15 @@ class _Decoding:
     def __init__(self, projection: Projection, own: tuple[Wanted, ...], mode: Mode) -> None:
         self._projection = projection
         self._mode = mode
+        # A column of its own does not say whether it is null because it could not be cast.
         self._own = {
             (each.content, CONTENT_TYPES[each.type]): each.name
             for each in own
-            if each.type is not None
+            if each.type is not None and mode is Mode.PERMISSIVE
         }
         names = {self._name(field) for field in projection.fields}
+        if mode is Mode.FAILFAST:
+            names.add(Column.RAW.value)
         self.columns = [each.name for each in (*ALL, *own) if each.name in names]
 
     def _name(self, field: Field) -> str:
@@ -170,6 +175,11 @@ class _Decoding:
         return self._own.get((field.content, field.type), Column.CONTENTS.value)
 
     def decoded(self, batch: Any) -> Any:
+        if self._mode is Mode.FAILFAST and batch.column(Column.RAW.value).null_count < len(batch):
+            raise InvalidInput(
+                "a batch of the archive could not be read when it was archived; read in mode "
+                "DROPMALFORMED or PERMISSIVE to go on"
+            )
         masks: list[Any] = []
         arrays = [self._array(field, batch, masks) for field in self._projection.fields]
         made = pyarrow.RecordBatch.from_arrays(arrays, schema=self._projection.schema)

@@ -93,7 +93,6 @@ class ParquetWriter:
     format = "parquet"
 
     def __init__(self, spark: SparkSession, files: ArchiveFiles, rows: SourceRows) -> None:
-        self.fields = rows.fields
         self._spark = spark
         self._files = files
         self._rows = rows
@@ -109,7 +108,14 @@ class ParquetWriter:
             self._spark, self._files, self._rows, [f"{folder}/{name}" for name in names]
         )
         self._files.sync(file.path for file in files)
-        return Written(tuple(ranges), files)
+        return Written(tuple(ranges), files, self._rows.fields)
+
+
+class _Noted(msgspec.Struct):
+    """What a transaction of ours says of itself."""
+
+    ranges: tuple[ArchivedRange, ...]
+    fields: dict[str, str]
 
 
 class _Transaction(msgspec.Struct, rename="camel"):
@@ -142,7 +148,6 @@ class DeltaWriter:
     format = "delta"
 
     def __init__(self, spark: SparkSession, files: ArchiveFiles, rows: SourceRows) -> None:
-        self.fields = rows.fields
         self._spark = spark
         self._files = files
         self._rows = rows
@@ -166,7 +171,7 @@ class DeltaWriter:
     def _written(self, actions: Sequence[_Action], name: str) -> Written:
         noted = [each.commit_info.user_metadata for each in actions if each.commit_info is not None]
         try:
-            ranges = msgspec.json.decode(noted[0] or "", type=tuple[ArchivedRange, ...])
+            found = msgspec.json.decode(noted[0] or "", type=_Noted)
         except (IndexError, msgspec.MsgspecError) as error:
             raise StoreDamaged(
                 f"{name} of the Delta table does not say what was archived: begin a new archive"
@@ -174,16 +179,17 @@ class DeltaWriter:
         added = [f"{TABLE}/{each.add.path}" for each in actions if each.add is not None]
         files = described(self._spark, self._files, self._rows, added)
         self._files.sync([f"{_LOG}/{name}", *(file.path for file in files)])
-        return Written(ranges, files)
+        return Written(found.ranges, files, found.fields)
 
     def write(self, ranges: Sequence[ArchivedRange], *, number: int) -> Written:
+        noted = _Noted(tuple(ranges), self._rows.fields)
         _write(
             self._rows.frame(ranges),
             "delta",
             f"{self._files.uri}/{TABLE}",
             txnAppId=self._application,
             txnVersion=str(number),
-            userMetadata=msgspec.json.encode(tuple(ranges)).decode(),
+            userMetadata=msgspec.json.encode(noted).decode(),
             mergeSchema="true",
         )
         # Where another archiver was faster, the table has its ranges and not these.

@@ -29,13 +29,14 @@ class Written(msgspec.Struct, frozen=True):
 
     ranges: tuple[ArchivedRange, ...]
     files: tuple[ArchivedFile, ...]
+    fields: dict[str, str]
+    """Contents that have columns of their own in these files, with their types."""
 
 
 class ArchiveWriter(Protocol):
     """Writes what a commit will name."""
 
     format: str
-    fields: dict[str, str]
 
     def pending(self, number: int) -> Written | None:
         """What an earlier run wrote for this commit in a way that it counts already."""
@@ -57,7 +58,7 @@ class ArrowWriter:
     def __init__(
         self, files: ArrowFiles, options: SourceOptions, *, fields: Sequence[Wanted] = ()
     ) -> None:
-        self.fields = {each.name: each.type for each in fields if each.type is not None}
+        self._fields = {each.name: each.type for each in fields if each.type is not None}
         self._files = files
         self._options = options
         self._projection = projection_for((*ALL, *fields))
@@ -74,7 +75,7 @@ class ArrowWriter:
                 batches = read_range(self._options, self._projection, wanted, hub)
                 made.extend(self._write_range(folder, each.shard, batches))
         self._files.sync(file.path for file in made)
-        return Written(tuple(ranges), tuple(made))
+        return Written(tuple(ranges), tuple(made), self._fields)
 
     def _write_range(
         self, folder: str, shard: int, batches: Iterator[Any]

@@ -85,9 +85,13 @@ class Entries:
 
 
 def next_shard(shards: Iterable[Shard], former: int, place: str) -> Shard | None:
-    """Who took a place over from a shard; None where nobody is there yet."""
-    heirs = [each for each in shards if former in each.parents]
-    return next((each for each in heirs if contains(each.begin, each.end, place)), None)
+    """Who took a place over from a shard; None where nobody is there yet.
+
+    Shards of one place come one after the other, so that the oldest one since is the child, or who
+    took over from a child that is gone.
+    """
+    heirs = [each for each in shards if each.id > former and contains(each.begin, each.end, place)]
+    return min(heirs, key=_number, default=None)
 
 
 def places_of_keys(keys: Any) -> tuple[list[str], Any]:

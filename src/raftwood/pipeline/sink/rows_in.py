@@ -18,7 +18,14 @@ from raftwood.pipeline.columns import CONTENT_PREFIX, Column
 from raftwood.pipeline.schema import TYPES
 
 _STORED_NAMES: Final = {Column.TIME: TIME, Column.TOPIC: TOPIC, Column.SOURCE: SOURCE}
+CELLS_MAX: Final = 1 << 20
+"""Of a table that maps become: records with names of their own each make one that is mostly empty,
+and larger than a logstore takes."""
 _LEFT_OUT: Final = {Column.RAW, Column.SHARD, Column.POSITION, Column.INDEX, Column.HEADERS}
+
+
+class TooWide(Exception):
+    """So many rows have too many names for one table: make several of them."""
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -62,7 +69,7 @@ def layout_of(schema: StructType, key_column: str | None) -> Layout:
 
 
 def stored_table(batch: Any, layout: Layout) -> Any:
-    """A record batch as it is stored."""
+    """A record batch as it is stored; `TooWide` where it is to be halved first."""
     arrays = {stored: batch.column(name) for name, stored in layout.plain}
     for name, prefix in layout.maps:
         for key, values in _columns_of_map(batch.column(name)):
@@ -86,6 +93,8 @@ def _columns_of_map(column: Any) -> list[tuple[str, Any]]:
     items, which = column.items.slice(first, size), encoded.indices.to_numpy()
     names = encoded.dictionary.to_pylist()
     width = len(names)
+    if width * count > CELLS_MAX and count > 1:
+        raise TooWide
     if size == width * count and (which.reshape(count, width) == numpy.arange(width)).all():
         # Every record has all keys, in one order.
         order = numpy.arange(size, dtype=numpy.int32).reshape(count, width).T.ravel()

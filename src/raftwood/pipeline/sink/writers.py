@@ -20,7 +20,7 @@ from raftwood.loghub.batches import Codec
 from raftwood.pipeline.hub import connected
 from raftwood.pipeline.options import SinkOptions
 from raftwood.pipeline.sink.routing import WriteKey
-from raftwood.pipeline.sink.rows_in import Layout, stored_table
+from raftwood.pipeline.sink.rows_in import Layout, TooWide, stored_table
 from raftwood.pipeline.sink.sending import Sender
 
 CHUNK_BYTES_MAX: Final = 2 << 20
@@ -43,24 +43,31 @@ def write_rows(
         connected(options.access), options.access, key, Codec[options.compression.upper()]
     )
     for batch in batches:
-        for chunk in _chunks(batch):
+        for chunk, table in _chunks(batch, layout):
             keys = None if layout.key_column is None else chunk.column(layout.key_column)
-            sender.send(stored_table(chunk, layout), keys)
+            sender.send(table, keys)
     sender.finish()
     return Written(sender.rows)
 
 
-def _chunks(batch: Any) -> Iterator[Any]:
-    """Slices that a logstore takes; where they are cut depends on the rows alone."""
-    rows, size = batch.num_rows, batch.nbytes
+def _chunks(batch: Any, layout: Layout) -> Iterator[tuple[Any, Any]]:
+    """Slices that a logstore takes, and as they are stored; where they are cut depends on the rows
+    alone.
+    """
+    rows = batch.num_rows
     if not rows:
         return
-    if size <= CHUNK_BYTES_MAX or rows == 1:
-        yield batch
-        return
+    if batch.nbytes <= CHUNK_BYTES_MAX or rows == 1:
+        try:
+            table = stored_table(batch, layout)
+        except TooWide:
+            pass
+        else:
+            yield batch, table
+            return
     half = rows // 2
-    yield from _chunks(batch.slice(0, half))
-    yield from _chunks(batch.slice(half))
+    yield from _chunks(batch.slice(0, half), layout)
+    yield from _chunks(batch.slice(half), layout)
 
 
 def _task() -> TaskContext:

@@ -7,6 +7,7 @@ tasks need is in their partitions.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -81,7 +82,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = self._space.admitted(self._hub(), wanted, limit.max_rows)
         else:
             ends = {shard: each.end for shard, each in wanted.items()}
-        return advanced(begin, views, ends, caps=caps).to_json()
+        end = advanced(begin, views, ends, caps=caps)
+        if end != begin:
+            end = replace(end, partitions_min=self._options.partitions_min)
+        return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Where the logstore ended when it was last looked at, for who shows the lag."""
@@ -94,8 +98,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.group is not None:
             # All before it is done: Spark plans a micro-batch after the one before has ended.
             self._hub().note(self._options.group, begin.positions)
-        wanted = ranges(begin, Offset.from_json(end))
-        return [RangePartition(each) for each in divided(wanted, self._options.partitions_min)]
+        until = Offset.from_json(end)
+        return [
+            RangePartition(each) for each in divided(ranges(begin, until), until.partitions_min)
+        ]
 
     def stop(self) -> None:
         disconnect()
