@@ -214,7 +214,7 @@ class Archiver:
         """
         try:
             return self._writer.write(ranges, number=number)
-        except Exception:
+        except self._writer.failures:
             is_overtaken = len(self._archive.manifest().commits) > number
             if not is_overtaken and self._writer.pending(number) is None:
                 raise

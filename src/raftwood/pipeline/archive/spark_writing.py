@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users call it)
 
@@ -22,6 +24,7 @@ FORMATS: Final = ("parquet", "delta")
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 _ROWS_MAX: Final = 1 << 23
 _LOG: Final = f"{TABLE}/_delta_log"
+_FAILURES: Final[tuple[type[Exception], ...]] = (OSError, PySparkException, Py4JError)
 _LOGS_MAX: Final = 50
 """How many commits of a table are looked at; others than the archiver may write there."""
 
@@ -91,6 +94,7 @@ class ParquetWriter:
     """A folder of its own for each attempt at a commit."""
 
     format = "parquet"
+    failures = _FAILURES
 
     def __init__(self, spark: SparkSession, files: ArchiveFiles, rows: SourceRows) -> None:
         self._spark = spark
@@ -146,6 +150,7 @@ class DeltaWriter:
     """
 
     format = "delta"
+    failures = _FAILURES
 
     def __init__(self, spark: SparkSession, files: ArchiveFiles, rows: SourceRows) -> None:
         self._spark = spark
