@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -91,11 +92,19 @@ class StoreProcess:
 
     def events(self) -> Counter[tuple[str, str]]:
         """How often it logged what, by level; a line that is no event counts as itself."""
-        found: Counter[tuple[str, str]] = Counter()
+        return Counter((each["level"], each["event"]) for each in self._lines())
+
+    def told(self, event: str, **about: Any) -> list[dict[str, Any]]:
+        """What it logged of an event, where the fields are these."""
+        wanted = {"event": event, **about}
+        return [each for each in self._lines() if wanted.items() <= each.items()]
+
+    def _lines(self) -> list[dict[str, Any]]:
+        found = []
         for line in self.log.read_text().splitlines():
-            try:
-                event = json.loads(line)
-                found[event["level"], event["event"]] += 1
-            except (ValueError, KeyError, TypeError):
-                found["none", line] += 1
+            told: Any = None
+            with contextlib.suppress(ValueError):
+                told = json.loads(line)
+            is_event = isinstance(told, dict) and told.keys() >= {"level", "event"}
+            found.append(told if is_event else {"level": "none", "event": line})
         return found

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated
 from raftwood.logservice.records import Record
 from raftwood.simulation import Event
+from tests.cluster.logservice.processes import WAIT_S_MAX, LogNode
 from tests.simulation.logservice.records import LOG, Notebook
 from tests.simulation.logservice.workload import read_output, text_of
 
@@ -148,6 +149,22 @@ class Load:
         reads = sum(each.operation == "read" for each in self.notebook.history.events)
         acked, unknown = len(self._acked()), len(self.unknown)
         return f"{acked} appends acked, {unknown} unknown, {reads} reads: all right"
+
+
+async def cut_log(log: AsyncLogClient, nodes: Collection[LogNode]) -> list[int]:
+    """Append and truncate until stores have cut away what came first; the LSNs that are kept.
+
+    Where a store takes its snapshots is chance, and a log is cut at snapshots alone: a slow store
+    may need many rounds.
+    """
+    lsns = await log.append_many([b"the first"] * 20)
+    deadline = time.monotonic() + WAIT_S_MAX
+    while uncut := [node.store for node in nodes if node.log_cut(log.config.shard) < lsns[0]]:
+        assert time.monotonic() < deadline, f"stores {uncut} do not cut the log at {lsns[0]}"
+        lsns += await log.append_many([b"a record"] * 20)
+        await log.truncate(lsns[-10])
+        await asyncio.sleep(0.05)
+    return lsns[-9:]
 
 
 async def read_all(log: AsyncLogClient, first: int = 1) -> list[Record]:

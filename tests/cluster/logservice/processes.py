@@ -76,12 +76,18 @@ class LogNode(StoreProcess):
         self.signal(signal.SIGTERM)
         assert await self.ended() == 0, self.log.read_text()[-2000:]
 
-    async def says(self, event: str, times: int = 1) -> None:
-        """Wait until its log has an event, so often."""
+    async def says(self, event: str, **about: Any) -> None:
+        """Wait until its log has an event, and one with these fields."""
         deadline = time.monotonic() + WAIT_S_MAX
-        while sum(count for (_, what), count in self.events().items() if what == event) < times:
-            assert time.monotonic() < deadline, f"store {self.store} does not say {event!r}"
+        while not self.told(event, **about):
+            what = f"{event!r} with {about}"
+            assert time.monotonic() < deadline, f"store {self.store} does not say {what}"
             await asyncio.sleep(0.05)
+
+    def log_cut(self, shard: int) -> int:
+        """Up to which entry it says that it has cut a shard's log."""
+        told = self.told("log cut", shard=shard)
+        return max((int(each["index"]) for each in told), default=0)
 
     def newest_snapshot(self, shard: int) -> int:
         """The index of the last one that is whole."""
