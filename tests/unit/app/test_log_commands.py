@@ -224,6 +224,15 @@ def test_a_cluster_is_shown_whole_for_people_and_for_machines(
     assert [order["target"] for order in shown["orders"]] == ["store 3", "tn-1"]
 
 
+def test_a_member_that_does_not_answer_the_leader_is_shown_as_unknown_and_not_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shard = ShardView(1, "log-1", 3, 1, (1, 2, 3), (4,), {}, 2, 4, 9, {3: 0}, 3 << 20)
+    show(ClusterView(Phase.RUNNING, "", 1, 1, (), (shard,), (), (), (), (), ()), "json")
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["shards"][0]["lagging"] == {"1": None, "3": 0, "4": None}
+
+
 def test_sizes_are_told_as_people_read_them() -> None:
     sizes = (0, 999, 1023, 1024, 1536, 1 << 20, 79257792512, 5 << 50)
     assert [size_text(size) for size in sizes] == [

@@ -19,7 +19,7 @@ from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.hakeeper.alarm import AlarmKind
 from raftwood.logservice.hakeeper.commands import DrainStore, ForgetStore
 from raftwood.logservice.hakeeper.state import Phase
-from raftwood.logservice.hakeeper.views import ClusterView
+from raftwood.logservice.hakeeper.views import ClusterView, ShardView
 
 app = App(name="cluster", help_format="plaintext")
 app.command(up)
@@ -229,7 +229,15 @@ def _shard_rows(view: ClusterView) -> list[dict[str, Any]]:
         | {
             "leader": each.leader or None,
             "wanted": f"{each.wanted_voters}+{each.wanted_learners}",
+            "lagging": _lagging(each),
             "kept": size_text(each.retained_bytes),
         }
         for each in view.shards
     ]
+
+
+def _lagging(shard: ShardView) -> dict[int, int | None]:
+    """It is not known of a member that has not answered its leader, and that is worth a look."""
+    others = [store for store in (*shard.voters, *shard.learners) if store != shard.leader]
+    unknown = [store for store in others if shard.leader and store not in shard.lagging]
+    return dict(sorted({**dict.fromkeys(unknown), **shard.lagging}.items()))

@@ -67,7 +67,7 @@ class ShardView(msgspec.Struct, frozen=True, array_like=True, tag=12):
     term: int
     epoch: int
     lagging: dict[int, int]
-    """By how many entries each member is behind the leader."""
+    """By how many entries each member is behind the leader; left out until it has answered it."""
     retained_bytes: int = 0
     """Of its log, at the store that keeps most."""
 
