@@ -59,26 +59,29 @@ class Storm:
     def _strike_in_the_middle(self, batch: int, fault: str) -> None:
         held = self._held(batch)
         self._check_that_a_part_is_stored(batch)
-        victim = self._victim(fault)
+        log = self._log_of_sink()
+        victim = self._victim(fault, log)
+        assert fault != GATEWAY or victim in gateways_of(held[0])
         self._gate.let(batch, HELD_AT + CHUNKS_AT_STRIKE)
         time.sleep(self._random.uniform(0, DELAY_S_MAX))
-        if fault in (WORKER, EXECUTOR):
-            process_of(held[0], fault).kill()
+        if victim:
+            self._cluster.kill(victim)
         elif fault == DRIVER:
             self._driver.kill()
             self._check_that_a_part_is_stored(batch)
             self._driver.start()
         else:
-            self._cluster.kill(victim)
+            process_of(held[0], fault).kill()
         assert self._driver.done() < batch, "the blow came too late"
         self._gate.let(batch)
         self._driver.wait_for(batch)
-        if fault in (WORKER, EXECUTOR):
+        if victim:
+            # It was away until others had done all of the micro-batch.
+            assert fault != STORE or self._cluster.leader(log) != victim
+            self._cluster.restart(victim)
+        elif fault != DRIVER:
             attempts = [each for each in self._gate.begun(batch) if is_repetition(each, held[0])]
             assert attempts, f"nobody has missed {held[0]}"
-        elif victim:
-            # It was away until others had done all of the micro-batch.
-            self._cluster.restart(victim)
 
     def _held(self, batch: int) -> list[Task]:
         """The tasks of a micro-batch, as soon as all that run are in their middle."""
@@ -106,15 +109,22 @@ class Storm:
         ends = self._driver.end_of(batch).positions
         return sum(position < ends[shard] for shard, position in self._places)
 
-    def _victim(self, fault: str) -> str:
+    def _log_of_sink(self) -> str:
+        """Of a shard that the query writes to."""
+        with self._cluster.client() as client:
+            return self._random.choice(client.describe(PROJECT, SINK)).shard.log
+
+    def _victim(self, fault: str, log: str) -> str:
         """A process of the cluster; none for faults of Spark."""
         if fault == GATEWAY:
             return self._random.choice(self._cluster.gateways)
-        if fault != STORE:
-            return ""
-        with self._cluster.client() as client:
-            shards = client.describe(PROJECT, SINK)
-        return self._cluster.leader(self._random.choice(shards).shard.log)
+        return self._cluster.leader(log) if fault == STORE else ""
+
+
+def gateways_of(task: Task) -> set[str]:
+    """Those that a worker is connected to."""
+    connections = psutil.Process(task.pid).net_connections("tcp")
+    return {f"gateway-{each.raddr.port}" for each in connections if each.raddr}
 
 
 def process_of(task: Task, fault: str) -> psutil.Process:
