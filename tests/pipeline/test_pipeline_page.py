@@ -22,12 +22,15 @@ def test_the_examples_of_the_page_run(
     monkeypatch.chdir(tmp_path)
     hub.client.create_project("web")
     hub.client.create_logstore("web", "access")
+    hub.client.create_logstore("web", "copy")
     with hub.client.producer("web", "access") as producer:
         for number in range(20):
             producer.send({"path": f"/{number}", "status": str(200 + number % 2)})
     names: dict[str, Any] = {"spark": hub.spark, "access": hub.access}
     for block in blocks(ROOT / "docs" / "pipeline.md", "python"):
         exec(compile(block, "docs/pipeline.md", "exec"), names)
+    copied = hub.spark.read.format("loghub").options(**hub.access).load("web/copy")
+    assert copied.count() == 30
     assert names["report"].rows == 20
     assert sorted(names["by_status"].column("time_count").to_pylist()) == [10, 10]
     assert names["frame"].count() == 20

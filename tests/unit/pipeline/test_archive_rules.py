@@ -84,7 +84,7 @@ class World:
                 self.nexts[new] = self.firsts[new] = 1
 
     def archive(self) -> None:
-        planned = plan(Manifest(self.commits).archived(), self.views(), skips_freed=False)
+        planned = plan(Manifest(self.commits).shards, self.views(), skips_freed=False)
         if not planned:
             return
         for each in planned:
@@ -148,11 +148,26 @@ def test_history_and_tail_are_the_stream(seed: int) -> None:
 def test_what_was_freed_before_it_was_archived_is_told_or_left_out() -> None:
     shards = [view(0, 10, 20)]
     with pytest.raises(OutOfRange, match=r"up to 5.*begins at 10"):
-        plan({0: Position(5)}, shards, skips_freed=False)
-    (planned,) = plan({0: Position(5)}, shards, skips_freed=True)
+        plan(Manifest([commit((0, 1, 5))]).shards, shards, skips_freed=False)
+    (planned,) = plan(Manifest([commit((0, 1, 5))]).shards, shards, skips_freed=True)
     assert (planned.begins_at, planned.ends_at) == (10, 20)
     manifest = Manifest([commit((0, 1, 5)), commit((0, 10, 20))])
     assert [(each.first, each.end) for each in manifest.gaps] == [("5", "10")]
+
+
+def test_that_a_shard_has_ended_is_archived_and_one_that_goes_before_is_told_of() -> None:
+    known = Manifest([commit((0, 1, 5))])
+    ended = ShardView(id=0, first=Position(3), next=Position(5), is_ended=True)
+    (noted,) = plan(known.shards, [ended], skips_freed=False)
+    assert (noted.first, noted.end, noted.is_last) == ("5", "5", True)
+    complete = Commit(project="p", logstore="s", format="parquet", ranges=(noted,), made_ms=2)
+    after = Manifest([commit((0, 1, 5)), complete])
+    assert plan(after.shards, [ended], skips_freed=False) == []
+    assert plan(after.shards, [], skips_freed=False) == []
+    assert unite(known.shards, []) is None
+    with pytest.raises(OutOfRange, match=r"up to 5, and it was deleted"):
+        plan(known.shards, [], skips_freed=False)
+    assert plan(known.shards, [], skips_freed=True) == [noted]
 
 
 def test_who_reads_holds_the_log() -> None:

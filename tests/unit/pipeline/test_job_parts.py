@@ -2,12 +2,18 @@
 
 import os
 import sys
+import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
 
-from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.errors import InternalError, InvalidConfiguration
 from raftwood.pipeline.jobs.importing import function_named, named
+from raftwood.pipeline.jobs.job import Access, Job, JobContext, JobOptions
 from raftwood.pipeline.jobs.progress import (
     JobProgress,
     JobState,
@@ -96,6 +102,51 @@ def test_what_a_file_names_is_found_or_the_mistake_is_told(
     with pytest.raises(InvalidConfiguration, match="no function"):
         function_named("users_rows:NUMBER")
     sys.modules.pop("users_rows")
+
+
+class _Failing(Job[JobOptions]):
+    kind = "failing"
+    options_type = JobOptions
+    error: Exception
+
+    def work(self, context: JobContext) -> None:  # noqa: ARG002 (it fails before it needs it)
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (AnalysisException("[UNRESOLVED_COLUMN] no column `stauts`.\n'Project"), "`stauts`"),
+        (
+            PySparkException(
+                "[STREAM_FAILED] Query ended\nTraceback (most recent call last):\n"
+                "raftwood.loghub.errors.ShardNotFound: there is no shard 7\n"
+                "=== Streaming Query ===\nraftwood.plan: none"
+            ),
+            "there is no shard 7",
+        ),
+        (
+            Py4JError("An error occurred while calling o12.save.\n: java.io.IOException: full"),
+            "full",
+        ),
+    ],
+)
+def test_what_spark_says_is_told_in_a_line_with_the_jobs_name(
+    tmp_path: Path, error: Exception, reason: str
+) -> None:
+    job = _Failing(
+        "errors",
+        JobOptions(kind="failing", source="web/access"),
+        access=Access(gateways="h:1", access_key="k", access_secret="s"),
+        folder=str(tmp_path),
+    )
+    job.error = error
+    context = JobContext(cast("SparkSession", None), lambda _: None, threading.Event())
+    with pytest.raises(InternalError, match=f"job 'errors' failed: .*{reason}") as raised:
+        job.run(context)
+    assert "\n" not in raised.value.message
+    found = read_status(str(tmp_path), job="errors", kind="failing")
+    assert (found.state, found.error) == (JobState.FAILED, raised.value.message)
 
 
 def test_a_python_function_keeps_changes_drops_and_multiplies_rows() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = App(name="pipeline", help_format="plaintext")
 
-File = Annotated[str, Parameter(help="TOML file; see docs/pipeline.md.")]
+File = Annotated[str, Parameter(help="TOML file; see docs/pipeline-jobs.md.")]
 Output = Annotated[Format, Parameter(name="--format", help="How to print it.")]
 _JOBS = {"job": "job", "kind": "kind", "from": "from", "to": "to", "trigger": "trigger"}
 _KINDS = {"kind": "kind", "does": "does"}

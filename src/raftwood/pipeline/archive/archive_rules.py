@@ -13,16 +13,22 @@ from raftwood.pipeline.offsets import ShardView
 
 
 def plan(
-    archived: Mapping[int, Position], shards: Iterable[ShardView], *, skips_freed: bool
+    archived: Mapping[int, ArchivedShard], shards: Iterable[ShardView], *, skips_freed: bool
 ) -> list[ArchivedRange]:
     """All that is in the logs and not in the archive, one range for each shard that has some.
 
     `OutOfRange` where something was freed before it was archived, unless that is to be skipped:
     then the range begins where the log does, and the archive has a gap that its next range names.
     """
+    known = {each.id: each for each in shards}
     planned = []
-    for found in sorted(shards, key=lambda each: each.id):
-        first = archived.get(found.id, found.first)
+    for number in sorted({*archived, *known}):
+        found, history = known.get(number), archived.get(number)
+        if found is None:
+            if history is not None and not history.is_ended:
+                planned.append(_gone(number, history, skips_freed=skips_freed))
+            continue
+        first = found.first if history is None else history.end
         if first < found.first:
             if not skips_freed:
                 raise OutOfRange(
@@ -31,18 +37,31 @@ def plan(
                     "archive"
                 )
             first = found.first
-        # A shard that ended without a record is noted as well, for its children's readers.
-        if first < found.next or (found.is_ended and found.id not in archived):
+        # That a shard has ended is noted as well, whether or not it had another record: for its
+        # children's readers, and for when it is gone.
+        is_news = found.is_ended and (history is None or not history.is_ended)
+        if first < found.next or is_news:
             planned.append(
                 ArchivedRange(
                     shard=found.id,
                     first=str(first),
-                    end=str(found.next),
+                    end=str(max(first, found.next)),
                     parents=found.parents,
                     is_last=found.is_ended,
                 )
             )
     return planned
+
+
+def _gone(shard: int, history: ArchivedShard, *, skips_freed: bool) -> ArchivedRange:
+    """A shard that was deleted before its end was archived; an empty range notes that it is."""
+    if not skips_freed:
+        raise OutOfRange(
+            f"shard {shard} was archived up to {history.end}, and it was deleted since: what came "
+            "behind is gone; let it be skipped, or begin a new archive"
+        )
+    end = str(history.end)
+    return ArchivedRange(shard=shard, first=end, end=end, parents=history.parents, is_last=True)
 
 
 def truncatable(
@@ -85,7 +104,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 def unite(archived: Mapping[int, ArchivedShard], shards: Iterable[ShardView]) -> list[Cut] | None:
     """For each shard, where the archive ends and the log goes on; None where a log was cut above
-    what this look at the archive knows of: then look at the archive again, it has more by now.
+    what this look at the archive knows of, or is gone before it ended there: then look at the
+    archive again, it has more by now.
 
     The archive is to be looked at before the logs, or a record might be in neither.
     """
@@ -96,6 +116,8 @@ def unite(archived: Mapping[int, ArchivedShard], shards: Iterable[ShardView]) ->
         if log is None:
             # The shard is gone from the stream; what it had is in the archive.
             assert history is not None
+            if not history.is_ended:
+                return None
             cuts.append(
                 Cut(
                     shard=shard,

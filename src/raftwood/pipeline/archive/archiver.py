@@ -184,7 +184,7 @@ class Archiver:
             written = unfinished
             if written is None:
                 views = shard_views(describe())
-                ranges = plan(manifest.archived(), views, skips_freed=self._skips_freed)
+                ranges = plan(manifest.shards, views, skips_freed=self._skips_freed)
                 if not ranges:
                     return manifest
                 written = self._written(ranges, number)

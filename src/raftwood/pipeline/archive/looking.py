@@ -43,13 +43,13 @@ def look(hub: Hub, archive: Archive | None, *, skips_freed: bool = False) -> Loo
             "records were freed before they were archived: archive more often, and skip them here"
         )
     views = shard_views(hub.details())
-    for view in views:
-        found = manifest.shards.get(view.id)
-        if found is not None:
-            found.end = max(found.end, view.first)
+    firsts = {each.id: each.first for each in views}
+    for shard, found in manifest.shards.items():
+        found.end = max(found.end, firsts.get(shard, found.end))
+        found.is_ended = found.is_ended or shard not in firsts
     cuts = unite(manifest.shards, views)
     assert cuts is not None
-    return Look(manifest, cuts, {each.id: each.first for each in views})
+    return Look(manifest, cuts, firsts)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

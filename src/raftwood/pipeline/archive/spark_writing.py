@@ -75,7 +75,11 @@ class SourceRows:
         self._access = access
         self._partitions_min = partitions_min
 
-    def frame(self, ranges: Sequence[ArchivedRange]) -> DataFrame:
+    def frame(self, ranges: Sequence[ArchivedRange]) -> DataFrame | None:
+        """None where all of them are empty; a shard of such a one may be gone."""
+        ranges = [each for each in ranges if each.begins_at < each.ends_at]
+        if not ranges:
+            return None
         starts = {str(each.shard): each.first for each in ranges}
         ends = {str(each.shard): each.end for each in ranges}
         return (
@@ -105,8 +109,11 @@ class ParquetWriter:
         return None
 
     def write(self, ranges: Sequence[ArchivedRange], *, number: int) -> Written:
+        frame = self._rows.frame(ranges)
+        if frame is None:
+            return Written(tuple(ranges), (), self._rows.fields)
         folder = new_folder(number)
-        _write(self._rows.frame(ranges), "parquet", f"{self._files.uri}/{folder}")
+        _write(frame, "parquet", f"{self._files.uri}/{folder}")
         names = [name for name in self._files.names(folder) if name.endswith(".parquet")]
         files = described(
             self._spark, self._files, self._rows, [f"{folder}/{name}" for name in names]
@@ -187,9 +194,12 @@ class DeltaWriter:
         return Written(found.ranges, files, found.fields)
 
     def write(self, ranges: Sequence[ArchivedRange], *, number: int) -> Written:
+        frame = self._rows.frame(ranges)
+        if frame is None:
+            return Written(tuple(ranges), (), self._rows.fields)
         noted = _Noted(tuple(ranges), self._rows.fields)
         _write(
-            self._rows.frame(ranges),
+            frame,
             "delta",
             f"{self._files.uri}/{TABLE}",
             txnAppId=self._application,

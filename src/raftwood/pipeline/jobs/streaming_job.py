@@ -14,12 +14,10 @@ from abc import abstractmethod
 from typing import Any, Final, TypeVar
 
 import msgspec
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-from raftwood.base.errors import InternalError
 from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.jobs.job import STOP_S_MAX, Job, JobContext, JobOptions
 from raftwood.pipeline.jobs.progress import JobState, lag_of
@@ -154,16 +152,10 @@ class StreamingJob(Job[Streamed]):
                 hub.note(self.group, self._read_to.positions)
 
     def _attend(self, query: StreamingQuery, stop: threading.Event) -> None:
-        try:
-            while not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]
-                if stop.is_set():
-                    _let_finish(query)
-                    return
-        except StreamingQueryException as error:
-            raise InternalError(
-                f"job {self.name!r} failed: {_reason(error)}. Nothing is lost: mend the cause, and "
-                "run it again with the same folder"
-            ) from error
+        while not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]
+            if stop.is_set():
+                _let_finish(query)
+                return
 
     def saw(self, progress: dict[str, Any]) -> None:
         """A micro-batch is done."""
@@ -191,14 +183,6 @@ def _let_finish(query: StreamingQuery) -> None:
     deadline = time.monotonic() + STOP_S_MAX
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-
-
-def _reason(error: StreamingQueryException) -> str:
-    """Our own error where there is one in it, else the first line of Spark's."""
-    text = str(error).partition("=== Streaming Query ===")[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line.partition(": ")[2] for line in lines if line.startswith("raftwood.")]
-    return (ours[-1] if ours else lines[0] if lines else type(error).__name__)[:500]
 
 
 class _Listener(StreamingQueryListener):

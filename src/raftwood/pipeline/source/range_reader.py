@@ -1,10 +1,12 @@
 """Reads one range of a shard's positions, a few pulls ahead, as record batches."""
 
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow
 
+from raftwood.base.errors import Unavailable
 from raftwood.base.logs import get_logger
 from raftwood.base.seams import StoredBatch
 from raftwood.loghub.client.errors import RecordsFreed
@@ -19,6 +21,8 @@ PULL_BYTES_MAX: Final = 4 << 20
 ROWS_MIN: Final = 8_192
 """Of a record batch: smaller ones are joined, for each costs Spark something by itself."""
 BYTES_MIN: Final = 4 << 20
+_PAUSE_S: Final = 0.05
+"""Where what was planned is not there yet: by another leader, for a moment."""
 _log = get_logger("pipeline")
 
 
@@ -85,6 +89,7 @@ def _stored(
     if position >= end:
         return
     future = hub.begin_pull(wanted.shard, position, bytes_max=PULL_BYTES_MAX)
+    deadline_s: float | None = None
     while True:
         try:
             pulled = future.result()
@@ -94,6 +99,11 @@ def _stored(
         if pulled.first > position:
             freed = ShardRange(wanted.shard, position, min(pulled.first, end))
             yield from _lost(options, freed)
+        if pulled.next > position or pulled.is_ended:
+            deadline_s = None
+        else:
+            deadline_s = deadline_s or time.monotonic() + options.access.timeout_ms / 1000
+            _wait_for_more(ShardRange(wanted.shard, position, end), deadline_s)
         position = max(pulled.next, position)
         is_last = position >= end or pulled.is_ended
         if not is_last:
@@ -103,6 +113,15 @@ def _stored(
                 yield batch
         if is_last:
             return
+
+
+def _wait_for_more(left: ShardRange, deadline_s: float) -> None:
+    if time.monotonic() > deadline_s:
+        raise Unavailable(
+            f"shard {left.shard} has nothing at position {left.begin}, and was to be read up to "
+            f"{left.end}: see with `raftwood cluster status` whether its log has lost replicas"
+        )
+    time.sleep(_PAUSE_S)
 
 
 def _lost(
