@@ -15,6 +15,7 @@ GROUPS: Final = "loghub, stored as protobuf"
 ARCHIVE: Final = "loghub, archived"
 PARQUET: Final = "parquet files"
 KAFKA: Final = "kafka"
+TUNED_KAFKA: Final = "kafka, tuned"
 
 
 class Goal(msgspec.Struct, frozen=True):

@@ -24,8 +24,8 @@ System = LogHubUnderSpark | KafkaUnderSpark
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How much there is to do: about twenty minutes at the default."""
 
-    rows: int = 3_000_000
-    warm_ups: int = 5
+    rows: int = 2_000_000
+    warm_ups: int = 4
     """Of all queries in turn: Java has compiled what is busy after these, Kafka's brokers too."""
     repeats: int = 3
     rounds: int = 1

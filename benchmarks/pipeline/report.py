@@ -3,19 +3,25 @@
 import rich.table
 
 from benchmarks.harness.report import Verdict, goals_table, table
-from benchmarks.pipeline.cases import CASES, GOALS, KAFKA
+from benchmarks.pipeline.cases import CASES, GOALS, KAFKA, TUNED_KAFKA
 from benchmarks.pipeline.compare import PipelineResults, Spent
 
 
-def _kafkas(results: PipelineResults, case: str) -> Spent | None:
-    return results.spent.get(KAFKA, {}).get(case)
+def _spent(results: PipelineResults, row: str, case: str) -> Spent | None:
+    return results.spent.get(row, {}).get(case)
+
+
+def _ratio(ours: Spent, its: Spent | None) -> str:
+    if its is None or its is ours:
+        return ""
+    return f"{ours.rows_per_cpu_second / its.rows_per_cpu_second:.2f}×"
 
 
 def verdicts(results: PipelineResults) -> list[Verdict]:
     """The goals that this run says something about."""
     found = []
     for goal in GOALS:
-        ours, its = results.spent.get(goal.row, {}).get(goal.case), _kafkas(results, goal.case)
+        ours, its = (_spent(results, row, goal.case) for row in (goal.row, KAFKA))
         if ours is not None and its is not None:
             found.append(
                 Verdict(
@@ -39,16 +45,16 @@ def _queries(results: PipelineResults) -> rich.table.Table:
     headings = ["case", "rows from or to", "rows/s", "Spark µs", "servers µs"]
     made = table(
         f"Spark over {results.rows:,} records of 100 B; CPU per row",
-        [*headings, "rows per CPU s", "it / kafka"],
+        [*headings, "rows per CPU s", "it / kafka", "it / tuned"],
         left=2,
     )
     for case in CASES:
-        named, its = case, _kafkas(results, case)
+        named = case
+        kafka, tuned = (_spent(results, row, case) for row in (KAFKA, TUNED_KAFKA))
         for row, cases in results.spent.items():
             spent = cases.get(case)
             if spent is None:
                 continue
-            ratio = None if its is None else spent.rows_per_cpu_second / its.rows_per_cpu_second
             made.add_row(
                 named,
                 row,
@@ -56,7 +62,8 @@ def _queries(results: PipelineResults) -> rich.table.Table:
                 f"{spent.spark_us:.2f}",
                 f"{spent.servers_us:.2f}",
                 f"{spent.rows_per_cpu_second:,.0f}",
-                "" if ratio is None or row == KAFKA else f"{ratio:.2f}×",
+                _ratio(spent, kafka),
+                _ratio(spent, tuned),
             )
             named = ""
     return made

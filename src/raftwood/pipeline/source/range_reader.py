@@ -18,7 +18,7 @@ from raftwood.pipeline.options import SourceOptions
 from raftwood.pipeline.source.projecting import Projector
 
 PULL_BYTES_MAX: Final = 4 << 20
-ROWS_MIN: Final = 8_192
+ROWS_MIN: Final = 4_096
 """Of a record batch: smaller ones are joined, for each costs Spark something by itself."""
 BYTES_MIN: Final = 4 << 20
 _PAUSE_S: Final = 0.05
