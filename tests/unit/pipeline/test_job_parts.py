@@ -141,7 +141,7 @@ def test_what_spark_says_is_told_in_a_line_with_the_jobs_name(
         folder=str(tmp_path),
     )
     job.error = error
-    context = JobContext(cast(SparkSession, None), lambda _: None, threading.Event())
+    context = JobContext(cast("SparkSession", None), lambda _: None, threading.Event())
     with pytest.raises(InternalError, match=f"job 'errors' failed: .*{reason}") as raised:
         job.run(context)
     assert "\n" not in raised.value.message

@@ -39,7 +39,7 @@ def read(hub: _Silent) -> list[Any]:
         gateways=("h:1",), key_id="k", secret="s", project="p", logstore="s", timeout_ms=200
     )
     wanted = ShardRange(0, Position(3), Position(9))
-    return list(read_range(SourceOptions(access=access), MESSAGE, wanted, cast(Hub, hub)))
+    return list(read_range(SourceOptions(access=access), MESSAGE, wanted, cast("Hub", hub)))
 
 
 def test_a_log_that_has_less_than_was_planned_is_waited_for_and_not_for_ever() -> None:

@@ -17,6 +17,7 @@ from raftwood.pipeline.archive.writing import ArchiveWriter, Written, new_folder
 from raftwood.pipeline.columns import ALL, Wanted
 from raftwood.pipeline.options import StreamAccess
 from raftwood.pipeline.schema import struct_of
+from raftwood.pipeline.spark_errors import spark_errors_told
 
 FORMATS: Final = ("parquet", "delta")
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
@@ -224,15 +225,16 @@ def _write(frame: DataFrame, kind: str, uri: str, **options: str) -> None:
     configuration = frame.sparkSession.conf
     before = configuration.get(_TIMESTAMPS)
     configuration.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    writer = (
+        frame.write.format(kind)
+        .mode("append")
+        .option("compression", "zstd")
+        .option("maxRecordsPerFile", str(_ROWS_MAX))
+        .options(**options)
+    )
     try:
-        (
-            frame.write.format(kind)
-            .mode("append")
-            .option("compression", "zstd")
-            .option("maxRecordsPerFile", str(_ROWS_MAX))
-            .options(**options)
-            .save(uri)
-        )
+        with spark_errors_told(f"writing to the archive {uri}"):
+            writer.save(uri)
     finally:
         configuration.set(_TIMESTAMPS, str(before))
 
@@ -245,7 +247,7 @@ def described(
         return ()
     by_name = {path.rpartition("/")[2]: path for path in paths}
     micros = F.unix_micros("time")
-    found = (
+    facts = (
         spark.read.schema(rows.schema)
         .parquet(*[f"{files.uri}/{path}" for path in paths])
         .groupBy(F.col("_metadata.file_name").alias("name"))
@@ -258,9 +260,9 @@ def described(
             F.min(micros).alias("time_min_us"),
             F.max(micros).alias("time_max_us"),
         )
-        .collect()
     )
-    made = [_file(each, by_name) for each in found]
+    with spark_errors_told(f"looking at what was written to the archive {files.uri}"):
+        made = [_file(each, by_name) for each in facts.collect()]
     return tuple(sorted(made, key=lambda each: (each.shard, int(each.first))))
 
 
