@@ -12,7 +12,8 @@ CASES: Final = (FULL, NAMED, TWO_COLUMNS, SINK)
 
 ARROW: Final = "loghub, stored as Arrow"
 GROUPS: Final = "loghub, stored as protobuf"
-PARQUET: Final = "loghub, archived as Parquet"
+ARCHIVE: Final = "loghub, archived"
+PARQUET: Final = "parquet files"
 KAFKA: Final = "kafka"
 
 
@@ -27,6 +28,6 @@ class Goal(msgspec.Struct, frozen=True):
 GOALS: Final = (
     Goal(ARROW, FULL, 2.0),
     Goal(GROUPS, FULL, 2.0),
-    Goal(PARQUET, TWO_COLUMNS, 5.0),
+    Goal(ARCHIVE, TWO_COLUMNS, 5.0),
     Goal(ARROW, SINK, 1.5),
 )

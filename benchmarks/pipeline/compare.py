@@ -22,16 +22,16 @@ System = LogHubUnderSpark | KafkaUnderSpark
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How much there is to do: about ten minutes at the default."""
+    """How much there is to do: about twenty minutes at the default."""
 
-    rows: int = 1_000_000
-    warm_ups: int = 3
-    """Of each query: Java has compiled what is busy after these."""
+    rows: int = 3_000_000
+    warm_ups: int = 5
+    """Of all queries in turn: Java has compiled what is busy after these, Kafka's brokers too."""
     repeats: int = 3
-    rounds: int = 2
+    rounds: int = 1
 
 
-QUICK: Final = Pace(rows=50_000, warm_ups=1, repeats=1, rounds=1)
+QUICK: Final = Pace(rows=50_000, warm_ups=1, repeats=1)
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,15 +87,15 @@ class Comparison:
         with SparkProcess(folder, jars=target.jars) as spark:
             for order in target.first:
                 spark.do(order)
-            for query in target.queries:
-                self._progress(f"{query.case}: {query.row}")
-                for _ in range(pace.warm_ups):
-                    spark.do(query.order)
-                for _ in range(pace.repeats):
+            for turn in range(pace.warm_ups + pace.repeats):
+                is_warm = turn >= pace.warm_ups
+                self._progress("measured" if is_warm else "warming up")
+                for query in target.queries:
                     before = sum(target.cluster.cpu_s())
                     answer = spark.do(query.order)
                     servers_s = sum(target.cluster.cpu_s()) - before
-                    self._took(query, answer, servers_s, pace.rows)
+                    if is_warm:
+                        self._took(query, answer, servers_s, pace.rows)
 
     def _took(self, query: Query, answer: Answer, servers_s: float, rows: int) -> None:
         if answer.count not in (None, rows):

@@ -8,6 +8,10 @@ NOTHING: Final = "noop"
 """Spark's sink that takes whole rows and drops them."""
 
 
+READ: Final = "raftwood.read"
+"""As a format: history and tail, `options` are its arguments."""
+
+
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
     """Where rows are read from."""
 
@@ -16,7 +20,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None = None
     schema: str | None = None
     expressions: tuple[str, ...] = ()
-    """What is made of the columns; as they are where there is none."""
+    """What is made of the columns, or which ones; all as they are where there is none."""
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True, tag="scan"):
@@ -37,7 +41,14 @@ class Write(msgspec.Struct, frozen=True, kw_only=True, tag="write"):
     mode: str = "append"
 
 
-Order = Scan | Write
+class Archive(msgspec.Struct, frozen=True, kw_only=True, tag="archive"):
+    """All of a logstore into its archive; `options` are the source's."""
+
+    options: dict[str, str]
+    uri: str
+
+
+Order = Scan | Write | Archive
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

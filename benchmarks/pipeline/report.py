@@ -3,13 +3,12 @@
 import rich.table
 
 from benchmarks.harness.report import Verdict, goals_table, table
-from benchmarks.pipeline.cases import CASES, FULL, GOALS, KAFKA, NAMED
+from benchmarks.pipeline.cases import CASES, GOALS, KAFKA
 from benchmarks.pipeline.compare import PipelineResults, Spent
 
 
 def _kafkas(results: PipelineResults, case: str) -> Spent | None:
-    """Its rows have the same columns whatever is asked for by name."""
-    return results.spent.get(KAFKA, {}).get(FULL if case == NAMED else case)
+    return results.spent.get(KAFKA, {}).get(case)
 
 
 def verdicts(results: PipelineResults) -> list[Verdict]:

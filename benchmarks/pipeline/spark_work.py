@@ -5,13 +5,17 @@ import ctypes
 import os
 import sys
 import time
+from typing import Any
 
 import msgspec
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from benchmarks.pipeline.orders import NOTHING, Answer, Order, Rows, Scan, Write
+import raftwood
+from benchmarks.pipeline.orders import NOTHING, READ, Answer, Archive, Order, Rows, Scan, Write
+from raftwood.pipeline.archive.archiver import Archiver
+from raftwood.pipeline.options import source_options
 
 PR_SET_CHILD_SUBREAPER = 36
 """Of <linux/prctl.h>."""
@@ -19,6 +23,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
+    "spark.python.daemon.module": "benchmarks.pipeline.python_daemon",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -59,6 +64,10 @@ def spent_s() -> float:
 
 
 def frame(spark: SparkSession, rows: Rows) -> DataFrame:
+    if rows.format == READ:
+        given: dict[str, Any] = {**rows.options, "columns": rows.expressions or None}
+        history: DataFrame = raftwood.read(engine="spark", spark=spark, **given)
+        return history
     reader = spark.read.format(rows.format).options(**rows.options)
     if rows.schema is not None:
         reader = reader.schema(rows.schema)
@@ -68,6 +77,9 @@ def frame(spark: SparkSession, rows: Rows) -> DataFrame:
 
 def done(spark: SparkSession, order: Order) -> int | None:
     """The rows that it counted."""
+    if isinstance(order, Archive):
+        access = source_options(order.options).access
+        return Archiver.with_spark(spark, access, order.uri).run().rows
     if isinstance(order, Write):
         writer = frame(spark, order.rows).write.format(order.format).options(**order.options)
         writer.mode(order.mode).save(order.path)

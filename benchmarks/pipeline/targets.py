@@ -14,8 +14,18 @@ from benchmarks.loghub.gateway_cluster import GatewayCluster
 from benchmarks.loghub.loghub_system import LogHubSystem, gateway_address
 from benchmarks.loghub.ways import PROJECT, Key
 from benchmarks.peers.kafka_system import KafkaSystem
-from benchmarks.pipeline.cases import ARROW, FULL, GROUPS, KAFKA, NAMED, PARQUET, SINK, TWO_COLUMNS
-from benchmarks.pipeline.orders import Order, Rows, Scan, Write
+from benchmarks.pipeline.cases import (
+    ARCHIVE,
+    ARROW,
+    FULL,
+    GROUPS,
+    KAFKA,
+    NAMED,
+    PARQUET,
+    SINK,
+    TWO_COLUMNS,
+)
+from benchmarks.pipeline.orders import READ, Archive, Order, Rows, Scan, Write
 from benchmarks.pipeline.records import MESSAGE, fill_kafka, fill_logstore
 from raftwood.loghub.client.sync_client import LogHubClient
 
@@ -33,6 +43,13 @@ CONNECTOR: Final = (
 )
 NAMED_SCHEMA: Final = (
     f"time timestamp, topic string, {MESSAGE} string, shard int, position binary, index int"
+)
+NAMED_OF_KAFKA: Final = (
+    "timestamp",
+    "topic",
+    f"CAST(value AS string) AS {MESSAGE}",
+    "partition",
+    "offset",
 )
 
 
@@ -85,34 +102,54 @@ def _loghub_target(
         row: Rows(format="loghub", options=access, path=f"{PROJECT}/{stream}")
         for row, stream in ((ARROW, "arrow"), (GROUPS, "groups"))
     }
-    archive = str(folder / "archive")
-    queries = []
-    for row, rows in stored.items():
-        named = msgspec.structs.replace(rows, schema=NAMED_SCHEMA)
-        two = msgspec.structs.replace(rows, schema="shard int, time timestamp")
-        queries += [
-            Query(row=row, case=FULL, order=Scan(rows=rows)),
-            Query(row=row, case=NAMED, order=Scan(rows=named)),
-            Query(row=row, case=TWO_COLUMNS, order=Scan(rows=two, by="shard", greatest="time")),
-        ]
-    history = Rows(format="parquet", path=archive)
+    queries = [query for row, rows in stored.items() for query in _reading(row, rows)]
+    archive, plain = str(folder / "archive"), str(folder / "plain")
+    options = {
+        "project": PROJECT,
+        "logstore": "arrow",
+        "archive": archive,
+        "gateways": access["gateways"],
+        "access_key": access["accessKey"],
+        "access_secret": access["accessSecret"],
+    }
+    history = Rows(format=READ, options=options)
+    two = msgspec.structs.replace(history, expressions=("shard", "time"))
+    files = Rows(format="parquet", path=plain)
     sent = Rows(format="parquet", path=str(records))
-    counted = Scan(rows=history, by="shard", greatest="time")
     sink = Write(
         rows=sent,
         format="loghub",
         options={**access, "compression": "none"},
         path=f"{PROJECT}/{SUNK}",
     )
-    files = Write(rows=sent, format="parquet", path=str(folder / SUNK), mode="overwrite")
+    to_files = Write(rows=sent, format="parquet", path=str(folder / SUNK), mode="overwrite")
     queries += [
-        Query(row=PARQUET, case=FULL, order=Scan(rows=history), has_servers=False),
-        Query(row=PARQUET, case=TWO_COLUMNS, order=counted, has_servers=False),
+        Query(row=ARCHIVE, case=FULL, order=Scan(rows=history)),
+        Query(row=ARCHIVE, case=TWO_COLUMNS, order=_counted(two)),
+        Query(row=PARQUET, case=FULL, order=Scan(rows=files), has_servers=False),
+        Query(row=PARQUET, case=TWO_COLUMNS, order=_counted(files), has_servers=False),
         Query(row=ARROW, case=SINK, order=sink),
-        Query(row=PARQUET, case=SINK, order=files, has_servers=False),
+        Query(row=PARQUET, case=SINK, order=to_files, has_servers=False),
     ]
-    archived = Write(rows=stored[ARROW], format="parquet", path=archive, mode="overwrite")
-    return Target(cluster=cluster, queries=queries, first=[archived])
+    first: list[Order] = [
+        Archive(options={**access, "path": f"{PROJECT}/arrow"}, uri=archive),
+        Write(rows=stored[ARROW], format="parquet", path=plain, mode="overwrite"),
+    ]
+    return Target(cluster=cluster, queries=queries, first=first)
+
+
+def _reading(row: str, rows: Rows) -> list[Query]:
+    named = msgspec.structs.replace(rows, schema=NAMED_SCHEMA)
+    two = msgspec.structs.replace(rows, schema="shard int, time timestamp")
+    return [
+        Query(row=row, case=FULL, order=Scan(rows=rows)),
+        Query(row=row, case=NAMED, order=Scan(rows=named)),
+        Query(row=row, case=TWO_COLUMNS, order=_counted(two)),
+    ]
+
+
+def _counted(rows: Rows) -> Scan:
+    return Scan(rows=rows, by="shard", greatest="time")
 
 
 class KafkaUnderSpark:
@@ -140,10 +177,12 @@ class KafkaUnderSpark:
             servers = {"kafka.bootstrap.servers": addresses}
             rows = Rows(format="kafka", options={**servers, "subscribe": FILLED})
             sent = Rows(format="parquet", path=str(records), expressions=(f"{MESSAGE} AS value",))
+            named = msgspec.structs.replace(rows, expressions=NAMED_OF_KAFKA)
             counted = Scan(rows=rows, by="partition", greatest="timestamp")
             sink = Write(rows=sent, format="kafka", options={**servers, "topic": SUNK})
             queries = [
                 Query(row=KAFKA, case=FULL, order=Scan(rows=rows)),
+                Query(row=KAFKA, case=NAMED, order=Scan(rows=named)),
                 Query(row=KAFKA, case=TWO_COLUMNS, order=counted),
                 Query(row=KAFKA, case=SINK, order=sink),
             ]

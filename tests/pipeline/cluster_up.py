@@ -80,7 +80,7 @@ class ClusterUp:
     # Faults
 
     def kill(self, name: str) -> None:
-        os.kill(self._ids[name], signal.SIGKILL)
+        os.kill(self._ids.pop(name), signal.SIGKILL)
 
     def restart(self, name: str) -> None:
         """As it was started before; returns once it serves."""
@@ -100,7 +100,8 @@ class ClusterUp:
     def leader(self, log: str) -> str:
         """The store that leads a log."""
         config = str(self._folder / "data" / "cluster.toml")
-        return f"store-{asyncio.run(_leader(config, log))}"
+        alive = [int(name.removeprefix("store-")) for name in self._ids if "store-" in name]
+        return f"store-{asyncio.run(_leader(config, log, alive))}"
 
     @property
     def gateways(self) -> list[str]:
@@ -131,18 +132,14 @@ def _name(process: psutil.Process) -> str:
     return f"store-{store}" if store else f"gateway-{settings['gateway.listen'].split(':')[1]}"
 
 
-async def _leader(config: str, log: str) -> int:
+async def _leader(config: str, log: str, alive: list[int]) -> int:
     settings = Source(config=config).load().settings
     with real_environment() as environment:
-        addresses = settings.cluster.addresses()
-        stores = Stores(environment, operator_network(settings), addresses)
+        stores = Stores(environment, operator_network(settings), settings.cluster.addresses())
         try:
-            for store in addresses:
-                try:
-                    channel = await stores.connected(store, ASK_MS_MAX)
-                    found: Any = await channel.ask(LOCATE, log, ASK_MS_MAX)
-                except OSError:
-                    continue  # one that was killed
+            for store in alive:
+                channel = await stores.connected(store, ASK_MS_MAX)
+                found: Any = await channel.ask(LOCATE, log, ASK_MS_MAX)
                 if found.leader:
                     return int(found.leader)
         finally:

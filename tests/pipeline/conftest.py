@@ -11,6 +11,7 @@ from raftwood.pipeline.session import DELTA, spark_session
 from tests.components import delta_jars
 from tests.maven import NotInstalled
 from tests.pipeline.kit import Hub
+from tests.pipeline.processes import QUICK_JAVA
 from tests.pipeline.standalone import Standalone
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.local.dir": str(folder),
             "spark.driver.memory": "768m",
+            "spark.driver.extraJavaOptions": QUICK_JAVA,
             "spark.sql.streaming.pollingDelay": "50ms",
         },
         log_level="ERROR",

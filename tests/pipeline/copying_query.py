@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from raftwood.pipeline.session import LOCAL, spark_session
 from tests.pipeline.held_sink import FORGETFUL, FORMAT, GATE, HeldSink
+from tests.pipeline.processes import QUICK_JAVA
 
 CONNECT = "sc://"
 ROWS_PER_CHUNK = 20
@@ -38,6 +39,8 @@ def session(job: Job) -> SparkSession:
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "768m",
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
+        "spark.executor.extraJavaOptions": QUICK_JAVA,
         "spark.executor.memory": "768m",
         "spark.local.dir": job.scratch,
         "spark.sql.warehouse.dir": f"{job.scratch}/warehouse",

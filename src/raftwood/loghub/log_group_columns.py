@@ -23,9 +23,6 @@ _PAD: Final = bytes(24)
 """Behind the bytes, so that what is read ahead of a check stays inside."""
 _LOG, _TOPIC, _SOURCE, _TAG = 0x0A, 0x1A, 0x22, 0x32
 _TIME, _CONTENT, _TIME_NS, _KEY, _VALUE = 0x08, 0x12, 0x25, 0x0A, 0x12
-_RECORDS_FOUND_MIN: Final = 8
-"""Fewer are walked sooner than found."""
-_NO_PLACES: Final = (numpy.empty(0, dtype=numpy.int64), numpy.empty(0, dtype=numpy.int64))
 _INLINE_BYTES: Final = 12
 _FIRST_MASKS: Final = numpy.array(
     [(1 << 8 * min(size, 4)) - 1 for size in range(_INLINE_BYTES + 1)], dtype=numpy.uint64
@@ -157,68 +154,46 @@ class _Parse:
 
     def _walk(self) -> tuple[Any, Any]:
         """Where each record begins and ends; what the records share is read on the way."""
-        starts, ends, at = self._leading_records()
-        more_starts, more_ends, shared = self._walk_from(at)
-        self._columns = Columns(len(starts) + len(more_starts))
-        for tag, begin, end in shared:
-            self._share(tag, self._data[begin:end])
-        if not more_starts:
-            return starts, ends
-        return numpy.append(starts, more_starts), numpy.append(ends, more_ends)
+        places, others = self._places()
+        self._columns = Columns(len(places))
+        ends = numpy.array(places, dtype=numpy.int64)
+        # A record's tag and length stand behind the one before, or behind what is between.
+        tags = numpy.zeros(len(ends) + 1, dtype=numpy.int64)
+        tags[1:] = ends
+        for record, at, end in others:
+            self._share(self._data[at], self._data[_varint(self._data, at + 1)[1] : end])
+            tags[record] = end
+        return self._varints(tags[:-1] + 1)[1], ends
 
-    def _leading_records(self) -> tuple[Any, Any, int]:
-        """The records before all else, found at once, and the place behind them.
-
-        Producers begin a record with its time. So records are looked for where a length stands
-        between two such tags, and hold where each begins behind the one before; that a text looks
-        like a record's beginning is rare, and sends all of them the slower way.
+    def _places(self) -> tuple[list[int], list[tuple[int, int, int]]]:
+        """Where each record ends; and of other fields which record they stand before, where they
+        begin and where they end. One by one: to look for all records at once, by what they begin
+        with, takes longer.
         """
-        data = self._bytes
-        at = numpy.flatnonzero(data[: self._size] == _LOG)
-        first, second, third = data[at + 1], data[at + 2], data[at + 3]
-        is_short, is_long = first < 128, (first > 127) & (second < 128)
-        is_first = (is_short & (second == _TIME)) | (is_long & (third == _TIME))
-        at, is_long = at[is_first], is_long[is_first]
-        if len(at) < _RECORDS_FOUND_MIN or at[0]:
-            return *_NO_PLACES, 0
-        length = first[is_first].astype(numpy.int64)
-        length += numpy.where(is_long, (second[is_first].astype(numpy.int64) - 1) << 7, 0)
-        starts = at + 2 + is_long
-        ends = starts + length
-        if (ends[:-1] != at[1:]).any() or ends[-1] > self._size:
-            return *_NO_PLACES, 0
-        return starts, ends, int(ends[-1])
-
-    def _walk_from(self, at: int) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
-        """One by one."""
         data, size = self._data, self._size
-        starts: list[int] = []
         ends: list[int] = []
-        shared: list[tuple[int, int, int]] = []
+        others: list[tuple[int, int, int]] = []
+        at = 0
         try:
             while at < size:
-                tag = data[at]
                 length = data[at + 1]
-                at += 2
-                if length > 127:
-                    second = data[at]
-                    if second < 128:
-                        length += (second - 1) << 7
-                        at += 1
-                    else:
-                        length, at = _varint(data, at - 1)
-                if tag == _LOG:
-                    starts.append(at)
-                    at += length
-                    ends.append(at)
+                if length < 128:
+                    end = at + 2 + length
+                elif data[at + 2] < 128:
+                    end = at + 3 + (length & 127) + (data[at + 2] << 7)
                 else:
-                    shared.append((tag, at, at + length))
-                    at += length
+                    length, end = _varint(data, at + 1)
+                    end += length
+                if data[at] == _LOG:
+                    ends.append(end)
+                else:
+                    others.append((len(ends), at, end))
+                at = end
         except IndexError:
             raise _Irregular from None
         if at != size:
             raise _Irregular
-        return starts, ends, shared
+        return ends, others
 
     def _share(self, tag: int, value: bytes) -> None:
         if tag == _TOPIC:

@@ -4,6 +4,7 @@ A Python worker of Spark runs one task after the other, so a connection is kept 
 """
 
 import atexit
+import gc
 import os
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
@@ -178,6 +179,10 @@ def connected(access: StreamAccess) -> Hub:
         while len(_kept) >= _KEPT_MAX:
             _kept.pop(next(iter(_kept))).close()
         found = _kept[access] = Hub.connect(access)
+        # After each task Spark has a worker collect its garbage, which takes tens of milliseconds
+        # for all that is loaded: that is not looked at any more.
+        gc.collect()
+        gc.freeze()
     return found
 
 

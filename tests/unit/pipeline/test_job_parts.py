@@ -24,6 +24,7 @@ from raftwood.pipeline.jobs.progress import (
 from raftwood.pipeline.jobs.time_range import time_range, time_us
 from raftwood.pipeline.jobs.transform import _made
 from raftwood.pipeline.jobs.triggers import duration_s, parse_trigger
+from raftwood.pipeline.session import session_settings
 
 
 def test_triggers_are_told_to_spark_in_its_words() -> None:
@@ -102,6 +103,13 @@ def test_what_a_file_names_is_found_or_the_mistake_is_told(
     with pytest.raises(InvalidConfiguration, match="no function"):
         function_named("users_rows:NUMBER")
     sys.modules.pop("users_rows")
+
+
+def test_the_driver_of_a_cluster_can_be_reached_and_settings_go_before_ours() -> None:
+    assert session_settings("local[2,4]", None)["spark.driver.bindAddress"] == "127.0.0.1"
+    found = session_settings("spark://host:7077", {"spark.ui.enabled": "true"})
+    assert not [name for name in found if name.startswith("spark.driver.")]
+    assert found["spark.ui.enabled"] == "true"
 
 
 class _Failing(Job[JobOptions]):

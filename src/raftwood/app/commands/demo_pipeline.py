@@ -23,6 +23,9 @@ from raftwood.base.errors import InvalidConfiguration, InvalidInput
 PLOT: Final = "raftwood-pipeline.png"
 _BLUE: Final = (66, 110, 180)
 _RED: Final = (200, 72, 60)
+_LONG: Final = 14
+_SHORT: Final = 6
+"""Letters of the bars: the table is to fit into 80."""
 
 
 def pipeline(
@@ -140,13 +143,13 @@ def _job_table(outcome: PipelineOutcome) -> Table:
 def _minute_table(outcome: PipelineOutcome) -> Table:
     table = Table(title="Minute by minute", title_justify="left")
     table.add_column("minute")
-    for title, width, color in (("requests", 24, "blue"), ("errors", 12, "red")):
+    for title, width, color in (("requests", _LONG, "blue"), ("errors", _SHORT, "red")):
         table.add_column(title, justify="right")
         table.add_column("", min_width=width, style=color)
     table.add_column("sent", justify="right")
-    table.add_column("95 % within", justify="right")
-    requests = _bars([each.requests for each in outcome.minutes], 24)
-    errors = _bars([each.errors for each in outcome.minutes], 12)
+    table.add_column("95 % in", justify="right")
+    requests = _bars([each.requests for each in outcome.minutes], _LONG)
+    errors = _bars([each.errors for each in outcome.minutes], _SHORT)
     for each, all_bar, bad_bar in zip(outcome.minutes, requests, errors, strict=True):
         table.add_row(
             each.minute[11:16],
