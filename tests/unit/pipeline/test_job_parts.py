@@ -21,6 +21,7 @@ from raftwood.pipeline.jobs.progress import (
     read_status,
     write_status,
 )
+from raftwood.pipeline.jobs.streaming_job import shuffling
 from raftwood.pipeline.jobs.time_range import time_range, time_us
 from raftwood.pipeline.jobs.transform import _made
 from raftwood.pipeline.jobs.triggers import duration_s, parse_trigger
@@ -110,6 +111,20 @@ def test_the_driver_of_a_cluster_can_be_reached_and_settings_go_before_ours() ->
     found = session_settings("spark://host:7077", {"spark.ui.enabled": "true"})
     assert not [name for name in found if name.startswith("spark.driver.")]
     assert found["spark.ui.enabled"] == "true"
+
+
+def test_a_plan_that_shuffles_is_known() -> None:
+    plain = """Project [n#1, (n#1 * n#1) AS Sort#2]
++- Filter (n#1 > 3)
+   +- SubqueryAlias input
+      +- View (`input`, [n#1])
+         +- ~StreamingRelationV2 org.apache.spark.Join@1, loghub
+"""
+    assert shuffling(plain) is None
+    assert shuffling(plain.replace("Filter (", "Aggregate [n#1], [")) == "Aggregate"
+    assert shuffling("Distinct\n" + plain) == "Distinct"
+    assert shuffling("Join Inner, (n#1 = n#2)\n:- Project\n:  +- x\n+- y") == "Join"
+    assert shuffling(":  +- RepartitionByExpression [n#1]") == "RepartitionByExpression"
 
 
 class _Failing(Job[JobOptions]):
