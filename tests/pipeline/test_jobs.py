@@ -254,9 +254,18 @@ to = "{PROJECT}/nowhere"
 fields = "n int"
 sql = "SELECT n FROM input"
 """
+    context = JobContext(hub.spark, lambda _: None, threading.Event())
+    for wrong, said in (
+        ("SELECT DISTINCT n FROM input", r"'lost': its rows do not keep their order \(Distinct"),
+        ("SELECT m FROM input", r"job 'lost' failed: .*`m`"),
+        ("SELEC n FROM input", r"job 'lost' failed: .*SELEC"),
+    ):
+        (job,) = jobs_of(hub, text.replace("SELECT n FROM input", wrong), tmp_path)
+        with pytest.raises(RaftwoodError, match=said):
+            job.run(context)
     (job,) = jobs_of(hub, text, tmp_path)
     with pytest.raises(RaftwoodError, match=r"job 'lost' failed: .*nowhere"):
-        job.run(JobContext(hub.spark, lambda _: None, threading.Event()))
+        job.run(context)
     found = read_status(job.folder, job="lost", kind="transform")
     assert found.state is JobState.FAILED
     assert "nowhere" in found.error

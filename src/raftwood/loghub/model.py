@@ -90,6 +90,9 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     created_s: int
     parents: tuple[int, ...] = ()
     """Whose ranges it took over: all of theirs comes before all of its own."""
+    parent_ends: tuple[str, ...] = ()
+    """Behind the last batch of each parent, as `end_position`: for readers that come when the
+    parents are gone."""
     children: tuple[int, ...] = ()
     """Who takes its range over, once it is sealing."""
     end_position: str | None = None

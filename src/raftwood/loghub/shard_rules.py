@@ -112,7 +112,11 @@ def finish_hand_overs(logstore: Logstore, ends: Mapping[int, int]) -> Logstore:
     done = {child for shard in changed.values() for child in shard.children}
     for shard in logstore.shards:
         if shard.id in done and shard.status is ShardStatus.CREATING:
-            changed[shard.id] = replace(shard, status=ShardStatus.READWRITE)
+            changed[shard.id] = replace(
+                shard,
+                status=ShardStatus.READWRITE,
+                parent_ends=tuple(str(ends[parent]) for parent in shard.parents),
+            )
     return _with(logstore, list(changed.values()))
 
 

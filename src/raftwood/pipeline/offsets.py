@@ -29,6 +29,17 @@ class ShardView(msgspec.Struct, frozen=True, kw_only=True):
     """Behind the last."""
     is_ended: bool = False
     """It was split or merged: nothing comes behind `next`."""
+    parent_ends: tuple[Position, ...] = ()
+    """Where its parents ended, in their order; empty where that is not known."""
+
+
+def ends_of_parents(shards: Iterable[ShardView]) -> dict[int, Position]:
+    """Where shards ended that may be gone, as their children know it."""
+    return {
+        parent: end
+        for each in shards
+        for parent, end in zip(each.parents, each.parent_ends, strict=False)
+    }
 
 
 class ShardRange(msgspec.Struct, frozen=True):
@@ -106,13 +117,15 @@ def losses(
 ) -> list[Loss]:
     """What was to be read next, and is gone; with `caps`, what is to be read up to these."""
     known = {each.id: each for each in shards}
+    ends = ends_of_parents(known.values())
     found = []
     for shard, position in sorted(start.positions.items()):
         view = known.get(shard)
         if shard in start.ended or _is_done(shard, position, view, caps):
             continue
         if view is None:
-            found.append(Loss(shard, position, None))
+            if shard not in ends or position < ends[shard]:
+                found.append(Loss(shard, position, None))
         elif position < view.first:
             found.append(Loss(shard, position, view.first))
     newest = max(start.positions, default=-1)
@@ -181,6 +194,11 @@ def advanced(
             positions[view.id] = view.first
     lost = losses(start, known.values(), caps=caps)
     gone = {each.shard for each in lost if each.end is None}
+    gone.update(
+        shard
+        for shard, end in ends_of_parents(known.values()).items()
+        if shard not in known and start.positions.get(shard, Position(-1)) >= end
+    )
     for loss in lost:
         # Noted once: from then on it is a shard that was read to its end, or from its first on.
         if loss.end is None:

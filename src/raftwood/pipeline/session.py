@@ -20,10 +20,13 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.streaming.stopTimeout": "30s",
 }
+_LOCAL_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Where all of Spark is in one process; a cluster's executors have to reach the driver."""
 
 
 DELTA: Final[Mapping[str, str]] = {
@@ -52,13 +55,16 @@ def spark_session(
     from pyspark.sql import SparkSession  # noqa: PLC0415 (reads the environment when it is loaded)
 
     builder = SparkSession.builder.master(master).appName(name)
-    local = {} if master.startswith("local") else {"spark.driver.host": None}
-    for key, value in {**SETTINGS, **local, **(settings or {})}.items():
-        if value is not None:
-            builder = builder.config(key, value)
+    for key, value in session_settings(master, settings).items():
+        builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)
     return session
+
+
+def session_settings(master: str, settings: Mapping[str, str] | None) -> dict[str, str]:
+    local = _LOCAL_SETTINGS if master.startswith("local") else {}
+    return {**SETTINGS, **local, **(settings or {})}
 
 
 def make_active(session: "SparkSession") -> None:

@@ -101,6 +101,7 @@ def test_a_merge_waits_for_the_ends_of_both_parents() -> None:
         visible_shard(half, 2)
     done = finish_hand_overs(found, {0: 5, 1: 6})
     assert [each.ends_at for each in done.shards] == [5, 6, None]
+    assert done.shards[2].parent_ends == ("5", "6")
     assert finish_hand_overs(done, {0: 50, 1: 60}) == done
 
 

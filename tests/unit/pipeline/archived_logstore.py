@@ -100,16 +100,32 @@ def with_logstore(
 
 def step(logstore: ArchivedLogstore, rng: random.Random) -> None:
     """One thing that may happen to it."""
-    match rng.randrange(7):
+    match rng.randrange(8):
         case 0 | 1 | 2:
             logstore.put(rng.randint(1, 20), is_arrow=rng.random() < 0.3)
         case 3:
             logstore.archive()
         case 4 | 5:
             logstore.archive(is_truncating=True)
+        case 6:
+            delete_emptied(logstore)
         case _:
             with logstore.client() as client:
                 shards = client.shards(PROJECT, LOGSTORE)
                 writable = [each.id for each in shards if each.ends_at is None]
                 if len(shards) < 8:
                     client.split_shard(PROJECT, LOGSTORE, shard=rng.choice(writable))
+
+
+def delete_emptied(logstore: ArchivedLogstore) -> None:
+    """As retention does with shards that have ended, once nothing is left in them; where a parent
+    is gone already, whoever is late would not learn where that one ended.
+    """
+    with logstore.client() as client:
+        details = client.describe(PROJECT, LOGSTORE)
+        there = {each.shard.id for each in details}
+        for each in details:
+            is_empty = each.shard.ends_at is not None and each.first == each.next
+            if is_empty and there.issuperset(each.shard.parents):
+                client.delete_shard(PROJECT, LOGSTORE, shard=each.shard.id)
+                return

@@ -165,6 +165,11 @@ def test_that_a_shard_has_ended_is_archived_and_one_that_goes_before_is_told_of(
     assert plan(after.shards, [ended], skips_freed=False) == []
     assert plan(after.shards, [], skips_freed=False) == []
     assert unite(known.shards, []) is None
+    child = ShardView(
+        id=1, parents=(0,), parent_ends=(Position(5),), first=Position(1), next=Position(1)
+    )
+    assert unite(known.shards, [child]) is not None
+    assert plan(known.shards, [child], skips_freed=False) == [noted]
     with pytest.raises(OutOfRange, match=r"up to 5, and it was deleted"):
         plan(known.shards, [], skips_freed=False)
     assert plan(known.shards, [], skips_freed=True) == [noted]

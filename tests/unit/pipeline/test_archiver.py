@@ -8,6 +8,7 @@ import pytest
 
 from raftwood.base.errors import InvalidConfiguration, OutOfRange
 from raftwood.loghub.client import LogHubClient
+from raftwood.pipeline.archive import files as archive_files
 from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archiver import Archiver, group_of
 from raftwood.pipeline.archive.files import ArrowFiles
@@ -28,6 +29,21 @@ def test_files_by_arrow(tmp_path: Path) -> None:
     check_files(ArrowFiles(f"file://{tmp_path}/by-uri/"))
     with pytest.raises(InvalidConfiguration, match="no file system"):
         ArrowFiles("gopher://lake/x")
+
+
+def test_files_and_all_folders_that_may_be_new_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    monkeypatch.setattr(archive_files, "_sync", synced.add)
+    made = ArrowFiles(str(tmp_path / "archive"))
+    with made.open("data/1/x") as stream:
+        stream.write(b"x")
+    made.sync(["data/1/x"])
+    expected = ["archive/data/1/x", "archive/data/1", "archive/data", "archive", "."]
+    assert synced == {str(tmp_path / each) for each in expected}
+    made.create("_manifest/a", b"a")
+    assert str(tmp_path / "archive/_manifest") in synced
 
 
 @pytest.mark.parametrize("is_before", [True, False], ids=["before", "after"])

@@ -21,9 +21,11 @@ from raftwood.pipeline.jobs.progress import (
     read_status,
     write_status,
 )
+from raftwood.pipeline.jobs.streaming_job import shuffling
 from raftwood.pipeline.jobs.time_range import time_range, time_us
 from raftwood.pipeline.jobs.transform import _made
 from raftwood.pipeline.jobs.triggers import duration_s, parse_trigger
+from raftwood.pipeline.session import session_settings
 
 
 def test_triggers_are_told_to_spark_in_its_words() -> None:
@@ -102,6 +104,27 @@ def test_what_a_file_names_is_found_or_the_mistake_is_told(
     with pytest.raises(InvalidConfiguration, match="no function"):
         function_named("users_rows:NUMBER")
     sys.modules.pop("users_rows")
+
+
+def test_the_driver_of_a_cluster_can_be_reached_and_settings_go_before_ours() -> None:
+    assert session_settings("local[2,4]", None)["spark.driver.bindAddress"] == "127.0.0.1"
+    found = session_settings("spark://host:7077", {"spark.ui.enabled": "true"})
+    assert not [name for name in found if name.startswith("spark.driver.")]
+    assert found["spark.ui.enabled"] == "true"
+
+
+def test_a_plan_that_shuffles_is_known() -> None:
+    plain = """Project [n#1, (n#1 * n#1) AS Sort#2]
++- Filter (n#1 > 3)
+   +- SubqueryAlias input
+      +- View (`input`, [n#1])
+         +- ~StreamingRelationV2 org.apache.spark.Join@1, loghub
+"""
+    assert shuffling(plain) is None
+    assert shuffling(plain.replace("Filter (", "Aggregate [n#1], [")) == "Aggregate"
+    assert shuffling("Distinct\n" + plain) == "Distinct"
+    assert shuffling("Join Inner, (n#1 = n#2)\n:- Project\n:  +- x\n+- y") == "Join"
+    assert shuffling(":  +- RepartitionByExpression [n#1]") == "RepartitionByExpression"
 
 
 class _Failing(Job[JobOptions]):

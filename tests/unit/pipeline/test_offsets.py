@@ -32,11 +32,13 @@ def view(
     following: int,
     *,
     parents: tuple[int, ...] = (),
+    parent_ends: tuple[int, ...] = (),
     is_ended: bool = False,
 ) -> ShardView:
     return ShardView(
         id=number,
         parents=parents,
+        parent_ends=tuple(map(Position, parent_ends)),
         first=Position(first),
         next=Position(following),
         is_ended=is_ended,
@@ -205,6 +207,17 @@ def test_a_shard_that_is_gone_lets_its_children_begin() -> None:
     assert (noted.skipped, noted.ended) == (1, frozenset({0}))
     assert available(noted, shards) == {1: ShardRange(1, Position(1), Position(3))}
     assert losses(noted, shards) == []
+
+
+def test_a_shard_that_was_read_to_its_end_before_it_went_is_no_loss() -> None:
+    shards = [view(1, 1, 3, parents=(0,), parent_ends=(5,)), view(2, 1, 1, parents=(0,))]
+    assert [each.shard for each in losses(at(s0=4), shards)] == [0]
+    start = at(s0=5)
+    for caps in (None, {1: Position(3), 2: Position(1)}):
+        assert losses(start, shards, caps=caps) == []
+        noted = advanced(start, shards, {}, caps=caps)
+        assert (noted.skipped, noted.ended) == (0, frozenset({0}))
+        assert set(available(noted, shards, caps=caps)) == {1}
 
 
 def test_a_shard_that_came_and_went_between_two_looks_is_a_loss() -> None:

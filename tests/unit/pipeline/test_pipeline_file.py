@@ -45,6 +45,15 @@ def test_what_the_file_says_of_loghub_goes_before_the_environment(tmp_path: Path
     assert "secret" not in repr(access)
 
 
+def test_who_only_looks_at_jobs_needs_no_access(tmp_path: Path) -> None:
+    path = tmp_path / "web.toml"
+    path.write_text(f'[jobs.one]\n{TRANSFORM}sql = "x"\n')
+    with pytest.raises(InvalidConfiguration, match="say gateways in"):
+        read_pipeline(str(path), {})
+    (job,) = read_pipeline(str(path), {}, needs_access=False).jobs
+    assert job.name == "one"
+
+
 def test_jobs_are_chosen_by_name_in_the_files_order(tmp_path: Path) -> None:
     text = "".join(f'[jobs.{name}]\n{TRANSFORM}sql = "x"\n' for name in "cab")
     found = _pipeline(text, tmp_path)

@@ -49,7 +49,7 @@ def run(
     Interrupted or told to end, jobs finish the micro-batch that they are at. Run again, each goes
     on where it was.
     """
-    pipeline = _pipeline(file)
+    pipeline = _pipeline(file, needs_access=True)
     chosen = pipeline.chosen(jobs)
     from raftwood.pipeline.jobs.running import run_jobs  # noqa: PLC0415 (needs the extra)
     from raftwood.pipeline.jobs.spark_running import running_spark  # noqa: PLC0415
@@ -106,11 +106,11 @@ def _write_status(found: "list[JobProgress]", output: Format) -> None:
     write_rows(rows, _STATUS, output)
 
 
-def _pipeline(file: str) -> "Pipeline":
+def _pipeline(file: str, *, needs_access: bool = False) -> "Pipeline":
     _check_spark()
     from raftwood.pipeline.jobs.pipeline_file import read_pipeline  # noqa: PLC0415
 
-    return read_pipeline(file, os.environ)
+    return read_pipeline(file, os.environ, needs_access=needs_access)
 
 
 def _check_spark() -> None:

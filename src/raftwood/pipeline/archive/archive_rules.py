@@ -9,7 +9,7 @@ import msgspec
 from raftwood.base.errors import OutOfRange
 from raftwood.base.position import Position
 from raftwood.pipeline.archive.manifest import ArchivedRange, ArchivedShard
-from raftwood.pipeline.offsets import ShardView
+from raftwood.pipeline.offsets import ShardView, ends_of_parents
 
 
 def plan(
@@ -21,12 +21,14 @@ def plan(
     then the range begins where the log does, and the archive has a gap that its next range names.
     """
     known = {each.id: each for each in shards}
+    ends = ends_of_parents(known.values())
     planned = []
     for number in sorted({*archived, *known}):
         found, history = known.get(number), archived.get(number)
         if found is None:
             if history is not None and not history.is_ended:
-                planned.append(_gone(number, history, skips_freed=skips_freed))
+                is_whole = number in ends and history.end >= ends[number]
+                planned.append(_gone(number, history, is_known=is_whole or skips_freed))
             continue
         first = found.first if history is None else history.end
         if first < found.first:
@@ -53,9 +55,9 @@ def plan(
     return planned
 
 
-def _gone(shard: int, history: ArchivedShard, *, skips_freed: bool) -> ArchivedRange:
-    """A shard that was deleted before its end was archived; an empty range notes that it is."""
-    if not skips_freed:
+def _gone(shard: int, history: ArchivedShard, *, is_known: bool) -> ArchivedRange:
+    """A shard that was deleted before it was noted that it had ended: an empty range does so."""
+    if not is_known:
         raise OutOfRange(
             f"shard {shard} was archived up to {history.end}, and it was deleted since: what came "
             "behind is gone; let it be skipped, or begin a new archive"
@@ -89,6 +91,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     tail: Position
     end: Position
     parents: tuple[int, ...] = ()
+    parent_ends: tuple[Position, ...] = ()
     is_ended: bool = False
 
     def view(self) -> ShardView:
@@ -96,6 +99,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
         return ShardView(
             id=self.shard,
             parents=self.parents,
+            parent_ends=self.parent_ends,
             first=self.first,
             next=self.end,
             is_ended=self.is_ended,
@@ -111,12 +115,13 @@ def unite(archived: Mapping[int, ArchivedShard], shards: Iterable[ShardView]) ->
     """
     cuts = []
     logs = {each.id: each for each in shards}
+    ends = ends_of_parents(logs.values())
     for shard in sorted({*archived, *logs}):
         history, log = archived.get(shard), logs.get(shard)
         if log is None:
             # The shard is gone from the stream; what it had is in the archive.
             assert history is not None
-            if not history.is_ended:
+            if not history.is_ended and not (shard in ends and history.end >= ends[shard]):
                 return None
             cuts.append(
                 Cut(
@@ -139,6 +144,7 @@ def unite(archived: Mapping[int, ArchivedShard], shards: Iterable[ShardView]) ->
                 tail=tail,
                 end=max(tail, log.next),
                 parents=log.parents,
+                parent_ends=log.parent_ends,
                 is_ended=log.is_ended,
             )
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from raftwood.base.environment import Clock, SystemClock
-from raftwood.base.errors import Conflict
+from raftwood.base.errors import Conflict, RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.base.position import Position
 from raftwood.loghub.client import LogHubClient
@@ -214,7 +214,7 @@ class Archiver:
         """
         try:
             return self._writer.write(ranges, number=number)
-        except self._writer.failures:
+        except (OSError, RaftwoodError):
             is_overtaken = len(self._archive.manifest().commits) > number
             if not is_overtaken and self._writer.pending(number) is None:
                 raise

@@ -15,6 +15,8 @@ from pyarrow import fs
 
 from raftwood.base.errors import InvalidConfiguration, NotFound
 
+_FOLDERS_DEEP = 4
+"""From a file up: a commit's, that of the data, the archive's, and where that one is."""
 _LIKE_S3 = ("s3a", "s3n")
 """As Hadoop calls it; Arrow says s3."""
 
@@ -127,16 +129,26 @@ def create_locally(path: str, data: bytes) -> bool:
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
-    _sync(os.path.dirname(path))
+    _sync_folders((path,))
     return True
 
 
 def sync_locally(paths: Iterable[str]) -> None:
     """Files, and the folders that they are in."""
+    written = list(paths)
+    for path in written:
+        _sync(path)
+    _sync_folders(written)
+
+
+def _sync_folders(paths: Iterable[str]) -> None:
+    """Up to the one that the archive's own is in: any of them may be new."""
     folders: dict[str, None] = {}
     for path in paths:
-        _sync(path)
-        folders[os.path.dirname(path)] = None
+        folder = path
+        for _ in range(_FOLDERS_DEEP):
+            folder = os.path.dirname(folder)
+            folders[folder] = None
     for folder in folders:
         _sync(folder)
 

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users call it)
 
@@ -19,12 +17,12 @@ from raftwood.pipeline.archive.writing import ArchiveWriter, Written, new_folder
 from raftwood.pipeline.columns import ALL, Wanted
 from raftwood.pipeline.options import StreamAccess
 from raftwood.pipeline.schema import struct_of
+from raftwood.pipeline.spark_errors import spark_errors_told
 
 FORMATS: Final = ("parquet", "delta")
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 _ROWS_MAX: Final = 1 << 23
 _LOG: Final = f"{TABLE}/_delta_log"
-_FAILURES: Final[tuple[type[Exception], ...]] = (OSError, PySparkException, Py4JError)
 _LOGS_MAX: Final = 50
 """How many commits of a table are looked at; others than the archiver may write there."""
 
@@ -98,7 +96,6 @@ class ParquetWriter:
     """A folder of its own for each attempt at a commit."""
 
     format = "parquet"
-    failures = _FAILURES
 
     def __init__(self, spark: SparkSession, files: ArchiveFiles, rows: SourceRows) -> None:
         self._spark = spark
@@ -157,7 +154,6 @@ class DeltaWriter:
     """
 
     format = "delta"
-    failures = _FAILURES
 
     def __init__(self, spark: SparkSession, files: ArchiveFiles, rows: SourceRows) -> None:
         self._spark = spark
@@ -229,15 +225,16 @@ def _write(frame: DataFrame, kind: str, uri: str, **options: str) -> None:
     configuration = frame.sparkSession.conf
     before = configuration.get(_TIMESTAMPS)
     configuration.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    writer = (
+        frame.write.format(kind)
+        .mode("append")
+        .option("compression", "zstd")
+        .option("maxRecordsPerFile", str(_ROWS_MAX))
+        .options(**options)
+    )
     try:
-        (
-            frame.write.format(kind)
-            .mode("append")
-            .option("compression", "zstd")
-            .option("maxRecordsPerFile", str(_ROWS_MAX))
-            .options(**options)
-            .save(uri)
-        )
+        with spark_errors_told(f"writing to the archive {uri}"):
+            writer.save(uri)
     finally:
         configuration.set(_TIMESTAMPS, str(before))
 
@@ -250,7 +247,7 @@ def described(
         return ()
     by_name = {path.rpartition("/")[2]: path for path in paths}
     micros = F.unix_micros("time")
-    found = (
+    facts = (
         spark.read.schema(rows.schema)
         .parquet(*[f"{files.uri}/{path}" for path in paths])
         .groupBy(F.col("_metadata.file_name").alias("name"))
@@ -263,9 +260,9 @@ def described(
             F.min(micros).alias("time_min_us"),
             F.max(micros).alias("time_max_us"),
         )
-        .collect()
     )
-    made = [_file(each, by_name) for each in found]
+    with spark_errors_told(f"looking at what was written to the archive {files.uri}"):
+        made = [_file(each, by_name) for each in facts.collect()]
     return tuple(sorted(made, key=lambda each: (each.shard, int(each.first))))
 
 

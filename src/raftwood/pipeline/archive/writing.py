@@ -10,7 +10,6 @@ import pyarrow.compute
 from pyarrow import parquet
 
 from raftwood.base.position import Position, position_from_bytes
-from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.pipeline.archive.archive import DATA
 from raftwood.pipeline.archive.files import ArrowFiles
 from raftwood.pipeline.archive.manifest import ArchivedFile, ArchivedRange
@@ -38,8 +37,6 @@ class ArchiveWriter(Protocol):
     """Writes what a commit will name."""
 
     format: str
-    failures: tuple[type[Exception], ...]
-    """What it raises where another archiver removes its files, or truncates what it reads."""
 
     def pending(self, number: int) -> Written | None:
         """What an earlier run wrote for this commit in a way that it counts already."""
@@ -57,8 +54,6 @@ class ArrowWriter:
     """Parquet by Arrow, one shard after the other; for archives that need no Spark."""
 
     format = "parquet"
-
-    failures: tuple[type[Exception], ...] = (OSError, RecordsFreed)
 
     def __init__(
         self, files: ArrowFiles, options: SourceOptions, *, fields: Sequence[Wanted] = ()

@@ -14,14 +14,13 @@ from collections.abc import Callable
 from typing import ClassVar, Final, Generic, TypeVar
 
 import msgspec
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from raftwood.base.errors import InternalError, InvalidConfiguration, RaftwoodError
 from raftwood.pipeline.jobs.progress import JobProgress, JobState, write_status
 from raftwood.pipeline.jobs.triggers import Trigger, parse_trigger
 from raftwood.pipeline.options import StreamAccess, access_to
+from raftwood.pipeline.spark_errors import SPARK_ERRORS, reason_of
 
 STOP_S_MAX: Final = 30.0
 """How long a micro-batch under way may take before it is broken off; it is done anew next time."""
@@ -112,7 +111,7 @@ class Job(ABC, Generic[Given]):
         except RaftwoodError as error:
             self.tell(state=JobState.FAILED, error=error.message)
             raise
-        except (PySparkException, Py4JError) as error:
+        except SPARK_ERRORS as error:
             message = (
                 f"job {self.name!r} failed: {reason_of(error)}. Nothing is lost: mend the cause, "
                 "and run it again with the same folder"
@@ -142,15 +141,6 @@ class Job(ABC, Generic[Given]):
 
     def invalid(self, text: str) -> InvalidConfiguration:
         return InvalidConfiguration(f"job {self.name!r}: {text}")
-
-
-def reason_of(error: Exception) -> str:
-    """Our own error where there is one in it, else the first line of Spark's that says a thing."""
-    text = str(error).partition("=== Streaming Query ===")[0]
-    lines = [line.strip(" :") for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith("An error occurred while call")]
-    ours = [line.partition(": ")[2] for line in told if line.startswith("raftwood.")]
-    return (ours[-1] if ours else told[0] if told else type(error).__name__)[:500]
 
 
 def _nobody(_: JobProgress) -> None:

@@ -71,17 +71,27 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
         return [job for job in self.jobs if not names or job.name in names]
 
 
-def read_pipeline(path: str, environment: Mapping[str, str] = os.environ) -> Pipeline:
-    """`InvalidConfiguration` names the file, the job and what is wrong with it."""
+def read_pipeline(
+    path: str, environment: Mapping[str, str] = os.environ, *, needs_access: bool = True
+) -> Pipeline:
+    """`InvalidConfiguration` names the file, the job and what is wrong with it; who only looks at
+    jobs needs no access.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
         raise InvalidConfiguration(f"{path} cannot be read: {error.strerror}") from error
-    return pipeline_of(data, path, environment)
+    return pipeline_of(data, path, environment, needs_access=needs_access)
 
 
-def pipeline_of(data: bytes, path: str, environment: Mapping[str, str] = os.environ) -> Pipeline:
+def pipeline_of(
+    data: bytes,
+    path: str,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    needs_access: bool = True,
+) -> Pipeline:
     """From the text of a file; what it names without a full path is beside it."""
     try:
         found = msgspec.convert(tomllib.loads(data.decode()), _File)
@@ -92,7 +102,7 @@ def pipeline_of(data: bytes, path: str, environment: Mapping[str, str] = os.envi
         sys.path.append(beside)  # for functions and classes of the user's own
     name = os.path.basename(path).removesuffix(".toml")
     folder = os.path.join(beside, found.folder or f"{name}-pipeline")
-    access = _access(found.loghub, path, environment)
+    access = _access(found.loghub, path, environment, needs_access=needs_access)
     jobs = [
         _job(each, options, path, access=access, folder=f"{folder}/{each}", base=beside)
         for each, options in found.jobs.items()
@@ -100,14 +110,16 @@ def pipeline_of(data: bytes, path: str, environment: Mapping[str, str] = os.envi
     return Pipeline(name=name, folder=folder, spark=found.spark, jobs=jobs)
 
 
-def _access(given: Mapping[str, str], path: str, environment: Mapping[str, str]) -> Access:
+def _access(
+    given: Mapping[str, str], path: str, environment: Mapping[str, str], *, needs_access: bool
+) -> Access:
     unknown = sorted(set(given) - set(ADDRESSES))
     if unknown:
         raise InvalidConfiguration(f"{path}: [loghub] has no {unknown[0]!r}")
     values = {}
     for name, variable in ADDRESSES.items():
-        value = given.get(name) or environment.get(variable)
-        if not value:
+        value = given.get(name) or environment.get(variable) or ""
+        if needs_access and not value:
             raise InvalidConfiguration(
                 f"{path}: say {name} in [loghub], or set {variable}; `raftwood standalone` "
                 "prints all three"

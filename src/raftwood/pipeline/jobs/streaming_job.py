@@ -7,6 +7,7 @@ on its way is sorted before it is written (`order`).
 """
 
 import json
+import re
 import threading
 import time
 import zlib
@@ -25,6 +26,11 @@ from raftwood.pipeline.offsets import Offset
 from raftwood.pipeline.session import make_active
 
 _LOOK_S: Final = 0.25
+_SHUFFLING: Final = re.compile(
+    r"^\W*(Aggregate|Deduplicate\w*|Distinct|Except|FlatMapGroups\w*|GlobalLimit|Intersect|Join|"
+    r"LateralJoin|Repartition\w*|Sort|TransformWithState\w*|Window)\b",
+    re.MULTILINE,
+)
 
 
 class StreamOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,9 +114,11 @@ class StreamingJob(Job[Streamed]):
     def start(self, spark: SparkSession) -> StreamingQuery:
         """The query, running; for programs that look after it themselves."""
         make_active(spark)
+        rows = self.build(self.read(spark))
+        if not self.order:
+            self._check_order(rows)
         writer = (
-            self.build(self.read(spark))
-            .writeStream.option("checkpointLocation", self.checkpoint)
+            rows.writeStream.option("checkpointLocation", self.checkpoint)
             .queryName(self.name)
             .outputMode(self.output_mode)
             .trigger(**self.trigger.spark_arguments())
@@ -118,6 +126,20 @@ class StreamingJob(Job[Streamed]):
         if self.order:
             return writer.foreachBatch(self._write).start()
         return writer.format("loghub").options(**self.sink_options()).start(self.options.target)
+
+    def _check_order(self, rows: DataFrame) -> None:
+        """Rows that were shuffled come in any order, and what is written again would be taken for
+        what it is not.
+        """
+        made = getattr(rows, "_jdf", None)
+        if made is None:
+            return  # through Spark Connect there is no plan to look at
+        what = shuffling(made.queryExecution().analyzed().toString())
+        if what is not None:
+            raise self.invalid(
+                f"its rows do not keep their order ({what}): name columns that tell any two of "
+                "them apart, as order_by of a transform or as `order` of a class of your own"
+            )
 
     def _write(self, rows: DataFrame, batch: int) -> None:
         with open(f"{self.checkpoint}/metadata", "rb") as file:
@@ -176,6 +198,12 @@ class StreamingJob(Job[Streamed]):
             late=self.progress.late + late,
             watermark=(progress.get("eventTime") or {}).get("watermark"),
         )
+
+
+def shuffling(plan: str) -> str | None:
+    """What in one of Spark's plans changes the order of rows, or may; None where nothing does."""
+    found = _SHUFFLING.search(plan)
+    return None if found is None else found[1]
 
 
 def _let_finish(query: StreamingQuery) -> None:

@@ -25,6 +25,7 @@ def shard_views(details: Iterable[ShardDetail]) -> list[ShardView]:
             first=Position(int(each.first)),
             next=Position(int(each.next)),
             is_ended=each.shard.ends_at is not None,
+            parent_ends=tuple(Position(int(end)) for end in each.shard.parent_ends),
         )
         for each in details
     ]
