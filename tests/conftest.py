@@ -13,12 +13,17 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from tests.components import COMPONENTS, Missing
 from tests.zookeeper_server import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
 _GRACE_SECONDS = 2.0
+
+# How long an example takes says how busy the machine is, and nothing else.
+settings.register_profile("raftwood", deadline=None)
+settings.load_profile("raftwood")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -314,7 +314,7 @@ def _applied(machine: LogStateMachine, commands: Sequence[Command]) -> list[int 
     ]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(_ENTRIES, st.randoms(use_true_random=False))
 def test_all_answers_are_the_naive_ones_however_entries_are_cut_into_batches(
     entries: list[Given], source: Any
