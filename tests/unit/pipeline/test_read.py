@@ -11,6 +11,8 @@ import raftwood.pipeline.read
 from raftwood.base.errors import InvalidInput
 from raftwood.loghub.client import RecordsFreed
 from raftwood.pipeline.archive import looking
+from raftwood.pipeline.archive.archive import Archive
+from raftwood.pipeline.hub import Hub as PipelineHub
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT
 from tests.unit.pipeline.archived_logstore import ArchivedLogstore, step, with_logstore
 
@@ -26,6 +28,45 @@ def test_history_and_tail_are_the_stream(tmp_path: Path, seed: int) -> None:
         low, high = sorted(rng.choices(range(len(logstore.written) + 1), k=2))
         between = {m for m, number in logstore.written.items() if low <= number < high}
         assert set(logstore.messages(start=low, end=high)) == between
+
+    with_logstore(tmp_path, work)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_history_and_tail_are_the_stream_whatever_happens_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whenever the reader looks at something, the logstore may have been written to, archived,
+    truncated and split since its last look.
+    """
+    rng = random.Random(seed)
+
+    def work(logstore: ArchivedLogstore) -> None:
+        is_reading = False
+
+        def meddling(real: Any) -> Any:
+            def meddled(*given: Any, **more: Any) -> Any:
+                nonlocal is_reading
+                if is_reading and rng.random() < 0.4:
+                    is_reading = False  # what happens meanwhile looks at the same things
+                    step(logstore, rng)
+                    is_reading = True
+                return real(*given, **more)
+
+            return meddled
+
+        for owner, name in ((PipelineHub, "details"), (PipelineHub, "begin_pull")):
+            monkeypatch.setattr(owner, name, meddling(getattr(owner, name)))
+        monkeypatch.setattr(Archive, "manifest", meddling(Archive.manifest))
+        for _ in range(6):
+            for _ in range(3):
+                step(logstore, rng)
+            before = set(logstore.written)
+            is_reading = True
+            found = logstore.messages()
+            is_reading = False
+            assert len(found) == len(set(found))
+            assert before <= set(found) <= set(logstore.written)
 
     with_logstore(tmp_path, work)
 
