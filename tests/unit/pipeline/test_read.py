@@ -11,10 +11,13 @@ import raftwood.pipeline.read
 from raftwood.base.errors import InvalidInput
 from raftwood.loghub.client import RecordsFreed
 from raftwood.pipeline.archive import looking
-from raftwood.pipeline.archive.archive import Archive
-from raftwood.pipeline.hub import Hub as PipelineHub
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT
-from tests.unit.pipeline.archived_logstore import ArchivedLogstore, step, with_logstore
+from tests.unit.pipeline.archived_logstore import (
+    ArchivedLogstore,
+    Meddling,
+    step,
+    with_logstore,
+)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -36,35 +39,16 @@ def test_history_and_tail_are_the_stream(tmp_path: Path, seed: int) -> None:
 def test_history_and_tail_are_the_stream_whatever_happens_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whenever the reader looks at something, the logstore may have been written to, archived,
-    truncated and split since its last look.
-    """
     rng = random.Random(seed)
 
     def work(logstore: ArchivedLogstore) -> None:
-        is_reading = False
-
-        def meddling(real: Any) -> Any:
-            def meddled(*given: Any, **more: Any) -> Any:
-                nonlocal is_reading
-                if is_reading and rng.random() < 0.4:
-                    is_reading = False  # what happens meanwhile looks at the same things
-                    step(logstore, rng)
-                    is_reading = True
-                return real(*given, **more)
-
-            return meddled
-
-        for owner, name in ((PipelineHub, "details"), (PipelineHub, "begin_pull")):
-            monkeypatch.setattr(owner, name, meddling(getattr(owner, name)))
-        monkeypatch.setattr(Archive, "manifest", meddling(Archive.manifest))
+        meddling = Meddling(logstore, rng, monkeypatch)
         for _ in range(6):
             for _ in range(3):
                 step(logstore, rng)
             before = set(logstore.written)
-            is_reading = True
-            found = logstore.messages()
-            is_reading = False
+            with meddling.on():
+                found = logstore.messages()
             assert len(found) == len(set(found))
             assert before <= set(found) <= set(logstore.written)
 
