@@ -2,16 +2,19 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pytest
 
 import raftwood
 from raftwood.loghub.batches import Batch, Codec, Format
 from raftwood.loghub.client import LogHubClient
 from raftwood.loghub.wire import PutRequest, encode_put
+from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archiver import Archiver, ArchiveReport
 from raftwood.pipeline.hub import Hub as PipelineHub
 from raftwood.pipeline.options import StreamAccess
@@ -115,6 +118,44 @@ def step(logstore: ArchivedLogstore, rng: random.Random) -> None:
                 writable = [each.id for each in shards if each.ends_at is None]
                 if len(shards) < 8:
                     client.split_shard(PROJECT, LOGSTORE, shard=rng.choice(writable))
+
+
+class Meddling:
+    """Whenever a reader looks at something, the logstore may have been written to, archived,
+    truncated and split since its last look.
+    """
+
+    def __init__(
+        self, logstore: ArchivedLogstore, rng: random.Random, patch: pytest.MonkeyPatch
+    ) -> None:
+        self._logstore = logstore
+        self._rng = rng
+        self._is_on = False
+        for owner, name in (
+            (PipelineHub, "details"),
+            (PipelineHub, "heads"),
+            (PipelineHub, "begin_pull"),
+            (Archive, "manifest"),
+        ):
+            patch.setattr(owner, name, self._meddled(getattr(owner, name)))
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        self._is_on = True
+        try:
+            yield
+        finally:
+            self._is_on = False
+
+    def _meddled(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def after_a_step(*given: Any, **more: Any) -> Any:
+            if self._is_on and self._rng.random() < 0.4:
+                self._is_on = False  # what happens meanwhile looks at the same things
+                step(self._logstore, self._rng)
+                self._is_on = True
+            return real(*given, **more)
+
+        return after_a_step
 
 
 def delete_emptied(logstore: ArchivedLogstore) -> None:

@@ -12,7 +12,12 @@ from raftwood.base.errors import InvalidInput
 from raftwood.loghub.client import RecordsFreed
 from raftwood.pipeline.archive import looking
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT
-from tests.unit.pipeline.archived_logstore import ArchivedLogstore, step, with_logstore
+from tests.unit.pipeline.archived_logstore import (
+    ArchivedLogstore,
+    Meddling,
+    step,
+    with_logstore,
+)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -26,6 +31,26 @@ def test_history_and_tail_are_the_stream(tmp_path: Path, seed: int) -> None:
         low, high = sorted(rng.choices(range(len(logstore.written) + 1), k=2))
         between = {m for m, number in logstore.written.items() if low <= number < high}
         assert set(logstore.messages(start=low, end=high)) == between
+
+    with_logstore(tmp_path, work)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_history_and_tail_are_the_stream_whatever_happens_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = random.Random(seed)
+
+    def work(logstore: ArchivedLogstore) -> None:
+        meddling = Meddling(logstore, rng, monkeypatch)
+        for _ in range(6):
+            for _ in range(3):
+                step(logstore, rng)
+            before = set(logstore.written)
+            with meddling.on():
+                found = logstore.messages()
+            assert len(found) == len(set(found))
+            assert before <= set(found) <= set(logstore.written)
 
     with_logstore(tmp_path, work)
 

@@ -22,7 +22,12 @@ from raftwood.pipeline.options import SourceOptions, source_options
 from raftwood.pipeline.source.range_reader import read_range
 from raftwood.pipeline.source.space import Space
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT
-from tests.unit.pipeline.archived_logstore import ArchivedLogstore, step, with_logstore
+from tests.unit.pipeline.archived_logstore import (
+    ArchivedLogstore,
+    Meddling,
+    step,
+    with_logstore,
+)
 
 MESSAGE = projection_for(wanted_columns(["message"]))
 
@@ -69,6 +74,27 @@ def test_a_stream_from_its_archive_on_has_every_record_once(tmp_path: Path, seed
             for _ in range(10):
                 query.advance(rng.randint(1, 30))
                 step(logstore, rng)
+            query.drain()
+        assert sorted(query.found) == sorted(logstore.written)
+
+    with_logstore(tmp_path, work)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_stream_has_every_record_once_whatever_happens_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = random.Random(seed)
+
+    def work(logstore: ArchivedLogstore) -> None:
+        meddling = Meddling(logstore, rng, monkeypatch)
+        step(logstore, rng)
+        with Hub.connect(logstore.access) as hub:
+            query = Query(logstore, hub)
+            for _ in range(8):
+                step(logstore, rng)
+                with meddling.on():
+                    query.advance(rng.randint(1, 30))
             query.drain()
         assert sorted(query.found) == sorted(logstore.written)
 

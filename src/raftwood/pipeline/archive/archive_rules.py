@@ -108,10 +108,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 def unite(archived: Mapping[int, ArchivedShard], shards: Iterable[ShardView]) -> list[Cut] | None:
     """For each shard, where the archive ends and the log goes on; None where a log was cut above
-    what this look at the archive knows of, or is gone before it ended there: then look at the
-    archive again, it has more by now.
+    what this look at the archive knows of, or is not there and has not ended: then look again, one
+    of the two has more by now.
 
-    The archive is to be looked at before the logs, or a record might be in neither.
+    The logs are to be looked at before the archive, or a shard might be in neither.
     """
     cuts = []
     logs = {each.id: each for each in shards}

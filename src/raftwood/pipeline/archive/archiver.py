@@ -178,12 +178,13 @@ class Archiver:
 
     def _archived(self, describe: Callable[[], list[ShardDetail]]) -> Manifest:
         for _ in range(_ATTEMPTS_MAX):
+            # First the logs, then the archive: another archiver may be at work, see `looking`.
+            views = shard_views(describe())
             manifest = self._archive.manifest()
             number = len(manifest.commits)
             unfinished = self._writer.pending(number)
             written = unfinished
             if written is None:
-                views = shard_views(describe())
                 ranges = plan(manifest.shards, views, skips_freed=self._skips_freed)
                 if not ranges:
                     return manifest

@@ -1,4 +1,8 @@
-"""A look at an archive and then at the logs: each shard from the first archived record on."""
+"""A look at the logs and then at their archive: each shard from the first archived record on.
+
+In this order: what was in a log then is archived by the second look, or was not truncated before
+it. The other way round, a shard might be archived, truncated and deleted between the two.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -26,15 +30,15 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def look(hub: Hub, archive: Archive | None, *, skips_freed: bool = False) -> Look:
-    """Again where the log was truncated meanwhile, for then the archive has more.
+    """Again where the archive has a shard that has come meanwhile.
 
     `RecordsFreed` where it was truncated without that, unless it is to be skipped.
     """
     manifest = Manifest(())
     for _ in range(_LOOKS_MAX):
+        views = shard_views(hub.details())
         if archive is not None:
             manifest = archive.manifest()
-        views = shard_views(hub.details())
         cuts = unite(manifest.shards, views)
         if cuts is not None:
             return Look(manifest, cuts, {each.id: each.first for each in views})
@@ -42,9 +46,11 @@ def look(hub: Hub, archive: Archive | None, *, skips_freed: bool = False) -> Loo
         raise RecordsFreed(
             "records were freed before they were archived: archive more often, and skip them here"
         )
-    views = shard_views(hub.details())
     firsts = {each.id: each.first for each in views}
-    for shard, found in manifest.shards.items():
+    newest = max(firsts, default=-1)
+    for shard, found in list(manifest.shards.items()):
+        if shard > newest:
+            del manifest.shards[shard]  # it has come since: the next look has it
         found.end = max(found.end, firsts.get(shard, found.end))
         found.is_ended = found.is_ended or shard not in firsts
     cuts = unite(manifest.shards, views)
