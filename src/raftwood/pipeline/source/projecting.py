@@ -15,6 +15,7 @@ from raftwood.loghub.batches import StoredHead, decode_head
 from raftwood.pipeline.columns import Column, Field, Projection
 from raftwood.pipeline.options import Mode
 from raftwood.pipeline.source.casting import cast_text
+from raftwood.pipeline.source.same_arrays import repeated, repeated_names, steps
 from raftwood.pipeline.source.stored_rows import MICROSECONDS, STRING, Rows, rows_of
 
 _UNREADABLE: Final = (InvalidInput, StoreError, pyarrow.ArrowException)
@@ -96,7 +97,7 @@ class Projector:
             case Column.RAW:
                 return pyarrow.nulls(count, field.type)
             case Column.INDEX:
-                return pyarrow.array(numpy.arange(first, first + count, dtype=_INT))
+                return steps(1, first + count).slice(first)
             case _:
                 return self._of_batch(field, stored, head, count)
 
@@ -105,16 +106,13 @@ class Projector:
     ) -> Any:
         """What all records of a stored batch share."""
         if field.column is Column.SHARD:
-            return pyarrow.array(numpy.full(count, self._shard, dtype=_INT))
+            return repeated(self._shard, field.type, count)
         if field.column is Column.POSITION:
             position = pyarrow.scalar(position_to_bytes(stored.position), field.type)
             return pyarrow.repeat(position, count)
         assert field.column is Column.HEADERS
         return map_array(
-            [
-                (name, pyarrow.repeat(pyarrow.scalar(value, STRING), count))
-                for name, value in _headers(head)
-            ],
+            [(name, repeated(value, STRING, count)) for name, value in _headers(head)],
             count,
             field.type,
         )
@@ -151,23 +149,28 @@ def map_array(columns: list[tuple[str, Any]], count: int, kind: Any) -> Any:
     """Columns as one of maps: of each record the names that it has, with their values."""
     if not columns:
         empty = pyarrow.array([], STRING)
-        offsets = pyarrow.array(numpy.zeros(count + 1, dtype=_INT))
-        return pyarrow.MapArray.from_arrays(offsets, empty, empty, type=kind)
+        return pyarrow.MapArray.from_arrays(steps(0, count + 1), empty, empty, type=kind)
     width = len(columns)
-    names = pyarrow.array([name for name, _ in columns], STRING)
+    names = tuple(name for name, _ in columns)
+    if not any(array.null_count for _, array in columns):
+        items = columns[0][1] if width == 1 else _in_turn(columns, count)
+        offsets, keys = steps(width, count + 1), repeated_names(names, count)
+        return pyarrow.MapArray.from_arrays(offsets, keys, items, type=kind)
     values = pyarrow.concat_arrays([array for _, array in columns])
-    # Record by record, of each record column by column.
-    order: Any = numpy.arange(width * count, dtype=_INT).reshape(width, count).T
-    if values.null_count:
-        is_there = values.is_valid().to_numpy(zero_copy_only=False).reshape(width, count).T
-        ends = numpy.cumsum(is_there.sum(axis=1), dtype=_INT)
-        which = numpy.broadcast_to(numpy.arange(width, dtype=_INT), (count, width))[is_there]
-        order = order[is_there]
-    else:
-        ends = numpy.arange(width, width * count + 1, width, dtype=_INT)
-        which = numpy.tile(numpy.arange(width, dtype=_INT), count)
-        order = order.ravel()
+    is_there = values.is_valid().to_numpy(zero_copy_only=False).reshape(width, count).T
+    ends = numpy.cumsum(is_there.sum(axis=1), dtype=_INT)
+    which = numpy.broadcast_to(numpy.arange(width, dtype=_INT), (count, width))[is_there]
     offsets = pyarrow.array(numpy.concatenate([numpy.zeros(1, dtype=_INT), ends]))
-    keys = names.take(pyarrow.array(which))
-    items = values if width == 1 and not values.null_count else values.take(pyarrow.array(order))
+    keys = pyarrow.array(names, STRING).take(pyarrow.array(which))
+    items = values.take(pyarrow.array(_order(width, count)[is_there]))
     return pyarrow.MapArray.from_arrays(offsets, keys, items, type=kind)
+
+
+def _order(width: int, count: int) -> Any:
+    """Record by record, of each record column by column."""
+    return numpy.arange(width * count, dtype=_INT).reshape(width, count).T
+
+
+def _in_turn(columns: list[tuple[str, Any]], count: int) -> Any:
+    values = pyarrow.concat_arrays([array for _, array in columns])
+    return values.take(pyarrow.array(_order(len(columns), count).ravel()))

@@ -19,6 +19,7 @@ from raftwood.loghub.batches import HEAD_BYTES, Format, StoredHead
 from raftwood.loghub.compression import decompress
 from raftwood.loghub.log_group_columns import Columns, columns_of
 from raftwood.loghub.log_groups import decode_log_group
+from raftwood.pipeline.source.same_arrays import repeated
 
 MICROSECONDS: Final = pyarrow.timestamp("us", "UTC")
 STRING: Final = pyarrow.string()
@@ -96,7 +97,7 @@ class GroupRows:
         return self._shared(self._columns.source)
 
     def _shared(self, value: bytes) -> Any:
-        return pyarrow.repeat(pyarrow.scalar(_decoded(value), STRING), self.count)
+        return repeated(_decoded(value), STRING, self.count)
 
     def tags(self) -> list[tuple[str, Any]]:
         return [(_decoded(key), self._shared(value)) for key, value in self._columns.tags]
@@ -142,10 +143,9 @@ class ArrowRows:
 
     def _shared(self, name: str) -> Any:
         place = self._places.get(name)
-        empty = pyarrow.scalar("", STRING)
         if place is None:
-            return pyarrow.repeat(empty, self.count)
-        return as_text(self._batch.column(place)).fill_null(empty)
+            return repeated("", STRING, self.count)
+        return as_text(self._batch.column(place)).fill_null("")
 
     def tags(self) -> list[tuple[str, Any]]:
         return [
@@ -195,7 +195,7 @@ class RecordRows:
         return self._shared(self._group.Source)
 
     def _shared(self, value: bytes) -> Any:
-        return pyarrow.repeat(pyarrow.scalar(_decoded(value), STRING), self.count)
+        return repeated(_decoded(value), STRING, self.count)
 
     def tags(self) -> list[tuple[str, Any]]:
         return [(_decoded(each.Key), self._shared(each.Value)) for each in self._group.LogTags]
