@@ -139,7 +139,9 @@ async def _leader(config: str, log: str, alive: list[int]) -> int:
         try:
             for store in alive:
                 channel = await stores.connected(store, ASK_MS_MAX)
-                found: Any = await channel.ask(LOCATE, log, ASK_MS_MAX)
+                named: Any = await channel.ask(LOCATE, log, ASK_MS_MAX)
+                # By its name HAKeeper answers, which hears of it later than the replicas.
+                found: Any = await channel.ask(LOCATE, named.shard, ASK_MS_MAX)
                 if found.leader:
                     return int(found.leader)
         finally:
