@@ -22,7 +22,7 @@ System = LogHubUnderSpark | KafkaUnderSpark
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How much there is to do: about twenty minutes at the default."""
+    """How much there is to do: about a quarter of an hour at the default."""
 
     rows: int = 2_000_000
     warm_ups: int = 4

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import cast
 
+import pyarrow
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -173,8 +174,6 @@ def test_what_spark_says_is_told_in_a_line_with_the_jobs_name(
 
 
 def test_a_python_function_keeps_changes_drops_and_multiplies_rows() -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-
     def function(row: dict[str, object]) -> object:
         number = row["number"]
         return {0: None, 1: {"n": number}, 2: [{"n": 2}, {"n": "two"}]}[number]  # type: ignore[index]
