@@ -137,6 +137,26 @@ def test_a_split_is_met_by_a_gateway_that_has_not_heard_of_it(tmp_path: Path) ->
     run(body())
 
 
+async def _read_to_end(gateway: Gateway) -> None:
+    start = await gateway.streams.cursor("p", "s", 0, "end")
+    while not (pulled := await gateway.streams.pull("p", "s", 0, start, wait_ms=60_000)).is_ended:
+        start = pulled.next
+
+
+def test_who_waits_for_more_of_a_shard_hears_at_once_that_it_was_split(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gateway_kit(tmp_path) as kit:
+            one, two = await kit.gateway(), await kit.gateway()
+            await stream(one, shards=1)
+            waiting = [asyncio.ensure_future(_read_to_end(each)) for each in (one, two)]
+            await asyncio.sleep(0.05)
+            await one.streams.split("p", "s", 0)
+            async with asyncio.timeout(10):
+                await asyncio.gather(*waiting)
+
+    run(body())
+
+
 def test_a_named_shard_takes_a_sequence_once_also_after_its_end(tmp_path: Path) -> None:
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:

@@ -17,18 +17,16 @@ from raftwood.app.demo.keeper_watch import KeeperWatch, is_caught_up
 from raftwood.app.demo.log_check import Check
 from raftwood.app.demo.log_load import Load
 from raftwood.app.demo.log_outcome import Outcome, Plan, Truncation
+from raftwood.app.demo.log_truncation import truncate_half
 from raftwood.app.demo.store_processes import StoreProcesses
 from raftwood.app.demo.story import Step, Story
 from raftwood.base.environment import Environment
-from raftwood.base.errors import DeadlineExceeded
 from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.errors import LsnTruncated
 from raftwood.logservice.hakeeper.reports import is_log
 from raftwood.logservice.hakeeper.state import Phase
 from raftwood.logservice.hakeeper.views import ClusterView
-from raftwood.logservice.wire import ShardInfo
 from raftwood.net.stores import Stores
 
 FIRST, LATER = (1, 2, 3), 4
@@ -117,30 +115,11 @@ class _Demo:
         self._listener.on_progress("truncate", 0, 0)
         self.check = Check(self._load.accounts)
         async with self._load.held():
-            self.truncations = list(await asyncio.gather(*map(self._truncate, clients)))
+            self.truncations = list(
+                await asyncio.gather(*(truncate_half(client, self._read) for client in clients))
+            )
         freed = sum(each.bytes_before - each.bytes_after for each in self.truncations)
         self._tell(f"about half of each shard is truncated: {freed:,} bytes are freed")
-
-    async def _truncate(self, client: AsyncLogClient) -> Truncation:
-        before = await _until(client, lambda info: bool(info.snapshots), "has no snapshot")
-        # The log is cut at snapshots alone, so at one of them all that is truncated is freed.
-        half = before.latest_lsn // 2
-        lsn = max((each for each in before.snapshots if each <= half), default=before.snapshots[0])
-        await self._read(client, until=lsn)
-        await client.truncate(lsn)
-        after = await _until(
-            client,
-            lambda info: info.log_bytes < before.log_bytes or info.leader != before.leader,
-            "has freed nothing",
-        )
-        if after.leader != before.leader:
-            return await self._truncate(client)  # figures of two stores, with other snapshots
-        first = 0
-        try:
-            await client.read(lsn)
-        except LsnTruncated as error:
-            first = error.first
-        return Truncation(before.shard, lsn, first, before.log_bytes, after.log_bytes)
 
     async def lose_store(self) -> int:
         """Kill a store for good, and let HAKeeper repair its shards on another one."""
@@ -241,18 +220,6 @@ class _Demo:
     def _view(self) -> ClusterView:
         assert self._watch.view is not None
         return self._watch.view
-
-
-async def _until(
-    client: AsyncLogClient, is_met: Callable[[ShardInfo], bool], otherwise: str
-) -> ShardInfo:
-    """A shard's figures, once they are as they should be."""
-    for _ in range(int(_WAIT_S / _LOOK_S)):
-        info = await client.info()
-        if is_met(info):
-            return info
-        await asyncio.sleep(_LOOK_S)
-    raise DeadlineExceeded(f"shard {info.shard} {otherwise} after {_WAIT_S:g} s")
 
 
 def _is_live(view: ClusterView, number: int) -> bool:

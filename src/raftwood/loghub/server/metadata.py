@@ -5,7 +5,8 @@ it lacks is looked up, and a shard that was split in the meantime refuses what i
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import msgspec
@@ -60,6 +61,7 @@ class Metadata:
     def __init__(self, store: MetaStore) -> None:
         self.store = store
         self._copies: dict[str, tuple[msgspec.Struct, int]] = {}
+        self._listeners: dict[str, list[Callable[[], None]]] = {}
         self._version = 0
         self._watching: asyncio.Task[None] | None = None
         self.is_fresh = False
@@ -93,6 +95,26 @@ class Metadata:
             found.append(value)
         return found
 
+    @contextmanager
+    def heard(self, key: str, listener: Callable[[], None]) -> Iterator[None]:
+        """Meanwhile, `listener` is called when the copy of a key has changed."""
+        listeners = self._listeners.setdefault(key, [])
+        listeners.append(listener)
+        try:
+            yield
+        finally:
+            listeners.remove(listener)
+            if not listeners:
+                del self._listeners[key]
+
+    def _keep(self, key: str, value: tuple[msgspec.Struct, int] | None) -> None:
+        if value is not None:
+            self._copies[key] = value
+        elif self._copies.pop(key, None) is None:
+            return
+        for listener in list(self._listeners.get(key, ())):
+            listener()
+
     async def fresh(self, key: str, kind: type[_Value]) -> _Value | None:
         """As it is now."""
         found = await self.versioned(key, kind)
@@ -104,7 +126,7 @@ class Metadata:
         found: Versioned | None = await self.store.get(key)
         if found is None:
             if self._copies.get(key) is before:  # else it was heard of since
-                self._copies.pop(key, None)
+                self._keep(key, None)
             return None
         learned = self._learn(key, found.value, found.version)
         assert learned is not None
@@ -132,7 +154,7 @@ class Metadata:
                 f"{key} cannot be read ({error}): a newer program has written it, so use that one"
             ) from error
         if is_told or known is not None or version > self._version:
-            self._copies[key] = learned
+            self._keep(key, learned)
         return learned
 
     # Changes
@@ -185,10 +207,7 @@ class Metadata:
         heard = self._version if known is None else known[1]
         if heard > version:
             return  # the watch was faster, with what others have made of it since
-        if value is None:
-            self._copies.pop(key, None)
-        else:
-            self._copies[key] = (value, version)
+        self._keep(key, None if value is None else (value, version))
 
     async def entries(self, prefix: str) -> AsyncIterator[Entry]:
         """All below a prefix, as it is now, in order."""
@@ -228,7 +247,7 @@ class Metadata:
             start = page.next_start
         for key, (_, made) in list(self._copies.items()):
             if key not in known and made <= version:
-                del self._copies[key]
+                self._keep(key, None)
         self._version = version
         self.is_fresh = True
 
@@ -257,4 +276,4 @@ class Metadata:
             return
         known = self._copies.get(change.key)
         if known is not None and known[1] < change.version:
-            del self._copies[change.key]
+            self._keep(change.key, None)

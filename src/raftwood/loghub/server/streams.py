@@ -28,6 +28,7 @@ from raftwood.loghub.server.catalog import Catalog, no_logstore
 from raftwood.loghub.server.log_search import next_batch, position_of_time
 from raftwood.loghub.server.metadata import Metadata, logstore_key
 from raftwood.loghub.server.settling import Settling
+from raftwood.loghub.server.shard_ends import until_end
 from raftwood.loghub.server.stream_metrics import StreamMetrics
 from raftwood.loghub.shard_rules import (
     begin_delete,
@@ -256,12 +257,20 @@ class Streams:
         """Batches from a position on, below `end`; waits so long where there is none yet."""
         if batches_max < 1 or bytes_max < 1 or wait_ms < 0:
             raise InvalidParameter("ask for 1 batch, 1 byte and 0 ms at least")
-        return await self._on_shard(
-            project,
-            logstore,
-            shard,
-            lambda known: self._pull(known, start, batches_max, bytes_max, end, wait_ms),
-        )
+
+        async def pull(known: Shard) -> Pulled:
+            return await self._pull(known, start, batches_max, bytes_max, end, wait_ms)
+
+        async def pull_until_end(known: Shard) -> Pulled:
+            if not wait_ms or known.ends_at is not None:
+                return await pull(known)
+            try:
+                async with until_end(self._metadata, logstore_key(project, logstore), shard):
+                    return await pull(known)
+            except TimeoutError:
+                return await pull(await self._shard(await self.logstore(project, logstore), shard))
+
+        return await self._on_shard(project, logstore, shard, pull_until_end)
 
     async def _pull(
         self,

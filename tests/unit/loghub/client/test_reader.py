@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -110,13 +110,20 @@ def test_a_reader_that_follows_goes_on_with_the_children(tmp_path: Path) -> None
             async with client.reader(PROJECT, LOGSTORE, follow=True, start="end") as reader:
                 records = aiter(reader)
                 first = asyncio.get_running_loop().create_task(_next_number(records))
-                await asyncio.sleep(0.05)
+                await _until(lambda: bool(reader.positions))  # its end is before what is sent
                 await _resharded(client)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(20):
                     found = [await first] + [await _next_number(records) for _ in range(79)]
             assert found == list(range(80))
 
     run(body())
+
+
+async def _until(is_met: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_met():
+            return
+        await asyncio.sleep(0.01)
 
 
 async def _next_number(records: AsyncIterator[Any]) -> int:
