@@ -41,6 +41,16 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
         return self.timeout_ms // 2
 
     @property
+    def settle_ms(self) -> int:
+        """Who joined or left is looked at again after this, so that many at once are one move."""
+        return self.timeout_ms // 20
+
+    @property
+    def early_ms(self) -> int:
+        """A scan is made so soon after the last one where something changed in the group."""
+        return self.timeout_ms // 10
+
+    @property
     def hold_ms(self) -> int:
         """So long after a renewal was sent its worker may be at work."""
         return int(self.timeout_ms * (1 - self.drift)) - self.margin_ms
