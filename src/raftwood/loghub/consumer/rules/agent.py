@@ -76,7 +76,8 @@ class LeaseAgent:
         self._view = View(times)
         self._calls = Calls(times)
         self._row: WorkerRow | None = None
-        self._is_leaving = False
+        self.is_leaving = False
+        """As it was asked to, or because another process has this one's name."""
         self._is_finished = False
         self._scans = 0
         self._refresh: list[str] = []
@@ -265,7 +266,7 @@ class LeaseAgent:
             return
         if lease is None or not self._is_mine(lease):
             del self._holds[save.shard]
-        elif self._is_leaving or lease.is_ended:
+        elif self.is_leaving or lease.is_ended:
             hold.stage = Stage.LEAVING
         else:
             # It was stopped by its deadline, and is still this worker's: it begins again.
@@ -295,14 +296,14 @@ class LeaseAgent:
 
     def _new_hold(self, lease: Lease, now_ms: int) -> Hold:
         """Of a lease that another may still read; it must have stopped T from now."""
-        stage = Stage.LEAVING if lease.is_ended or self._is_leaving else Stage.WAITING
+        stage = Stage.LEAVING if lease.is_ended or self.is_leaving else Stage.WAITING
         hold = Hold(lease.shard, stage, 0, now_ms + self._times.timeout_ms)
         self._holds[lease.shard] = hold
         return hold
 
     def _start(self, hold: Hold, lease: Lease, actions: list[steps.Action]) -> None:
         hold.epoch = lease.epoch
-        if self._is_leaving:
+        if self.is_leaving:
             hold.stage, hold.save = Stage.STOPPED, Save(lease.shard, lease.epoch, None, lease.seq)
             return
         hold.stage, hold.save = Stage.CONSUMING, None
@@ -319,7 +320,7 @@ class LeaseAgent:
                 self._stop(hold, StopReason.DEADLINE, actions)
 
     def _leave(self, actions: list[steps.Action]) -> None:
-        self._is_leaving = True
+        self.is_leaving = True
         self._calls.close()
         for hold in self._holds.values():
             self._stop(hold, StopReason.DRAIN, actions)
@@ -342,10 +343,14 @@ class LeaseAgent:
         if live != self._live:
             self._live, self._live_since_ms = live, now_ms
         self._takes, self._refresh = {}, []
+        if self._calls.is_under_way((Call.TAKE,)):
+            # What it took is not in the view yet, and would be missing in the count.
+            self._calls.want_by(Call.SCAN, now_ms + self._times.poll_ms)
+            return
         settled_ms = self._live_since_ms + self._times.settle_ms
         if now_ms < settled_ms:
             self._calls.want_by(Call.SCAN, settled_ms)
-        if self._is_leaving or not self._is_first_listed():
+        if self.is_leaving or not self._is_first_listed():
             return
         moves = self._planner(self._view.situation(live, self.me))
         for move in moves:
@@ -388,7 +393,7 @@ class LeaseAgent:
         stopped = [hold.save for hold in self._in(Stage.STOPPED) if hold.save is not None]
         if stopped and self._calls.may_begin(Call.HAND_OVER, now_ms):
             self._begin(Call.HAND_OVER, steps.AskHandOver(stopped), now_ms, actions)
-        if self._is_leaving:
+        if self.is_leaving:
             self._ask_to_leave(now_ms, actions)
         else:
             self._ask_to_hold(now_ms, actions)
