@@ -191,9 +191,9 @@ class World:
         for worker in self.up():
             worker.is_cut_off = False
             worker.paused_until = min(worker.paused_until, self.now)
-        if all(worker.agent.is_leaving for worker in self.up()):
-            number = len(self.workers)
-            self.workers.append(SimWorker(self, Owner(f"w{number:02}", f"p{number:02}")))
+        # Whoever is up may be about to leave.
+        number = len(self.workers)
+        self.workers.append(SimWorker(self, Owner(f"w{number:02}", f"p{number:02}")))
 
     def spread(self) -> int:
         """The most that two workers differ by."""

@@ -8,7 +8,7 @@ that a robbed worker's last flush still lands.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -162,6 +162,24 @@ class Scan(msgspec.Struct, frozen=True):
     workers: Sequence[WorkerRow]
     update_seq: int
     """The next scan goes on from here."""
+    deleted_seq: int = 0
+    """When leases were last deleted: who has not seen all since then has to look at all again."""
+
+
+def creatable(parents: Mapping[str, Sequence[str]], new: Sequence[NewLease]) -> list[NewLease]:
+    """Of these shards those that need a lease, where the ones in `parents` have one.
+
+    Not one whose child has a lease, or was itself read to its end: it was over, and deleted.
+    """
+    parents_of_new = {each.shard: each.parents for each in new}
+    over: set[str] = set()
+    stack = [parent for each in parents.values() for parent in each]
+    while stack:
+        shard = stack.pop()
+        if shard not in over:
+            over.add(shard)
+            stack += parents_of_new.get(shard, ())
+    return [each for each in new if each.shard not in parents and each.shard not in over]
 
 
 def signature(project: str, logstore: str) -> str:

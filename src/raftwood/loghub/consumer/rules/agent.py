@@ -139,7 +139,9 @@ class LeaseAgent:
                 self._calls.failed(call, now_ms, jitter)
             case steps.ShardsListed(shards):
                 self._listed = shards
-                self._is_tidy = self._scans == 0
+                if self._scans and self._view.unknown(shards):
+                    # They may have been here and gone since the last look.
+                    self._calls.want_by(Call.SCAN, now_ms)
             case steps.ConsumerStopped(save, restart_ms):
                 self._on_stopped(save, now_ms + restart_ms)
             case steps.SaveRefused(shard, epoch):
@@ -171,7 +173,7 @@ class LeaseAgent:
         self._reconcile(changed, now_ms, actions)
         self._drop_missing(list(self._holds), self._view.leases)
         self._calls.want(Call.SCAN, now_ms + self._times.scan_ms)
-        self._is_tidy = False
+        self._is_tidy = self._view.has_deleted
         self._plan({lease.shard for lease in scan.leases}, now_ms)
 
     def _on_polled(self, scan: Scan, now_ms: int, actions: list[steps.Action]) -> None:
@@ -350,7 +352,10 @@ class LeaseAgent:
         settled_ms = self._live_since_ms + self._times.settle_ms
         if now_ms < settled_ms:
             self._calls.want_by(Call.SCAN, settled_ms)
-        if self.is_leaving or not self._is_first_listed():
+        if self._view.has_deleted:
+            self._calls.want_by(Call.SCAN, now_ms)
+        if self.is_leaving or self._view.has_deleted or self._view.unknown(self._listed):
+            # Shards that are gone, or have no lease yet, would be missing in the count.
             return
         moves = self._planner(self._view.situation(live, self.me))
         for move in moves:
@@ -366,10 +371,6 @@ class LeaseAgent:
             self._takes = {}
         elif self._refresh:
             self._calls.want_by(Call.SCAN, now_ms)
-
-    def _is_first_listed(self) -> bool:
-        """Nothing is taken while shards are known that still have to get a lease."""
-        return not self._view.unknown(self._listed)
 
     def _begin_ms(self, hold: Hold) -> int:
         lease = self._view.leases[hold.shard]
@@ -419,7 +420,8 @@ class LeaseAgent:
         if self._calls.is_due(Call.POLL, now_ms):
             self._begin(Call.POLL, steps.AskPoll(self._view.polled_seq), now_ms, actions)
         if self._calls.is_due(Call.SCAN, now_ms):
-            after = self._view.update_seq if self._scans % FULL_SCAN_EVERY else 0
+            is_full = self._view.has_deleted or self._scans % FULL_SCAN_EVERY == 0
+            after = 0 if is_full else self._view.update_seq
             self._begin(Call.SCAN, steps.AskScan(after, self._refresh), now_ms, actions)
 
     def _ask_to_tidy(self, now_ms: int, actions: list[steps.Action]) -> None:
@@ -429,7 +431,7 @@ class LeaseAgent:
         self._is_tidy = True
         unknown = self._view.unknown(self._listed)
         if unknown and self._calls.may_begin(Call.CREATE, now_ms):
-            self._begin(Call.CREATE, steps.AskCreate(unknown), now_ms, actions)
+            self._begin(Call.CREATE, steps.AskCreate(self._listed), now_ms, actions)
         if next(iter(self._live), None) != self.me.process:
             # One is enough, and all agree on who is the first.
             return

@@ -2,7 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from raftwood.loghub.consumer.leases import Lease, LeaseTimes, NewLease, Owner, Scan, WorkerRow
+from raftwood.loghub.consumer.leases import (
+    Lease,
+    LeaseTimes,
+    NewLease,
+    Owner,
+    Scan,
+    WorkerRow,
+    creatable,
+)
 from raftwood.loghub.consumer.rules.observing import Observations
 from raftwood.loghub.consumer.rules.plan import Situation
 
@@ -16,6 +24,9 @@ class View:
         """All changes up to this were seen."""
         self.polled_seq = 0
         """All changes up to this of the own rows were seen."""
+        self.has_deleted = False
+        """Some leases are gone that are still here: all have to be looked at."""
+        self._whole_seq = 0
         self._observations = Observations(times)
 
     def scanned(self, scan: Scan, *, is_full: bool, now_ms: int) -> list[Lease]:
@@ -23,7 +34,9 @@ class View:
         self._observations.look(scan.workers, now_ms)
         changed = self.see(scan.leases, now_ms)
         self.update_seq = max(self.update_seq, scan.update_seq)
+        self.has_deleted = not is_full and scan.deleted_seq > self._whole_seq
         if is_full:
+            self._whole_seq = scan.update_seq
             shown = {lease.shard for lease in scan.leases}
             gone = [
                 shard
@@ -71,18 +84,9 @@ class View:
         return Situation(self.leases, live, free)
 
     def unknown(self, listed: Sequence[NewLease]) -> list[NewLease]:
-        """Shards that need a lease; one whose descendants have some was over, and deleted."""
-        parents = {shard.shard: shard.parents for shard in listed}
-        over: set[str] = set()
-        stack = [parent for lease in self.leases.values() for parent in lease.parents]
-        while stack:
-            shard = stack.pop()
-            if shard not in over:
-                over.add(shard)
-                stack += parents.get(shard, ())
-        return [
-            shard for shard in listed if shard.shard not in self.leases and shard.shard not in over
-        ]
+        """Shards that need a lease."""
+        parents = {shard: lease.parents for shard, lease in self.leases.items()}
+        return creatable(parents, listed)
 
     def finished_parents(self) -> list[str]:
         """Ended, and all children have come as far as a checkpoint: nobody asks for them again."""
