@@ -57,16 +57,31 @@ class RowChanges:
     def removed(self) -> list[str]:
         return [shard for shard in self._before if shard not in self.memory.leases]
 
-    def worker(self, *, now_ms: int) -> WorkerRow | None:
-        """The worker's row, with its times where it was changed."""
+    @property
+    def worker(self) -> WorkerRow:
+        """Of the one worker that the call was about, as it is afterwards."""
+        (row,) = self.memory.workers.values()
+        return row
+
+    def stamp_worker(self, *, now_ms: int) -> None:
+        """Add the times to the worker's row, where it was changed."""
         before = self._worker_before
-        for after in self.memory.workers.values():
-            if after is before:
-                return before
-            is_same = before is not None and before.process == after.process
-            create_ms = before.create_ms if before is not None and is_same else now_ms
-            return structs.replace(after, create_ms=create_ms, update_ms=now_ms)
-        return None
+        for instance, after in self.memory.workers.items():
+            if after is not before:
+                is_same = before is not None and before.process == after.process
+                create_ms = before.create_ms if before is not None and is_same else now_ms
+                stamped = structs.replace(after, create_ms=create_ms, update_ms=now_ms)
+                self.memory.workers[instance] = stamped
+
+    @property
+    def changed_worker(self) -> WorkerRow | None:
+        """None where there is none, or it is as it was."""
+        rows = [each for each in self.memory.workers.values() if each is not self._worker_before]
+        return rows[0] if rows else None
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.made or self.changed or self.removed or self.changed_worker)
 
     def rows(self, shards: Sequence[str]) -> list[Lease]:
         """As they are afterwards; what is not there is left out."""

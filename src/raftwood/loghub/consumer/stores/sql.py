@@ -265,8 +265,8 @@ class SqlLeaseStore:
     async def _write_worker(
         self, connection: AsyncConnection, before: WorkerRow | None, changes: RowChanges
     ) -> WorkerRow:
-        row = changes.worker(now_ms=self._now_ms())
-        assert row is not None, "a heartbeat answers a row"
+        changes.stamp_worker(now_ms=self._now_ms())
+        row = changes.worker
         values = {
             "process": row.process,
             "heartbeat": row.heartbeat,
