@@ -16,13 +16,13 @@ class SqlKit:
     """A group of its own in a database, for one test."""
 
     def __init__(self, environment: Environment, url: str, ends: AsyncExitStack) -> None:
-        self._environment = environment
+        self.environment = environment
         self._url = url
         self._ends = ends
         self.group = f"group-{next(_groups)}"
 
     def store(self) -> SqlLeaseStore:
-        return SqlLeaseStore(self._environment, self._url, group=self.group, signature=SIGNATURE)
+        return SqlLeaseStore(self.environment, self._url, group=self.group, signature=SIGNATURE)
 
     async def open(self) -> LeaseStore:
         store = self.store()

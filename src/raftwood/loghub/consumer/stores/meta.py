@@ -286,14 +286,10 @@ def _shards(asked: Sequence[Asked]) -> list[str]:
     return [_shard(each) for each in asked]
 
 
-def _shard(asked: Asked) -> str:
-    match asked:
-        case str():
-            return asked
-        case tuple():
-            return asked[0]
-        case NewLease() | Renewal() | Take() | Save():
-            return asked.shard
+def _shard(asked: NewLease | Renewal | Take | Save | str | tuple[str, str | None]) -> str:
+    if isinstance(asked, str):
+        return asked
+    return asked[0] if isinstance(asked, tuple) else asked.shard
 
 
 def _parts(asked: Sequence[Asked]) -> list[Sequence[Asked]]:
