@@ -1,0 +1,106 @@
+"""A logstore of LogHub as a source: batches are moved as they were stored."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from raftwood.base.position import Position, parse_position
+from raftwood.loghub.client.errors import RecordsFreed
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.loghub.client.pulled_batches import PulledBatch
+from raftwood.loghub.client.pulls import batches_of
+from raftwood.loghub.consumer.source import ShardRead, SourceShard
+
+
+class LogHubBatch(PulledBatch, frozen=True):
+    """A batch as it was stored; `records()` or `to_arrow()` decode it."""
+
+    @property
+    def shard_id(self) -> str:
+        return str(self.shard)
+
+    @property
+    def next_position(self) -> str:
+        return str(self.next)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    @property
+    def received_ms(self) -> int:
+        return self.head.received_ms
+
+
+class LogHubSourceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one read of a shard asks for; a consumer holds two reads of each shard."""
+
+    read_bytes_max: int = 1 << 20
+    read_batches_max: int = 1_000
+    wait_ms: int = 5_000
+    """How long a read at the end of a shard waits for more."""
+    skips_freed: bool = False
+    """Go on where batches were freed before they were read; else `RecordsFreed`."""
+
+
+class LogHubSource:
+    """Of one logstore; the client stays the caller's."""
+
+    def __init__(
+        self,
+        client: AsyncLogHubClient,
+        *,
+        project: str,
+        logstore: str,
+        settings: LogHubSourceSettings | None = None,
+    ) -> None:
+        self._client = client
+        self._project = project
+        self._logstore = logstore
+        self._settings = settings or LogHubSourceSettings()
+        self.freed = 0
+        """How often batches were gone before they were read."""
+
+    async def list_shards(self) -> Sequence[SourceShard]:
+        shards = await self._client.shards(self._project, self._logstore)
+        return [SourceShard(str(each.id), tuple(map(str, each.parents))) for each in shards]
+
+    async def begin(self, shard: str) -> str:
+        return await self._cursor(shard, "begin")
+
+    async def end(self, shard: str) -> str:
+        return await self._cursor(shard, "end")
+
+    async def _cursor(self, shard: str, at: str) -> str:
+        found = await self._client.cursor(self._project, self._logstore, shard=int(shard), at=at)
+        return str(found)
+
+    async def read(self, shard: str, position: str) -> ShardRead:
+        settings = self._settings
+        begin = parse_position(position)
+        pulled = await self._client.pull(
+            self._project,
+            self._logstore,
+            shard=int(shard),
+            position=begin,
+            batches_max=settings.read_batches_max,
+            bytes_max=settings.read_bytes_max,
+            wait_ms=settings.wait_ms,
+        )
+        if pulled.first > begin:
+            self._note_freed(shard, begin, pulled.first)
+        batches = [_batch(each) for each in batches_of(int(shard), pulled)]
+        return ShardRead(batches, str(pulled.next), pulled.is_ended)
+
+    def _note_freed(self, shard: str, position: Position, first: Position) -> None:
+        if not self._settings.skips_freed:
+            raise RecordsFreed(
+                f"shard {shard} was truncated: it begins at {first}, and {position} was to be read "
+                "next: set the group's checkpoint with `raftwood group reset`, or let it skip what "
+                "is freed"
+            )
+        self.freed += 1
+
+
+def _batch(pulled: PulledBatch) -> LogHubBatch:
+    return LogHubBatch(pulled.shard, pulled.position, pulled.next, pulled.data)
