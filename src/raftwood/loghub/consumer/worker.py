@@ -148,12 +148,13 @@ class Worker:
                     await self._woken.wait()
             except TimeoutError:
                 pass
-            self._woken.clear()
             if self._is_draining and not is_told:
                 is_told = True
                 self._feed(steps.DrainRequested())
             else:
                 self._feed(steps.Ticked())
+            # Fed events set it; what they changed is looked at below, before anything else runs.
+            self._woken.clear()
 
     async def _list_shards(self) -> None:
         while True:

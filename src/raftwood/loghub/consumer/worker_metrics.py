@@ -115,6 +115,10 @@ class WorkerMetrics:
             buckets=HAND_OVER_SECONDS,
         )
 
+    def render(self) -> str:
+        """As Prometheus reads it."""
+        return self._metrics.render().decode()
+
     def moved(self, kind: str) -> None:
         self._metrics.counter(
             "consumer_moves_total", "Leases that came or went, by how.", labels={"kind": kind}
