@@ -15,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput, InvariantViolated, RaftwoodError
+from raftwood.base.errors import DeadlineExceeded, InvalidInput, InvariantViolated, RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.loghub.consumer.checkpoint_writer import CheckpointWriter
@@ -38,6 +38,8 @@ _log = get_logger("consumer")
 _PLANNERS: Final = {"count": plan_by_count, "bytes": plan_by_bytes}
 _SLEEP_MAX_MS: Final = 1_000
 """The loop's timers stand still while the machine sleeps; the agent's clock does not."""
+_DRAIN_TIMEOUTS: Final = 3
+"""After so many lease timeouts a worker leaves without having handed over."""
 _RESTART_MS: Final = 1_000
 _RESTART_LONGEST_MS: Final = 60_000
 
@@ -139,7 +141,7 @@ class Worker:
     # Loops
 
     async def _wake_agent(self) -> None:
-        is_told = False
+        give_up_ms = 0
         self._feed(steps.Ticked())
         while not self._finished.is_set():
             wait_ms = min(self._agent.wake_ms() - self._now_ms() + 1, _SLEEP_MAX_MS)
@@ -148,9 +150,14 @@ class Worker:
                     await self._woken.wait()
             except TimeoutError:
                 pass
-            if self._is_draining and not is_told:
-                is_told = True
+            if self._is_draining and not give_up_ms:
+                give_up_ms = self._now_ms() + _DRAIN_TIMEOUTS * self.config.times.timeout_ms
                 self._feed(steps.DrainRequested())
+            elif give_up_ms and self._now_ms() > give_up_ms:
+                raise DeadlineExceeded(
+                    f"worker {self.owner.instance} could not hand its shards over: others take "
+                    "them when their leases expire, behind the last stored checkpoints"
+                )
             else:
                 self._feed(steps.Ticked())
             # Fed events set it; what they changed is looked at below, before anything else runs.

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from raftwood.base.errors import DeadlineExceeded
 from raftwood.loghub.consumer.errors import NameTaken
 from raftwood.loghub.consumer.leases import SHARD_END
 from raftwood.loghub.consumer.processor import AsyncProcessor
@@ -206,3 +207,15 @@ def test_a_shard_that_ended_stays_so() -> None:
         assert group.seen.events == [("a", "0", "initialize"), ("a", "0", "ended")]
 
     simulate(10, scenario)
+
+
+def test_a_worker_that_cannot_hand_over_leaves_all_the_same() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        group = Group(simulation, FakeSource(2, length=5))
+        group.start("a")
+        await group.until_all_seen()
+        group.stores["a"].is_away = True
+        await group.drain("a")
+        assert isinstance(group.ended["a"], DeadlineExceeded)
+
+    simulate(11, scenario)
