@@ -82,7 +82,7 @@ def consume(
     )
 
     async def work(environment: Environment, client: AsyncLogHubClient) -> int:
-        set_up_logs(hub.source.load().settings.logging, clock=environment.clock)
+        set_up_logs(hub.source.load().settings.logs, clock=environment.clock)
         source = LogHubSource(client, project=project, logstore=logstore)
         async with lease_store(
             environment, leases, hub.source, stream=stream, group=group
