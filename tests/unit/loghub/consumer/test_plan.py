@@ -93,7 +93,7 @@ def test_all_workers_work_out_the_same_plan_whatever_order_they_saw_things_in() 
     mixed = Situation(
         {shard: situation.leases[shard] for shard in shards},
         situation.live,
-        list(reversed(sorted(situation.free))),
+        sorted(situation.free, reverse=True),
     )
     assert plan_by_count(mixed) == plan_by_count(situation)
     assert plan_by_bytes(mixed) == plan_by_bytes(situation)
