@@ -86,6 +86,10 @@ class LeaseAgent:
         self._takes: dict[str, Take] = {}
         self._is_tidy = True
         """Nothing has to be created or removed, as far as the last scan showed."""
+        self._balanced: tuple[int, dict[str, str]] | None = None
+        """With this version and these workers there was nothing to do, and time changes nothing."""
+        self._matched: int | None = None
+        """The version in which each shard had its lease, and no lease was too many."""
         self._listed: Sequence[NewLease] = ()
         self._calls.want(Call.REGISTER, now_ms)
 
@@ -139,6 +143,7 @@ class LeaseAgent:
                 self._calls.failed(call, now_ms, jitter)
             case steps.ShardsListed(shards):
                 self._listed = shards
+                self._balanced = self._matched = None
                 if self._scans and self._view.unknown(shards):
                     # They may have been here and gone since the last look.
                     self._calls.want_by(Call.SCAN, now_ms)
@@ -354,10 +359,14 @@ class LeaseAgent:
             self._calls.want_by(Call.SCAN, settled_ms)
         if self._view.has_deleted:
             self._calls.want_by(Call.SCAN, now_ms)
+        if self._balanced == (self._view.version, live):
+            return
         if self.is_leaving or self._view.has_deleted or self._view.unknown(self._listed):
             # Shards that are gone, or have no lease yet, would be missing in the count.
             return
-        moves = self._planner(self._view.situation(live, self.me))
+        moves = self._planner(self._view.situation(live))
+        if not moves and self._view.is_all_in(live):
+            self._balanced = (self._view.version, live)
         for move in moves:
             lease = self._view.leases[move.shard]
             if move.target != self.me.process or move.shard in self._holds:
@@ -429,18 +438,26 @@ class LeaseAgent:
         if self._is_tidy:
             return
         self._is_tidy = True
+        if self._matched != self._view.version:
+            self._ask_to_match(now_ms, actions)
+        stale = self._view.stale_workers()
+        if stale and self._is_first() and self._calls.may_begin(Call.FORGET, now_ms):
+            self._begin(Call.FORGET, steps.AskForget(stale), now_ms, actions)
+
+    def _is_first(self) -> bool:
+        """Of what one worker should do for all: they agree on who is the first."""
+        return next(iter(self._live), None) == self.me.process
+
+    def _ask_to_match(self, now_ms: int, actions: list[steps.Action]) -> None:
+        """Leases for new shards, and none for those that are over."""
         unknown = self._view.unknown(self._listed)
         if unknown and self._calls.may_begin(Call.CREATE, now_ms):
             self._begin(Call.CREATE, steps.AskCreate(self._listed), now_ms, actions)
-        if next(iter(self._live), None) != self.me.process:
-            # One is enough, and all agree on who is the first.
-            return
         finished = self._view.finished_parents()
-        if finished and self._calls.may_begin(Call.DELETE, now_ms):
+        if not unknown and not finished:
+            self._matched = self._view.version
+        if finished and self._is_first() and self._calls.may_begin(Call.DELETE, now_ms):
             self._begin(Call.DELETE, steps.AskDelete(finished), now_ms, actions)
-        stale = self._view.stale_workers()
-        if stale and self._calls.may_begin(Call.FORGET, now_ms):
-            self._begin(Call.FORGET, steps.AskForget(stale), now_ms, actions)
 
     def _ask_to_release(self, now_ms: int, actions: list[steps.Action]) -> None:
         leaving = [hold.shard for hold in self._in(Stage.LEAVING)]
