@@ -10,7 +10,8 @@ from msgspec import structs
 
 from raftwood.loghub.consumer.leases import NOBODY, Lease, LeaseTimes, Owner, Renewal, Save, Take
 from raftwood.loghub.consumer.rules import plan
-from raftwood.loghub.consumer.rules.agent import Hold, LeaseAgent
+from raftwood.loghub.consumer.rules.agent import LeaseAgent
+from raftwood.loghub.consumer.rules.holds import Hold
 from raftwood.loghub.consumer.rules.observing import Observations
 from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.view import View

@@ -7,9 +7,6 @@ and each checkpoint: a consumer must not trust that it is told to stop in time.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from enum import Enum, auto
-
-import msgspec
 
 from raftwood.base.errors import InvariantViolated
 from raftwood.loghub.consumer.leases import (
@@ -27,6 +24,7 @@ from raftwood.loghub.consumer.leases import (
 )
 from raftwood.loghub.consumer.rules import steps
 from raftwood.loghub.consumer.rules.calls import Calls
+from raftwood.loghub.consumer.rules.holds import Hold, Stage
 from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from raftwood.loghub.consumer.rules.view import View
@@ -35,34 +33,6 @@ FULL_SCAN_EVERY = 20
 """Scans by change do not show what was deleted, nor how fast others read."""
 
 Planner = Callable[[Situation], list[Move]]
-
-
-class Stage(Enum):
-    """How far a hold is."""
-
-    WAITING = auto()
-    """The lease is this worker's; another may still read the shard."""
-    CONSUMING = auto()
-    STOPPING = auto()
-    """The consumer was told to stop, and may be inside process()."""
-    STOPPED = auto()
-    """The last checkpoint is to be handed over."""
-    LEAVING = auto()
-    """The lease is to be freed."""
-
-
-class Hold(msgspec.Struct):
-    """A shard that this worker leases, or read last and has not handed over yet."""
-
-    shard: str
-    stage: Stage
-    deadline_ms: int
-    """No work after this, by the send time of the last renewal that came through."""
-    begin_ms: int
-    """While waiting: whoever read the shard before must have stopped by then."""
-    epoch: int = 0
-    save: Save | None = None
-    restart_ms: int = 0
 
 
 class LeaseAgent:
