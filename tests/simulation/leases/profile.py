@@ -58,6 +58,17 @@ class Profile:
             },
         )
 
+    @property
+    def is_graceful(self) -> bool:
+        """Workers come and go, and nothing fails."""
+        faults = ("crash", "restart", "pause", "cut_off", "outage")
+        return not (
+            self.lose_request
+            or self.lose_answer
+            or self.crash_at
+            or any(self.weights[fault] for fault in faults)
+        )
+
     @classmethod
     def graceful(cls, seed: int) -> "Profile":
         """Workers come and go, and nothing fails."""

@@ -34,6 +34,8 @@ def run(seed: int, profile: Profile | None = None) -> Report:
     world.heal()
     _settle(world)
     oracle = world.oracle
+    if profile.is_graceful and oracle.duplicates:
+        raise Violation(f"{oracle.duplicates} duplicates, though nothing failed")
     return Report(
         world.events,
         world.store.moves,

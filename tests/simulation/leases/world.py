@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 
 from raftwood.loghub.consumer.leases import Lease, Owner, Save, Take
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-from tests.simulation.leases.oracle import Oracle, Shard, counts, position
+from tests.simulation.leases.oracle import Oracle, Shard, Violation, counts, position
 from tests.simulation.leases.profile import TIMES, Profile
 from tests.simulation.leases.sim_worker import SimWorker
 
 WORKERS_MAX = 5
 SHARDS_MAX = 14
+EVENTS_MAX = 200_000
 
 
 class CheckedStore(MemoryLeaseStore):
@@ -90,6 +91,8 @@ class World:
         while self._queue and self._queue[0][0] <= end:
             self.now, _, act = heapq.heappop(self._queue)
             self.events += 1
+            if self.events > EVENTS_MAX:
+                raise Violation("a worker never rests")
             act()
         self.now = end
 
@@ -101,7 +104,7 @@ class World:
 
     def dies_now(self, worker: SimWorker) -> bool:
         crash = self.profile.crash_at
-        if crash is None or worker not in self.workers:
+        if crash is None or not self.bad or worker not in self.workers:
             return False
         return crash == (self.workers.index(worker), worker.steps)
 

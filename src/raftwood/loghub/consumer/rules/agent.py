@@ -7,9 +7,6 @@ and each checkpoint: a consumer must not trust that it is told to stop in time.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from enum import Enum, auto
-
-import msgspec
 
 from raftwood.base.errors import InvariantViolated
 from raftwood.loghub.consumer.leases import (
@@ -27,6 +24,7 @@ from raftwood.loghub.consumer.leases import (
 )
 from raftwood.loghub.consumer.rules import steps
 from raftwood.loghub.consumer.rules.calls import Calls
+from raftwood.loghub.consumer.rules.holds import Hold, Stage
 from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from raftwood.loghub.consumer.rules.view import View
@@ -35,34 +33,6 @@ FULL_SCAN_EVERY = 20
 """Scans by change do not show what was deleted, nor how fast others read."""
 
 Planner = Callable[[Situation], list[Move]]
-
-
-class Stage(Enum):
-    """How far a hold is."""
-
-    WAITING = auto()
-    """The lease is this worker's; another may still read the shard."""
-    CONSUMING = auto()
-    STOPPING = auto()
-    """The consumer was told to stop, and may be inside process()."""
-    STOPPED = auto()
-    """The last checkpoint is to be handed over."""
-    LEAVING = auto()
-    """The lease is to be freed."""
-
-
-class Hold(msgspec.Struct):
-    """A shard that this worker leases, or read last and has not handed over yet."""
-
-    shard: str
-    stage: Stage
-    deadline_ms: int
-    """No work after this, by the send time of the last renewal that came through."""
-    begin_ms: int
-    """While waiting: whoever read the shard before must have stopped by then."""
-    epoch: int = 0
-    save: Save | None = None
-    restart_ms: int = 0
 
 
 class LeaseAgent:
@@ -86,6 +56,10 @@ class LeaseAgent:
         self._takes: dict[str, Take] = {}
         self._is_tidy = True
         """Nothing has to be created or removed, as far as the last scan showed."""
+        self._balanced: tuple[int, dict[str, str]] | None = None
+        """With this version and these workers there was nothing to do, and time changes nothing."""
+        self._matched: int | None = None
+        """The version in which each shard had its lease, and no lease was too many."""
         self._listed: Sequence[NewLease] = ()
         self._calls.want(Call.REGISTER, now_ms)
 
@@ -139,6 +113,7 @@ class LeaseAgent:
                 self._calls.failed(call, now_ms, jitter)
             case steps.ShardsListed(shards):
                 self._listed = shards
+                self._balanced = self._matched = None
                 if self._scans and self._view.unknown(shards):
                     # They may have been here and gone since the last look.
                     self._calls.want_by(Call.SCAN, now_ms)
@@ -354,10 +329,14 @@ class LeaseAgent:
             self._calls.want_by(Call.SCAN, settled_ms)
         if self._view.has_deleted:
             self._calls.want_by(Call.SCAN, now_ms)
+        if self._balanced == (self._view.version, live):
+            return
         if self.is_leaving or self._view.has_deleted or self._view.unknown(self._listed):
             # Shards that are gone, or have no lease yet, would be missing in the count.
             return
-        moves = self._planner(self._view.situation(live, self.me))
+        moves = self._planner(self._view.situation(live))
+        if not moves and self._view.is_all_in(live):
+            self._balanced = (self._view.version, live)
         for move in moves:
             lease = self._view.leases[move.shard]
             if move.target != self.me.process or move.shard in self._holds:
@@ -429,18 +408,26 @@ class LeaseAgent:
         if self._is_tidy:
             return
         self._is_tidy = True
+        if self._matched != self._view.version:
+            self._ask_to_match(now_ms, actions)
+        stale = self._view.stale_workers()
+        if stale and self._is_first() and self._calls.may_begin(Call.FORGET, now_ms):
+            self._begin(Call.FORGET, steps.AskForget(stale), now_ms, actions)
+
+    def _is_first(self) -> bool:
+        """Of what one worker should do for all: they agree on who is the first."""
+        return next(iter(self._live), None) == self.me.process
+
+    def _ask_to_match(self, now_ms: int, actions: list[steps.Action]) -> None:
+        """Leases for new shards, and none for those that are over."""
         unknown = self._view.unknown(self._listed)
         if unknown and self._calls.may_begin(Call.CREATE, now_ms):
             self._begin(Call.CREATE, steps.AskCreate(self._listed), now_ms, actions)
-        if next(iter(self._live), None) != self.me.process:
-            # One is enough, and all agree on who is the first.
-            return
         finished = self._view.finished_parents()
-        if finished and self._calls.may_begin(Call.DELETE, now_ms):
+        if not unknown and not finished:
+            self._matched = self._view.version
+        if finished and self._is_first() and self._calls.may_begin(Call.DELETE, now_ms):
             self._begin(Call.DELETE, steps.AskDelete(finished), now_ms, actions)
-        stale = self._view.stale_workers()
-        if stale and self._calls.may_begin(Call.FORGET, now_ms):
-            self._begin(Call.FORGET, steps.AskForget(stale), now_ms, actions)
 
     def _ask_to_release(self, now_ms: int, actions: list[steps.Action]) -> None:
         leaving = [hold.shard for hold in self._in(Stage.LEAVING)]

@@ -52,7 +52,8 @@ def plan_by_count(situation: Situation) -> list[Move]:
     if not held:
         return []
     floor, larger = divmod(count, len(held))
-    by_size = sorted(held, key=lambda process: -len(held[process]))
+    wanted = _readoptable(situation, free)
+    by_size = sorted(held, key=lambda process: (-len(held[process]), -len(wanted.get(process, ()))))
     quotas = {process: floor + (rank < larger) for rank, process in enumerate(by_size)}
     rooms = {process: max(0, quotas[process] - len(held[process])) for process in held}
 
@@ -61,7 +62,7 @@ def plan_by_count(situation: Situation) -> list[Move]:
         rooms[process] -= has_room
         return has_room
 
-    moves = _readopt(situation, free, sits_down)
+    moves = _readopt(wanted, sits_down)
     seats = [process for process in held for _ in range(rooms[process])]
     taken = {move.shard for move in moves}
     offers = [(shard, NOBODY) for shard in free if shard not in taken]
@@ -91,7 +92,7 @@ def plan_by_bytes(situation: Situation) -> list[Move]:
         loads[process] = load if has_room else loads[process]
         return has_room
 
-    moves = _readopt(situation, free, sits_down)
+    moves = _readopt(_readoptable(situation, free), sits_down)
     taken = {move.shard for move in moves}
     lightest = [(load, ranks[process], process) for process, load in loads.items()]
     heapq.heapify(lightest)
@@ -143,16 +144,19 @@ def _held(situation: Situation) -> tuple[dict[str, list[Lease]], list[str], int]
     return held, free, count
 
 
-def _readopt(
-    situation: Situation, free: list[str], sits_down: Callable[[str, str], bool]
-) -> list[Move]:
-    """What a process of the same name had goes to the one that took its place."""
+def _readoptable(situation: Situation, free: list[str]) -> dict[str, list[str]]:
+    """What a process of the same name had, by the one that took its place."""
     processes = {instance: process for process, instance in situation.live.items()}
     wanted: dict[str, list[str]] = {}
     for shard in free:
         process = processes.get(situation.leases[shard].lease_owner)
         if process is not None:
             wanted.setdefault(process, []).append(shard)
+    return wanted
+
+
+def _readopt(wanted: Mapping[str, list[str]], sits_down: Callable[[str, str], bool]) -> list[Move]:
+    """As much of it as there is room for."""
     return [
         Move(shard, NOBODY, process)
         for process, shards in wanted.items()

@@ -1,6 +1,6 @@
 """What a worker knows of its group: the newest row of each lease that it saw, and who is alive."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from raftwood.loghub.consumer.leases import (
     Lease,
@@ -20,6 +20,8 @@ class View:
 
     def __init__(self, times: LeaseTimes) -> None:
         self.leases: dict[str, Lease] = {}
+        self.version = 0
+        """Grows with whatever a plan may depend on; not as leases are renewed."""
         self.update_seq = 0
         """All changes up to this were seen."""
         self.polled_seq = 0
@@ -57,6 +59,8 @@ class View:
             # Neither number ever goes back, and each change adds to one of them.
             if known and (known.lease_id, known.update_seq) > (lease.lease_id, lease.update_seq):
                 continue
+            if known is None or _facts(known) != _facts(lease):
+                self.version += 1
             self.leases[lease.shard] = lease
             self._observations.see(lease, now_ms)
             changed.append(lease)
@@ -64,6 +68,7 @@ class View:
 
     def forget(self, shards: Iterable[str]) -> None:
         for shard in shards:
+            self.version += 1
             self.leases.pop(shard, None)
             self._observations.forget(shard)
 
@@ -75,13 +80,17 @@ class View:
     def stale_workers(self) -> list[WorkerRow]:
         return self._observations.stale_workers()
 
-    def situation(self, live: Mapping[str, str], me: Owner) -> Situation:
+    def situation(self, live: Mapping[str, str]) -> Situation:
         free = {
             shard
             for shard, lease in self.leases.items()
-            if lease.lease_process != me.process and self._observations.is_expired(lease)
+            if lease.lease_process not in live and self._observations.is_expired(lease)
         }
         return Situation(self.leases, live, free)
+
+    def is_all_in(self, live: Container[str]) -> bool:
+        """No lease will be free by the mere passing of time."""
+        return all(lease.is_ended or lease.lease_process in live for lease in self.leases.values())
 
     def unknown(self, listed: Sequence[NewLease]) -> list[NewLease]:
         """Shards that need a lease."""
@@ -100,3 +109,7 @@ class View:
             for shard, is_begun in has_begun.items()
             if is_begun and shard in self.leases and self.leases[shard].is_ended
         ]
+
+
+def _facts(lease: Lease) -> tuple[int, float]:
+    return lease.update_seq, lease.bytes_per_s
