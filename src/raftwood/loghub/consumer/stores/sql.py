@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import ColumnElement, Row, Table, and_, bindparam, delete, func, or_, select, update
-from sqlalchemy.dialects import mysql
+from sqlalchemy import ColumnElement, Insert, Row, Table, and_, delete, func, or_, select, update
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from raftwood.base.environment import Environment
@@ -282,41 +282,41 @@ class SqlLeaseStore:
         return row
 
     async def _write_leases(self, connection: AsyncConnection, changes: RowChanges) -> None:
-        if changes.changed and self._engine.is_mysql:
-            # Its driver sends many rows in one statement only as inserts.
-            await connection.execute(_overwrite(), self._values(changes.changed))
-        elif changes.changed:
-            await connection.execute(_UPDATE, self._values(changes.changed, prefix="new_"))
+        if changes.changed:
+            overwrite = _OVERWRITE[connection.dialect.name]
+            await connection.execute(overwrite, self._values(changes.changed))
         for part in _parts(changes.removed):
             named = LEASES.c.shard_id.in_(part)
             await connection.execute(delete(LEASES).where(self._of(LEASES), named))
 
-    def _values(self, leases: Sequence[Lease], prefix: str = "") -> list[dict[str, Any]]:
-        moment = _moment(self._now_ms())
-        same = {**self._key, "update_time": moment}
-        return [
-            {prefix + name: value for name, value in (same | _columns(lease)).items()}
-            for lease in leases
-        ]
+    def _values(self, leases: Sequence[Lease]) -> list[dict[str, Any]]:
+        same = {**self._key, "update_time": _moment(self._now_ms())}
+        return [same | _columns(lease) for lease in leases]
 
 
-def _overwrite() -> mysql.Insert:
-    made = mysql.insert(LEASES)
-    kept = {each.name: func.values(each) for each in LEASES.columns if not each.primary_key}
-    return made.on_duplicate_key_update(kept)
+def _overwriting() -> dict[str, Insert]:
+    """For each database, the statement for rows that are there already and locked.
+
+    As inserts that meet them: MariaDB's driver sends many rows at once only so, and PostgreSQL
+    goes by the primary key, where for an update it may choose a worse index while a table is new.
+    """
+    kept = [each for each in LEASES.columns if not each.primary_key]
+    key = list(LEASES.primary_key.columns)
+    lite, postgres = sqlite.insert(LEASES), postgresql.insert(LEASES)
+    maria = mysql.insert(LEASES).on_duplicate_key_update({c.name: func.values(c) for c in kept})
+    return {
+        "sqlite": lite.on_conflict_do_update(
+            index_elements=key, set_={each.name: lite.excluded[each.name] for each in kept}
+        ),
+        "postgresql": postgres.on_conflict_do_update(
+            index_elements=key, set_={each.name: postgres.excluded[each.name] for each in kept}
+        ),
+        "mariadb": maria,
+        "mysql": maria,
+    }
 
 
-_UPDATE = (
-    update(LEASES)
-    .where(*(each == bindparam(f"new_{each.name}") for each in LEASES.primary_key.columns))
-    .values(
-        {
-            each.name: bindparam(f"new_{each.name}")
-            for each in LEASES.columns
-            if not each.primary_key
-        }
-    )
-)
+_OVERWRITE = _overwriting()
 
 
 def _columns(lease: Lease) -> dict[str, Any]:

@@ -53,7 +53,6 @@ class SqlEngine:
         parsed = _with_driver(url)
         self.place = parsed.render_as_string(hide_password=True)
         self._engine = _engine(parsed, timeout_s)
-        self.is_mysql = self._engine.dialect.name in ("mysql", "mariadb")
         # A read alone needs no transaction; with MariaDB to say so would cost more than it saves.
         is_postgresql = self._engine.dialect.name == "postgresql"
         self._reads = (
