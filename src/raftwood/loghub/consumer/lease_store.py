@@ -69,10 +69,9 @@ class LeaseStore(Protocol):
         ...
 
     async def create(self, leases: Sequence[NewLease]) -> None:
-        """Leases with id 0 and no owner, for shards that have none.
+        """Leases with id 0 and no owner, for those that are `creatable` beside what is there.
 
-        Not for a shard that a lease which was there before names as a parent: it was deleted, as
-        it was read to its end.
+        The caller gives all shards that it knows, for their parents' sake.
         """
         ...
 
@@ -117,7 +116,7 @@ class LeaseStore(Protocol):
         ...
 
     async def delete(self, shards: Sequence[str]) -> None:
-        """Remove leases that ended."""
+        """Remove leases that ended; the `deleted_seq` of scans becomes a new `update_seq`."""
         ...
 
     async def reset(self, checkpoints: Sequence[tuple[str, str | None]]) -> list[str]:

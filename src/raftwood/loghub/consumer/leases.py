@@ -8,7 +8,7 @@ that a robbed worker's last flush still lands.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -39,6 +39,16 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def scan_ms(self) -> int:
         return self.timeout_ms // 2
+
+    @property
+    def settle_ms(self) -> int:
+        """Who joined or left is looked at again after this, so that many at once are one move."""
+        return self.timeout_ms // 20
+
+    @property
+    def early_ms(self) -> int:
+        """A scan is made so soon after the last one where something changed in the group."""
+        return self.timeout_ms // 10
 
     @property
     def hold_ms(self) -> int:
@@ -152,6 +162,24 @@ class Scan(msgspec.Struct, frozen=True):
     workers: Sequence[WorkerRow]
     update_seq: int
     """The next scan goes on from here."""
+    deleted_seq: int = 0
+    """When leases were last deleted: who has not seen all since then has to look at all again."""
+
+
+def creatable(parents: Mapping[str, Sequence[str]], new: Sequence[NewLease]) -> list[NewLease]:
+    """Of these shards those that need a lease, where the ones in `parents` have one.
+
+    Not one whose child has a lease, or was itself read to its end: it was over, and deleted.
+    """
+    parents_of_new = {each.shard: each.parents for each in new}
+    over: set[str] = set()
+    stack = [parent for each in parents.values() for parent in each]
+    while stack:
+        shard = stack.pop()
+        if shard not in over:
+            over.add(shard)
+            stack += parents_of_new.get(shard, ())
+    return [each for each in new if each.shard not in parents and each.shard not in over]
 
 
 def signature(project: str, logstore: str) -> str:

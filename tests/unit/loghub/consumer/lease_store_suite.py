@@ -95,6 +95,32 @@ class LeaseStoreSuite:
 
         self.run(scenario)
 
+    def test_a_deleted_ancestor_is_not_created_again(self) -> None:
+        async def scenario(kit: LeaseStoreKit) -> None:
+            store = await kit.open()
+            await store.create([NewLease("2", ("1",))])
+            listed = [NewLease("0"), NewLease("1", ("0",)), NewLease("2", ("1",)), NewLease("3")]
+            await store.create(listed)
+            assert sorted(await rows(store)) == ["2", "3"]
+
+        self.run(scenario)
+
+    def test_a_scan_says_when_something_was_deleted(self) -> None:
+        async def scenario(kit: LeaseStoreKit) -> None:
+            store = await kit.open()
+            await consuming(store, ANNE, "0", "1")
+            await store.save(ANNE.process, [Save("0", 1, SHARD_END, 1)])
+            before = await store.scan(0)
+            assert before.deleted_seq == 0
+            await store.delete(["1"])
+            assert await store.scan(0) == before
+            await store.delete(["0"])
+            after = await store.scan(before.update_seq)
+            assert after.deleted_seq > before.update_seq
+            assert after.deleted_seq <= after.update_seq
+
+        self.run(scenario)
+
     def test_ids_of_any_text_are_kept(self) -> None:
         async def scenario(kit: LeaseStoreKit) -> None:
             store = await kit.open()

@@ -16,6 +16,7 @@ from raftwood.loghub.consumer.leases import (
     Scan,
     Take,
     WorkerRow,
+    creatable,
 )
 
 
@@ -26,6 +27,7 @@ class MemoryLeaseStore:
         self.leases: dict[str, Lease] = {}
         self.workers: dict[str, WorkerRow] = {}
         self.update_seq = 0
+        self.deleted_seq = 0
 
     async def open(self) -> None:
         pass
@@ -55,7 +57,8 @@ class MemoryLeaseStore:
             for lease in self.leases.values()
             if lease.update_seq > after or lease.lease_process in wanted
         ]
-        return Scan(leases, list(self.workers.values()), self.update_seq)
+        workers = list(self.workers.values())
+        return Scan(leases, workers, self.update_seq, self.deleted_seq)
 
     async def own(self, process: str, after: int) -> Scan:
         leases = [
@@ -63,13 +66,12 @@ class MemoryLeaseStore:
             for lease in self.leases.values()
             if lease.update_seq > after and process in (lease.lease_process, lease.consumer_process)
         ]
-        return Scan(leases, (), self.update_seq)
+        return Scan(leases, (), self.update_seq, self.deleted_seq)
 
     async def create(self, leases: Sequence[NewLease]) -> None:
-        parents = {parent for lease in self.leases.values() for parent in lease.parents}
-        for new in leases:
-            if new.shard not in self.leases and new.shard not in parents:
-                self._put(Lease(new.shard, parents=new.parents))
+        parents = {shard: lease.parents for shard, lease in self.leases.items()}
+        for new in creatable(parents, leases):
+            self._put(Lease(new.shard, parents=new.parents))
 
     async def renew(self, worker: Owner, renewals: Sequence[Renewal]) -> Renewed:
         row = await self.heartbeat(worker)
@@ -117,9 +119,12 @@ class MemoryLeaseStore:
         return self._rows(shards)
 
     async def delete(self, shards: Sequence[str]) -> None:
-        for lease in self._rows(shards):
-            if lease.is_ended:
-                del self.leases[lease.shard]
+        ended = [lease.shard for lease in self._rows(shards) if lease.is_ended]
+        for shard in ended:
+            del self.leases[shard]
+        if ended:
+            self.update_seq += 1
+            self.deleted_seq = self.update_seq
 
     async def reset(self, checkpoints: Sequence[tuple[str, str | None]]) -> list[str]:
         refused = []
