@@ -101,8 +101,17 @@ LEASES = Table(
     Index("loghub_client_shard_lease_process", "lease_process"),
 )
 
-CHANGES = Table("loghub_client_group_change", METADATA, *_group_columns(), _added_number("latest"))
-"""A row for each group: the latest `update_seq`. Its lock puts changes into their order."""
+CHANGES = Table(
+    "loghub_client_group_change",
+    METADATA,
+    *_group_columns(),
+    _added_number("latest"),
+    _added_number("deleted"),
+)
+"""A row for each group: the latest `update_seq`, and the one at which leases were last deleted.
+
+Its lock puts changes into their order.
+"""
 
 VERSIONS = Table(
     "loghub_client_schema",

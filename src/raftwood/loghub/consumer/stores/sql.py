@@ -123,7 +123,7 @@ class SqlLeaseStore:
         async def look(connection: AsyncConnection) -> Scan:
             # In this order. What the counter has counted is there to be read; and a heartbeat is
             # never older than the renewed ids beside it, or a live worker's lease could be taken.
-            latest = await self._latest(connection)
+            latest, deleted = await self._counters(connection)
             wanted = LEASES.c.update_seq > after
             if processes:
                 wanted = or_(wanted, LEASES.c.lease_process.in_(processes))
@@ -132,18 +132,19 @@ class SqlLeaseStore:
             else:
                 leases = await self._leases(connection)
             found = await connection.execute(select(WORKERS).where(self._of(WORKERS)))
-            return Scan(leases, [_worker(row) for row in found], latest)
+            return Scan(leases, [_worker(row) for row in found], latest, deleted)
 
         return await self._engine.read(look)
 
     async def own(self, process: str, after: int) -> Scan:
         async def look(connection: AsyncConnection) -> Scan:
-            latest = await self._latest(connection)
+            latest, deleted = await self._counters(connection)
             if latest == after and after:
-                return Scan((), (), latest)
+                return Scan((), (), latest, deleted)
             mine = or_(LEASES.c.lease_process == process, LEASES.c.consumer_process == process)
             changed = (LEASES.c.update_seq > after,) if after else ()
-            return Scan(await self._leases(connection, mine, *changed), (), latest)
+            leases = await self._leases(connection, mine, *changed)
+            return Scan(leases, (), latest, deleted)
 
         return await self._engine.read(look)
 
@@ -216,6 +217,8 @@ class SqlLeaseStore:
             answer = await act(changes.memory)
             if changes.numbers:
                 changes.number(await self._count(connection, changes.numbers))
+            if changes.removed:
+                await self._set_counters(connection, deleted=CHANGES.c.latest)
             await self._write_leases(connection, changes)
             return answer, changes.rows(shards)
 
@@ -224,20 +227,24 @@ class SqlLeaseStore:
             return await act(changes.memory), []
         return await self._engine.write(change)
 
-    async def _latest(self, connection: AsyncConnection) -> int:
-        latest = await connection.scalar(select(CHANGES.c.latest).where(self._of(CHANGES)))
-        if latest is None:
+    async def _counters(self, connection: AsyncConnection) -> tuple[int, int]:
+        """The group's latest `update_seq`, and the one at which leases were last deleted."""
+        query = select(CHANGES.c.latest, CHANGES.c.deleted).where(self._of(CHANGES))
+        row = (await connection.execute(query)).first()
+        if row is None:
             raise StoreDamaged(
                 f"{self._engine.place} has no counter for group {self._key['consume_group']!r}: "
                 "open the store again"
             )
-        return int(latest)
+        return row.latest, row.deleted
 
     async def _count(self, connection: AsyncConnection, numbers: int) -> int:
         """Take so many numbers, and the counter's lock until the end; answers the last of them."""
-        value = CHANGES.c.latest + numbers
-        await connection.execute(update(CHANGES).where(self._of(CHANGES)).values(latest=value))
-        return await self._latest(connection)
+        await self._set_counters(connection, latest=CHANGES.c.latest + numbers)
+        return (await self._counters(connection))[0]
+
+    async def _set_counters(self, connection: AsyncConnection, **values: Any) -> None:
+        await connection.execute(update(CHANGES).where(self._of(CHANGES)).values(**values))
 
     async def _leases(
         self, connection: AsyncConnection, *conditions: ColumnElement[bool]
