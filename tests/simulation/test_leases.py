@@ -1,6 +1,7 @@
 """Workers that share shards keep their ten promises, whatever fails; planted bugs are found."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.simulation.leases.profile import TIMES, Profile
 from tests.simulation.leases.world import World
 
 SEEDS = 60
-QUIET = {
+QUIET: dict[str, Any] = {
     "lose_request": 0.0,
     "lose_answer": 0.0,
     "latency_ms": 20,

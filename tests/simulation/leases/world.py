@@ -104,7 +104,7 @@ class World:
 
     def dies_now(self, worker: SimWorker) -> bool:
         crash = self.profile.crash_at
-        if crash is None or worker not in self.workers:
+        if crash is None or not self.bad or worker not in self.workers:
             return False
         return crash == (self.workers.index(worker), worker.steps)
 

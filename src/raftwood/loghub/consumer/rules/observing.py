@@ -1,9 +1,11 @@
 """Who is alive and which leases have expired, by what this worker itself saw move, and when.
 
-No time that another wrote down counts. A lease has expired when both its id and its process's
-heartbeat stood still for T: each renewal adds to the heartbeat in its own transaction. Stillness is
-counted only while this worker was looking: what it did not see during a pause, or while the store
-was away, is not held against others, who may have been cut off as well.
+No time that another wrote down counts. A lease has expired when both it and its process's heartbeat
+stood still for T: a renewal adds to the heartbeat in its own transaction, and whatever else gives a
+lease another id gives it another `update_seq` too. Ids by themselves would mislead: scans by change
+do not show renewals, so that an id is new whenever it is looked up. Stillness is counted only while
+this worker was looking: what it did not see during a pause, or while the store was away, is not
+held against others, who may have been cut off as well.
 """
 
 from collections.abc import Iterable
@@ -25,7 +27,7 @@ class Observations:
         self._gone: dict[str, int] = {}
         """By process that leases something and has no row: since when."""
         self._leases: dict[str, tuple[str, int, int]] = {}
-        """By shard: process and id, and when they were first seen."""
+        """By shard: process and `update_seq`, and when they were first seen."""
 
     def look(self, workers: Iterable[WorkerRow], now_ms: int) -> None:
         """A scan showed these workers, and no others."""
@@ -48,8 +50,8 @@ class Observations:
     def see(self, lease: Lease, now_ms: int) -> None:
         """A lease, as it is now or was a moment ago."""
         found = self._leases.get(lease.shard)
-        if found is None or found[:2] != (lease.lease_process, lease.lease_id):
-            self._leases[lease.shard] = (lease.lease_process, lease.lease_id, self._at(now_ms))
+        if found is None or found[:2] != (lease.lease_process, lease.update_seq):
+            self._leases[lease.shard] = (lease.lease_process, lease.update_seq, self._at(now_ms))
 
     def forget(self, shard: str) -> None:
         self._leases.pop(shard, None)
