@@ -72,12 +72,12 @@ def mariadb() -> None:
 
 @cache
 def _why_no_database(name: str) -> str | None:
-    """Asked once: an attempt to fetch and start it may take minutes."""
+    """Asked once: an attempt to fetch it may take minutes."""
     try:
-        with databases.SERVERS[name]():
-            return None
-    except (maven.NotInstalled, OSError, AssertionError) as error:
-        return f"{name} does not run here: {error}"
+        databases.SERVERS[name].check()
+    except (maven.NotInstalled, OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return None
 
 
 def delta() -> None:

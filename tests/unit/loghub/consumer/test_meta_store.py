@@ -1,4 +1,6 @@
-"""Leases in a metastore mean what leases in every store mean: on files, and in simulation."""
+"""Leases in a metastore mean what leases in every store mean: on files and in a group, in
+simulation too.
+"""
 
 import asyncio
 from pathlib import Path
@@ -12,6 +14,7 @@ from raftwood.loghub.consumer.lease_store import LeaseStore
 from raftwood.loghub.consumer.leases import NewLease, Owner, Renewal, Save, Take, signature
 from raftwood.loghub.consumer.stores.meta import LEASES_MAX, MetaLeaseStore
 from raftwood.metastore.file_store import FileMetaStore
+from raftwood.metastore.raft_store import RaftMetaStore
 from raftwood.simulation import Simulation, simulate
 from tests.unit.loghub.consumer.lease_store_suite import (
     ANNE,
@@ -20,6 +23,7 @@ from tests.unit.loghub.consumer.lease_store_suite import (
     Scenario,
     rows,
 )
+from tests.unit.metastore.group_in_memory import GROUP, GroupInMemory
 
 
 class _Kit:
@@ -61,6 +65,18 @@ class _MetaSuite(LeaseStoreSuite):
 
         self.run(scenario)
 
+    def test_a_parent_is_created_before_its_children(self) -> None:
+        async def scenario(kit: LeaseStoreKit) -> None:
+            store = await kit.open()
+            count = 2 * LEASES_MAX
+            chain = [NewLease(str(each), (str(each + 1),)) for each in range(count)]
+            await store.create(chain)
+            found = await rows(store)
+            numbers = [found[str(each)].update_seq for each in range(count)]
+            assert numbers == sorted(numbers, reverse=True)
+
+        self.run(scenario)
+
     def test_calls_of_one_worker_may_overlap(self) -> None:
         async def scenario(kit: LeaseStoreKit) -> None:
             store = await kit.open()
@@ -95,6 +111,20 @@ class TestMetaLeasesOnFiles(_MetaSuite):
     def run(self, scenario: Scenario) -> None:
         with real_environment() as environment:
             asyncio.run(_run(environment, self.folder, scenario))
+
+
+class TestMetaLeasesInReplicas(_MetaSuite):
+    """A group whose answers come late, and whose replicas are restored again and again."""
+
+    def run(self, scenario: Scenario) -> None:
+        async def run(simulation: Simulation) -> None:
+            group = GroupInMemory()
+            meta = RaftMetaStore(group, GROUP)
+            async with group.ticking(1):
+                await scenario(_Kit(simulation.environment, meta))
+            await meta.close()
+
+        simulate(1, run)
 
 
 class TestMetaLeasesInSimulation(_MetaSuite):

@@ -108,3 +108,35 @@ def test_of_many_who_create_and_register_at_once_all_see_the_same(database_url: 
                 assert (await stores[0].scan(0)).update_seq == len(SHARDS)
 
     asyncio.run(scenario())
+
+
+def test_no_scan_shows_a_renewed_id_beside_an_older_heartbeat(database_url: str) -> None:
+    """Else a worker that renewed just now would be taken for dead, with the id to take it by."""
+
+    async def scenario() -> None:
+        with real_environment() as environment:
+            async with AsyncExitStack() as ends:
+                kit = SqlKit(environment, database_url, ends)
+                store, other = await kit.open(), await kit.open()
+                owner = Owner("anne", "process-a")
+                first = await store.register(owner)
+                await store.create([NewLease("0")])
+                await store.take(owner, [Take("0", 0, True)])
+                is_over = False
+
+                async def watch() -> int:
+                    scans = 0
+                    while not is_over:
+                        scan = await other.scan(1 << 40, [owner.process])
+                        renewals = scan.leases[0].lease_id - 1
+                        assert scan.workers[0].heartbeat - first.heartbeat >= renewals
+                        scans += 1
+                    return scans
+
+                watching = asyncio.create_task(watch())
+                for lease_id in range(1, 41):
+                    await store.renew(owner, [Renewal("0", lease_id)])
+                is_over = True
+                assert await watching > 0
+
+    asyncio.run(scenario())

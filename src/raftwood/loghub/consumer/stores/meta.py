@@ -29,7 +29,7 @@ from raftwood.loghub.consumer.leases import (
     WorkerRow,
 )
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-from raftwood.loghub.consumer.stores.row_changes import RowChanges
+from raftwood.loghub.consumer.stores.row_changes import RowChanges, parents_first
 
 Result = TypeVar("Result")
 Asked = TypeVar("Asked", NewLease, Renewal, Take, Save, str, tuple[str, str | None])
@@ -92,35 +92,40 @@ class MetaLeaseStore:
         workers = [
             _decode_worker(entry) for entry in entries if entry.key.startswith(self._worker_prefix)
         ]
-        latest = _number(next((each for each in entries if each.key == self._counter_key), None))
-        return Scan(leases, workers, latest)
+        counter = next((each for each in entries if each.key == self._counter_key), None)
+        return Scan(leases, workers, *_counters(counter))
 
     async def own(self, process: str, after: int) -> Scan:
-        latest = _number(await self._read(self._counter_key))
+        latest, deleted = _counters(await self._read(self._counter_key))
         if latest == after:
-            return Scan((), (), latest)
+            return Scan((), (), latest, deleted)
         leases = [
             lease
             for lease in self._leases(await self._read_all(self._lease_prefix))
             if process in (lease.lease_process, lease.consumer_process) and lease.update_seq > after
         ]
-        return Scan(leases, (), latest)
+        return Scan(leases, (), latest, deleted)
 
     async def create(self, leases: Sequence[NewLease]) -> None:
-        for part in _parts(leases):
-            await self._create(part)
-
-    async def _create(self, leases: Sequence[NewLease]) -> None:
-        for attempt in range(TRIES_MAX):
-            entries = await self._read_all(self._root)
+        attempt = 0
+        entries = list(await self._read_all(self._root))
+        while True:
             changes = RowChanges(self._leases(entries))
             await changes.memory.create(leases)
-            # Whoever creates a lease counts: had anybody done so, this would not be written.
-            made = [self._lease_key(each.shard) for each in changes.made]
-            if not made or await self._is_written(changes, made):
+            # A lease whose parent has none says that the parent is over: parents come first.
+            made = parents_first(changes.made)[:LEASES_MAX]
+            if not made:
                 return
+            changes.keep_made(made)
+            # Whoever creates a lease counts: had anybody done so, this would not be written.
+            if await self._is_written(changes, [self._lease_key(each.shard) for each in made]):
+                entries += [self._known[self._lease_key(each.shard)] for each in made]
+                continue
+            attempt += 1
+            if attempt == TRIES_MAX:
+                raise self._contended()
             await self._pause(attempt)
-        raise self._contended()
+            entries = list(await self._read_all(self._root))
 
     async def renew(self, worker: Owner, renewals: Sequence[Renewal]) -> Renewed:
         leases: list[Lease] = []
@@ -205,10 +210,12 @@ class MetaLeaseStore:
         compared = list(read)
         operations: list[KeyOperation] = []
         if changes.numbers:
-            latest = _number(self._known.get(self._counter_key)) + changes.numbers
+            latest, deleted = _counters(self._known.get(self._counter_key))
+            latest += changes.numbers
             changes.number(latest)
+            counters = (latest, latest if changes.removed else deleted)
             compared.append(self._counter_key)
-            operations.append(SetKey(self._counter_key, msgspec.msgpack.encode(latest)))
+            operations.append(SetKey(self._counter_key, msgspec.msgpack.encode(counters)))
         operations += [
             SetKey(self._lease_key(lease.shard), msgspec.msgpack.encode(lease))
             for lease in (*changes.made, *changes.changed)
@@ -303,8 +310,11 @@ def _plain(name: str) -> str:
     return "~" + hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
-def _number(entry: Entry | None) -> int:
-    return 0 if entry is None else msgspec.msgpack.decode(entry.value, type=int)
+def _counters(entry: Entry | None) -> tuple[int, int]:
+    """The latest `update_seq`, and the one at which leases were last deleted."""
+    if entry is None:
+        return 0, 0
+    return msgspec.msgpack.decode(entry.value, type=tuple[int, int])
 
 
 def _decode_worker(entry: Entry) -> WorkerRow:

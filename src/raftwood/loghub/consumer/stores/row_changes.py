@@ -44,6 +44,15 @@ class RowChanges:
     def made(self) -> list[Lease]:
         return [each for each in self.memory.leases.values() if each.shard not in self._before]
 
+    def keep_made(self, kept: Sequence[Lease]) -> None:
+        """Make only these, numbered anew."""
+        self.memory.leases = dict(self._before)
+        self.memory.update_seq = _UNNUMBERED
+        for lease in kept:
+            self.memory.update_seq += 1
+            numbered = structs.replace(lease, update_seq=self.memory.update_seq)
+            self.memory.leases[lease.shard] = numbered
+
     @property
     def changed(self) -> list[Lease]:
         """Of those that were there before."""
@@ -87,3 +96,14 @@ class RowChanges:
         """As they are afterwards; what is not there is left out."""
         found = self.memory.leases
         return [found[shard] for shard in shards if shard in found]
+
+
+def parents_first(leases: Sequence[Lease]) -> list[Lease]:
+    """In an order in which no lease comes before one of its parents."""
+    rest = {lease.shard: lease for lease in leases}
+    ordered: list[Lease] = []
+    while rest:
+        ready = [each for each in rest.values() if not any(name in rest for name in each.parents)]
+        # Shards that are each other's parents cannot be; they are not waited for.
+        ordered += [rest.pop(lease.shard) for lease in ready or list(rest.values())]
+    return ordered

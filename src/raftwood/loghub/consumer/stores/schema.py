@@ -95,13 +95,23 @@ LEASES = Table(
     Column("parents", _long_text()),
     Column("bytes_per_s", Double, nullable=False, server_default="0"),
     _added_number("update_seq"),
-    # For scans by change, and for the present ids of one process's leases.
+    # For scans by change, and for the present ids of one process's leases: a process is known by a
+    # number of its own, whatever its group.
     Index("loghub_client_shard_lease_change", "consume_group", "logstream_sig", "update_seq"),
-    Index("loghub_client_shard_lease_process", "consume_group", "logstream_sig", "lease_process"),
+    Index("loghub_client_shard_lease_process", "lease_process"),
 )
 
-CHANGES = Table("loghub_client_group_change", METADATA, *_group_columns(), _added_number("latest"))
-"""A row for each group: the latest `update_seq`. Its lock puts changes into their order."""
+CHANGES = Table(
+    "loghub_client_group_change",
+    METADATA,
+    *_group_columns(),
+    _added_number("latest"),
+    _added_number("deleted"),
+)
+"""A row for each group: the latest `update_seq`, and the one at which leases were last deleted.
+
+Its lock puts changes into their order.
+"""
 
 VERSIONS = Table(
     "loghub_client_schema",

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import ColumnElement, Row, Table, and_, bindparam, delete, func, or_, select, update
-from sqlalchemy.dialects import mysql
+from sqlalchemy import ColumnElement, Insert, Row, Table, and_, delete, func, or_, select, update
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from raftwood.base.environment import Environment
@@ -123,7 +123,7 @@ class SqlLeaseStore:
         async def look(connection: AsyncConnection) -> Scan:
             # In this order. What the counter has counted is there to be read; and a heartbeat is
             # never older than the renewed ids beside it, or a live worker's lease could be taken.
-            latest = await self._latest(connection)
+            latest, deleted = await self._counters(connection)
             wanted = LEASES.c.update_seq > after
             if processes:
                 wanted = or_(wanted, LEASES.c.lease_process.in_(processes))
@@ -132,18 +132,19 @@ class SqlLeaseStore:
             else:
                 leases = await self._leases(connection)
             found = await connection.execute(select(WORKERS).where(self._of(WORKERS)))
-            return Scan(leases, [_worker(row) for row in found], latest)
+            return Scan(leases, [_worker(row) for row in found], latest, deleted)
 
         return await self._engine.read(look)
 
     async def own(self, process: str, after: int) -> Scan:
         async def look(connection: AsyncConnection) -> Scan:
-            latest = await self._latest(connection)
+            latest, deleted = await self._counters(connection)
             if latest == after and after:
-                return Scan((), (), latest)
+                return Scan((), (), latest, deleted)
             mine = or_(LEASES.c.lease_process == process, LEASES.c.consumer_process == process)
             changed = (LEASES.c.update_seq > after,) if after else ()
-            return Scan(await self._leases(connection, mine, *changed), (), latest)
+            leases = await self._leases(connection, mine, *changed)
+            return Scan(leases, (), latest, deleted)
 
         return await self._engine.read(look)
 
@@ -216,6 +217,8 @@ class SqlLeaseStore:
             answer = await act(changes.memory)
             if changes.numbers:
                 changes.number(await self._count(connection, changes.numbers))
+            if changes.removed:
+                await self._set_counters(connection, deleted=CHANGES.c.latest)
             await self._write_leases(connection, changes)
             return answer, changes.rows(shards)
 
@@ -224,20 +227,24 @@ class SqlLeaseStore:
             return await act(changes.memory), []
         return await self._engine.write(change)
 
-    async def _latest(self, connection: AsyncConnection) -> int:
-        latest = await connection.scalar(select(CHANGES.c.latest).where(self._of(CHANGES)))
-        if latest is None:
+    async def _counters(self, connection: AsyncConnection) -> tuple[int, int]:
+        """The group's latest `update_seq`, and the one at which leases were last deleted."""
+        query = select(CHANGES.c.latest, CHANGES.c.deleted).where(self._of(CHANGES))
+        row = (await connection.execute(query)).first()
+        if row is None:
             raise StoreDamaged(
                 f"{self._engine.place} has no counter for group {self._key['consume_group']!r}: "
                 "open the store again"
             )
-        return int(latest)
+        return row.latest, row.deleted
 
     async def _count(self, connection: AsyncConnection, numbers: int) -> int:
         """Take so many numbers, and the counter's lock until the end; answers the last of them."""
-        value = CHANGES.c.latest + numbers
-        await connection.execute(update(CHANGES).where(self._of(CHANGES)).values(latest=value))
-        return await self._latest(connection)
+        await self._set_counters(connection, latest=CHANGES.c.latest + numbers)
+        return (await self._counters(connection))[0]
+
+    async def _set_counters(self, connection: AsyncConnection, **values: Any) -> None:
+        await connection.execute(update(CHANGES).where(self._of(CHANGES)).values(**values))
 
     async def _leases(
         self, connection: AsyncConnection, *conditions: ColumnElement[bool]
@@ -282,41 +289,41 @@ class SqlLeaseStore:
         return row
 
     async def _write_leases(self, connection: AsyncConnection, changes: RowChanges) -> None:
-        if changes.changed and self._engine.is_mysql:
-            # Its driver sends many rows in one statement only as inserts.
-            await connection.execute(_overwrite(), self._values(changes.changed))
-        elif changes.changed:
-            await connection.execute(_UPDATE, self._values(changes.changed, prefix="new_"))
+        if changes.changed:
+            overwrite = _OVERWRITE[connection.dialect.name]
+            await connection.execute(overwrite, self._values(changes.changed))
         for part in _parts(changes.removed):
             named = LEASES.c.shard_id.in_(part)
             await connection.execute(delete(LEASES).where(self._of(LEASES), named))
 
-    def _values(self, leases: Sequence[Lease], prefix: str = "") -> list[dict[str, Any]]:
-        moment = _moment(self._now_ms())
-        same = {**self._key, "update_time": moment}
-        return [
-            {prefix + name: value for name, value in (same | _columns(lease)).items()}
-            for lease in leases
-        ]
+    def _values(self, leases: Sequence[Lease]) -> list[dict[str, Any]]:
+        same = {**self._key, "update_time": _moment(self._now_ms())}
+        return [same | _columns(lease) for lease in leases]
 
 
-def _overwrite() -> mysql.Insert:
-    made = mysql.insert(LEASES)
-    kept = {each.name: func.values(each) for each in LEASES.columns if not each.primary_key}
-    return made.on_duplicate_key_update(kept)
+def _overwriting() -> dict[str, Insert]:
+    """For each database, the statement for rows that are there already and locked.
+
+    As inserts that meet them: MariaDB's driver sends many rows at once only so, and PostgreSQL
+    goes by the primary key, where for an update it may choose a worse index while a table is new.
+    """
+    kept = [each for each in LEASES.columns if not each.primary_key]
+    key = list(LEASES.primary_key.columns)
+    lite, postgres = sqlite.insert(LEASES), postgresql.insert(LEASES)
+    maria = mysql.insert(LEASES).on_duplicate_key_update({c.name: func.values(c) for c in kept})
+    return {
+        "sqlite": lite.on_conflict_do_update(
+            index_elements=key, set_={each.name: lite.excluded[each.name] for each in kept}
+        ),
+        "postgresql": postgres.on_conflict_do_update(
+            index_elements=key, set_={each.name: postgres.excluded[each.name] for each in kept}
+        ),
+        "mariadb": maria,
+        "mysql": maria,
+    }
 
 
-_UPDATE = (
-    update(LEASES)
-    .where(*(each == bindparam(f"new_{each.name}") for each in LEASES.primary_key.columns))
-    .values(
-        {
-            each.name: bindparam(f"new_{each.name}")
-            for each in LEASES.columns
-            if not each.primary_key
-        }
-    )
-)
+_OVERWRITE = _overwriting()
 
 
 def _columns(lease: Lease) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Connections to an SQL database: SQLite, PostgreSQL, MariaDB or MySQL, with bounds on every wait.
 
 A transaction that the database ended because of another one is tried again, a few times: nothing
-of it was done. All that a driver raises becomes an error of ours.
+of it was done. All that a driver raises becomes an error of ours. A call that is given up or
+cancelled may still be done, for a short time.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, event, make_url, text
@@ -37,6 +38,8 @@ CONNECTIONS_MAX = 3
 """A worker renews, scans and saves at once, and none of these may wait for another."""
 TRIES_MAX = 5
 PAUSE_S = 0.02
+CLEAN_UP_S = 3.0
+"""SQLAlchemy gives a connection two seconds to end well."""
 LOCK_NAME = "raftwood_leases"
 LOCK_NUMBER = 0x6C65617365
 
@@ -53,7 +56,6 @@ class SqlEngine:
         parsed = _with_driver(url)
         self.place = parsed.render_as_string(hide_password=True)
         self._engine = _engine(parsed, timeout_s)
-        self.is_mysql = self._engine.dialect.name in ("mysql", "mariadb")
         # A read alone needs no transaction; with MariaDB to say so would cost more than it saves.
         is_postgresql = self._engine.dialect.name == "postgresql"
         self._reads = (
@@ -61,6 +63,7 @@ class SqlEngine:
             if is_postgresql
             else self._engine
         )
+        self._running: set[asyncio.Task[Any]] = set()
         self._writes = self._engine.execution_options(raftwood_writes=True)
 
     async def migrate(self) -> None:
@@ -87,24 +90,49 @@ class SqlEngine:
 
     async def read(self, act: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
         """Each statement sees all that was committed before it."""
-        return await self._tried(self._reads.connect, act)
+        return await self._call(self._tried(self._reads.connect, act))
 
     async def write(self, act: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
         """One transaction; `act` may run several times."""
-        return await self._tried(self._writes.begin, act)
+        return await self._call(self._tried(self._writes.begin, act))
+
+    async def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await the work, in a task of its own.
+
+        A driver that is broken off needs time to get rid of its connection, and must not be broken
+        off in that again. So the work ends by itself, whether or not somebody still waits for it.
+        """
+        task = asyncio.create_task(work, name=f"a call to {self.place}")
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise self._late() from None
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever still waits for it gets it too
+
+    def _late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"{self.place} gave no answer within {self._timeout_s:g} s: try again"
+        )
 
     async def _tried(
         self, connect: Callable[[], Any], act: Callable[[AsyncConnection], Awaitable[Result]]
     ) -> Result:
-        for attempt in range(1, TRIES_MAX + 1):
-            async with self._mapped():
+        async with self._mapped(), asyncio.timeout(self._timeout_s):
+            for attempt in range(1, TRIES_MAX + 1):
                 try:
-                    async with asyncio.timeout(self._timeout_s), connect() as connection:
+                    async with connect() as connection:
                         return await act(connection)
                 except DBAPIError as error:
                     if attempt == TRIES_MAX or not _was_ended_by_others(error):
                         raise
-            await asyncio.sleep(PAUSE_S * attempt * self._random.random())
+                await asyncio.sleep(PAUSE_S * attempt * self._random.random())
         raise AssertionError("the last try returns or raises")
 
     @asynccontextmanager
@@ -112,9 +140,7 @@ class SqlEngine:
         try:
             yield
         except TimeoutError:
-            raise DeadlineExceeded(
-                f"{self.place} gave no answer within {self._timeout_s:g} s: try again"
-            ) from None
+            raise self._late() from None
         except NoConnectionFree:
             raise Overloaded(f"all connections to {self.place} are at work: try again") from None
         except DBAPIError as error:
@@ -125,7 +151,12 @@ class SqlEngine:
             raise ConnectionLost(f"{self.place} cannot be reached: {error}: try again") from error
 
     async def close(self) -> None:
-        await self._engine.dispose()
+        """End what is still at work, and all connections."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._timeout_s + CLEAN_UP_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLEAN_UP_S):
+                await self._engine.dispose()
 
 
 def _with_driver(url: str) -> URL:
