@@ -65,6 +65,10 @@ class ShardSource(Protocol):
         """The position behind the last batch."""
         ...
 
+    async def next_received_ms(self, shard: str, position: str) -> int | None:
+        """When the batch was taken that is read next there; None at the end."""
+        ...
+
     async def read(self, shard: str, position: str) -> ShardRead:
         """A bounded amount from there on; waits a while where nothing is there yet.
 

@@ -19,18 +19,21 @@ SHARDS = 4
 TIMEOUT_S = 3
 
 
+def environment_of(hub: dict[str, Any]) -> dict[str, str]:
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": hub["access_key_id"],
+        "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": hub["access_key_secret"],
+        "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": hub["native"],
+    }
+
+
 class Consuming:
     """One `raftwood consume`, its output in a file."""
 
     def __init__(self, name: str, folder: Path, hub: dict[str, Any], *options: str) -> None:
         self.file = folder / f"{name}.out"
         self._errors = folder / f"{name}.err"
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": hub["access_key_id"],
-            "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": hub["access_key_secret"],
-            "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": hub["native"],
-        }
         with self.file.open("wb") as output, self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 (
@@ -40,7 +43,7 @@ class Consuming:
                 ),
                 stdout=output,
                 stderr=errors,
-                env=environment,
+                env=environment_of(hub),
                 cwd=folder,
             )
 
@@ -96,6 +99,32 @@ class Load:
         return first
 
 
+def operate(folder: Path, hub: dict[str, Any], worker: Consuming) -> None:
+    """A look at the group, a worker sent away, and all shards back to their beginnings."""
+
+    def group(*arguments: str) -> Any:
+        command, *others = arguments
+        done = subprocess.run(
+            (
+                *(sys.executable, "-m", "raftwood.app", "group", command, "p/s", "g", *others),
+                *(f"--store=sqlite:///{folder / 'leases.sqlite'}", "--format=json"),
+            ),
+            env=environment_of(hub),
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+        return json.loads(done.stdout)
+
+    rows = group("show")
+    assert [(row["owner"], row["consumer"]) for row in rows] == [("third", "third")] * SHARDS
+    assert group("drain", "third") == [{"name": "third"}]
+    assert worker.process.wait(20) != 0
+    assert len(group("reset", "--to=begin")) == SHARDS
+    assert {row["owner"] for row in group("show")} == {""}
+    assert min(row["lag_s"] for row in group("show")) > 0
+
+
 def test_workers_join_hand_over_and_take_over(tmp_path: Path) -> None:
     base = consecutive_ports(3)
     given = ("standalone", f"--data={tmp_path / 'data'}", f"--port-base={base}")
@@ -134,5 +163,5 @@ def test_workers_join_hand_over_and_take_over(tmp_path: Path) -> None:
         since = load.put()
         # It has to see first that the row of the one that was killed stands still.
         until(lambda: len(third.numbers()) == load.count - since)
-        third.stop()
         assert sorted(third.numbers()) == list(range(since, load.count))
+        operate(tmp_path, parts["loghub"], third)

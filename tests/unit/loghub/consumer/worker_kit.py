@@ -76,6 +76,9 @@ class FakeSource:
     async def end(self, shard: str) -> str:
         return str(self.shards[shard].length)
 
+    async def next_received_ms(self, shard: str, position: str) -> int | None:
+        return 1 if int(position) < self.shards[shard].length else None
+
     async def read(self, shard: str, position: str) -> ShardRead:
         first = int(position)
         for _ in range(20):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from raftwood.base.position import Position, parse_position
+from raftwood.loghub.batches import decode_head
 from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.pulled_batches import PulledBatch
@@ -74,6 +75,17 @@ class LogHubSource:
     async def _cursor(self, shard: str, at: str) -> str:
         found = await self._client.cursor(self._project, self._logstore, shard=int(shard), at=at)
         return str(found)
+
+    async def next_received_ms(self, shard: str, position: str) -> int | None:
+        pulled = await self._client.pull(
+            self._project,
+            self._logstore,
+            shard=int(shard),
+            position=parse_position(position),
+            batches_max=1,
+            bytes_max=1,
+        )
+        return decode_head(pulled.batches[0].data).received_ms if pulled.batches else None
 
     async def read(self, shard: str, position: str) -> ShardRead:
         settings = self._settings
