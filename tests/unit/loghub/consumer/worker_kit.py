@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -182,14 +182,13 @@ class Group:
         **options: Any,
     ) -> Machine:
         node = self.simulation.add_node(machine or name)
-        store: LeaseStore = SlowStore(self.memory)  # type: ignore[assignment]
-        self.stores[machine or name] = store  # type: ignore[assignment]
+        store = self.stores[machine or name] = SlowStore(self.memory)
 
         async def program(environment: Environment) -> None:
             worker = Worker(
                 WorkerConfig(instance=name, times=TIMES, **options),
                 factory or (lambda: Recorder(self.seen, machine or name)),
-                store,
+                cast("LeaseStore", store),
                 source=self.source,
                 environment=environment,
             )

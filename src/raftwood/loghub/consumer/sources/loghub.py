@@ -1,6 +1,7 @@
 """A logstore of LogHub as a source: batches are moved as they were stored."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,8 @@ from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.pulled_batches import PulledBatch
 from raftwood.loghub.client.pulls import batches_of
 from raftwood.loghub.consumer.source import ShardRead, SourceShard
+
+_LOOK_BYTES: Final = 64 << 10
 
 
 class LogHubBatch(PulledBatch, frozen=True):
@@ -77,15 +80,22 @@ class LogHubSource:
         return str(found)
 
     async def next_received_ms(self, shard: str, position: str) -> int | None:
-        pulled = await self._client.pull(
-            self._project,
-            self._logstore,
-            shard=int(shard),
-            position=parse_position(position),
-            batches_max=1,
-            bytes_max=1,
-        )
-        return decode_head(pulled.batches[0].data).received_ms if pulled.batches else None
+        at = parse_position(position)
+        while True:
+            pulled = await self._client.pull(
+                self._project,
+                self._logstore,
+                shard=int(shard),
+                position=at,
+                batches_max=1,
+                bytes_max=_LOOK_BYTES,
+            )
+            if pulled.batches:
+                return decode_head(pulled.batches[0].data).received_ms
+            if pulled.next <= at:
+                return None
+            # What stands there is no batch: the log's own entries are passed over.
+            at = pulled.next
 
     async def read(self, shard: str, position: str) -> ShardRead:
         settings = self._settings
