@@ -15,8 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from raftwood.app.demo import pipeline as scenario
-from raftwood.app.demo.pipeline import PipelineListener, PipelineOutcome, PipelinePlan
+from raftwood.app.demo.pipeline import PipelineOutcome, PipelinePlan
 from raftwood.app.demo.png_chart import Series, bar_chart
+from raftwood.app.demo.story import StoryListener
 from raftwood.app.output import Format, size_text, write_line
 from raftwood.base.errors import InvalidConfiguration, InvalidInput
 
@@ -101,7 +102,7 @@ def _run(folder: str, plan: PipelinePlan, console: Console) -> PipelineOutcome:
                 task, description=part, completed=done, total=total or None, count=count
             )
 
-        listener = PipelineListener(on_step=show_step, on_progress=show_progress)
+        listener = StoryListener(on_step=show_step, on_progress=show_progress)
         return scenario.run(folder, plan, listener)
 
 

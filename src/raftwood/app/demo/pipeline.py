@@ -7,7 +7,7 @@ Everything is counted on its way in, and again at its end.
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.resources import files
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +16,7 @@ import msgspec
 
 from raftwood.app.demo.pipeline_check import Check, Figures, MinuteRow, checks, read_minutes
 from raftwood.app.demo.standalone_process import StandaloneProcess
+from raftwood.app.demo.story import StoryListener
 from raftwood.app.demo.web_logs import web_logs
 from raftwood.app.demo.web_truth import WebTruth
 from raftwood.loghub.client import LogHubClient
@@ -44,15 +45,6 @@ class PipelinePlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 7
 
 
-class PipelineListener(msgspec.Struct, frozen=True):
-    """Hears how it goes on."""
-
-    on_step: Callable[[str], None]
-    """A step is done: what came of it."""
-    on_progress: Callable[[str, int, int], None]
-    """A step's name, how much of it is done, and how much it is in all, or 0."""
-
-
 class JobRun(msgspec.Struct, frozen=True):
     """A job's outcome."""
 
@@ -76,7 +68,7 @@ class PipelineOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return all(each.held for each in self.checks)
 
 
-def run(folder: str, plan: PipelinePlan, listener: PipelineListener) -> PipelineOutcome:
+def run(folder: str, plan: PipelinePlan, listener: StoryListener) -> PipelineOutcome:
     """Needs the extra `spark`."""
     began = time.perf_counter()
     listener.on_progress("starting Raftwood", 0, 0)
@@ -108,7 +100,7 @@ class _Demo:
         self,
         folder: str,
         plan: PipelinePlan,
-        listener: PipelineListener,
+        listener: StoryListener,
         standalone: StandaloneProcess,
         client: LogHubClient,
     ) -> None:
