@@ -4,20 +4,18 @@ import importlib.util
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from raftwood.app.demo import pipeline as scenario
 from raftwood.app.demo.pipeline import PipelineOutcome, PipelinePlan
 from raftwood.app.demo.png_chart import Series, bar_chart
-from raftwood.app.demo.story import StoryListener
+from raftwood.app.demo.progress_view import shown_on
 from raftwood.app.output import Format, size_text, write_line
 from raftwood.base.errors import InvalidConfiguration, InvalidInput
 
@@ -82,27 +80,7 @@ def _run(folder: str, plan: PipelinePlan, console: Console) -> PipelineOutcome:
         markup=False,
         soft_wrap=True,
     )
-    columns = (
-        TextColumn("{task.description:<20}"),
-        BarColumn(),
-        TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(),
-    )
-    began = time.perf_counter()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None, count="")
-
-        def show_step(text: str) -> None:
-            elapsed_s = time.perf_counter() - began
-            progress.console.print(f"{elapsed_s:6.1f} s  {text}", markup=False, soft_wrap=True)
-
-        def show_progress(part: str, done: int, total: int) -> None:
-            count = f"{done:,} of {total:,}" if total else f"{done:,} rows" if done else ""
-            progress.update(
-                task, description=part, completed=done, total=total or None, count=count
-            )
-
-        listener = StoryListener(on_step=show_step, on_progress=show_progress)
+    with shown_on(console) as listener:
         return scenario.run(folder, plan, listener)
 
 
