@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from raftwood.app.commands.demo_consumers import change_table, check_extra
 from raftwood.app.demo import pipeline as scenario
 from raftwood.app.demo.pipeline import PipelineOutcome, PipelinePlan
 from raftwood.app.demo.png_chart import Series, bar_chart
@@ -40,7 +41,8 @@ def pipeline(
     """Ship web-server logs, parse and count them with Spark, archive and truncate; all must agree.
 
     Lines are parsed into a stream; errors and figures by the minute go to streams of their own,
-    and what was parsed to an archive of Parquet files, after which the log is truncated.
+    and what was parsed to an archive of Parquet files, after which the log is truncated. Then
+    processes share a stream by leases: one joins, one is killed, a shard is split.
     """
     if not (1_000 <= lines <= 50_000_000 and 100 <= later <= 50_000_000):
         raise InvalidInput(
@@ -48,6 +50,7 @@ def pipeline(
         )
     if importlib.util.find_spec("pyspark") is None:
         raise InvalidConfiguration("the pipeline needs Spark: pip install 'raftwood[spark]'")
+    check_extra()
     if data is not None and os.path.exists(data) and os.listdir(data):
         raise InvalidInput(f"--data {data}: there is something in it already; give a new folder")
     # A short story has minutes as well.
@@ -99,6 +102,7 @@ def _write_report(outcome: PipelineOutcome, plot: str) -> None:
     console = Console(highlight=False)
     console.print(_job_table(outcome))
     console.print(_minute_table(outcome))
+    console.print(change_table(outcome.consumers))
     console.print(_check_table(outcome))
     write_line(f"the same as a picture: {plot}")
     broken = [each.what for each in outcome.checks if not each.held]

@@ -1,5 +1,6 @@
 """The whole story: lines of web servers go into a stream, Spark parses them, errors and figures by
-the minute go to streams of their own, the rest to an archive, and the log is truncated.
+the minute go to streams of their own, the rest to an archive, and the log is truncated. Then
+processes share a stream by leases, while one joins, one is killed, and a shard is split.
 
 Everything is counted on its way in, and again at its end.
 """
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from raftwood.app.demo.consumer_check import checks_of
+from raftwood.app.demo.consumers import ConsumersOutcome, ConsumersPlan
+from raftwood.app.demo.consumers import play as play_consumers
 from raftwood.app.demo.pipeline_check import Check, Figures, MinuteRow, checks, read_minutes
 from raftwood.app.demo.standalone_process import StandaloneProcess
 from raftwood.app.demo.story import StoryListener
@@ -43,6 +47,7 @@ class PipelinePlan(msgspec.Struct, frozen=True, kw_only=True):
     """After it: they stay in the log."""
     lines_per_minute: int = 12_000
     seed: int = 7
+    consumers: ConsumersPlan = ConsumersPlan()
 
 
 class JobRun(msgspec.Struct, frozen=True):
@@ -61,6 +66,7 @@ class PipelineOutcome(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[JobRun]
     figures: Figures
     minutes: list[MinuteRow]
+    consumers: ConsumersOutcome
     checks: list[Check]
 
     @property
@@ -85,13 +91,25 @@ def run(folder: str, plan: PipelinePlan, listener: StoryListener) -> PipelineOut
             demo.ship(lines, plan.later)
             demo.run_jobs(spark, ("parse", "errors", "minutes"))
         figures, minutes = demo.read_back()
+        consumed = play_consumers(
+            folder,
+            plan.consumers,
+            listener,
+            standalone.loghub,
+            client,
+            stream=f"{PROJECT}/clicks",
+        )
     return PipelineOutcome(
         seconds=time.perf_counter() - began,
         shipped_per_s=shipped_per_s,
         runs=demo.runs,
         figures=figures,
         minutes=minutes,
-        checks=checks(demo.truth, figures, minutes, archived_lines=plan.lines),
+        consumers=consumed,
+        checks=[
+            *checks(demo.truth, figures, minutes, archived_lines=plan.lines),
+            *checks_of(consumed.verdict),
+        ],
     )
 
 
