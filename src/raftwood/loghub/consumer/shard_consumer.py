@@ -164,7 +164,8 @@ class ShardConsumer:
             self._begin_read(read.next)
         if read.batches:
             await self._hand_in(read)
-        self.meter.at_end(is_behind=bool(read.batches))
+        else:
+            self.meter.at_end()
         if read.is_ended:
             self.tracker.is_shard_end = True
             return Outcome.SHARD_ENDED
@@ -180,7 +181,8 @@ class ShardConsumer:
         finally:
             size = sum(batch.size_bytes for batch in batches)
             late_ms = -self._tenure.remaining_ms()
-            self.meter.ends(len(batches), size, late_ms=late_ms)
+            received_ms = batches[-1].received_ms
+            self.meter.ends(len(batches), size, received_ms=received_ms, late_ms=late_ms)
         self.has_advanced = True
         self.tracker.bytes_per_s = self.meter.bytes_per_s
 

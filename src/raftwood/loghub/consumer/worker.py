@@ -117,8 +117,8 @@ class Worker:
             await self._store.close()
         if not self._is_draining:
             raise NameTaken(
-                f"another process has the name {self.owner.instance} now, and this one has left: "
-                "give each worker of a group a name of its own"
+                f"worker {self.owner.instance} has left: another process has its name now, or "
+                "`raftwood group drain` took it; give each worker of a group a name of its own"
             )
 
     def drain(self) -> None:
