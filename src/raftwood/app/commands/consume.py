@@ -21,7 +21,7 @@ from raftwood.base.quantities import MILLISECONDS, parse_quantity
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.processor import ProcessorFactory
-from raftwood.loghub.consumer.sources.loghub import LogHubSource
+from raftwood.loghub.consumer.sources.loghub import LogHubSource, LogHubSourceSettings
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
 
 app = App(name="consume", help_format="plaintext")
@@ -66,6 +66,12 @@ def consume(
         Literal["count", "bytes"],
         Parameter(help="Share the shards by their number, or by their recent bytes."),
     ] = "count",
+    skip_freed: Annotated[
+        bool,
+        Parameter(
+            negative="", help="Go on where records were freed before the group has read them."
+        ),
+    ] = False,
     http: Annotated[
         str, Parameter(help="Serve health and metrics at this HOST:PORT, as a store does.")
     ] = "",
@@ -92,7 +98,12 @@ def consume(
         # The file's own address is that of a store or gateway beside this worker.
         served = replace(settings, http=replace(settings.http, listen=http))
         metrics = Metrics(worker=config.instance)
-        source = LogHubSource(client, project=project, logstore=logstore)
+        source = LogHubSource(
+            client,
+            project=project,
+            logstore=logstore,
+            settings=LogHubSourceSettings(skips_freed=skip_freed),
+        )
         async with lease_store(
             environment, leases, hub.source, stream=stream, group=group
         ) as store:

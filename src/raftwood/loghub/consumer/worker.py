@@ -158,7 +158,7 @@ class Worker:
                     f"worker {self.owner.instance} could not hand its shards over: others take "
                     "them when their leases expire, behind the last stored checkpoints"
                 )
-            else:
+            elif self._agent.wake_ms() <= self._now_ms():
                 self._feed(steps.Ticked())
             # Fed events set it; what they changed is looked at below, before anything else runs.
             self._woken.clear()
