@@ -18,6 +18,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
 from raftwood.loghub.consumer.lease_store import LeaseStore
 from raftwood.loghub.consumer.processor import AsyncProcessor
+from raftwood.loghub.consumer.shard_consumer import cancelled
 from raftwood.loghub.consumer.source import ShardBatch, ShardSource
 from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
@@ -110,8 +111,8 @@ class Consumer:
         offer = _Offer(batches, tracker)
         self._offers.append(offer)
         self._changed.set()
-        done = asyncio.ensure_future(offer.done.wait())
-        stopping = asyncio.ensure_future(tracker.stopping.wait())
+        done = asyncio.create_task(offer.done.wait())
+        stopping = asyncio.create_task(tracker.stopping.wait())
         try:
             await asyncio.wait((done, stopping), return_when=asyncio.FIRST_COMPLETED)
             if offer is self._current:
@@ -119,8 +120,7 @@ class Consumer:
             elif offer in self._offers:
                 self._offers.remove(offer)
         finally:
-            done.cancel()
-            stopping.cancel()
+            await cancelled(done, stopping)
 
 
 class _Offering(AsyncProcessor):
