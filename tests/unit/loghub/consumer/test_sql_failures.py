@@ -8,11 +8,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from raftwood.base.errors import ConnectionLost, DeadlineExceeded, Overloaded, Unavailable
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.consumer.leases import NewLease, Owner, Renewal, Take
+from raftwood.loghub.consumer.stores.schema import LEASES
 from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
+from raftwood.loghub.consumer.stores.sql_engine import SqlEngine
 from tests.databases import SERVERS
 from tests.unit.loghub.consumer.lease_store_suite import ANNE, rows
 from tests.unit.loghub.consumer.sql_kit import SIGNATURE
@@ -81,6 +85,36 @@ def test_a_database_that_stands_still_is_given_up_in_time(name: str) -> None:
             assert await _renewed_by_and_by(store) == 1
 
         _run(server.url(), scenario)
+
+
+@pytest.mark.parametrize("name", SERVER_NAMES)
+def test_who_stalls_within_a_transaction_keeps_nobody_from_its_leases(name: str) -> None:
+    """As a process that is suspended, or a machine that is cut off: the database hears no end."""
+
+    async def scenario(store: SqlLeaseStore, url: str) -> None:
+        is_locked, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def stall(connection: AsyncConnection) -> None:
+            await connection.execute(select(LEASES).with_for_update())
+            is_locked.set()
+            await goes_on.wait()
+            await connection.execute(select(LEASES).with_for_update())
+
+        with real_environment() as environment:
+            engine = SqlEngine(environment, url, timeout_s=30)
+            async with AsyncExitStack() as ends:
+                ends.push_async_callback(engine.close)
+                stalled = asyncio.create_task(engine.write(stall))
+                await is_locked.wait()
+                began = time.monotonic()
+                assert await _renewed_by_and_by(store) == 1
+                assert time.monotonic() - began < 2 * TIMEOUT_S
+                goes_on.set()
+                with pytest.raises(ConnectionLost):
+                    await stalled
+
+    with SERVERS[name]() as server:
+        _run(server.url(), lambda store: scenario(store, server.url()))
 
 
 def test_a_file_that_another_program_keeps_locked_is_given_up_in_time(tmp_path: Path) -> None:

@@ -40,6 +40,9 @@ TRIES_MAX = 5
 PAUSE_S = 0.02
 CLEAN_UP_S = 3.0
 """SQLAlchemy gives a connection two seconds to end well."""
+IDLE_S = 1
+"""Who stalls within a transaction is thrown out by the database after this: a process that is
+suspended, or a machine that is cut off, would keep its rows locked, and others from taking them."""
 LOCK_NAME = "raftwood_leases"
 LOCK_NUMBER = 0x6C65617365
 
@@ -186,7 +189,14 @@ def _engine(url: URL, timeout_s: float) -> AsyncEngine:
         event.listen(made.sync_engine, "begin", _begin_sqlite)
         return made
     # Locks on rows do all that is needed; what others committed meanwhile must be seen.
-    arguments = {"timeout" if "asyncpg" in url.drivername else "connect_timeout": timeout_s}
+    arguments: dict[str, Any]
+    if "asyncpg" in url.drivername:
+        limits = {"idle_in_transaction_session_timeout": f"{IDLE_S * 1000}"}
+        arguments = {"timeout": timeout_s, "server_settings": limits}
+    else:
+        # MySQL takes for a comment what it does not know: it has no such limit.
+        limit = f"SET SESSION /*M! idle_transaction_timeout={IDLE_S}, */ autocommit=0"
+        arguments = {"connect_timeout": timeout_s, "init_command": limit}
     return create_async_engine(
         url, isolation_level="READ COMMITTED", connect_args=arguments, **options
     )
