@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from raftwood.app.demo.consumer_check import Fault
@@ -11,13 +11,19 @@ from raftwood.app.demo.consumer_processes import ConsumerGroup
 from raftwood.app.demo.standalone_process import StandaloneProcess
 
 RECORDS_PER_S = 400
+PAUSES_TRIED_MAX = 5
 
 
 class GroupUnderFaults(WatchedGroup):
     @contextmanager
-    def paused(self, name: str) -> Iterator[None]:
-        began_ns = time.monotonic_ns()
-        self.processes.signal(name, signal.SIGSTOP)
+    def paused(self, name: str, is_fair: Callable[[], bool]) -> Iterator[None]:
+        """At a moment that is fair to others."""
+        for _ in range(PAUSES_TRIED_MAX):
+            began_ns = time.monotonic_ns()
+            self.processes.signal(name, signal.SIGSTOP)
+            if is_fair():
+                break
+            self.processes.signal(name, signal.SIGCONT)
         yield
         self.processes.signal(name, signal.SIGCONT)
         pids = frozenset([self.pids[name]])
