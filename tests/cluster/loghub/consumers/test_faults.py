@@ -34,7 +34,7 @@ class Database(Protocol):
         ...
 
     def is_free(self) -> bool:
-        """Whether others can still use it when a process is stopped in the middle of what it does."""
+        """Whether others can use it while a process is stopped, whatever that was at."""
         ...
 
 
