@@ -68,7 +68,7 @@ def test_without_a_fault_no_record_may_come_again(tmp_path: Path) -> None:
 def test_behind_the_last_checkpoint_of_one_that_was_killed_records_may_come_again(
     tmp_path: Path,
 ) -> None:
-    anne = [given("0", 1, 1, 0, 1), Kept("0", 1), given("0", 1, 1.2, 2, 3)]
+    anne: list[Note] = [given("0", 1, 1, 0, 1), Kept("0", 1), given("0", 1, 1.2, 2, 3)]
     found = book(tmp_path, {ANNE: anne, BEN: [given("0", 2, 3, 2, 3)]})
     killed = Fault(frozenset([ANNE]), int(1.5 * S), int(1.5 * S))
     assert verdict(found, 4, killed).held

@@ -11,7 +11,8 @@ from raftwood.app.demo.consumer_processes import ConsumerGroup
 from raftwood.app.demo.standalone_process import StandaloneProcess
 
 RECORDS_PER_S = 400
-PAUSES_TRIED_MAX = 5
+PAUSES_TRIED_MAX = 20
+PAUSE_APART_S = 0.13
 
 
 class GroupUnderFaults(WatchedGroup):
@@ -24,6 +25,9 @@ class GroupUnderFaults(WatchedGroup):
             if is_fair():
                 break
             self.processes.signal(name, signal.SIGCONT)
+            time.sleep(PAUSE_APART_S)
+        else:
+            raise AssertionError(f"{name} holds the store whenever it is stopped")
         yield
         self.processes.signal(name, signal.SIGCONT)
         pids = frozenset([self.pids[name]])
