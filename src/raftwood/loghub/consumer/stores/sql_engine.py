@@ -43,6 +43,8 @@ CLEAN_UP_S = 3.0
 IDLE_S = 1
 """Who stalls within a transaction is thrown out by the database after this: a process that is
 suspended, or a machine that is cut off, would keep its rows locked, and others from taking them."""
+TRANSACTION_S = 3
+"""PostgreSQL does not count as idle whoever has begun a statement and never sends the rest."""
 LOCK_NAME = "raftwood_leases"
 LOCK_NUMBER = 0x6C65617365
 
@@ -197,9 +199,23 @@ def _engine(url: URL, timeout_s: float) -> AsyncEngine:
         # MySQL takes for a comment what it does not know: it has no such limit.
         limit = f"SET SESSION /*M! idle_transaction_timeout={IDLE_S}, */ autocommit=0"
         arguments = {"connect_timeout": timeout_s, "init_command": limit}
-    return create_async_engine(
+    made = create_async_engine(
         url, isolation_level="READ COMMITTED", connect_args=arguments, **options
     )
+    if url.get_backend_name() == "postgresql":
+        event.listen(made.sync_engine, "connect", _prepare_postgresql)
+    return made
+
+
+def _prepare_postgresql(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    # Older ones do not know it.
+    cursor.execute(
+        f"SELECT set_config('transaction_timeout', '{TRANSACTION_S}s', false) "
+        "WHERE current_setting('server_version_num')::int >= 170000"
+    )
+    cursor.close()
+    connection.commit()
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
