@@ -1,4 +1,7 @@
-"""Many shards and workers balance in one round, with the fewest moves and few rows."""
+"""Many shards and workers balance in one round, with the fewest moves and few rows.
+
+As a program it does so with 10,000 shards and 1,000 workers, which takes minutes and 1.5 GB.
+"""
 
 import pytest
 
@@ -9,7 +12,7 @@ T = TIMES.timeout_ms
 
 @pytest.mark.parametrize(
     ("shards", "first", "workers"),
-    [(600, 20, 60), pytest.param(10_000, 900, 1_000, marks=pytest.mark.slow)],
+    [(600, 20, 60), pytest.param(3_000, 150, 200, marks=pytest.mark.slow)],
 )
 def test_many_workers_balance_many_shards(shards: int, first: int, workers: int) -> None:
     world = ManyWorkers(shards=shards)
@@ -34,3 +37,7 @@ def test_many_workers_balance_many_shards(shards: int, first: int, workers: int)
     # At rest a scan by change shows workers, and no leases.
     assert rows["AskScan"] <= shards * workers * T // TIMES.scan_ms // 15
     print(f"{shards} shards, {workers} workers, {moved} moved; in one T: {calls} {rows}")
+
+
+if __name__ == "__main__":
+    test_many_workers_balance_many_shards(10_000, 900, 1_000)

@@ -1,7 +1,7 @@
 """Bugs planted on purpose: each must be caught, or the checkers prove nothing."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
@@ -9,7 +9,7 @@ from unittest import mock
 from msgspec import structs
 
 from raftwood.loghub.consumer.leases import NOBODY, Lease, LeaseTimes, Owner, Renewal, Save, Take
-from raftwood.loghub.consumer.rules import plan
+from raftwood.loghub.consumer.rules import plan, view
 from raftwood.loghub.consumer.rules.agent import LeaseAgent
 from raftwood.loghub.consumer.rules.holds import Hold
 from raftwood.loghub.consumer.rules.observing import Observations
@@ -145,11 +145,9 @@ def _begins_at_once(self: LeaseAgent, hold: Hold) -> int:  # noqa: ARG001
     return 0
 
 
-_still_ms = Observations.still_ms
-
-
-def _a_third_of_it(self: Observations, lease: Lease) -> int:
-    return _still_ms(self, lease) * 3
+def _twice_as_fast(self: Observations, now_ms: int) -> int:
+    looked_ms = now_ms if self._looked_ms is None else self._looked_ms
+    return self._clock_ms + 2 * (now_ms - looked_ms)
 
 
 def _at_the_last_look(self: Observations, now_ms: int) -> int:  # noqa: ARG001
@@ -172,8 +170,13 @@ def _only_known(parents: Any, new: Any) -> list[Any]:
     return [each for each in new if each.shard not in parents]
 
 
-def _create_anew() -> Any:
-    return mock.patch.multiple(memory, creatable=_only_known)
+@contextmanager
+def _made_again() -> Iterator[None]:
+    with (
+        mock.patch.object(memory, "creatable", _only_known),
+        mock.patch.object(view, "creatable", _only_known),
+    ):
+        yield
 
 
 def _adopts_nothing(self: LeaseAgent, leases: Any, now_ms: int, actions: Any) -> None:
@@ -236,7 +239,7 @@ MUTANTS: dict[str, Mutant] = {
         _replaced(LeaseAgent, "_begin_ms", _begins_at_once), _STEALS | {"process_ms": 900}
     ),
     "takes leases for expired too early": Mutant(
-        _replaced(Observations, "still_ms", _a_third_of_it), _CUTS
+        _replaced(Observations, "_at", _twice_as_fast), _CUTS
     ),
     "never sees that time passes": Mutant(
         _replaced(Observations, "_at", _at_the_last_look), _weights(crash=2, join=2)
@@ -244,6 +247,7 @@ MUTANTS: dict[str, Mutant] = {
     "does not say what was deleted": Mutant(
         _replaced(MemoryLeaseStore, "delete", _delete_unseen), _FAMILY | _weights(split=2, pause=2)
     ),
+    "makes leases again that were deleted": Mutant(_made_again, _FAMILY),
     "creates no lease": Mutant(_replaced(View, "unknown", _never_wants_a_lease)),
     "adopts nothing": Mutant(
         _replaced(LeaseAgent, "_reconcile", _adopts_nothing), _STEALS | {"lose_answer": 0.3}
