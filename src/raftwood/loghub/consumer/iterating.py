@@ -110,8 +110,8 @@ class Consumer:
         offer = _Offer(batches, tracker)
         self._offers.append(offer)
         self._changed.set()
-        done = asyncio.ensure_future(offer.done.wait())
-        stopping = asyncio.ensure_future(tracker.stopping.wait())
+        done = asyncio.create_task(offer.done.wait())
+        stopping = asyncio.create_task(tracker.stopping.wait())
         try:
             await asyncio.wait((done, stopping), return_when=asyncio.FIRST_COMPLETED)
             if offer is self._current:

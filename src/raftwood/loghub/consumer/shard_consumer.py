@@ -219,7 +219,7 @@ class ShardConsumer:
         if self._reading is None:
             self._begin_read(self._position)
         assert self._reading is not None
-        stopping = asyncio.ensure_future(self.tracker.stopping.wait())
+        stopping = asyncio.create_task(self.tracker.stopping.wait())
         try:
             await asyncio.wait((self._reading, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:

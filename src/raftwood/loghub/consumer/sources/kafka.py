@@ -163,7 +163,7 @@ class KafkaSource:
             first = partition.consumer.consume(1, wait_s)
             return first + partition.consumer.consume(count - 1, 0) if first else first
 
-        partition.under_way = asyncio.ensure_future(self._in_thread(consume))
+        partition.under_way = asyncio.create_task(self._in_thread(consume))
         messages = await asyncio.shield(partition.under_way)
         for message in messages:
             if message.error() is not None:
