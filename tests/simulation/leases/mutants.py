@@ -17,7 +17,7 @@ from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.view import View
 from raftwood.loghub.consumer.stores import memory
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-from tests.simulation.leases.profile import Profile
+from tests.simulation.leases.profile import FAULTS, Profile
 from tests.simulation.leases.runs import run
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -201,9 +201,7 @@ class Mutant:
 
 
 def _weights(**more: float) -> dict[str, Any]:
-    calm = dict.fromkeys(
-        ("join", "drain", "crash", "restart", "pause", "cut_off", "outage", "split", "merge"), 0.0
-    )
+    calm = dict.fromkeys(("join", "drain", "split", "merge", *FAULTS), 0.0)
     return {"weights": {**calm, "write": 5, **more}, "chaos_timeouts": 8, "pace_ms": 300}
 
 

@@ -8,6 +8,9 @@ from raftwood.loghub.consumer.leases import LeaseTimes
 TIMES = LeaseTimes(timeout_ms=3_000, poll_ms=300, margin_ms=20)
 
 
+FAULTS = ("crash", "restart", "pause", "cut_off", "outage", "hang")
+
+
 @dataclass(frozen=True)
 class Profile:
     """Counts, chances, and the weights by which events are drawn."""
@@ -54,6 +57,7 @@ class Profile:
                 "outage": source.choice((0.0, 0.0, 0.5)),
                 "split": source.choice((0.0, 1)),
                 "merge": source.choice((0.0, 1)),
+                "hang": source.choice((0.0, 0.0, 1)),
                 "write": 5,
             },
         )
@@ -61,19 +65,18 @@ class Profile:
     @property
     def is_graceful(self) -> bool:
         """Workers come and go, and nothing fails."""
-        faults = ("crash", "restart", "pause", "cut_off", "outage")
         return not (
             self.lose_request
             or self.lose_answer
             or self.crash_at
-            or any(self.weights[fault] for fault in faults)
+            or any(self.weights[fault] for fault in FAULTS)
         )
 
     @classmethod
     def graceful(cls, seed: int) -> "Profile":
         """Workers come and go, and nothing fails."""
         chosen = cls.choose(seed)
-        calm = dict.fromkeys(("crash", "restart", "pause", "cut_off", "outage"), 0.0)
+        calm = dict.fromkeys(FAULTS, 0.0)
         return cls(
             **{
                 **{name: getattr(chosen, name) for name in cls.__dataclass_fields__},

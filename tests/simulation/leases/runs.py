@@ -22,6 +22,7 @@ class Report:
     duplicates: int
     overruns: int
     crashes: int
+    hangs: int
 
 
 def run(seed: int, profile: Profile | None = None) -> Report:
@@ -45,6 +46,7 @@ def run(seed: int, profile: Profile | None = None) -> Report:
         oracle.duplicates,
         oracle.overruns,
         sum(not worker.is_up for worker in world.workers),
+        world.hangs,
     )
 
 

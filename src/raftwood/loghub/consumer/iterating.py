@@ -6,13 +6,14 @@
 
 To ask for the next batch says that the one before is dealt with: its checkpoint is saved in memory
 then, and handed over when its shard goes to another worker. A batch whose loop was left is not
-dealt with. Shards take turns; within a shard batches come in order.
+dealt with. Shards take turns; within a shard batches come in order. A loop that hangs at a batch
+loses its shards to other workers.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
@@ -21,6 +22,10 @@ from raftwood.loghub.consumer.processor import AsyncProcessor
 from raftwood.loghub.consumer.source import ShardBatch, ShardSource
 from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
+
+
+GOES_ON_S: Final = 0.1
+"""So often at most shards that wait for their turn are told that the loop gets on."""
 
 
 class _Offer:
@@ -56,6 +61,7 @@ class Consumer:
         self._changed = asyncio.Event()
         self._current: _Offer | None = None
         self._running: asyncio.Task[None] | None = None
+        self._went_on_s = 0.0
 
     async def __aenter__(self) -> Self:
         self._running = asyncio.create_task(self.worker.run())
@@ -74,6 +80,7 @@ class Consumer:
 
     async def __anext__(self) -> ShardBatch:
         self._let_go(is_dealt_with=True)
+        self._goes_on()
         while True:
             while self._current is None and self._offers:
                 self._current = self._offers.popleft()
@@ -102,6 +109,13 @@ class Consumer:
             offer.done.set()
         else:
             self._offers.append(offer)
+
+    def _goes_on(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._went_on_s + GOES_ON_S:
+            self._went_on_s = now_s
+            for offer in self._offers:
+                offer.tracker.goes_on()
 
     async def process_offer(
         self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker

@@ -146,7 +146,8 @@ class ShardConsumer:
             self.tracker.set_checkpoint(self._position)
             await self.tracker.store()
         processor = self._threads.adapted(self._factory())
-        await processor.initialize(lease.shard)
+        with self._tenure.calling():
+            await processor.initialize(lease.shard)
         self._processor = processor
         return Outcome.STOPPED if self.tracker.is_stopping else Outcome.DONE
 
@@ -175,7 +176,7 @@ class ShardConsumer:
         assert self._processor is not None
         self.meter.begins(batches[0].received_ms)
         try:
-            with self.tracker.giving(batches):
+            with self._tenure.calling(), self.tracker.giving(batches):
                 await self._processor.process(batches, self.tracker)
         finally:
             size = sum(batch.size_bytes for batch in batches)
@@ -187,7 +188,8 @@ class ShardConsumer:
     async def _shut_down(self) -> Outcome:
         await self._stop_reading()
         if self._processor is not None:
-            await self._processor.shutdown(self.tracker)
+            with self._tenure.calling():
+                await self._processor.shutdown(self.tracker)
         if self.tracker.is_shard_end:
             self.tracker.end()
         return Outcome.DONE

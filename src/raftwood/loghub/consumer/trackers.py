@@ -53,7 +53,7 @@ class AsyncCheckpointTracker:
     ) -> None:
         """All up to a batch is dealt with; without one, all that was given so far.
 
-        In memory it reaches the store in a few seconds, and when the shard is given up; with
+        A long call shows by it that it does not hang. In memory it reaches the store in a few seconds, and when the shard is given up; with
         `persistent` it is there on return. `LeaseLost` where the shard is another's by now.
         """
         self.note(after)
@@ -62,10 +62,15 @@ class AsyncCheckpointTracker:
 
     def note(self, after: ShardBatch | None = None) -> None:
         """Save it in memory."""
+        self.goes_on()
         self._after = "" if after is None else after.next_position
         position = self._after or self._given
         if position is not None and not self.is_shard_end:
             self.set_checkpoint(position)
+
+    def goes_on(self) -> None:
+        """The call that is under way does not hang, however long it takes."""
+        self._tenure.goes_on()
 
     @contextmanager
     def giving(self, batches: Sequence[ShardBatch]) -> Iterator[None]:

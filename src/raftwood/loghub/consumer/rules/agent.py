@@ -23,7 +23,7 @@ from raftwood.loghub.consumer.leases import (
     WorkerRow,
 )
 from raftwood.loghub.consumer.rules import steps
-from raftwood.loghub.consumer.rules.calls import Calls
+from raftwood.loghub.consumer.rules.calls import NEVER_MS, Calls
 from raftwood.loghub.consumer.rules.holds import Hold, Stage
 from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
@@ -73,6 +73,21 @@ class LeaseAgent:
         is_its = hold is not None and hold.stage is Stage.CONSUMING and hold.epoch == epoch
         return hold.deadline_ms if hold and is_its else 0
 
+    def call_begins(self, shard: str, epoch: int, now_ms: int) -> None:
+        """The processor is called, or a call shows that it gets on.
+
+        The shard is given up where the call is not over T behind the deadline that it has now:
+        renewals would keep it for ever. Whatever the call then does is fenced.
+        """
+        hold = self._holds.get(shard)
+        if hold is not None and hold.epoch == epoch:
+            hold.hung_ms = max(hold.deadline_ms, now_ms) + self._times.timeout_ms
+
+    def call_ends(self, shard: str, epoch: int) -> None:
+        hold = self._holds.get(shard)
+        if hold is not None and hold.epoch == epoch:
+            hold.hung_ms = NEVER_MS
+
     def held(self) -> dict[str, Stage]:
         """Shards by stage, for people."""
         return {shard: hold.stage for shard, hold in self._holds.items()}
@@ -81,6 +96,7 @@ class LeaseAgent:
         """When to tick at the latest."""
         times = [self._calls.next_ms()]
         for hold in self._holds.values():
+            times.append(hold.hung_ms)
             if hold.stage is Stage.CONSUMING:
                 times.append(hold.deadline_ms)
             elif hold.stage is Stage.WAITING:
@@ -203,7 +219,9 @@ class LeaseAgent:
                     self._handed_over(save, now_ms)
             case steps.AskRelease(shards):
                 for shard in shards:
-                    self._holds.pop(shard, None)
+                    hold = self._holds.get(shard)
+                    if hold and hold.stage is Stage.LEAVING:
+                        del self._holds[shard]
         self._reconcile(changed, now_ms, actions)
 
     def _on_done(self, call: Call, now_ms: int) -> None:
@@ -295,6 +313,19 @@ class LeaseAgent:
         for hold in self._holds.values():
             if now_ms >= hold.deadline_ms:
                 self._stop(hold, StopReason.DEADLINE, actions)
+            if now_ms >= hold.hung_ms:
+                hold.hung_ms = NEVER_MS
+                self._give_up(hold, actions)
+
+    def _give_up(self, hold: Hold, actions: list[steps.Action]) -> None:
+        """Free the lease, though its consumer is not stopped: the row shows that, and all others
+        wait for T as after a death. Its checkpoints land until one of them begins.
+        """
+        lease = self._view.leases.get(hold.shard)
+        if lease and self._is_mine(lease):
+            self._stop(hold, StopReason.HUNG, actions)
+            if hold.stage is Stage.STOPPING:
+                hold.stage = Stage.HUNG
 
     def _leave(self, actions: list[steps.Action]) -> None:
         self.is_leaving = True
@@ -308,7 +339,7 @@ class LeaseAgent:
         """A lease that was removed by hand is nobody's."""
         for shard in asked:
             hold = self._holds.get(shard)
-            if shard not in found and hold and hold.stage is not Stage.STOPPING:
+            if shard not in found and hold and hold.stage not in (Stage.STOPPING, Stage.HUNG):
                 if hold.stage is not Stage.CONSUMING:
                     del self._holds[shard]
                 else:
@@ -383,7 +414,8 @@ class LeaseAgent:
 
     def _ask_to_hold(self, now_ms: int, actions: list[steps.Action]) -> None:
         if self._calls.is_due(Call.RENEW, now_ms):
-            renewals = self._renewals(self._holds.values())
+            kept = [hold for hold in self._holds.values() if hold.stage is not Stage.HUNG]
+            renewals = self._renewals(kept)
             self._begin(Call.RENEW, steps.AskRenew(renewals), now_ms, actions)
         ready = [hold for hold in self._in(Stage.WAITING) if now_ms >= self._begin_ms(hold)]
         if ready and self._calls.may_begin(Call.BECOME, now_ms):
@@ -431,6 +463,7 @@ class LeaseAgent:
 
     def _ask_to_release(self, now_ms: int, actions: list[steps.Action]) -> None:
         leaving = [hold.shard for hold in self._in(Stage.LEAVING)]
+        leaving += [each.shard for each in self._renewals(self._in(Stage.HUNG))]
         if leaving and self._calls.may_begin(Call.RELEASE, now_ms):
             self._begin(Call.RELEASE, steps.AskRelease(leaving), now_ms, actions)
 
