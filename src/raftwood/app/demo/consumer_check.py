@@ -101,7 +101,9 @@ def _overlaps(tenancies: Mapping[str, Sequence[Tenancy]], faults: Sequence[Fault
     )
 
 
-def _early(tenancies: Mapping[str, Sequence[Tenancy]], parents: Mapping[str, Sequence[str]]) -> int:
+def _early(
+    tenancies: Mapping[str, Sequence[Tenancy]], parents: Mapping[str, Sequence[str]]
+) -> int:
     """What a parent's stopped process does when it goes on comes too late, and is no part of it."""
     return sum(
         tenancies[parent][-1].last_ns > rows[0].first_ns

@@ -23,7 +23,6 @@ from raftwood.loghub.consumer.source import ShardBatch, ShardSource
 from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
 
-
 GOES_ON_S: Final = 0.1
 """So often at most shards that wait for their turn are told that the loop gets on."""
 

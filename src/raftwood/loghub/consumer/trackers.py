@@ -53,8 +53,9 @@ class AsyncCheckpointTracker:
     ) -> None:
         """All up to a batch is dealt with; without one, all that was given so far.
 
-        A long call shows by it that it does not hang. In memory it reaches the store in a few seconds, and when the shard is given up; with
-        `persistent` it is there on return. `LeaseLost` where the shard is another's by now.
+        In memory it reaches the store in a few seconds, and when the shard is given up; with
+        `persistent` it is there on return. `LeaseLost` where the shard is another's by now. A long
+        call shows by it that it does not hang.
         """
         self.note(after)
         if persistent:
