@@ -15,21 +15,15 @@ from tests.maven import NotInstalled
 from benchmarks.consumers.members import Members
 from benchmarks.consumers.moving import MEMBERS, SHARDS
 from benchmarks.harness.cluster import Cluster
-from benchmarks.harness.system import NotAvailable
+from benchmarks.harness.system import NotAvailable, Prepared
 from benchmarks.peers import kafka_member
 from benchmarks.peers.kafka_system import VERSION, KafkaSystem, addresses
 
 TOPIC: Final = "moving"
 
 
-class Group(Protocol):
+class Group(Prepared, Protocol):
     """Ten processes that share 100 shards."""
-
-    @property
-    def name(self) -> str: ...
-
-    def prepare(self) -> str:
-        """Fetch what is needed; the version and the settings, for the report."""
 
     def running(self, folder: pathlib.Path) -> contextlib.AbstractContextManager[Members]: ...
 

@@ -87,7 +87,7 @@ class Members:
     def readers(self) -> dict[str, int]:
         """By shard, the member that began last, unless it has given it up."""
         found: dict[str, int] = {}
-        for each in sorted(list(self._said), key=lambda said: said.note.ns):
+        for each in sorted(self._said, key=lambda said: said.note.ns):
             if each.note.kind == BEGUN:
                 found[each.note.shard] = each.member
             elif each.note.kind == ENDED and found.get(each.note.shard) == each.member:

@@ -44,9 +44,7 @@ class Moved(msgspec.Struct, kw_only=True):
     """From a member's death to the first calls of process() of all its shards elsewhere."""
 
 
-def measure(
-    members: Members, *, cycles: int, kills: int, progress: Callable[[str], None]
-) -> Moved:
+def measure(members: Members, *, cycles: int, kills: int, progress: Callable[[str], None]) -> Moved:
     moved = Moved()
     members.until(lambda: _count(members.said_since(0), READY) == MEMBERS, WAIT_S, "all are ready")
     members.tell([FIRST], "join")
@@ -72,7 +70,7 @@ def _join(members: Members, moved: Moved) -> None:
     began_ns = now_ns()
     members.tell(JOINING, "join")
     share = SHARDS // MEMBERS
-    even = {number: share for number in range(MEMBERS)}
+    even = dict.fromkeys(range(MEMBERS), share)
     members.until(lambda: members.sizes() == even, WAIT_S, "all have the same")
     time.sleep(STRAY_S)
     said = members.said_since(began_ns)

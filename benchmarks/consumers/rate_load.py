@@ -90,8 +90,8 @@ async def load(environment: Environment, given: argparse.Namespace, key: Key) ->
             environment=environment,
         )
         running = asyncio.create_task(worker.run())
-        while len(worker.shards()) < given.shards and not running.done():
-            await asyncio.sleep(0.01)
+        while len(worker.shards()) < given.shards:
+            await asyncio.wait([running], timeout=0.01)
         await asyncio.wait([running], timeout=max(given.warm, 0.001))
         say("warm")
         count.calls_s.clear()

@@ -2,7 +2,6 @@
 
 import pathlib
 import sys
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -67,24 +66,28 @@ def case(shards: int) -> str:
     return f"consume 100 B, {shards} shard{'s' if shards > 1 else ''}"
 
 
+StreamSystem = LeasedLogHub | GroupedKafka
+
+
 def measure(name: str, pace: RatePace, folder: pathlib.Path, steps: Steps) -> None:
     """A cluster for each number of shards, in which all rounds are run once it is warm."""
-    for shards, cluster in _clusters(name, folder):
-        with steps.step(f"{name}: {case(shards)}"), cluster:
+    system = LeasedLogHub() if name == OURS else GroupedKafka()
+    warm_up_s = max(WARM_UP_S_MIN, system.warm_up_s * pace.warm_up_factor)
+    for shards in SHARDS:
+        with (
+            steps.step(f"{name}: {case(shards)}"),
+            _cluster(system, folder=folder, shards=shards) as cluster,
+        ):
             cluster.settle()
-            warm_up_s = max(WARM_UP_S_MIN, cluster.system.warm_up_s * pace.warm_up_factor)
             measure_on(cluster, _load(shards, warm_s=warm_up_s, seconds=pace.seconds))
             for _ in range(pace.rounds):
                 load = _load(shards, warm_s=pace.warm_s, seconds=pace.seconds)
                 steps.loaded(name, case(shards), measure_on(cluster, load))
 
 
-def _clusters(name: str, folder: pathlib.Path) -> Iterator[tuple[int, Cluster]]:
-    for shards in SHARDS:
-        if name == OURS:
-            yield shards, GatewayCluster(LeasedLogHub(), folder=folder, groups=shards)
-        else:
-            yield shards, Cluster(GroupedKafka(), folder=folder, groups=shards)
+def _cluster(system: StreamSystem, *, folder: pathlib.Path, shards: int) -> Cluster:
+    made = GatewayCluster if isinstance(system, LogHubSystem) else Cluster
+    return made(system, folder=folder, groups=shards)
 
 
 def _load(shards: int, *, warm_s: float, seconds: float) -> Load:

@@ -53,6 +53,7 @@ class Member:
             for message in self._consumer.consume(100, 0.02):
                 if message.error() is None:
                     partition = message.partition()
+                    assert partition is not None
                     if partition not in self._last_ns:
                         say(BEGUN, str(partition))
                     self._last_ns[partition] = now_ns()
