@@ -71,7 +71,7 @@ class PostgresGroup:
 
 
 class KafkaGroup:
-    name = "kafka group"
+    name = "kafka, members"
 
     def __init__(self) -> None:
         self._system = KafkaSystem(is_synced=False, topics=(TOPIC,))

@@ -20,7 +20,7 @@ SHARDS: Final = (1, 4, 16)
 PAYLOAD_BYTES: Final = 100
 WARM_UP_S_MIN: Final = 0.3
 OURS: Final = "loghub, leases"
-KAFKA: Final = "kafka group"
+KAFKA: Final = "kafka, group"
 
 
 class LeasedLogHub(LogHubSystem):
@@ -71,18 +71,22 @@ StreamSystem = LeasedLogHub | GroupedKafka
 
 def measure(name: str, pace: RatePace, folder: pathlib.Path, steps: Steps) -> None:
     """A cluster for each number of shards, in which all rounds are run once it is warm."""
-    system = LeasedLogHub() if name == OURS else GroupedKafka()
-    warm_up_s = max(WARM_UP_S_MIN, system.warm_up_s * pace.warm_up_factor)
-    for shards in SHARDS:
-        with (
-            steps.step(f"{name}: {case(shards)}"),
-            _cluster(system, folder=folder, shards=shards) as cluster,
-        ):
-            cluster.settle()
-            measure_on(cluster, _load(shards, warm_s=warm_up_s, seconds=pace.seconds))
-            for _ in range(pace.rounds):
-                load = _load(shards, warm_s=pace.warm_s, seconds=pace.seconds)
-                steps.loaded(name, case(shards), measure_on(cluster, load))
+    for system in steps.prepared((name,), _system):
+        warm_up_s = max(WARM_UP_S_MIN, system.warm_up_s * pace.warm_up_factor)
+        for shards in SHARDS:
+            with (
+                steps.step(f"{name}: {case(shards)}"),
+                _cluster(system, folder=folder, shards=shards) as cluster,
+            ):
+                cluster.settle()
+                measure_on(cluster, _load(shards, warm_s=warm_up_s, seconds=pace.seconds))
+                for _ in range(pace.rounds):
+                    load = _load(shards, warm_s=pace.warm_s, seconds=pace.seconds)
+                    steps.loaded(name, case(shards), measure_on(cluster, load))
+
+
+def _system(name: str) -> StreamSystem:
+    return LeasedLogHub() if name == OURS else GroupedKafka()
 
 
 def _cluster(system: StreamSystem, *, folder: pathlib.Path, shards: int) -> Cluster:
