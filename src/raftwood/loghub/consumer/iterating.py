@@ -61,6 +61,8 @@ class Consumer:
         self._current: _Offer | None = None
         self._running: asyncio.Task[None] | None = None
         self._went_on_s = 0.0
+        self._asked = asyncio.Event()
+        """Set, and replaced, when the loop asks for a batch, or ends."""
 
     async def __aenter__(self) -> Self:
         self._running = asyncio.create_task(self.worker.run())
@@ -72,6 +74,7 @@ class Consumer:
         assert self._running is not None
         self.worker.drain()
         self._let_go(is_dealt_with=False)
+        self._asked.set()
         await self._running
 
     def __aiter__(self) -> Self:
@@ -110,6 +113,8 @@ class Consumer:
             self._offers.append(offer)
 
     def _goes_on(self) -> None:
+        self._asked.set()
+        self._asked = asyncio.Event()
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._went_on_s + GOES_ON_S:
             self._went_on_s = now_s
@@ -131,6 +136,9 @@ class Consumer:
                 await done
             elif offer in self._offers:
                 self._offers.remove(offer)
+                if tracker.is_hung:
+                    # To say that it is free would bring it back to the loop that hangs.
+                    await self._asked.wait()
         finally:
             done.cancel()
             stopping.cancel()

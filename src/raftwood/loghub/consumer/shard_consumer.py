@@ -98,6 +98,7 @@ class ShardConsumer:
     def stop(self, reason: StopReason) -> None:
         """End behind the call of process() that is under way."""
         self.stop_reason = reason
+        self.tracker.is_hung = reason is StopReason.HUNG
         self.tracker.stopping.set()
 
     def may_save(self) -> bool:

@@ -23,6 +23,8 @@ class AsyncCheckpointTracker:
         """All of the shard was processed, and nothing follows."""
         self.stopping = asyncio.Event()
         """Set when the shard is to be given up: the rest of a long call may be left undone."""
+        self.is_hung = False
+        """It is to be given up because the call that is under way takes too long."""
         self._given: str | None = None
         """Behind the last batch that was given to the processor, and that it did not fail on."""
         self._after = ""

@@ -368,9 +368,13 @@ class LeaseAgent:
         moves = self._planner(self._view.situation(live))
         if not moves and self._view.is_all_in(live):
             self._balanced = (self._view.version, live)
+        # It may hang in that one too. What is free has to be taken: nobody else will.
+        is_hung = bool(self._in(Stage.HUNG))
         for move in moves:
             lease = self._view.leases[move.shard]
             if move.target != self.me.process or move.shard in self._holds:
+                continue
+            if is_hung and move.source != NOBODY:
                 continue
             if lease.shard in fresh or lease.lease_process == NOBODY:
                 is_free = move.source == NOBODY
