@@ -30,6 +30,8 @@ class Profile:
     pace_ms: int
     """Between events."""
     weights: dict[str, float]
+    hangs_on: bool = False
+    """One worker's calls of process() never return, also when all else is well again."""
     crash_at: tuple[int, int] | None = None
     """A worker by number, and the step at which it dies."""
 
@@ -60,6 +62,7 @@ class Profile:
                 "hang": source.choice((0.0, 0.0, 1)),
                 "write": 5,
             },
+            hangs_on=source.random() < 0.15,
         )
 
     @property
@@ -69,6 +72,7 @@ class Profile:
             self.lose_request
             or self.lose_answer
             or self.crash_at
+            or self.hangs_on
             or any(self.weights[fault] for fault in FAULTS)
         )
 
@@ -82,6 +86,7 @@ class Profile:
                 **{name: getattr(chosen, name) for name in cls.__dataclass_fields__},
                 "lose_request": 0.0,
                 "lose_answer": 0.0,
+                "hangs_on": False,
                 "latency_ms": 20,
                 "process_ms": 50,
                 "weights": {**chosen.weights, **calm, "join": 2, "drain": 1},

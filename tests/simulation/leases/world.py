@@ -202,6 +202,10 @@ class World:
             worker.is_cut_off = False
             worker.paused_until = min(worker.paused_until, self.now)
             worker.hangs_until = min(worker.hangs_until, self.now)
+        if self.profile.hangs_on and self.up():
+            self.random.choice(self.up()).hangs_until = float("inf")
+            for shard in self.open_shards():
+                shard.length += 1
         # Whoever is up may be about to leave.
         number = len(self.workers)
         self.workers.append(SimWorker(self, Owner(f"w{number:02}", f"p{number:02}")))
