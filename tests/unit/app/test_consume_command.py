@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.running import run
 
 from raftwood.app.command_line import run as raftwood
+from raftwood.app.commands.lease_target import LEASES, LeaseTarget, lease_store
+from raftwood.app.commands.source import DEFAULTS
 from raftwood.app.consume_processors import Running, factory_of
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, Unavailable
 from raftwood.base.position import Position
+from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.pulled_batches import LogRecord
 from raftwood.loghub.consumer.source import ShardBatch
 from raftwood.loghub.consumer.trackers import CheckpointTracker
@@ -84,3 +88,47 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     assert raftwood(["consume", "p/s", "--group=g", *options]) != 0
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "setting", "file"),
+    [
+        (None, None, "raftwood-leases.sqlite"),
+        (None, "sqlite:///set.sqlite", "set.sqlite"),
+        ("sqlite:///given.sqlite", "sqlite:///set.sqlite", "given.sqlite"),
+    ],
+)
+def test_the_lease_store_is_named_by_the_option_or_the_settings(
+    option: str | None,
+    setting: str | None,
+    file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if setting is not None:
+        monkeypatch.setenv("RAFTWOOD_LOGHUB_CLIENT__LEASE_STORE", setting)
+
+    async def main() -> None:
+        target = LeaseTarget(option)
+        with real_environment() as environment:
+            async with lease_store(environment, target, DEFAULTS, stream="p/s", group="g") as store:
+                await store.open()
+                await store.close()
+
+    run(main())
+    assert [path.name for path in tmp_path.glob("*.sqlite")] == [file]
+
+
+def test_a_store_whose_library_is_missing_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "raftwood.loghub.consumer.stores.sql", None)
+
+    async def main() -> None:
+        with real_environment() as environment:
+            async with lease_store(environment, LEASES, DEFAULTS, stream="p/s", group="g"):
+                pass
+
+    with pytest.raises(InvalidConfiguration, match=r"raftwood\[sql\]"):
+        run(main())

@@ -6,20 +6,22 @@ import platform
 from typing import Annotated, Final, Literal
 
 from cyclopts import App, Parameter
+from msgspec.structs import replace
 
 from raftwood.app.commands.hub_target import HUB, HubTarget, Stream, stream_of
 from raftwood.app.commands.lease_target import LEASES, LeaseTarget, lease_store
 from raftwood.app.commands.tail import Printer
 from raftwood.app.consume_processors import Printing, Running, factory_of
-from raftwood.app.process import stop_on_signals
+from raftwood.app.process import served_over_http, stop_on_signals
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
 from raftwood.base.logs import set_up_logs
+from raftwood.base.metrics import Metrics
 from raftwood.base.quantities import MILLISECONDS, parse_quantity
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.processor import ProcessorFactory
-from raftwood.loghub.consumer.sources.loghub import LogHubSource
+from raftwood.loghub.consumer.sources.loghub import LogHubSource, LogHubSourceSettings
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
 
 app = App(name="consume", help_format="plaintext")
@@ -64,6 +66,15 @@ def consume(
         Literal["count", "bytes"],
         Parameter(help="Share the shards by their number, or by their recent bytes."),
     ] = "count",
+    skip_freed: Annotated[
+        bool,
+        Parameter(
+            negative="", help="Go on where records were freed before the group has read them."
+        ),
+    ] = False,
+    http: Annotated[
+        str, Parameter(help="Serve health and metrics at this HOST:PORT, as a store does.")
+    ] = "",
     leases: LeaseTarget = LEASES,
     hub: HubTarget = HUB,
 ) -> int:
@@ -82,16 +93,28 @@ def consume(
     )
 
     async def work(environment: Environment, client: AsyncLogHubClient) -> int:
-        set_up_logs(hub.source.load().settings.logs, clock=environment.clock)
-        source = LogHubSource(client, project=project, logstore=logstore)
+        settings = hub.source.load().settings
+        set_up_logs(settings.logs, clock=environment.clock)
+        # The file's own address is that of a store or gateway beside this worker.
+        served = replace(settings, http=replace(settings.http, listen=http))
+        metrics = Metrics(worker=config.instance)
+        source = LogHubSource(
+            client,
+            project=project,
+            logstore=logstore,
+            settings=LogHubSourceSettings(skips_freed=skip_freed),
+        )
         async with lease_store(
             environment, leases, hub.source, stream=stream, group=group
         ) as store:
-            worker = Worker(config, factory, store, source=source, environment=environment)
+            worker = Worker(
+                config, factory, store, source=source, environment=environment, metrics=metrics
+            )
             stop = stop_on_signals(environment)
             stopping = asyncio.create_task(_drain_on(stop, worker))
             try:
-                await worker.run()
+                async with served_over_http(served, metrics, {}):
+                    await worker.run()
             finally:
                 stopping.cancel()
         return 0

@@ -16,6 +16,7 @@ from raftwood.loghub.consumer.leases import signature
 from raftwood.loghub.consumer.stores.meta import MetaLeaseStore
 
 META_SCHEME: Final = "meta://"
+DEFAULT_STORE: Final = "sqlite:///raftwood-leases.sqlite"
 
 
 @Parameter(name="*")
@@ -24,13 +25,14 @@ class LeaseTarget:
     """Which store of leases."""
 
     store: Annotated[
-        str,
+        str | None,
         Parameter(
             help="Where the workers of a group keep their leases: sqlite:///FILE, "
             "postgresql://USER:PASSWORD@HOST/DATABASE, mysql://…, or meta://HOST:PORT[,…] for the "
-            "metastore of a cluster. The same for all of them.",
+            "metastore of a cluster; the same for all of them. Else loghub_client.lease_store, in "
+            "the file or as RAFTWOOD_LOGHUB_CLIENT__LEASE_STORE; else a file in this folder.",
         ),
-    ] = "sqlite:///raftwood-leases.sqlite"
+    ] = None
 
 
 LEASES = LeaseTarget()
@@ -43,9 +45,10 @@ async def lease_store(
     """The store of one group on one logstore; it is opened and closed by whoever uses it."""
     project, _, logstore = stream.partition("/")
     sig = signature(project, logstore)
-    if target.store.startswith(META_SCHEME):
-        addresses = target.store.removeprefix(META_SCHEME)
-        settings = source.load().settings
+    settings = source.load().settings
+    url = target.store or settings.loghub_client.lease_store.reveal() or DEFAULT_STORE
+    if url.startswith(META_SCHEME):
+        addresses = url.removeprefix(META_SCHEME)
         async with connected_metastore(environment, settings, addresses) as metastore:
             yield MetaLeaseStore(environment, metastore, group=group, signature=sig)
         return
@@ -55,4 +58,4 @@ async def lease_store(
         raise InvalidConfiguration(
             f"{error.name} is not installed: pip install 'raftwood[sql]'"
         ) from error
-    yield SqlLeaseStore(environment, target.store, group=group, signature=sig)
+    yield SqlLeaseStore(environment, url, group=group, signature=sig)

@@ -19,6 +19,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
 from raftwood.loghub.consumer.lease_store import LeaseStore
 from raftwood.loghub.consumer.processor import AsyncProcessor
+from raftwood.loghub.consumer.shard_consumer import cancelled
 from raftwood.loghub.consumer.source import ShardBatch, ShardSource
 from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
@@ -140,8 +141,7 @@ class Consumer:
                     # To say that it is free would bring it back to the loop that hangs.
                     await self._asked.wait()
         finally:
-            done.cancel()
-            stopping.cancel()
+            await cancelled(done, stopping)
 
 
 class _Offering(AsyncProcessor):

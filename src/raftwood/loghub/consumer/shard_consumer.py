@@ -8,7 +8,7 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
@@ -93,6 +93,7 @@ class ShardConsumer:
         self._start: Start = start
         self._position = ""
         self._reading: asyncio.Task[ShardRead] | None = None
+        self._stopping: asyncio.Task[Literal[True]] | None = None
         self._pause_s = READ_PAUSE_S
 
     def stop(self, reason: StopReason) -> None:
@@ -119,6 +120,7 @@ class ShardConsumer:
                 self.state = TRANSITIONS[self.state, outcome]
         finally:
             await self._stop_reading()
+            await cancelled(self._stopping)
 
     async def _guarded(self, task: Callable[[], Awaitable[Outcome]]) -> Outcome:
         """What users write may raise anything: it ends this shard's consumer, and nothing else."""
@@ -166,7 +168,8 @@ class ShardConsumer:
             self._begin_read(read.next)
         if read.batches:
             await self._hand_in(read)
-        self.meter.at_end(is_behind=bool(read.batches))
+        else:
+            self.meter.at_end()
         if read.is_ended:
             self.tracker.is_shard_end = True
             return Outcome.SHARD_ENDED
@@ -182,7 +185,8 @@ class ShardConsumer:
         finally:
             size = sum(batch.size_bytes for batch in batches)
             late_ms = -self._tenure.remaining_ms()
-            self.meter.ends(len(batches), size, late_ms=late_ms)
+            received_ms = batches[-1].received_ms
+            self.meter.ends(len(batches), size, received_ms=received_ms, late_ms=late_ms)
         self.has_advanced = True
         self.tracker.bytes_per_s = self.meter.bytes_per_s
 
@@ -222,18 +226,22 @@ class ShardConsumer:
         if self._reading is None:
             self._begin_read(self._position)
         assert self._reading is not None
-        stopping = asyncio.create_task(self.tracker.stopping.wait())
-        try:
-            await asyncio.wait((self._reading, stopping), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self.tracker.stopping.wait())
+        await asyncio.wait((self._reading, self._stopping), return_when=asyncio.FIRST_COMPLETED)
         if not self._reading.done():
             return None
         reading, self._reading = self._reading, None
         return reading.result()
 
     async def _stop_reading(self) -> None:
-        if self._reading is not None:
-            reading, self._reading = self._reading, None
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+        reading, self._reading = self._reading, None
+        await cancelled(reading)
+
+
+async def cancelled(*tasks: asyncio.Task[Any] | None) -> None:
+    """End tasks whose outcome does not matter any more."""
+    found = [task for task in tasks if task is not None]
+    for task in found:
+        task.cancel()
+    await asyncio.gather(*found, return_exceptions=True)

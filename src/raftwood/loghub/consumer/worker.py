@@ -117,8 +117,8 @@ class Worker:
             await self._store.close()
         if not self._is_draining:
             raise NameTaken(
-                f"another process has the name {self.owner.instance} now, and this one has left: "
-                "give each worker of a group a name of its own"
+                f"worker {self.owner.instance} has left: another process has its name now, or "
+                "`raftwood group drain` took it; give each worker of a group a name of its own"
             )
 
     def drain(self) -> None:
@@ -158,7 +158,7 @@ class Worker:
                     f"worker {self.owner.instance} could not hand its shards over: others take "
                     "them when their leases expire, behind the last stored checkpoints"
                 )
-            else:
+            elif self._agent.wake_ms() <= self._now_ms():
                 self._feed(steps.Ticked())
             # Fed events set it; what they changed is looked at below, before anything else runs.
             self._woken.clear()

@@ -29,10 +29,9 @@ class ShardMeter:
         self._clock = clock
         self.totals = totals
         self._oldest_ms = 0
+        self._reached_s = 0.0
         self._rate = 0.0
         self._rate_ns = clock.monotonic_ns()
-        self.last_process_s = 0.0
-        self._began_ns = 0
 
     @property
     def bytes_per_s(self) -> float:
@@ -40,30 +39,32 @@ class ShardMeter:
 
     @property
     def lag_s(self) -> float:
-        """The age of the oldest batch that is being processed; 0 at the shard's end."""
-        if not self._oldest_ms:
-            return 0.0
-        return max(0.0, self._clock.wall_ns() / _NS - self._oldest_ms / 1000)
+        """The age of the oldest batch that is being processed; between two calls the age that the
+        last one had reached; 0 at the shard's end.
+        """
+        return self._age_s(self._oldest_ms) if self._oldest_ms else self._reached_s
+
+    def _age_s(self, received_ms: int) -> float:
+        return max(0.0, self._clock.wall_ns() / _NS - received_ms / 1000) if received_ms else 0.0
 
     def begins(self, received_ms: int) -> None:
         self._oldest_ms = received_ms
-        self._began_ns = self._clock.monotonic_ns()
 
-    def ends(self, batches: int, size: int, *, late_ms: int) -> None:
-        now_ns = self._clock.monotonic_ns()
-        self.last_process_s = (now_ns - self._began_ns) / _NS
+    def ends(self, batches: int, size: int, *, received_ms: int, late_ms: int) -> None:
+        """`received_ms` of the last batch; `late_ms` above 0 where the lease's time was over."""
+        self._oldest_ms, self._reached_s = 0, self._age_s(received_ms)
         self.totals.batches += batches
         self.totals.bytes += size
         self.totals.overruns += late_ms > 0
-        self._add_to_rate(size, now_ns)
+        self._add_to_rate(size)
 
-    def at_end(self, *, is_behind: bool) -> None:
-        if not is_behind:
-            self._oldest_ms = 0
-            self._add_to_rate(0, self._clock.monotonic_ns())
+    def at_end(self) -> None:
+        self._reached_s = 0.0
+        self._add_to_rate(0)
 
-    def _add_to_rate(self, size: int, now_ns: int) -> None:
+    def _add_to_rate(self, size: int) -> None:
         """A mean that forgets: what lies a window back counts a third of what is new."""
+        now_ns = self._clock.monotonic_ns()
         elapsed_s = max((now_ns - self._rate_ns) / _NS, 1e-3)
         self._rate_ns = now_ns
         weight = min(1.0, elapsed_s / RATE_WINDOW_S)

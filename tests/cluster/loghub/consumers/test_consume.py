@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from raftwood.loghub.client import LogHubClient
 from tests.cluster.test_standalone import connected, consecutive_ports, running
 
@@ -125,6 +127,7 @@ def operate(folder: Path, hub: dict[str, Any], worker: Consuming) -> None:
     assert min(row["lag_s"] for row in group("show")) > 0
 
 
+@pytest.mark.slow
 def test_workers_join_hand_over_and_take_over(tmp_path: Path) -> None:
     base = consecutive_ports(3)
     given = ("standalone", f"--data={tmp_path / 'data'}", f"--port-base={base}")

@@ -12,6 +12,7 @@ from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.sources.loghub import LogHubSource, LogHubSourceSettings
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import WorkerConfig
+from raftwood.loghub.errors import ShardNotFound
 from tests.running import run
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, hub
 from tests.unit.loghub.client.test_reader import send
@@ -66,6 +67,24 @@ def test_what_was_freed_is_an_error_or_is_skipped(tmp_path: Path) -> None:
             skipping = LogHubSource(client, project=PROJECT, logstore=LOGSTORE, settings=settings)
             rest = await skipping.read("0", begin)
             assert [each.records()[0].contents["n"] for each in rest.batches] == list("56789")
+            assert skipping.freed == 1
+
+    run(body())
+
+
+def test_a_shard_that_was_deleted_is_an_error_or_over(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            source = LogHubSource(client, project=PROJECT, logstore=LOGSTORE)
+            settings = LogHubSourceSettings(skips_freed=True)
+            skipping = LogHubSource(client, project=PROJECT, logstore=LOGSTORE, settings=settings)
+            with pytest.raises(ShardNotFound):
+                await source.begin("7")
+            with pytest.raises(ShardNotFound):
+                await source.read("7", "0")
+            read = await skipping.read("7", await skipping.begin("7"))
+            assert read.is_ended
             assert skipping.freed == 1
 
     run(body())

@@ -4,16 +4,22 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
+from raftwood.base.environment import SystemClock
 from raftwood.loghub.consumer.checkpoint_writer import CheckpointWriter
 from raftwood.loghub.consumer.errors import LeaseLost
 from raftwood.loghub.consumer.leases import Lease, NewLease, Owner, Save, Take
-from raftwood.loghub.consumer.shard_consumer import TRANSITIONS, Outcome, State
+from raftwood.loghub.consumer.processor import AsyncProcessor
+from raftwood.loghub.consumer.shard_consumer import TRANSITIONS, Outcome, ShardConsumer, State
+from raftwood.loghub.consumer.source import ShardBatch
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
 from raftwood.loghub.consumer.tenure import Tenure
+from raftwood.loghub.consumer.threads import ProcessorThreads
 from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
+from raftwood.loghub.consumer.worker_metrics import ShardMeter, Totals
 from tests.running import run
-from tests.unit.loghub.consumer.worker_kit import FakeBatch
+from tests.unit.loghub.consumer.worker_kit import FakeBatch, FakeSource
 
 ME = Owner("a", "p1")
 
@@ -143,5 +149,49 @@ def test_checkpoints_that_come_during_a_save_share_the_next_one() -> None:
         assert len(store.rounds) <= 2
         assert store.leases["0"].checkpoint == "6"
         assert store.leases["19"].checkpoint == "5"
+
+    run(main())
+
+
+class Noting(AsyncProcessor):
+    """Its lease is over after the first call."""
+
+    def __init__(self, tenure: Granted) -> None:
+        self._tenure = tenure
+        self.calls: list[str] = []
+
+    async def process(self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker) -> None:
+        self.calls.append(f"process up to {batches[-1].next_position}")
+        self._tenure.left_ms = 0
+        await tracker.save_checkpoint()
+
+    async def shutdown(self, tracker: AsyncCheckpointTracker) -> None:
+        self.calls.append(f"shutdown at {tracker.checkpoint}")
+
+
+def test_a_consumer_looks_at_the_clock_before_each_call_and_stops_by_itself() -> None:
+    async def main() -> None:
+        store, lease = await held()
+        tenure, totals = Granted(), Totals()
+        processor = Noting(tenure)
+        consumer = ShardConsumer(
+            replace(lease, checkpoint="0"),
+            lambda: processor,
+            ProcessorThreads(1),
+            FakeSource(1, length=20),
+            AsyncCheckpointTracker(
+                lease, tenure, CheckpointWriter(store, ME.process, lambda _: None)
+            ),
+            tenure,
+            ShardMeter(SystemClock(), totals),
+            start="begin",
+        )
+        async with asyncio.timeout(5):
+            await consumer.run()
+        assert processor.calls == ["process up to 4", "shutdown at 4"]
+        assert consumer.state is State.STOP_COMPLETED
+        assert not consumer.has_failed
+        assert consumer.tracker.last().checkpoint == "4"
+        assert totals.batches == 4
 
     run(main())

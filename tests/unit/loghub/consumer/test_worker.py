@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from raftwood.base.errors import DeadlineExceeded
 from raftwood.loghub.consumer.errors import NameTaken
 from raftwood.loghub.consumer.leases import SHARD_END
@@ -62,10 +64,8 @@ def test_the_shards_of_one_that_dies_are_taken_over_in_time() -> None:
         await group.until(lambda: group.counts() == [2, 2])
         await feed(group.source, 3)
         machine.kill()
-        group.seen.busy.clear()
-        del group.workers["a"]
-        # Two timeouts, and the moment in which a change of members settles.
-        await group.until(lambda: group.counts() == [4], seconds=2.25 * TIMES.timeout_ms / 1000)
+        group.killed("a")
+        await group.until(lambda: group.counts() == [4], seconds=2 * TIMES.timeout_ms / 1000)
         await feed(group.source, 1)
         await group.until_all_seen()
         await group.drain("b")
@@ -259,3 +259,42 @@ def test_a_processor_that_hangs_loses_that_shard_and_no_other() -> None:
         assert group.memory.leases["0"].checkpoint == "10"
 
     simulate(11, scenario)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_each_record_is_processed_by_one_worker_at_a_time(seed: int) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        chance = simulation.environment.random
+        group = Group(simulation, FakeSource(6))
+        machines = {name: group.start(name) for name in ("w0", "w1", "w2")}
+        feeding = asyncio.create_task(feed(group.source, 40))
+        for step in range(10):
+            await asyncio.sleep(chance.uniform(0.5, 4))
+            name = chance.choice(list(machines))
+            match chance.choice(("kill", "pause", "cut", "drain", "join", "split")):
+                case "kill" if len(machines) > 1:
+                    machines.pop(name).kill()
+                    group.killed(name)
+                case "pause":
+                    machines[name].pause()
+                    await asyncio.sleep(chance.uniform(0.1, 5))
+                    machines[name].resume()
+                case "cut":
+                    group.stores[name].is_away = True
+                    await asyncio.sleep(chance.uniform(0.1, 5))
+                    group.stores[name].is_away = False
+                case "drain" if len(machines) > 1:
+                    del machines[name]
+                    await group.drain(name)
+                    del group.workers[name]
+                case "split" if step < 8:
+                    whole = [n for n, each in group.source.shards.items() if not each.is_sealed]
+                    group.source.split(chance.choice(whole))
+                case _:
+                    machines[f"j{step}"] = group.start(f"j{step}")
+        await feeding
+        await group.until_all_seen()
+        await group.until(lambda: group.counts()[-1] - group.counts()[0] <= 1)
+        await group.drain(*machines)
+
+    simulate(100 + seed, scenario)

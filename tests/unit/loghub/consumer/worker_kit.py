@@ -123,7 +123,8 @@ class Seen:
     records: list[tuple[str, str, int]] = field(default_factory=list)
     """Worker, record, epoch."""
     events: list[tuple[str, str, str]] = field(default_factory=list)
-    busy: dict[str, str] = field(default_factory=dict)
+    busy: dict[str, tuple[str, AsyncCheckpointTracker]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
     def all(self) -> list[str]:
         return [record for _, record, _ in self.records]
@@ -146,11 +147,16 @@ class Recorder(AsyncProcessor):
         self._seen.events.append((self._worker, shard_id, "initialize"))
 
     async def process(self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker) -> None:
-        assert tracker.remaining_s > 0
-        assert self._shard not in self._seen.busy, "two workers process one shard"
-        self._seen.busy[self._shard] = self._worker
+        seen, shard = self._seen, self._shard
+        if tracker.remaining_s <= 0:
+            seen.problems.append(f"{self._worker} begins with {shard} when its time is over")
+        other = seen.busy.get(shard)
+        if other is not None and other[0] != self._worker and other[1].remaining_s > 0:
+            seen.problems.append(f"{self._worker} begins with {shard}, {other[0]} is not done")
+        seen.busy[shard] = (self._worker, tracker)
         await asyncio.sleep(self._seconds)
-        del self._seen.busy[self._shard]
+        if seen.busy.get(shard) == (self._worker, tracker):
+            del seen.busy[shard]
         for batch in batches:
             for record in batch.records():
                 self._seen.records.append((self._worker, record, tracker.epoch))
@@ -207,6 +213,7 @@ class Group:
         for name in names:
             self.workers[name].drain()
         await self.until(lambda: all(name in self.ended for name in names))
+        assert self.seen.problems == []
 
     async def until(self, holds: Callable[[], bool], seconds: float = 60) -> None:
         async with asyncio.timeout(seconds):
@@ -215,6 +222,13 @@ class Group:
 
     async def until_all_seen(self) -> None:
         await self.until(lambda: set(self.seen.all()) >= self.source.everything())
+
+    def killed(self, name: str) -> None:
+        """What it was at is over."""
+        del self.workers[name]
+        for shard, (worker, _) in list(self.seen.busy.items()):
+            if worker == name:
+                del self.seen.busy[shard]
 
     def counts(self) -> list[int]:
         return sorted(len(each.shards()) for each in self.workers.values())

@@ -160,7 +160,7 @@ class KafkaSource:
                 partition.consumer.assign([place])
             # Unknown until it has ended: who gives up waiting for it begins anew.
             partition.offset = -1
-            first = partition.consumer.consume(1, wait_s)
+            first: list[Any] = partition.consumer.consume(1, wait_s)
             return first + partition.consumer.consume(count - 1, 0) if first else first
 
         partition.under_way = asyncio.create_task(self._in_thread(consume))

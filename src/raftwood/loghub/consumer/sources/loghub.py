@@ -12,6 +12,8 @@ from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.pulled_batches import PulledBatch
 from raftwood.loghub.client.pulls import batches_of
 from raftwood.loghub.consumer.source import ShardRead, SourceShard
+from raftwood.loghub.errors import ShardNotFound
+from raftwood.loghub.wire import Pulled
 
 _LOOK_BYTES: Final = 64 << 10
 
@@ -44,7 +46,8 @@ class LogHubSourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     wait_ms: int = 5_000
     """How long a read at the end of a shard waits for more."""
     skips_freed: bool = False
-    """Go on where batches were freed before they were read; else `RecordsFreed`."""
+    """Go on where batches were freed before they were read, or a whole shard was; else
+    `RecordsFreed` or `ShardNotFound`."""
 
 
 class LogHubSource:
@@ -76,7 +79,14 @@ class LogHubSource:
         return await self._cursor(shard, "end")
 
     async def _cursor(self, shard: str, at: str) -> str:
-        found = await self._client.cursor(self._project, self._logstore, shard=int(shard), at=at)
+        try:
+            found = await self._client.cursor(
+                self._project, self._logstore, shard=int(shard), at=at
+            )
+        except ShardNotFound:
+            if not self._settings.skips_freed:
+                raise
+            return "0"  # where a read finds out, too
         return str(found)
 
     async def next_received_ms(self, shard: str, position: str) -> int | None:
@@ -98,21 +108,30 @@ class LogHubSource:
             at = pulled.next
 
     async def read(self, shard: str, position: str) -> ShardRead:
-        settings = self._settings
         begin = parse_position(position)
-        pulled = await self._client.pull(
-            self._project,
-            self._logstore,
-            shard=int(shard),
-            position=begin,
-            batches_max=settings.read_batches_max,
-            bytes_max=settings.read_bytes_max,
-            wait_ms=settings.wait_ms,
-        )
+        try:
+            pulled = await self._pull(shard, begin)
+        except ShardNotFound:
+            if not self._settings.skips_freed:
+                raise
+            self.freed += 1
+            return ShardRead([], position, is_ended=True)
         if pulled.first > begin:
             self._note_freed(shard, begin, pulled.first)
         batches = [_batch(each) for each in batches_of(int(shard), pulled)]
         return ShardRead(batches, str(pulled.next), pulled.is_ended)
+
+    async def _pull(self, shard: str, position: Position) -> Pulled:
+        settings = self._settings
+        return await self._client.pull(
+            self._project,
+            self._logstore,
+            shard=int(shard),
+            position=position,
+            batches_max=settings.read_batches_max,
+            bytes_max=settings.read_bytes_max,
+            wait_ms=settings.wait_ms,
+        )
 
     def _note_freed(self, shard: str, position: Position, first: Position) -> None:
         if not self._settings.skips_freed:
