@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from raftwood.app.demo.consumer_notes import Tenancy
+from raftwood.app.demo.pipeline_check import Check
 
 _LAST_CALL_NS: Final = 1_000_000_000
 """A process that was stopped in the middle of a call may end that call when it goes on."""
@@ -101,9 +102,7 @@ def _overlaps(tenancies: Mapping[str, Sequence[Tenancy]], faults: Sequence[Fault
     )
 
 
-def _early(
-    tenancies: Mapping[str, Sequence[Tenancy]], parents: Mapping[str, Sequence[str]]
-) -> int:
+def _early(tenancies: Mapping[str, Sequence[Tenancy]], parents: Mapping[str, Sequence[str]]) -> int:
     """What a parent's stopped process does when it goes on comes too late, and is no part of it."""
     return sum(
         tenancies[parent][-1].last_ns > rows[0].first_ns
@@ -111,3 +110,12 @@ def _early(
         for parent in parents.get(shard, ())
         if parent in tenancies
     )
+
+
+def checks_of(verdict: ConsumerVerdict) -> list[Check]:
+    """The same as figures that must agree."""
+    return [
+        Check("clicks sent → consumed", verdict.sent, verdict.sent - verdict.missing),
+        Check("clicks consumed again, but for the crash", 0, verdict.repeated),
+        Check("two consumers at once, child before parent", 0, verdict.overlaps + verdict.early),
+    ]

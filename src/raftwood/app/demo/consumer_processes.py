@@ -6,14 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Self
 
 import msgspec
 
 from raftwood.app.demo.consumer_notes import NUMBER
 from raftwood.app.parts import LogHubPart
-from raftwood.base.errors import DeadlineExceeded, InternalError
+from raftwood.base.errors import DeadlineExceeded, InternalError, RaftwoodError
 from raftwood.loghub.client import LogHubClient
 
 PROCESSOR: Final = "raftwood.app.demo.consumer_notes:Noting"
@@ -121,7 +121,7 @@ class NumberedLoad:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="numbered load")
         self.sent = 0
-        self.failure: Exception | None = None
+        self.failure: RaftwoodError | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -147,9 +147,8 @@ class NumberedLoad:
                     for number in range(self.sent, due):
                         producer.send({NUMBER: str(number)}, key=f"key-{number % _KEYS}")
                     self.sent = due
-        except Exception as error:  # told by `end`, in the thread that waits for it
+        except RaftwoodError as error:
             self.failure = error
-            raise
 
 
 def wait_until(holds: Callable[[], bool], *, seconds: float, what: str) -> float:
@@ -160,15 +159,3 @@ def wait_until(holds: Callable[[], bool], *, seconds: float, what: str) -> float
             raise DeadlineExceeded(f"{what}: not within {seconds:g} s")
         time.sleep(_LOOK_S)
     return time.monotonic() - began
-
-
-def is_balanced(holders: Mapping[str, int], shards: set[str], pids: set[int]) -> bool:
-    """Whether exactly these processes have these shards, each about as many as the others."""
-    if not shards <= holders.keys():
-        return False
-    counts = dict.fromkeys(pids, 0)
-    for shard in shards:
-        if holders[shard] not in counts:
-            return False
-        counts[holders[shard]] += 1
-    return max(counts.values()) - min(counts.values()) <= 1
