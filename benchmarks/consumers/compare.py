@@ -22,14 +22,15 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How long things take; the whole run is about a quarter of an hour at the default."""
 
     rounds: int = 5
-    """Times that nine members join one, and that rates are measured."""
-    kills: int = 5
+    """Times that nine members join one."""
+    kills: int = 4
+    rate_rounds: int = 3
     warm_s: float = 1.0
     seconds: float = 3.0
     warm_up_factor: float = 1.0
 
 
-QUICK: Final = Pace(rounds=1, kills=1, warm_s=0.3, seconds=0.7, warm_up_factor=0.1)
+QUICK: Final = Pace(rounds=1, kills=1, rate_rounds=1, warm_s=0.3, seconds=0.7, warm_up_factor=0.1)
 
 
 class GroupResults(Results, kw_only=True):
@@ -56,7 +57,7 @@ def compare(
     rate_pace = RatePace(
         warm_s=pace.warm_s,
         seconds=pace.seconds,
-        rounds=pace.rounds,
+        rounds=pace.rate_rounds,
         warm_up_factor=pace.warm_up_factor,
     )
     for name, row in RATES.items():

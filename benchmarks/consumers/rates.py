@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.harness.cluster import Cluster
+from benchmarks.harness.cluster import Cluster, ClusterFailed
 from benchmarks.harness.comparison import Steps
-from benchmarks.harness.measure import measure_on
+from benchmarks.harness.measure import Figures, measure_on
 from benchmarks.harness.system import Layout, Load
 from benchmarks.loghub.gateway_cluster import GatewayCluster
 from benchmarks.loghub.loghub_system import LogHubSystem, gateway_address
@@ -79,10 +79,19 @@ def measure(name: str, pace: RatePace, folder: pathlib.Path, steps: Steps) -> No
                 _cluster(system, folder=folder, shards=shards) as cluster,
             ):
                 cluster.settle()
-                measure_on(cluster, _load(shards, warm_s=warm_up_s, seconds=pace.seconds))
+                _measured(cluster, _load(shards, warm_s=warm_up_s, seconds=pace.seconds))
                 for _ in range(pace.rounds):
                     load = _load(shards, warm_s=pace.warm_s, seconds=pace.seconds)
-                    steps.loaded(name, case(shards), measure_on(cluster, load))
+                    steps.loaded(name, case(shards), _measured(cluster, load))
+
+
+def _measured(cluster: Cluster, load: Load) -> Figures:
+    """Again, if a shard's leader changes meanwhile."""
+    try:
+        return measure_on(cluster, load)
+    except ClusterFailed:
+        cluster.settle()
+        return measure_on(cluster, load)
 
 
 def _system(name: str) -> StreamSystem:

@@ -169,7 +169,7 @@ class LeaseAgent:
 
     def _on_polled(self, scan: Scan, now_ms: int, actions: list[steps.Action]) -> None:
         self._reconcile(self._view.polled(scan, now_ms), now_ms, actions)
-        self._calls.want(Call.POLL, now_ms + self._times.poll_ms)
+        self._calls.want(Call.POLL, now_ms + self._poll_ms(now_ms))
         if scan.update_seq > self._view.update_seq:
             early = max(now_ms, self._calls.ended_ms(Call.SCAN) + self._times.early_ms)
             self._calls.want_by(Call.SCAN, early)
@@ -241,6 +241,8 @@ class LeaseAgent:
         hold.deadline_ms = sent_ms + self._times.hold_ms
         if take.sets_consumer:
             self._start(hold, lease, actions)
+        else:
+            self._calls.want_by(Call.POLL, now_ms + self._times.wait_ms)
 
     def _became(self, renewal: Renewal, sent_ms: int, actions: list[steps.Action]) -> None:
         hold, lease = self._holds.get(renewal.shard), self._view.leases.get(renewal.shard)
@@ -385,6 +387,12 @@ class LeaseAgent:
             self._takes = {}
         elif self._refresh:
             self._calls.want_by(Call.SCAN, now_ms)
+
+    def _poll_ms(self, now_ms: int) -> int:
+        """A thief looks more often for a while: most victims hand over within a poll of theirs."""
+        since_ms = now_ms - self._times.settle_ms + self._times.timeout_ms
+        is_waiting = any(hold.begin_ms > since_ms for hold in self._in(Stage.WAITING))
+        return self._times.wait_ms if is_waiting else self._times.poll_ms
 
     def _begin_ms(self, hold: Hold) -> int:
         lease = self._view.leases[hold.shard]
