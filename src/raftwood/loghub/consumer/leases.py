@@ -51,11 +51,6 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
         return self.timeout_ms // 10
 
     @property
-    def wait_ms(self) -> int:
-        """Between looks of a thief that waits for a hand-over."""
-        return self.poll_ms // 5
-
-    @property
     def hold_ms(self) -> int:
         """So long after a renewal was sent its worker may be at work."""
         return int(self.timeout_ms * (1 - self.drift)) - self.margin_ms

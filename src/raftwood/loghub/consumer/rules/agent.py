@@ -31,6 +31,8 @@ from raftwood.loghub.consumer.rules.view import View
 
 FULL_SCAN_EVERY = 20
 """Scans by change do not show what was deleted, nor how fast others read."""
+GATHER_MS = 5
+"""Most consumers stop at once: all are handed over by one call, not one and then the others."""
 
 Planner = Callable[[Situation], list[Move]]
 
@@ -61,6 +63,8 @@ class LeaseAgent:
         self._matched: int | None = None
         """The version in which each shard had its lease, and no lease was too many."""
         self._listed: Sequence[NewLease] = ()
+        self._gathered_ms = 0
+        """Until then a hand-over waits for other consumers that were told to stop."""
         self._calls.want(Call.REGISTER, now_ms)
 
     def may_work(self, shard: str, epoch: int, now_ms: int) -> bool:
@@ -101,6 +105,8 @@ class LeaseAgent:
                 times.append(hold.deadline_ms)
             elif hold.stage is Stage.WAITING:
                 times.append(self._calls.begin_ms(Call.BECOME, self._begin_ms(hold)))
+            elif hold.stage is Stage.STOPPED:
+                times.append(self._calls.begin_ms(Call.HAND_OVER, self._gathered_ms))
         return min(times)
 
     def step(self, event: steps.Event, now_ms: int) -> list[steps.Action]:
@@ -142,6 +148,8 @@ class LeaseAgent:
             case steps.DrainRequested():
                 self._leave(actions)
         self._stop_the_late(now_ms, actions)
+        if any(isinstance(each, steps.StopConsumer) for each in actions):
+            self._gathered_ms = now_ms + GATHER_MS
         self._ask(now_ms, actions)
         return actions
 
@@ -169,7 +177,7 @@ class LeaseAgent:
 
     def _on_polled(self, scan: Scan, now_ms: int, actions: list[steps.Action]) -> None:
         self._reconcile(self._view.polled(scan, now_ms), now_ms, actions)
-        self._calls.want(Call.POLL, now_ms + self._poll_ms(now_ms))
+        self._calls.want(Call.POLL, now_ms + self._times.poll_ms)
         if scan.update_seq > self._view.update_seq:
             early = max(now_ms, self._calls.ended_ms(Call.SCAN) + self._times.early_ms)
             self._calls.want_by(Call.SCAN, early)
@@ -241,8 +249,6 @@ class LeaseAgent:
         hold.deadline_ms = sent_ms + self._times.hold_ms
         if take.sets_consumer:
             self._start(hold, lease, actions)
-        else:
-            self._calls.want_by(Call.POLL, now_ms + self._times.wait_ms)
 
     def _became(self, renewal: Renewal, sent_ms: int, actions: list[steps.Action]) -> None:
         hold, lease = self._holds.get(renewal.shard), self._view.leases.get(renewal.shard)
@@ -388,12 +394,6 @@ class LeaseAgent:
         elif self._refresh:
             self._calls.want_by(Call.SCAN, now_ms)
 
-    def _poll_ms(self, now_ms: int) -> int:
-        """A thief looks more often for a while: most victims hand over within a poll of theirs."""
-        since_ms = now_ms - self._times.settle_ms + self._times.timeout_ms
-        is_waiting = any(hold.begin_ms > since_ms for hold in self._in(Stage.WAITING))
-        return self._times.wait_ms if is_waiting else self._times.poll_ms
-
     def _begin_ms(self, hold: Hold) -> int:
         lease = self._view.leases[hold.shard]
         is_free = lease.consumer_process in (NOBODY, self.me.process)
@@ -414,7 +414,8 @@ class LeaseAgent:
     def _ask(self, now_ms: int, actions: list[steps.Action]) -> None:
         """Every call that is due, each kind at most once at a time."""
         stopped = [hold.save for hold in self._in(Stage.STOPPED) if hold.save is not None]
-        if stopped and self._calls.may_begin(Call.HAND_OVER, now_ms):
+        is_gathering = now_ms < self._gathered_ms and self._in(Stage.STOPPING)
+        if stopped and not is_gathering and self._calls.may_begin(Call.HAND_OVER, now_ms):
             self._begin(Call.HAND_OVER, steps.AskHandOver(stopped), now_ms, actions)
         if self.is_leaving:
             self._ask_to_leave(now_ms, actions)
