@@ -23,16 +23,12 @@ from raftwood.loghub.consumer.leases import (
     WorkerRow,
 )
 from raftwood.loghub.consumer.rules import steps
-from raftwood.loghub.consumer.rules.calls import NEVER_MS, Calls
+from raftwood.loghub.consumer.rules.calls import FULL_SCAN_EVERY, GATHER_MS, NEVER_MS, Calls
 from raftwood.loghub.consumer.rules.holds import Hold, Stage
 from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from raftwood.loghub.consumer.rules.view import View
 
-FULL_SCAN_EVERY = 20
-"""Scans by change do not show what was deleted, nor how fast others read."""
-GATHER_MS = 5
-"""Most consumers stop at once: all are handed over by one call, not one and then the others."""
 
 Planner = Callable[[Situation], list[Move]]
 
@@ -73,9 +69,8 @@ class LeaseAgent:
 
     def deadline_ms(self, shard: str, epoch: int) -> int:
         """Until when a call of process() must be over; 0 where no work may be done."""
-        hold = self._holds.get(shard)
-        is_its = hold is not None and hold.stage is Stage.CONSUMING and hold.epoch == epoch
-        return hold.deadline_ms if hold and is_its else 0
+        hold = self._hold_of(shard, epoch)
+        return hold.deadline_ms if hold and hold.stage is Stage.CONSUMING else 0
 
     def call_begins(self, shard: str, epoch: int, now_ms: int) -> None:
         """The processor is called, or a call shows that it gets on.
@@ -83,14 +78,16 @@ class LeaseAgent:
         The shard is given up where the call is not over T behind the deadline that it has now:
         renewals would keep it for ever. Whatever the call then does is fenced.
         """
-        hold = self._holds.get(shard)
-        if hold is not None and hold.epoch == epoch:
+        if hold := self._hold_of(shard, epoch):
             hold.hung_ms = max(hold.deadline_ms, now_ms) + self._times.timeout_ms
 
     def call_ends(self, shard: str, epoch: int) -> None:
-        hold = self._holds.get(shard)
-        if hold is not None and hold.epoch == epoch:
+        if hold := self._hold_of(shard, epoch):
             hold.hung_ms = NEVER_MS
+
+    def _hold_of(self, shard: str, epoch: int) -> Hold | None:
+        hold = self._holds.get(shard)
+        return hold if hold and hold.epoch == epoch else None
 
     def held(self) -> dict[str, Stage]:
         """Shards by stage, for people."""
@@ -142,8 +139,7 @@ class LeaseAgent:
             case steps.ConsumerStopped(save, restart_ms):
                 self._on_stopped(save, now_ms + restart_ms)
             case steps.SaveRefused(shard, epoch):
-                hold = self._holds.get(shard)
-                if hold and hold.epoch == epoch:
+                if hold := self._hold_of(shard, epoch):
                     self._stop(hold, StopReason.REFUSED, actions)
             case steps.DrainRequested():
                 self._leave(actions)
@@ -227,8 +223,7 @@ class LeaseAgent:
                     self._handed_over(save, now_ms)
             case steps.AskRelease(shards):
                 for shard in shards:
-                    hold = self._holds.get(shard)
-                    if hold and hold.stage is Stage.LEAVING:
+                    if shard in self._holds and self._holds[shard].stage is Stage.LEAVING:
                         del self._holds[shard]
         self._reconcile(changed, now_ms, actions)
 
@@ -276,8 +271,8 @@ class LeaseAgent:
             hold.stage, hold.save, hold.begin_ms = Stage.WAITING, None, now_ms
 
     def _on_stopped(self, save: Save, restart_ms: int) -> None:
-        hold = self._holds.get(save.shard)
-        if hold is None or hold.epoch != save.epoch or hold.save is not None:
+        hold = self._hold_of(save.shard, save.epoch)
+        if hold is None or hold.save is not None:
             raise InvariantViolated(
                 f"shard {save.shard}: a consumer of epoch {save.epoch} ended that was not started"
             )

@@ -7,6 +7,10 @@ from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.rules.steps import Ask, Call
 
 BACKOFF_MS = 50
+FULL_SCAN_EVERY = 20
+"""Scans by change do not show what was deleted, nor how fast others read."""
+GATHER_MS = 5
+"""Most consumers stop at once: all are handed over by one call, not one and then the others."""
 PERIODIC = (Call.REGISTER, Call.SCAN, Call.POLL, Call.RENEW)
 _EXCLUDES = {Call.RENEW: Call.BECOME, Call.BECOME: Call.RENEW}
 """Both add to a lease's id: one at a time, or one of them would fail for nothing."""
