@@ -239,6 +239,30 @@ def test_a_stolen_shard_idles_for_some_polls_only() -> None:
     assert took_ms <= 4 * TIMES.poll_ms
 
 
+def test_shards_that_are_stolen_at_once_are_handed_over_by_one_call() -> None:
+    group, anne = _alone(*_names(8))
+    anne.stops_at_once = False
+    ben = group.join("ben")
+    group.run_until(lambda: len(anne.stops) == 4, within_ms=T)
+    stopping = [shard for shard, _ in anne.stops]
+    for shard in stopping[:3]:
+        anne.stopped(shard)
+    assert anne.asked[steps.AskHandOver] == 0
+    anne.stopped(stopping[3])
+    assert anne.asked[steps.AskHandOver] == 1
+    group.run_until(lambda: len(ben.running) == 4, within_ms=T)
+
+
+def test_one_consumer_that_is_slow_to_stop_does_not_hold_up_the_others() -> None:
+    group, anne = _alone(*_names(8))
+    anne.stops_at_once = False
+    ben = group.join("ben")
+    group.run_until(lambda: len(anne.stops) == 4, within_ms=T)
+    for shard, _ in anne.stops[:3]:
+        anne.stopped(shard)
+    group.run_until(lambda: len(ben.running) == 3, within_ms=4 * TIMES.poll_ms)
+
+
 def test_a_thief_starts_after_the_timeout_if_no_hand_over_comes() -> None:
     group, anne, ben = _robbed(stops_at_once=False)
     [stolen] = set(group.store.leases) - {

@@ -29,7 +29,6 @@ from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from raftwood.loghub.consumer.rules.view import View
 
-
 Planner = Callable[[Situation], list[Move]]
 
 
