@@ -21,9 +21,9 @@ RATES: Final = {"sqlite": rates.OURS, "kafka": rates.KAFKA}
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How long things take; the whole run is about a quarter of an hour at the default."""
 
-    rounds: int = 5
+    rounds: int = 3
     """Times that nine members join one."""
-    kills: int = 4
+    kills: int = 3
     rate_rounds: int = 3
     warm_s: float = 1.0
     seconds: float = 3.0
@@ -53,7 +53,8 @@ def compare(
     pace = pace or Pace()
     for group in groups:
         with steps.step(group.name):
-            results.moved[group.name] = _moved(group, pace, folder, progress)
+            moved = results.moved[group.name] = Moved()
+            _move(group, moved, pace, folder, progress)
     rate_pace = RatePace(
         warm_s=pace.warm_s,
         seconds=pace.seconds,
@@ -66,12 +67,13 @@ def compare(
     return results
 
 
-def _moved(
-    group: Group, pace: Pace, folder: pathlib.Path, progress: Callable[[str], None]
-) -> Moved:
+def _move(
+    group: Group, moved: Moved, pace: Pace, folder: pathlib.Path, progress: Callable[[str], None]
+) -> None:
     with group.running(folder) as members:
-        return moving.measure(
+        moving.measure(
             members,
+            moved,
             cycles=pace.rounds,
             kills=pace.kills,
             progress=lambda step: progress(f"{group.name}: {step}"),

@@ -44,8 +44,10 @@ class Moved(msgspec.Struct, kw_only=True):
     """From a member's death to the first calls of process() of all its shards elsewhere."""
 
 
-def measure(members: Members, *, cycles: int, kills: int, progress: Callable[[str], None]) -> Moved:
-    moved = Moved()
+def measure(
+    members: Members, moved: Moved, *, cycles: int, kills: int, progress: Callable[[str], None]
+) -> None:
+    """Adds to `moved`, in which what was measured stays if something fails then."""
     members.until(lambda: _count(members.said_since(0), READY) == MEMBERS, WAIT_S, "all are ready")
     members.tell([FIRST], "join")
     for cycle in range(1, cycles + 1):
@@ -59,7 +61,6 @@ def measure(members: Members, *, cycles: int, kills: int, progress: Callable[[st
     for kill in range(1, kills + 1):
         progress(f"one is killed, {kill} of {kills}")
         _kill(members, MEMBERS - kill, moved)
-    return moved
 
 
 def _count(said: list[Said], kind: str) -> int:

@@ -25,7 +25,7 @@ def verdicts(results: GroupResults) -> list[Verdict]:
     found = []
     for name in (SqliteGroup.name, PostgresGroup.name):
         moved = results.moved.get(name)
-        if moved is None:
+        if moved is None or not moved.failovers_ms:
             continue
         measured = {
             "p99 of a steal's commit to the first process()": (_p99(moved.hand_overs_ms), " ms"),

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks.consumers.notes import BEGUN, ENDED, READY, ROUND, now_ns, say
 
 RECORD_EVERY_S: Final = 0.05
+QUEUED_MAX: Final = 10_000
 SETTINGS: Final = {
     # Moves as few partitions as can be, and lets the others be read meanwhile.
     "partition.assignment.strategy": "cooperative-sticky",
@@ -73,11 +74,13 @@ class Member:
 
 
 def feed(addresses: str, topic: str, partitions: int) -> None:
-    """Until it is killed."""
+    """Until it is killed; a little later where the brokers are behind."""
     producer = Producer({"bootstrap.servers": addresses, "linger.ms": 0, "log_level": 0})
     while True:
         began = time.monotonic()
         for partition in range(partitions):
+            while len(producer) > QUEUED_MAX:
+                producer.poll(RECORD_EVERY_S)
             producer.produce(topic, b"x" * 100, partition=partition)
         producer.poll(0)
         time.sleep(max(0.0, RECORD_EVERY_S - (time.monotonic() - began)))
