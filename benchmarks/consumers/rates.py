@@ -86,7 +86,7 @@ def measure(name: str, pace: RatePace, folder: pathlib.Path, steps: Steps) -> No
 
 
 def _measured(cluster: Cluster, load: Load) -> Figures:
-    """Again, if a shard's leader changes meanwhile."""
+    """Again, if a shard's leader changes meanwhile, or the load ends early."""
     try:
         return measure_on(cluster, load)
     except ClusterFailed:
