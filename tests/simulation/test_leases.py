@@ -38,6 +38,7 @@ def test_faults_break_no_promise() -> None:
     assert sum(report.crashes for report in reports) > 150
     assert sum(report.duplicates for report in reports) > 50
     assert sum(report.overruns for report in reports) > 5
+    assert sum(report.hangs for report in reports) > 50
 
 
 @pytest.mark.slow
@@ -111,6 +112,31 @@ def test_orphans_are_read_again_within_twice_the_timeout(seed: int) -> None:
     live = [worker.owner.process for worker in world.up()]
     for shard in orphans:
         assert world.store.leases[shard].consumer_process in live
+    assert world.spread() <= 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_shard_whose_worker_hangs_for_ever_is_read_by_another(seed: int) -> None:
+    world = _quiet(seed, workers=1 + seed % 3, shards=6)
+    _run_for(world, 3)
+    victim = world.up()[0]
+    victim.hangs_until = float("inf")
+    for shard in world.open_shards():
+        shard.length += 5
+    if seed % 3 == 0:
+        _run_for(world, 8)
+        assert len(victim.consumers) == 6  # there is nobody else, and it waits for its calls
+        world.join()
+    # A call has up to T, and T beyond it; then all others wait for T, and look each T/2.
+    _run_for(world, 4)
+    world.oracle.all_is_read()
+    assert all(consumer.is_told_to_stop for consumer in victim.consumers.values())
+    moves = world.store.moves
+    _run_for(world, 5)
+    assert world.store.moves == moves
+    victim.hangs_until = 0.0
+    _run_for(world, 3)
+    world.oracle.all_is_settled(world.store.leases, [each.owner.process for each in world.up()])
     assert world.spread() <= 1
 
 

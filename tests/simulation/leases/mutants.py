@@ -17,7 +17,7 @@ from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.view import View
 from raftwood.loghub.consumer.stores import memory
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-from tests.simulation.leases.profile import Profile
+from tests.simulation.leases.profile import FAULTS, Profile
 from tests.simulation.leases.runs import run
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -188,6 +188,14 @@ def _adopts_nothing(self: LeaseAgent, leases: Any, now_ms: int, actions: Any) ->
 _reconcile = LeaseAgent._reconcile
 
 
+def _keeps(self: LeaseAgent, hold: Hold, actions: Any) -> None:
+    """Renewals go on."""
+
+
+def _for_anybody(situation: Situation, free: Any, moves: Any) -> dict[str, list[str]]:  # noqa: ARG001
+    return {}
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A bug, and the weather in which it shows sooner than in most."""
@@ -201,9 +209,7 @@ class Mutant:
 
 
 def _weights(**more: float) -> dict[str, Any]:
-    calm = dict.fromkeys(
-        ("join", "drain", "crash", "restart", "pause", "cut_off", "outage", "split", "merge"), 0.0
-    )
+    calm = dict.fromkeys(("join", "drain", "split", "merge", *FAULTS), 0.0)
     return {"weights": {**calm, "write": 5, **more}, "chaos_timeouts": 8, "pace_ms": 300}
 
 
@@ -218,6 +224,7 @@ _CUTS["weights"]["write"] = 40
 _CUTS["pace_ms"] = 60
 _ZOMBIES = _weights(restart=2, pause=2) | {"workers": 2, "process_ms": 300, "save_every": 1}
 _FAMILY = _weights(split=2, merge=2, join=1) | {"shards": 3, "workers": 2}
+_HANGS = _weights(join=1, hang=2) | {"shards": 5, "workers": 3, "hangs_on": True}
 MUTANTS: dict[str, Mutant] = {
     "fences by name": Mutant(_fenced_by_name, _ZOMBIES),
     "bumps the epoch at the steal": Mutant(
@@ -252,6 +259,8 @@ MUTANTS: dict[str, Mutant] = {
     "adopts nothing": Mutant(
         _replaced(LeaseAgent, "_reconcile", _adopts_nothing), _STEALS | {"lose_answer": 0.3}
     ),
+    "keeps a shard in which it hangs": Mutant(_replaced(LeaseAgent, "_give_up", _keeps), _HANGS),
+    "leaves a shard to whom it hangs in": Mutant(_replaced(plan, "_stuck", _for_anybody), _HANGS),
     "trusts its clock too much": Mutant(
         _replaced(LeaseTimes, "hold_ms", property(lambda times: times.timeout_ms * 5 // 4)),
         _CUTS,

@@ -8,6 +8,9 @@ from raftwood.loghub.consumer.leases import LeaseTimes
 TIMES = LeaseTimes(timeout_ms=3_000, poll_ms=300, margin_ms=20)
 
 
+FAULTS = ("crash", "restart", "pause", "cut_off", "outage", "hang")
+
+
 @dataclass(frozen=True)
 class Profile:
     """Counts, chances, and the weights by which events are drawn."""
@@ -27,6 +30,8 @@ class Profile:
     pace_ms: int
     """Between events."""
     weights: dict[str, float]
+    hangs_on: bool = False
+    """One worker's calls of process() never return, also when all else is well again."""
     crash_at: tuple[int, int] | None = None
     """A worker by number, and the step at which it dies."""
 
@@ -54,31 +59,34 @@ class Profile:
                 "outage": source.choice((0.0, 0.0, 0.5)),
                 "split": source.choice((0.0, 1)),
                 "merge": source.choice((0.0, 1)),
+                "hang": source.choice((0.0, 0.0, 1)),
                 "write": 5,
             },
+            hangs_on=source.random() < 0.15,
         )
 
     @property
     def is_graceful(self) -> bool:
         """Workers come and go, and nothing fails."""
-        faults = ("crash", "restart", "pause", "cut_off", "outage")
         return not (
             self.lose_request
             or self.lose_answer
             or self.crash_at
-            or any(self.weights[fault] for fault in faults)
+            or self.hangs_on
+            or any(self.weights[fault] for fault in FAULTS)
         )
 
     @classmethod
     def graceful(cls, seed: int) -> "Profile":
         """Workers come and go, and nothing fails."""
         chosen = cls.choose(seed)
-        calm = dict.fromkeys(("crash", "restart", "pause", "cut_off", "outage"), 0.0)
+        calm = dict.fromkeys(FAULTS, 0.0)
         return cls(
             **{
                 **{name: getattr(chosen, name) for name in cls.__dataclass_fields__},
                 "lose_request": 0.0,
                 "lose_answer": 0.0,
+                "hangs_on": False,
                 "latency_ms": 20,
                 "process_ms": 50,
                 "weights": {**chosen.weights, **calm, "join": 2, "drain": 1},

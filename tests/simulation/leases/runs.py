@@ -22,6 +22,7 @@ class Report:
     duplicates: int
     overruns: int
     crashes: int
+    hangs: int
 
 
 def run(seed: int, profile: Profile | None = None) -> Report:
@@ -45,6 +46,7 @@ def run(seed: int, profile: Profile | None = None) -> Report:
         oracle.duplicates,
         oracle.overruns,
         sum(not worker.is_up for worker in world.workers),
+        world.hangs,
     )
 
 
@@ -62,7 +64,8 @@ def _settle(world: World) -> None:
     live = [worker.owner.process for worker in world.up()]
     world.oracle.all_is_settled(world.store.leases, live)
     moves = world.store.moves
-    if world.spread() > 1 and not world.profile.by_bytes:
+    is_even = not (world.profile.by_bytes or world.profile.hangs_on)
+    if is_even and world.spread() > 1:
         raise Violation(f"two workers differ by {world.spread()}")
     world.run_for(CALM_TIMEOUTS * timeout_ms)
     if world.store.moves != moves:

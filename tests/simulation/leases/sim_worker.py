@@ -51,6 +51,8 @@ class SimWorker:
         self.is_up = True
         self.is_cut_off = False
         self.paused_until = 0.0
+        self.hangs_until = 0.0
+        """Calls of process() do not return before; all else goes on."""
         self.steps = 0
         planner = plan_by_bytes if world.profile.by_bytes else plan_by_count
         self.agent = LeaseAgent(owner, world.times, planner, self.now())
@@ -227,10 +229,17 @@ class SimWorker:
         deadline = self.agent.deadline_ms(lease.shard, lease.epoch)
         consumer.work = Work(self.owner.process, lease.epoch, self.true_ms(deadline))
         self.world.oracle.begins(lease.shard, consumer.work, self.world.now)
+        self.agent.call_begins(lease.shard, lease.epoch, self.now())
         self.after(self.world.process_ms(), lambda: self._processed(consumer, records))
 
     def _processed(self, consumer: Consumer, records: range) -> None:
+        if self.world.now < self.hangs_until:
+            self.world.hangs += 1
+            wait_ms = min(self.hangs_until - self.world.now, IDLE_MS)
+            self.after(wait_ms, lambda: self._processed(consumer, records))
+            return
         assert consumer.work is not None
+        self.agent.call_ends(consumer.lease.shard, consumer.lease.epoch)
         self.world.oracle.ends(consumer.lease.shard, consumer.work, records, self.world.now)
         consumer.work = None
         consumer.position = records.stop

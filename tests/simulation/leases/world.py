@@ -71,6 +71,7 @@ class World:
         """What chances of loss are multiplied with."""
         self.is_store_away = False
         self.starts = 0
+        self.hangs = 0
         self.events = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
@@ -156,6 +157,12 @@ class World:
             length = self.random.choice((0.2, 0.8, 1.0, 1.5, 3.0)) * self.times.timeout_ms
             self.random.choice(self.up()).pause(length)
 
+    def hang(self) -> None:
+        if self.up():
+            length = self.random.choice((0.5, 2.5, 6.0)) * self.times.timeout_ms
+            worker = self.random.choice(self.up())
+            worker.hangs_until = max(worker.hangs_until, self.now + length)
+
     def cut_off(self) -> None:
         if self.up():
             worker = self.random.choice(self.up())
@@ -194,6 +201,11 @@ class World:
         for worker in self.up():
             worker.is_cut_off = False
             worker.paused_until = min(worker.paused_until, self.now)
+            worker.hangs_until = min(worker.hangs_until, self.now)
+        if self.profile.hangs_on and self.up():
+            self.random.choice(self.up()).hangs_until = float("inf")
+            for shard in self.open_shards():
+                shard.length += 1
         # Whoever is up may be about to leave.
         number = len(self.workers)
         self.workers.append(SimWorker(self, Owner(f"w{number:02}", f"p{number:02}")))

@@ -6,13 +6,14 @@
 
 To ask for the next batch says that the one before is dealt with: its checkpoint is saved in memory
 then, and handed over when its shard goes to another worker. A batch whose loop was left is not
-dealt with. Shards take turns; within a shard batches come in order.
+dealt with. Shards take turns; within a shard batches come in order. A loop that hangs at a batch
+loses its shards to other workers.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
@@ -22,6 +23,9 @@ from raftwood.loghub.consumer.shard_consumer import cancelled
 from raftwood.loghub.consumer.source import ShardBatch, ShardSource
 from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
+
+GOES_ON_S: Final = 0.1
+"""So often at most shards that wait for their turn are told that the loop gets on."""
 
 
 class _Offer:
@@ -57,6 +61,9 @@ class Consumer:
         self._changed = asyncio.Event()
         self._current: _Offer | None = None
         self._running: asyncio.Task[None] | None = None
+        self._went_on_s = 0.0
+        self._asked = asyncio.Event()
+        """Set, and replaced, when the loop asks for a batch, or ends."""
 
     async def __aenter__(self) -> Self:
         self._running = asyncio.create_task(self.worker.run())
@@ -68,6 +75,7 @@ class Consumer:
         assert self._running is not None
         self.worker.drain()
         self._let_go(is_dealt_with=False)
+        self._asked.set()
         await self._running
 
     def __aiter__(self) -> Self:
@@ -75,6 +83,7 @@ class Consumer:
 
     async def __anext__(self) -> ShardBatch:
         self._let_go(is_dealt_with=True)
+        self._goes_on()
         while True:
             while self._current is None and self._offers:
                 self._current = self._offers.popleft()
@@ -104,6 +113,15 @@ class Consumer:
         else:
             self._offers.append(offer)
 
+    def _goes_on(self) -> None:
+        self._asked.set()
+        self._asked = asyncio.Event()
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._went_on_s + GOES_ON_S:
+            self._went_on_s = now_s
+            for offer in self._offers:
+                offer.tracker.goes_on()
+
     async def process_offer(
         self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker
     ) -> None:
@@ -119,6 +137,9 @@ class Consumer:
                 await done
             elif offer in self._offers:
                 self._offers.remove(offer)
+                if tracker.is_hung:
+                    # To say that it is free would bring it back to the loop that hangs.
+                    await self._asked.wait()
         finally:
             await cancelled(done, stopping)
 

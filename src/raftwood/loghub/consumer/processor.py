@@ -31,6 +31,9 @@ class Processor(ABC):
     def process(self, batches: Sequence[ShardBatch], tracker: CheckpointTracker) -> None:
         """Deal with what comes next; to be over within `tracker.remaining_s`.
 
+        A call that neither ends nor saves a checkpoint for a lease timeout beyond that loses the
+        shard to another worker: what it does later is done twice.
+
         Raise, and the shard is begun again a little later, behind the last saved checkpoint.
         """
 

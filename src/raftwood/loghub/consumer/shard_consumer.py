@@ -99,6 +99,7 @@ class ShardConsumer:
     def stop(self, reason: StopReason) -> None:
         """End behind the call of process() that is under way."""
         self.stop_reason = reason
+        self.tracker.is_hung = reason is StopReason.HUNG
         self.tracker.stopping.set()
 
     def may_save(self) -> bool:
@@ -148,7 +149,8 @@ class ShardConsumer:
             self.tracker.set_checkpoint(self._position)
             await self.tracker.store()
         processor = self._threads.adapted(self._factory())
-        await processor.initialize(lease.shard)
+        with self._tenure.calling():
+            await processor.initialize(lease.shard)
         self._processor = processor
         return Outcome.STOPPED if self.tracker.is_stopping else Outcome.DONE
 
@@ -178,7 +180,7 @@ class ShardConsumer:
         assert self._processor is not None
         self.meter.begins(batches[0].received_ms)
         try:
-            with self.tracker.giving(batches):
+            with self._tenure.calling(), self.tracker.giving(batches):
                 await self._processor.process(batches, self.tracker)
         finally:
             size = sum(batch.size_bytes for batch in batches)
@@ -191,7 +193,8 @@ class ShardConsumer:
     async def _shut_down(self) -> Outcome:
         await self._stop_reading()
         if self._processor is not None:
-            await self._processor.shutdown(self.tracker)
+            with self._tenure.calling():
+                await self._processor.shutdown(self.tracker)
         if self.tracker.is_shard_end:
             self.tracker.end()
         return Outcome.DONE

@@ -23,6 +23,8 @@ class AsyncCheckpointTracker:
         """All of the shard was processed, and nothing follows."""
         self.stopping = asyncio.Event()
         """Set when the shard is to be given up: the rest of a long call may be left undone."""
+        self.is_hung = False
+        """It is to be given up because the call that is under way takes too long."""
         self._given: str | None = None
         """Behind the last batch that was given to the processor, and that it did not fail on."""
         self._after = ""
@@ -54,7 +56,8 @@ class AsyncCheckpointTracker:
         """All up to a batch is dealt with; without one, all that was given so far.
 
         In memory it reaches the store in a few seconds, and when the shard is given up; with
-        `persistent` it is there on return. `LeaseLost` where the shard is another's by now.
+        `persistent` it is there on return. `LeaseLost` where the shard is another's by now. A long
+        call shows by it that it does not hang.
         """
         self.note(after)
         if persistent:
@@ -62,10 +65,15 @@ class AsyncCheckpointTracker:
 
     def note(self, after: ShardBatch | None = None) -> None:
         """Save it in memory."""
+        self.goes_on()
         self._after = "" if after is None else after.next_position
         position = self._after or self._given
         if position is not None and not self.is_shard_end:
             self.set_checkpoint(position)
+
+    def goes_on(self) -> None:
+        """The call that is under way does not hang, however long it takes."""
+        self._tenure.goes_on()
 
     @contextmanager
     def giving(self, batches: Sequence[ShardBatch]) -> Iterator[None]:

@@ -69,3 +69,32 @@ def test_two_iterators_share_and_nothing_comes_twice() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     simulate(2, scenario)
+
+
+def test_a_loop_that_hangs_loses_its_shards_and_one_that_is_slow_does_not() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        world = (MemoryLeaseStore(), FakeSource(4, length=8))
+        seen: dict[str, list[str]] = {"slow": [], "next": []}
+
+        async def consume(name: str, pause_s: float) -> None:
+            async with consumer(simulation, name, world) as found:
+                async for batch in found:
+                    seen[name] += batch.records()
+                    is_hung = name == "slow" and len(seen[name]) == 20
+                    await asyncio.sleep(1_000 if is_hung else pause_s)
+
+        slow = asyncio.create_task(consume("slow", 0.6))
+        while len(seen["slow"]) < 20:  # noqa: ASYNC110 - it is virtual time that passes
+            await asyncio.sleep(0.1)
+        assert {each.epoch for each in world[0].leases.values()} == {1}
+        following = asyncio.create_task(consume("next", 0.01))
+        await asyncio.sleep(5 * TIMES.timeout_ms / 1000)
+        assert {each.consumer_owner for each in world[0].leases.values()} == {"next"}
+        assert set(seen["slow"]) | set(seen["next"]) == world[1].everything()
+        # The batch that the loop hangs at, and those that it had not asked behind.
+        assert len(set(seen["slow"]) & set(seen["next"])) == 1
+        for task in (slow, following):
+            task.cancel()
+        await asyncio.gather(slow, following, return_exceptions=True)
+
+    simulate(3, scenario)

@@ -111,6 +111,58 @@ def test_process_that_outlasts_its_lease_is_fenced_by_its_epoch() -> None:
     assert anne.save("0", "late", 99) == ["0"]
 
 
+def _hung(*names: str) -> tuple[Group, Worker]:
+    """A call of the first worker hangs in shard 0, and others are there to take it."""
+    group = Group("0", "1")
+    anne = group.join("anne")
+    for name in names:
+        group.join(name)
+    group.run_until(lambda: sum(group.sizes()) == 2, within_ms=T)
+    anne.stops_at_once = False
+    anne.agent.call_begins("0", anne.running["0"].epoch, anne.now)
+    return group, anne
+
+
+def test_a_call_that_hangs_loses_its_shard_while_its_worker_lives() -> None:
+    group, anne = _hung("ben")
+    ben = group.workers[1]
+    anne.save("0", "a", 1)
+    took_ms = group.run_until(lambda: "0" in ben.running, within_ms=4 * T)
+    assert took_ms > 2 * T
+    assert anne.stops == [("0", StopReason.HUNG)]
+    assert ben.running["0"].checkpoint == "a"
+    assert anne.save("0", "late", 9) == ["0"]
+    # It has less than its share, and still does not ask for what it hangs in.
+    group.run_for(5 * T)
+    assert set(anne.running) == {"0"}
+    assert set(ben.running) == {"0", "1"}
+    anne.stopped("0")
+    group.run_for(T)
+    assert group.sizes() == [1, 1]
+    assert group.store.leases["0"].checkpoint == "a"
+
+
+def test_a_call_that_ends_or_gets_on_is_not_taken_for_one_that_hangs() -> None:
+    group, anne = _hung("ben")
+    for _ in range(8):
+        group.run_for(T)
+        anne.agent.call_begins("0", anne.running["0"].epoch, anne.now)
+    anne.agent.call_ends("0", anne.running["0"].epoch)
+    group.run_for(5 * T)
+    assert anne.stops == []
+
+
+def test_a_lone_worker_has_its_shard_again_when_a_call_that_hung_has_ended() -> None:
+    group, anne = _hung()
+    group.run_for(6 * T)
+    assert anne.stops == [("0", StopReason.HUNG)]
+    assert group.store.leases["0"].lease_process == NOBODY
+    assert anne.save("0", "b", 1) == []
+    anne.stopped("0", "c")
+    group.run_until(lambda: "0" in anne.running, within_ms=T)
+    assert anne.running["0"].checkpoint == "c"
+
+
 def test_a_zombie_of_the_same_name_cannot_save() -> None:
     group, zombie = _alone("0")
     zombie.stops_at_once = False
@@ -185,6 +237,30 @@ def test_a_stolen_shard_idles_for_some_polls_only() -> None:
     group, _, ben = _robbed()
     took_ms = group.run_until(lambda: bool(ben.running), within_ms=T)
     assert took_ms <= 4 * TIMES.poll_ms
+
+
+def test_shards_that_are_stolen_at_once_are_handed_over_by_one_call() -> None:
+    group, anne = _alone(*_names(8))
+    anne.stops_at_once = False
+    ben = group.join("ben")
+    group.run_until(lambda: len(anne.stops) == 4, within_ms=T)
+    stopping = [shard for shard, _ in anne.stops]
+    for shard in stopping[:3]:
+        anne.stopped(shard)
+    assert anne.asked[steps.AskHandOver] == 0
+    anne.stopped(stopping[3])
+    assert anne.asked[steps.AskHandOver] == 1
+    group.run_until(lambda: len(ben.running) == 4, within_ms=T)
+
+
+def test_one_consumer_that_is_slow_to_stop_does_not_hold_up_the_others() -> None:
+    group, anne = _alone(*_names(8))
+    anne.stops_at_once = False
+    ben = group.join("ben")
+    group.run_until(lambda: len(anne.stops) == 4, within_ms=T)
+    for shard, _ in anne.stops[:3]:
+        anne.stopped(shard)
+    group.run_until(lambda: len(ben.running) == 3, within_ms=4 * TIMES.poll_ms)
 
 
 def test_a_thief_starts_after_the_timeout_if_no_hand_over_comes() -> None:

@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 
 from raftwood.loghub.consumer.leases import NOBODY, SHARD_END, Lease
+from raftwood.loghub.consumer.rules.agent import Planner
 from raftwood.loghub.consumer.rules.plan import (
     Move,
     Situation,
@@ -73,6 +74,22 @@ def test_one_round_balances_with_the_fewest_moves_and_the_next_moves_nothing(see
             assert before[move.source] - before[move.target] >= 2
 
 
+@pytest.mark.parametrize("planner", [plan_by_count, plan_by_bytes])
+@pytest.mark.parametrize("sizes", [(0, 1), (1, 2), (0, 0, 0), (2, 5, 3)])
+def test_a_free_shard_does_not_go_to_the_live_worker_that_hangs_in_it(
+    planner: Planner, sizes: tuple[int, ...]
+) -> None:
+    situation = _held(*sizes, free=1)
+    (shard,) = situation.free
+    leases = dict(situation.leases)
+    leases[shard] = structs.replace(leases[shard], consumer_owner="w0", consumer_process="p0")
+    moves = planner(structs.replace(situation, leases=leases))
+    (target,) = (move.target for move in moves if move.shard == shard)
+    assert target != "p0"
+    alone = structs.replace(situation, leases=leases, live={"p0": "w0"})
+    assert Move(shard, NOBODY, "p0") in planner(alone)
+
+
 def test_a_difference_of_one_moves_nothing() -> None:
     assert plan_by_count(_held(3, 4, 3, 4)) == []
     assert len(plan_by_count(_held(3, 5))) == 1
@@ -102,7 +119,9 @@ def test_all_workers_work_out_the_same_plan_whatever_order_they_saw_things_in() 
 def test_free_leases_go_back_to_a_worker_of_the_same_name() -> None:
     situation = _held(2, 0, 0)
     leases = {
-        shard: structs.replace(lease, lease_owner="w2", lease_process="before")
+        shard: structs.replace(
+            lease, lease_owner="w2", lease_process="before", consumer_process="before"
+        )
         for shard, lease in situation.leases.items()
     }
     moves = plan_by_count(Situation(leases, situation.live, set(leases)))

@@ -34,6 +34,9 @@ class Granted(Tenure):
     def may_work(self) -> bool:
         return self.left_ms > 0
 
+    def goes_on(self) -> None:
+        pass
+
 
 async def held() -> tuple[MemoryLeaseStore, Lease]:
     store = MemoryLeaseStore()

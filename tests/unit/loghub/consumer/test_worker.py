@@ -221,6 +221,46 @@ def test_a_worker_that_cannot_hand_over_leaves_all_the_same() -> None:
     simulate(11, scenario)
 
 
+class Hanging(Recorder):
+    """Does not return from calls for shard 0 until it is let go."""
+
+    def __init__(self, group: Group, worker: str, going: asyncio.Event) -> None:
+        super().__init__(group.seen, worker)
+        self._going = going
+
+    async def process(self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker) -> None:
+        if tracker.shard_id == "0":
+            await self._going.wait()
+        else:
+            await super().process(batches, tracker)
+
+
+def test_a_processor_that_hangs_loses_that_shard_and_no_other() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        group = Group(simulation, FakeSource(4))
+        going = asyncio.Event()
+        group.start("a", factory=lambda: Hanging(group, "a", going))
+        group.start("b")
+        await group.until(lambda: group.counts() == [2, 2])
+        assert "0" in group.workers["a"].shards()
+        group.source.put(10)
+        await group.until(lambda: "0" in group.workers["b"].shards(), seconds=4 * 2)
+        await group.until_all_seen()
+        assert len(group.seen.all()) == 40
+        text = group.workers["a"].metrics.render()
+        assert 'raftwood_consumer_moves_total{kind="gone_hung"} 1.0' in text
+        # It does not get it back while it hangs; then it takes its share again.
+        await asyncio.sleep(10)
+        assert len(group.workers["b"].shards()) == 3
+        assert group.memory.leases["0"].consumer_owner == "b"
+        going.set()
+        await group.until(lambda: group.counts() == [2, 2])
+        await group.drain("a", "b")
+        assert group.memory.leases["0"].checkpoint == "10"
+
+    simulate(11, scenario)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_each_record_is_processed_by_one_worker_at_a_time(seed: int) -> None:
     async def scenario(simulation: Simulation) -> None:

@@ -23,14 +23,11 @@ from raftwood.loghub.consumer.leases import (
     WorkerRow,
 )
 from raftwood.loghub.consumer.rules import steps
-from raftwood.loghub.consumer.rules.calls import Calls
+from raftwood.loghub.consumer.rules.calls import FULL_SCAN_EVERY, GATHER_MS, NEVER_MS, Calls
 from raftwood.loghub.consumer.rules.holds import Hold, Stage
 from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from raftwood.loghub.consumer.rules.view import View
-
-FULL_SCAN_EVERY = 20
-"""Scans by change do not show what was deleted, nor how fast others read."""
 
 Planner = Callable[[Situation], list[Move]]
 
@@ -61,6 +58,8 @@ class LeaseAgent:
         self._matched: int | None = None
         """The version in which each shard had its lease, and no lease was too many."""
         self._listed: Sequence[NewLease] = ()
+        self._gathered_ms = 0
+        """Until then a hand-over waits for other consumers that were told to stop."""
         self._calls.want(Call.REGISTER, now_ms)
 
     def may_work(self, shard: str, epoch: int, now_ms: int) -> bool:
@@ -69,9 +68,25 @@ class LeaseAgent:
 
     def deadline_ms(self, shard: str, epoch: int) -> int:
         """Until when a call of process() must be over; 0 where no work may be done."""
+        hold = self._hold_of(shard, epoch)
+        return hold.deadline_ms if hold and hold.stage is Stage.CONSUMING else 0
+
+    def call_begins(self, shard: str, epoch: int, now_ms: int) -> None:
+        """The processor is called, or a call shows that it gets on.
+
+        The shard is given up where the call is not over T behind the deadline that it has now:
+        renewals would keep it for ever. Whatever the call then does is fenced.
+        """
+        if hold := self._hold_of(shard, epoch):
+            hold.hung_ms = max(hold.deadline_ms, now_ms) + self._times.timeout_ms
+
+    def call_ends(self, shard: str, epoch: int) -> None:
+        if hold := self._hold_of(shard, epoch):
+            hold.hung_ms = NEVER_MS
+
+    def _hold_of(self, shard: str, epoch: int) -> Hold | None:
         hold = self._holds.get(shard)
-        is_its = hold is not None and hold.stage is Stage.CONSUMING and hold.epoch == epoch
-        return hold.deadline_ms if hold and is_its else 0
+        return hold if hold and hold.epoch == epoch else None
 
     def held(self) -> dict[str, Stage]:
         """Shards by stage, for people."""
@@ -81,10 +96,13 @@ class LeaseAgent:
         """When to tick at the latest."""
         times = [self._calls.next_ms()]
         for hold in self._holds.values():
+            times.append(hold.hung_ms)
             if hold.stage is Stage.CONSUMING:
                 times.append(hold.deadline_ms)
             elif hold.stage is Stage.WAITING:
                 times.append(self._calls.begin_ms(Call.BECOME, self._begin_ms(hold)))
+            elif hold.stage is Stage.STOPPED:
+                times.append(self._calls.begin_ms(Call.HAND_OVER, self._gathered_ms))
         return min(times)
 
     def step(self, event: steps.Event, now_ms: int) -> list[steps.Action]:
@@ -120,12 +138,13 @@ class LeaseAgent:
             case steps.ConsumerStopped(save, restart_ms):
                 self._on_stopped(save, now_ms + restart_ms)
             case steps.SaveRefused(shard, epoch):
-                hold = self._holds.get(shard)
-                if hold and hold.epoch == epoch:
+                if hold := self._hold_of(shard, epoch):
                     self._stop(hold, StopReason.REFUSED, actions)
             case steps.DrainRequested():
                 self._leave(actions)
         self._stop_the_late(now_ms, actions)
+        if any(isinstance(each, steps.StopConsumer) for each in actions):
+            self._gathered_ms = now_ms + GATHER_MS
         self._ask(now_ms, actions)
         return actions
 
@@ -203,7 +222,8 @@ class LeaseAgent:
                     self._handed_over(save, now_ms)
             case steps.AskRelease(shards):
                 for shard in shards:
-                    self._holds.pop(shard, None)
+                    if shard in self._holds and self._holds[shard].stage is Stage.LEAVING:
+                        del self._holds[shard]
         self._reconcile(changed, now_ms, actions)
 
     def _on_done(self, call: Call, now_ms: int) -> None:
@@ -250,8 +270,8 @@ class LeaseAgent:
             hold.stage, hold.save, hold.begin_ms = Stage.WAITING, None, now_ms
 
     def _on_stopped(self, save: Save, restart_ms: int) -> None:
-        hold = self._holds.get(save.shard)
-        if hold is None or hold.epoch != save.epoch or hold.save is not None:
+        hold = self._hold_of(save.shard, save.epoch)
+        if hold is None or hold.save is not None:
             raise InvariantViolated(
                 f"shard {save.shard}: a consumer of epoch {save.epoch} ended that was not started"
             )
@@ -295,6 +315,19 @@ class LeaseAgent:
         for hold in self._holds.values():
             if now_ms >= hold.deadline_ms:
                 self._stop(hold, StopReason.DEADLINE, actions)
+            if now_ms >= hold.hung_ms:
+                hold.hung_ms = NEVER_MS
+                self._give_up(hold, actions)
+
+    def _give_up(self, hold: Hold, actions: list[steps.Action]) -> None:
+        """Free the lease, though its consumer is not stopped: the row shows that, and all others
+        wait for T as after a death. Its checkpoints land until one of them begins.
+        """
+        lease = self._view.leases.get(hold.shard)
+        if lease and self._is_mine(lease):
+            self._stop(hold, StopReason.HUNG, actions)
+            if hold.stage is Stage.STOPPING:
+                hold.stage = Stage.HUNG
 
     def _leave(self, actions: list[steps.Action]) -> None:
         self.is_leaving = True
@@ -308,7 +341,7 @@ class LeaseAgent:
         """A lease that was removed by hand is nobody's."""
         for shard in asked:
             hold = self._holds.get(shard)
-            if shard not in found and hold and hold.stage is not Stage.STOPPING:
+            if shard not in found and hold and hold.stage not in (Stage.STOPPING, Stage.HUNG):
                 if hold.stage is not Stage.CONSUMING:
                     del self._holds[shard]
                 else:
@@ -337,9 +370,13 @@ class LeaseAgent:
         moves = self._planner(self._view.situation(live))
         if not moves and self._view.is_all_in(live):
             self._balanced = (self._view.version, live)
+        # It may hang in that one too. What is free has to be taken: nobody else will.
+        is_hung = bool(self._in(Stage.HUNG))
         for move in moves:
             lease = self._view.leases[move.shard]
             if move.target != self.me.process or move.shard in self._holds:
+                continue
+            if is_hung and move.source != NOBODY:
                 continue
             if lease.shard in fresh or lease.lease_process == NOBODY:
                 is_free = move.source == NOBODY
@@ -371,7 +408,8 @@ class LeaseAgent:
     def _ask(self, now_ms: int, actions: list[steps.Action]) -> None:
         """Every call that is due, each kind at most once at a time."""
         stopped = [hold.save for hold in self._in(Stage.STOPPED) if hold.save is not None]
-        if stopped and self._calls.may_begin(Call.HAND_OVER, now_ms):
+        is_gathering = now_ms < self._gathered_ms and self._in(Stage.STOPPING)
+        if stopped and not is_gathering and self._calls.may_begin(Call.HAND_OVER, now_ms):
             self._begin(Call.HAND_OVER, steps.AskHandOver(stopped), now_ms, actions)
         if self.is_leaving:
             self._ask_to_leave(now_ms, actions)
@@ -383,7 +421,8 @@ class LeaseAgent:
 
     def _ask_to_hold(self, now_ms: int, actions: list[steps.Action]) -> None:
         if self._calls.is_due(Call.RENEW, now_ms):
-            renewals = self._renewals(self._holds.values())
+            kept = [hold for hold in self._holds.values() if hold.stage is not Stage.HUNG]
+            renewals = self._renewals(kept)
             self._begin(Call.RENEW, steps.AskRenew(renewals), now_ms, actions)
         ready = [hold for hold in self._in(Stage.WAITING) if now_ms >= self._begin_ms(hold)]
         if ready and self._calls.may_begin(Call.BECOME, now_ms):
@@ -431,6 +470,7 @@ class LeaseAgent:
 
     def _ask_to_release(self, now_ms: int, actions: list[steps.Action]) -> None:
         leaving = [hold.shard for hold in self._in(Stage.LEAVING)]
+        leaving += [each.shard for each in self._renewals(self._in(Stage.HUNG))]
         if leaving and self._calls.may_begin(Call.RELEASE, now_ms):
             self._begin(Call.RELEASE, steps.AskRelease(leaving), now_ms, actions)
 

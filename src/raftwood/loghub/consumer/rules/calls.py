@@ -7,10 +7,14 @@ from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.rules.steps import Ask, Call
 
 BACKOFF_MS = 50
+FULL_SCAN_EVERY = 20
+"""Scans by change do not show what was deleted, nor how fast others read."""
+GATHER_MS = 5
+"""Most consumers stop at once: all are handed over by one call, not one and then the others."""
 PERIODIC = (Call.REGISTER, Call.SCAN, Call.POLL, Call.RENEW)
 _EXCLUDES = {Call.RENEW: Call.BECOME, Call.BECOME: Call.RENEW}
 """Both add to a lease's id: one at a time, or one of them would fail for nothing."""
-_NEVER_MS = 1 << 62
+NEVER_MS = 1 << 62
 
 
 class Calls:
@@ -38,7 +42,7 @@ class Calls:
         self.want(call, min(at_ms, self._due.get(call, at_ms)))
 
     def is_due(self, call: Call, now_ms: int) -> bool:
-        return self._due.get(call, _NEVER_MS) <= now_ms and self.may_begin(call, now_ms)
+        return self._due.get(call, NEVER_MS) <= now_ms and self.may_begin(call, now_ms)
 
     def may_begin(self, call: Call, now_ms: int) -> bool:
         return not self._is_blocked(call) and now_ms >= self._not_before.get(call, now_ms)
@@ -92,12 +96,12 @@ class Calls:
             for call, at_ms in self._due.items()
             if not self._is_blocked(call)
         ]
-        return min(waits, default=_NEVER_MS)
+        return min(waits, default=NEVER_MS)
 
     def begin_ms(self, call: Call, wanted_ms: int) -> int:
         """When a call can begin that is wanted at this time."""
         is_blocked = self._is_blocked(call)
-        return _NEVER_MS if is_blocked else max(wanted_ms, self._not_before.get(call, wanted_ms))
+        return NEVER_MS if is_blocked else max(wanted_ms, self._not_before.get(call, wanted_ms))
 
     def _is_blocked(self, call: Call) -> bool:
         return call in self._under_way or _EXCLUDES.get(call) in self._under_way

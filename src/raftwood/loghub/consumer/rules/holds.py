@@ -5,6 +5,7 @@ from enum import Enum, auto
 import msgspec
 
 from raftwood.loghub.consumer.leases import Save
+from raftwood.loghub.consumer.rules.calls import NEVER_MS
 
 
 class Stage(Enum):
@@ -15,6 +16,8 @@ class Stage(Enum):
     CONSUMING = auto()
     STOPPING = auto()
     """The consumer was told to stop, and may be inside process()."""
+    HUNG = auto()
+    """A call does not return: the lease is to be freed, or was; the consumer is still here."""
     STOPPED = auto()
     """The last checkpoint is to be handed over."""
     LEAVING = auto()
@@ -33,3 +36,5 @@ class Hold(msgspec.Struct):
     epoch: int = 0
     save: Save | None = None
     restart_ms: int = 0
+    hung_ms: int = NEVER_MS
+    """While a call of the processor is under way: it is given up on then."""

@@ -4,6 +4,9 @@ Quotas are sticky: who holds most keeps the larger ones. So a lease moves only f
 has at least two more than the one that gets it, the moves are as few as can be, and once no two
 workers differ by more than one there are none.
 
+A lease that is free while a live worker is shown as its consumer is one that this worker cannot get
+rid of, in a call that hangs: another gets it, if there is one, even above its quota.
+
 By weight, what counts is the sum of the recent bytes of a worker's shards. A lease moves only where
 that evens things out by more than noise would.
 """
@@ -63,6 +66,10 @@ def plan_by_count(situation: Situation) -> list[Move]:
         return has_room
 
     moves = _readopt(wanted, sits_down)
+    for shard, processes in _stuck(situation, free, moves).items():
+        target = max(processes, key=lambda process: rooms[process])
+        rooms[target] = max(0, rooms[target] - 1)
+        moves.append(Move(shard, NOBODY, target))
     seats = [process for process in held for _ in range(rooms[process])]
     taken = {move.shard for move in moves}
     offers = [(shard, NOBODY) for shard in free if shard not in taken]
@@ -93,6 +100,10 @@ def plan_by_bytes(situation: Situation) -> list[Move]:
         return has_room
 
     moves = _readopt(_readoptable(situation, free), sits_down)
+    for shard, processes in _stuck(situation, free, moves).items():
+        target = min(processes, key=lambda process: loads[process])
+        loads[target] += _weight(leases[shard])
+        moves.append(Move(shard, NOBODY, target))
     taken = {move.shard for move in moves}
     lightest = [(load, ranks[process], process) for process, load in loads.items()]
     heapq.heapify(lightest)
@@ -163,6 +174,19 @@ def _readopt(wanted: Mapping[str, list[str]], sits_down: Callable[[str, str], bo
         for shard in shards
         if sits_down(process, shard)
     ]
+
+
+def _stuck(situation: Situation, free: list[str], moves: Collection[Move]) -> dict[str, list[str]]:
+    """Free shards inside whose consumers a live process hangs, with all the others."""
+    taken = {move.shard for move in moves}
+    found: dict[str, list[str]] = {}
+    for shard in free:
+        consumer = situation.leases[shard].consumer_process
+        if consumer in situation.live and shard not in taken:
+            others = [process for process in situation.live if process != consumer]
+            if others:
+                found[shard] = others
+    return found
 
 
 def _cheapest(leases: list[Lease]) -> list[str]:

@@ -48,6 +48,8 @@ class StopReason(StrEnum):
     """The worker leaves."""
     REFUSED = "refused"
     """A checkpoint was refused: another consumes the shard."""
+    HUNG = "hung"
+    """A call of the processor does not return; another is to read the shard."""
 
 
 class Ticked(msgspec.Struct, frozen=True):
