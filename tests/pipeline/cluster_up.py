@@ -14,12 +14,13 @@ import psutil
 
 from raftwood.app.cluster_network import operator_network
 from raftwood.app.commands.source import Source
+from raftwood.app.parts import LogHubPart, Parts
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client import LogHubClient
 from raftwood.logservice.wire import LOCATE
 from raftwood.net.stores import Stores
 from tests.cluster.test_standalone import consecutive_ports
-from tests.pipeline.standalone import HubPart, Ready
+from tests.pipeline.standalone import options_of
 
 STORES = 3
 GATEWAYS = 2
@@ -36,7 +37,7 @@ class ClusterUp:
         self._output = folder / "cluster.out"
         self._restarted: list[subprocess.Popen[bytes]] = []
         self._up: subprocess.Popen[bytes]
-        self.hub: HubPart
+        self.hub: LogHubPart
 
     def __enter__(self) -> Self:
         ready = self._folder / "cluster.json"
@@ -55,7 +56,7 @@ class ClusterUp:
             assert self._up.poll() is None, self._output.read_text()
             assert time.monotonic() < deadline, self._output.read_text()
             time.sleep(0.05)
-        self.hub = msgspec.json.decode(ready.read_bytes(), type=Ready).loghub
+        self.hub = msgspec.json.decode(ready.read_bytes(), type=Parts).loghub
         self._commands = {_name(each): each.cmdline() for each in self._children()}
         self._ids = {_name(each): each.pid for each in self._children()}
         return self
@@ -112,11 +113,7 @@ class ClusterUp:
     @property
     def access(self) -> dict[str, str]:
         """As options of Spark."""
-        return {
-            "gateways": self.hub.native,
-            "accessKey": self.hub.access_key_id,
-            "accessSecret": self.hub.access_key_secret,
-        }
+        return options_of(self.hub)
 
     def client(self) -> LogHubClient:
         return LogHubClient.connect(
@@ -139,7 +136,9 @@ async def _leader(config: str, log: str, alive: list[int]) -> int:
         try:
             for store in alive:
                 channel = await stores.connected(store, ASK_MS_MAX)
-                found: Any = await channel.ask(LOCATE, log, ASK_MS_MAX)
+                named: Any = await channel.ask(LOCATE, log, ASK_MS_MAX)
+                # By its name HAKeeper answers, which hears of it later than the replicas.
+                found: Any = await channel.ask(LOCATE, named.shard, ASK_MS_MAX)
                 if found.leader:
                     return int(found.leader)
         finally:

@@ -52,9 +52,9 @@ class Hub:
     def put_raw(self, logstore: str, body: bytes, *, shard: int = 0, records: int = 1) -> None:
         """A batch that says to be a LogGroup, whatever it is."""
         access = StreamAccess(
-            gateways=(self.standalone.hub.native,),
-            key_id=self.standalone.hub.access_key_id,
-            secret=self.standalone.hub.access_key_secret,
+            gateways=(self.standalone.loghub.native,),
+            key_id=self.standalone.loghub.access_key_id,
+            secret=self.standalone.loghub.access_key_secret,
             project=PROJECT,
             logstore=logstore,
         )
@@ -74,7 +74,7 @@ class Hub:
         (detail,) = [
             each for each in self.client.describe(PROJECT, logstore) if each.shard.id == shard
         ]
-        service = self.standalone.service
+        service = self.standalone.parts.logservice
         secrets = tomllib.loads(Path(service.config).read_text())["secrets"]
         with LogClient.connect(
             service.address,

@@ -34,6 +34,7 @@ CORES = 2
 CHUNKS_AT_STRIKE = 2
 """So many of every task are let on while the blow falls, and are on their way when it does."""
 DELAY_S_MAX = 0.03
+ELECTION_S_MAX = 10.0
 
 
 class Storm:
@@ -77,7 +78,7 @@ class Storm:
         self._driver.wait_for(batch)
         if victim:
             # It was away until others had done all of the micro-batch.
-            assert fault != STORE or self._cluster.leader(log) != victim
+            self._wait_for_another_leader(log, victim)
             self._cluster.restart(victim)
         elif fault != DRIVER:
             attempts = [each for each in self._gate.begun(batch) if is_repetition(each, held[0])]
@@ -108,6 +109,12 @@ class Storm:
             return 0
         ends = self._driver.end_of(batch).positions
         return sum(position < ends[shard] for shard, position in self._places)
+
+    def _wait_for_another_leader(self, log: str, former: str) -> None:
+        deadline = time.monotonic() + ELECTION_S_MAX
+        while self._cluster.leader(log) == former:
+            assert time.monotonic() < deadline, f"{former} is dead, and leads {log}"
+            time.sleep(POLL_S)
 
     def _log_of_sink(self) -> str:
         """Of a shard that the query writes to."""

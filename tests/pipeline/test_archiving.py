@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def access_of(hub: Hub, logstore: str) -> StreamAccess:
-    part = hub.standalone.hub
+    part = hub.standalone.loghub
     return access_to(
         f"{PROJECT}/{logstore}",
         gateways=part.native,

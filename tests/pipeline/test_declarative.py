@@ -56,6 +56,7 @@ def test_the_declared_pipeline_runs_and_writes_errors_to_a_stream(tmp_path: Path
                 folder=project,
                 before=(str(SPARK_HOME / "bin" / "spark-pipelines"),),
                 SPARK_HOME=str(SPARK_HOME),
+                SPARK_LOCAL_IP="127.0.0.1",
                 JAVA_HOME=java_home(),
                 PYSPARK_PYTHON=sys.executable,
                 PYTHONPATH=os.pathsep.join([str(install()), *filter(None, sys.path)]),

@@ -32,7 +32,7 @@ class Marked(Transform):
 
 
 def jobs_of(hub: Hub, text: str, folder: Path) -> list[Job[Any]]:
-    part = hub.standalone.hub
+    part = hub.standalone.loghub
     environment = {
         "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": part.native,
         "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key_id,

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_the_examples_of_the_page_run(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = hub.standalone.hub
+    part = hub.standalone.loghub
     monkeypatch.setenv(GATEWAYS_VARIABLE, part.native)
     monkeypatch.setenv(KEY_VARIABLE, part.access_key_id)
     monkeypatch.setenv(SECRET_VARIABLE, part.access_key_secret)

@@ -50,7 +50,7 @@ def test_commands_run_list_and_show_jobs_and_end_in_order_when_told_to(
 ) -> None:
     source, target = hub.logstore(), hub.logstore()
     hub.fill(source, range(100))
-    part = hub.standalone.hub
+    part = hub.standalone.loghub
     (tmp_path / "job.toml").write_text(f"""
 [loghub]
 gateways = "{part.native}"

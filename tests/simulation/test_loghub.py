@@ -9,7 +9,7 @@ from tests.simulation.loghub.mutants import MUTANTS
 from tests.simulation.loghub.world import Plan, choose_plan, run_hub
 
 SEEDS_TWICE = range(20)
-SEEDS_MAX = 12
+SEEDS_MAX = 24
 
 
 def test_the_seeds_hold_every_kind_of_plan() -> None:

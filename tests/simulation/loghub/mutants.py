@@ -21,6 +21,11 @@ def network(seed: int) -> SwarmProfile:
     return SwarmProfile(seed=seed, every_s={"stall": 0.3, "reset": 0.15})
 
 
+def stalls(seed: int) -> SwarmProfile:
+    """A gateway hears of what others did later than its clients do."""
+    return SwarmProfile(seed=seed, every_s={"stall": 0.1, "reset": 0.15})
+
+
 def pauses(seed: int) -> SwarmProfile:
     """A gateway that stands still stores what it was sent, once it goes on."""
     return SwarmProfile(seed=seed, every_s={"pause": 0.3, "reset": 0.3})
@@ -93,7 +98,7 @@ MUTANTS = {
     ),
     "trusts what it knew of new shards": Mutant(
         plant=planted.trusts_what_it_knew_of_new_shards,
-        profile=network,
+        profile=stalls,
         plan=_STALE,
         caught_as="which is there",
     ),

@@ -56,15 +56,21 @@ def ignores_the_sibling() -> Iterator[None]:
         first = dict(list(ends.items())[:1])
         if not first:
             return finish_hand_overs(logstore, ends)
-        sealing = [
-            replace(each, children=()) if each.id not in first and each.children else each
+        alone = [
+            replace(
+                each,
+                children=each.children if each.id in first else (),
+                parents=tuple(parent for parent in each.parents if parent in first),
+            )
             for each in logstore.shards
         ]
-        done = finish_hand_overs(replace(logstore, shards=tuple(sealing)), first)
-        children = {each.id: each.children for each in logstore.shards}
-        return replace(
-            done, shards=tuple(replace(each, children=children[each.id]) for each in done.shards)
-        )
+        done = finish_hand_overs(replace(logstore, shards=tuple(alone)), first)
+        known = {each.id: each for each in logstore.shards}
+        restored = [
+            replace(each, children=known[each.id].children, parents=known[each.id].parents)
+            for each in done.shards
+        ]
+        return replace(done, shards=tuple(restored))
 
     with mock.patch.object(settling, "finish_hand_overs", finish):
         yield

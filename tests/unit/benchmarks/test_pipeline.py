@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from benchmarks.pipeline.cases import ARROW, FULL, KAFKA, PARQUET, TWO_COLUMNS
+from benchmarks.pipeline.cases import ARCHIVE, ARROW, FULL, KAFKA, TWO_COLUMNS
 from benchmarks.pipeline.compare import PipelineResults, Spent
 from benchmarks.pipeline.orders import Order, Rows, Scan, Write
 from benchmarks.pipeline.report import tables, verdicts
@@ -22,7 +22,7 @@ def test_ratios_are_of_the_cpu_of_spark_and_servers_together() -> None:
                 TWO_COLUMNS: spent(spark_us=1.0, servers_us=0.5),
             },
             ARROW: {FULL: spent(spark_us=0.5, servers_us=0.3)},
-            PARQUET: {TWO_COLUMNS: spent(spark_us=0.5, servers_us=0.0)},
+            ARCHIVE: {TWO_COLUMNS: spent(spark_us=0.5, servers_us=0.0)},
         },
     )
     full, aggregate = verdicts(results)

@@ -338,3 +338,16 @@ def test_the_fast_way_is_the_one_that_is_taken(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(log_group_columns, "_by_protobuf", None)
     mixed = _group((100, {b"a": b"1", b"b": b"2"}), (101, {b"b": b"2"}), (102, {b"c": b"3"}))
     assert columns_of(mixed).values[b"b"].to_pylist() == [b"2", b"2", None]
+
+
+def test_records_are_found_wherever_fields_stand_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_group_columns, "_by_protobuf", None)
+    topic, source = b"\x1a\x03web", b"\x22\x05first"
+    long = _group((101, {b"a": b"x" * 300}))
+    joined = topic + source + _group((100, {b"a": b"1"})) + topic + long + long + source
+    columns = columns_of(joined)
+    assert columns.values[b"a"].to_pylist() == [b"1", b"x" * 300, b"x" * 300]
+    assert (columns.time_ns // 1_000_000_000).tolist() == [100, 101, 101]
+    assert (columns.topic, columns.source) == (b"web", b"first")

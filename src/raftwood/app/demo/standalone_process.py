@@ -23,12 +23,12 @@ _PORT_TRIES: Final = 20
 
 
 class StandaloneProcess:
-    """Use it as a context manager, or `start` and `close`; `loghub` says how to reach it."""
+    """Use it as a context manager, or `start` and `close`; `parts` say how to reach it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self.loghub: LogHubPart
+        self.parts: Parts
         self.exit_status: int | None = None
 
     def __enter__(self) -> Self:
@@ -56,13 +56,17 @@ class StandaloneProcess:
                 start_new_session=True,
             )
         try:
-            self.loghub = self._wait(ready).loghub
+            self.parts = self._wait(ready)
         except BaseException:
             self.close(is_orderly=False)
             raise
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(is_orderly=kind is None)
+
+    @property
+    def loghub(self) -> LogHubPart:
+        return self.parts.loghub
 
     @property
     def _log(self) -> str:

@@ -58,6 +58,8 @@ _LIMITS: Final = ClientLimits(
     connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
 )
 _PAUSE_FIRST_S: Final = 0.01
+_REFUSALS_S: Final = 2.0
+"""So long a gateway may not have heard of a key that was just made."""
 _PAUSE_LONGEST_S: Final = 0.5
 _REPEATABLE: Final = (
     GetCheckpoints,
@@ -134,10 +136,11 @@ class Gateways:
             channel.start()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
+        believed_at = min(deadline, loop.time() + _REFUSALS_S)
         while not any(channel.is_connected for channel in self._channels):
             errors = [channel.last_error for channel in self._channels]
             refusal = next((each for each in errors if isinstance(each, Unauthenticated)), None)
-            if refusal is not None and None not in errors:
+            if refusal is not None and None not in errors and loop.time() >= believed_at:
                 raise Unauthenticated(refusal.message)
             if loop.time() >= deadline:
                 raise self._reason()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pyarrow
 import pytest
@@ -20,6 +21,8 @@ from raftwood.loghub.client import (
 )
 from raftwood.loghub.controls import LogstoreOptions
 from raftwood.loghub.errors import ProjectNotFound
+from raftwood.loghub.model import AccessKey
+from raftwood.loghub.server.access import Access
 from tests.running import run
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, Hub, hub
 
@@ -165,7 +168,30 @@ def test_projects_logstores_and_shards_are_managed(tmp_path: Path) -> None:
     in_a_thread(tmp_path, work)
 
 
-def test_a_wrong_secret_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_key_that_a_gateway_has_not_heard_of_yet_is_let_in_when_it_has(tmp_path: Path) -> None:
+    def work(_: LogHubClient, made: Hub) -> None:
+        refused: list[str] = []
+
+        def late(access: Access, number: str) -> AccessKey | None:
+            if len(refused) == 3:
+                return known(access, number)
+            refused.append(number)
+            return None
+
+        known = Access.key
+        with (
+            mock.patch.object(Access, "key", late),
+            LogHubClient.connect(
+                made.addresses, key_id=made.key.id, secret=made.key.secret
+            ) as client,
+        ):
+            assert client.project(PROJECT)
+        assert len(refused) == 3
+
+    in_a_thread(tmp_path, work)
+
+
+def test_a_wrong_secret_is_refused(tmp_path: Path) -> None:
     def work(_: LogHubClient, made: Hub) -> None:
         with pytest.raises(Unauthenticated):
             LogHubClient.connect(made.addresses, key_id=made.key.id, secret="x" * 30)
