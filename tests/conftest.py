@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from tests.components import COMPONENTS, Missing
+from tests.databases import SERVERS, DatabaseServer
 from tests.zookeeper_server import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
@@ -51,6 +52,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def zookeeper() -> Iterator[ZooKeeperServer]:
     """One server for all tests of a process that need one; each takes a chroot of its own."""
     with ZooKeeperServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[DatabaseServer]:
+    """One server for all tests of a process that need one; each takes names of its own."""
+    with SERVERS["postgresql"]() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[DatabaseServer]:
+    """As `postgresql`."""
+    with SERVERS["mariadb"]() as server:
         yield server
 
 

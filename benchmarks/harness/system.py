@@ -75,21 +75,25 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return flags if self.kill is None else [*flags, f"--kill={self.kill}"]
 
 
-class System(Protocol):
-    """One replicated system; nodes are counted from 0 to 2."""
+class Prepared(Protocol):
+    """Whatever is compared with others."""
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def groups_max(self) -> int:
-        """How many raft groups one cluster can have."""
 
     def prepare(self) -> str:
         """Fetch and build what is needed; the version and the settings, for the report.
 
         Raises NotAvailable if this machine cannot run it.
         """
+
+
+class System(Prepared, Protocol):
+    """One replicated system; nodes are counted from 0 to 2."""
+
+    @property
+    def groups_max(self) -> int:
+        """How many raft groups one cluster can have."""
 
     def node_command(self, layout: Layout, node: int) -> list[str]:
         """The command of one node; its folder exists. It runs until it is killed."""
@@ -104,4 +108,4 @@ class System(Protocol):
         """The command of a load; `leader` is the node that leads the first group."""
 
 
-SomeSystem = TypeVar("SomeSystem", bound=System)
+SomeSystem = TypeVar("SomeSystem", bound=Prepared)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import pathlib
 import sys
+from collections.abc import Sequence
 
 import msgspec
 
@@ -48,6 +49,9 @@ class LogHubSystem:
     groups_max = 1 << 10
     warm_up_s = 2.0
 
+    def __init__(self, streams: Sequence[str] = STREAMS) -> None:
+        self._streams = streams
+
     def prepare(self) -> str:
         return (
             f"Raftwood's LogHub {raftwood.__version__}, three stores with fsync on and one "
@@ -76,7 +80,7 @@ class LogHubSystem:
         with real_environment() as environment:
             try:
                 if not file.exists():
-                    asyncio.run(_make_streams(environment, settings, layout))
+                    asyncio.run(_make_streams(environment, settings, layout, self._streams))
                 logs = msgspec.json.decode(file.read_bytes(), type=list[str])
                 return asyncio.run(_led_by(environment, settings, layout, logs))
             except RaftwoodError as error:
@@ -121,7 +125,9 @@ def _config(layout: Layout) -> pathlib.Path:
     return config
 
 
-async def _make_streams(environment: Environment, settings: Settings, layout: Layout) -> None:
+async def _make_streams(
+    environment: Environment, settings: Settings, layout: Layout, streams: Sequence[str]
+) -> None:
     async with connected_cluster(environment, settings, None) as (store, logs):
         gateway = Gateway(
             environment,
@@ -136,12 +142,12 @@ async def _make_streams(environment: Environment, settings: Settings, layout: La
             # An attempt before, when too few stores were up, may have come so far.
             with contextlib.suppress(ProjectExists):
                 await gateway.catalog.create_project(PROJECT)
-            for stream in STREAMS:
+            for stream in streams:
                 with contextlib.suppress(LogstoreExists):
                     await gateway.catalog.create_logstore(
                         PROJECT, stream, shard_count=layout.groups
                     )
-            made = await gateway.catalog.logstore(PROJECT, STREAMS[0])
+            made = await gateway.catalog.logstore(PROJECT, streams[0])
             key = await gateway.access.create({"*": Role.ADMIN})
         finally:
             await gateway.close()

@@ -58,13 +58,16 @@ class Reading:
         self.count = 0
         self.latencies: list[float] = []
 
+    def begin_anew(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        consumer.assign(places)
+
     def run(self, seconds: float, take: Callable[[Consumer, int], int]) -> None:
         """`take` is told how many are left, and says how many it has taken."""
         now = time.perf_counter()
         until = now + seconds
         while now < until:
             if self._left <= 0:
-                self._consumer.assign(self._begin)
+                self.begin_anew(self._consumer, self._begin)
                 self._left = self._total
             # A look at the clock for each message would cost as much as the message.
             taken = take(self._consumer, self._left)
@@ -77,7 +80,7 @@ class Reading:
 def take_batch(consumer: Consumer, left: int) -> int:
     # Of more than there are it would wait for the last ones.
     messages = consumer.consume(min(CONSUMED_AT_ONCE, left), WAIT_S)
-    return len([_value(message) for message in messages])
+    return len([value_of(message) for message in messages])
 
 
 def take_one_by_one(consumer: Consumer, left: int) -> int:
@@ -87,12 +90,12 @@ def take_one_by_one(consumer: Consumer, left: int) -> int:
         message = consumer.poll(WAIT_S)
         if message is None:
             break
-        _value(message)
+        value_of(message)
         taken += 1
     return taken
 
 
-def _value(message: Message) -> bytes:
+def value_of(message: Message) -> bytes:
     problem: KafkaError | None = message.error()
     if problem is not None:
         raise SystemExit(f"a message could not be read: {problem}")
@@ -105,9 +108,15 @@ def measure(given: argparse.Namespace, payload: bytes) -> None:
     name = topic(given.bytes)
     total = filled_bytes(given.seconds) // given.bytes
     consumer = Consumer({"bootstrap.servers": given.addresses, **SETTINGS})
-    _fill(given, consumer, name, payload, total)
+    fill(given, consumer, name, payload, total)
     reading = Reading(consumer, name, partitions=given.shards, total=total)
     take = take_one_by_one if given.way == ONE_BY_ONE else take_batch
+    measure_reading(given, reading, take)
+
+
+def measure_reading(
+    given: argparse.Namespace, reading: Reading, take: Callable[[Consumer, int], int]
+) -> None:
     reading.run(max(given.warm, 0.001), take)
     say("warm")
     reading.latencies.clear()
@@ -117,9 +126,10 @@ def measure(given: argparse.Namespace, payload: bytes) -> None:
     say_result(reading.latencies, elapsed_s=elapsed, cpu_s=cpu, count=reading.count - before)
 
 
-def _fill(
+def fill(
     given: argparse.Namespace, consumer: Consumer, name: str, payload: bytes, total: int
 ) -> None:
+    """The topic to consume, unless another load has filled it."""
     there = 0
     for partition in range(given.shards):
         low, high = consumer.get_watermark_offsets(TopicPartition(name, partition), WAIT_S)

@@ -105,7 +105,7 @@ class KafkaSystem:
 
     def leaders(self, layout: Layout) -> list[int | None]:
         """Makes the topic as soon as all brokers are there."""
-        admin = AdminClient({"bootstrap.servers": _addresses(layout), "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": addresses(layout), "log_level": 0})
         try:
             known = admin.list_topics(timeout=ASK_TIMEOUT_S)
             topic = known.topics.get(self._topics[0])
@@ -123,7 +123,7 @@ class KafkaSystem:
         # One producer sends what 64 clients have in flight in few requests: better than 64 of them.
         shared = msgspec.structs.replace(load, clients=1)
         program = [sys.executable, "-m", "benchmarks.peers.kafka_load"]
-        return [*program, f"--addresses={_addresses(layout)}", *shared.flags()]
+        return [*program, f"--addresses={addresses(layout)}", *shared.flags()]
 
     def _create_topics(self, admin: AdminClient, layout: Layout) -> None:
         # The first partition is not led by the active controller: to lose both at once would be
@@ -165,7 +165,7 @@ def _is_there_already(problem: BaseException) -> bool:
     return isinstance(problem, KafkaException) and problem.args[0].code() == code
 
 
-def _addresses(layout: Layout) -> str:
+def addresses(layout: Layout) -> str:
     return ",".join(layout.client_addresses())
 
 

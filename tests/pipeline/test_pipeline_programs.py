@@ -26,6 +26,11 @@ def test_a_short_demo_agrees_from_end_to_end_and_draws_a_picture(tmp_path: Path)
     assert outcome["figures"]["parsed"] == 3500
     assert outcome["figures"]["tail"] == 500
     assert all(each["expected"] == each["found"] for each in outcome["checks"])
+    assert [each["what"] for each in outcome["consumers"]["changes"]] == [
+        "dora joins",
+        "ben is killed with -9",
+        "shard 0 is split",
+    ]
     assert (tmp_path / "raftwood-pipeline.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -46,6 +46,7 @@ def test_tallies_add_up_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
         "hakeeper": [(0, 1)],
         "hub": [(0, 1)],
         "groups": [(0, 1)],
+        "leases": [(0, 1)],
         "images": [(0, 3)],
         "fuzz": [(0, 3)],
     }

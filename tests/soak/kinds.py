@@ -19,6 +19,7 @@ from tests.pipeline.storm import run_pipeline_matrix
 from tests.simulation.consumer_group_model.world import run as run_group_model
 from tests.simulation.consumer_groups.world import run_groups as run_group_gateways
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
+from tests.simulation.leases import run as run_leases
 from tests.simulation.loghub.world import choose_plan as choose_hub_plan
 from tests.simulation.loghub.world import run_hub
 from tests.simulation.logservice.world import choose_plan, run_logs
@@ -35,6 +36,7 @@ FUZZ_INPUTS = 6_000
 RAFT_EVENTS = 40_000
 HAKEEPER_EVENTS = 40_000
 GROUP_EVENTS = 4_000
+LEASE_RUNS = 5
 HOSTS_FAULTS_S = 120.0
 PROCESSES_EVERY = 500
 """One seed of so many, for real processes take real time."""
@@ -181,6 +183,15 @@ def _groups(seed: int) -> Counts:
     }
 
 
+def _leases(seed: int) -> Counts:
+    reports = [run_leases(seed * LEASE_RUNS + number) for number in range(LEASE_RUNS)]
+    return {
+        "leases: runs": LEASE_RUNS,
+        "leases: steals": sum(report.steals for report in reports),
+        "leases: records processed": sum(report.processed for report in reports),
+    }
+
+
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
     "hosts": _hosts,
@@ -189,6 +200,7 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "raft": _raft,
     "hakeeper": _hakeeper,
     "groups": _groups,
+    "leases": _leases,
     "images": _images,
     "processes": _processes,
     "fuzz": _fuzz,

@@ -18,7 +18,16 @@ def _module_name(file: Path) -> str:
 
 
 FILES = {_module_name(file): file for file in sorted(ROOT.rglob("*.py"))}
-EXTRAS = {"pyspark", "numpy", "pyarrow", "sqlalchemy", "kazoo", "google", "jinja2"}
+EXTRAS = {
+    "pyspark",
+    "numpy",
+    "pyarrow",
+    "sqlalchemy",
+    "confluent_kafka",
+    "kazoo",
+    "google",
+    "jinja2",
+}
 PACKAGES = [name for name, file in FILES.items() if file.name == "__init__.py"]
 
 

@@ -32,6 +32,10 @@ _COMMANDS: Final = {
     "gateway": ("raftwood.app.commands.gateway:app", "Run one gateway of LogHub."),
     "produce": ("raftwood.app.commands.produce:app", "Put lines into a logstore of LogHub."),
     "tail": ("raftwood.app.commands.tail:app", "Show the records of a logstore as they come."),
+    "consume": (
+        "raftwood.app.commands.consume:app",
+        "Process a logstore's records, together with others.",
+    ),
     "key": ("raftwood.app.commands.key:app", "Make, list and revoke access keys of LogHub."),
     "project": ("raftwood.app.commands.project:app", "Make and change projects of LogHub."),
     "logstore": ("raftwood.app.commands.logstore:app", "Make and change logstores of LogHub."),

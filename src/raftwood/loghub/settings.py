@@ -112,3 +112,10 @@ class LogHubClientSettings(Section, frozen=True):
         str, Meta(max_length=128, description="The id of the access key to come with.")
     ] = ""
     access_secret: Annotated[Secret, Meta(description="The secret of that access key.")] = Secret()
+    lease_store: Annotated[
+        Secret,
+        Meta(
+            description="Where workers of `raftwood consume` keep their leases, as its --store; it "
+            "may have a password. Else an SQLite file in the current folder."
+        ),
+    ] = Secret()

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from raftwood.app.commands.demo_cluster import cluster
+from raftwood.app.commands.demo_consumers import consumers
 from raftwood.app.commands.demo_loghub import loghub
 from raftwood.app.commands.demo_logservice import logservice
 from raftwood.app.commands.demo_pipeline import pipeline
@@ -25,6 +26,7 @@ app = App(name="demo", help_format="plaintext")
 app.command(cluster)
 app.command(logservice)
 app.command(loghub)
+app.command(consumers)
 app.command(pipeline)
 
 

@@ -4,19 +4,19 @@ import importlib.util
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from raftwood.app.commands.demo_consumers import change_table, check_extra
 from raftwood.app.demo import pipeline as scenario
-from raftwood.app.demo.pipeline import PipelineListener, PipelineOutcome, PipelinePlan
+from raftwood.app.demo.pipeline import PipelineOutcome, PipelinePlan
 from raftwood.app.demo.png_chart import Series, bar_chart
+from raftwood.app.demo.progress_view import shown_on
 from raftwood.app.output import Format, size_text, write_line
 from raftwood.base.errors import InvalidConfiguration, InvalidInput
 
@@ -41,7 +41,8 @@ def pipeline(
     """Ship web-server logs, parse and count them with Spark, archive and truncate; all must agree.
 
     Lines are parsed into a stream; errors and figures by the minute go to streams of their own,
-    and what was parsed to an archive of Parquet files, after which the log is truncated.
+    and what was parsed to an archive of Parquet files, after which the log is truncated. Then
+    processes share a stream by leases: one joins, one is killed, a shard is split.
     """
     if not (1_000 <= lines <= 50_000_000 and 100 <= later <= 50_000_000):
         raise InvalidInput(
@@ -49,6 +50,7 @@ def pipeline(
         )
     if importlib.util.find_spec("pyspark") is None:
         raise InvalidConfiguration("the pipeline needs Spark: pip install 'raftwood[spark]'")
+    check_extra()
     if data is not None and os.path.exists(data) and os.listdir(data):
         raise InvalidInput(f"--data {data}: there is something in it already; give a new folder")
     # A short story has minutes as well.
@@ -81,27 +83,7 @@ def _run(folder: str, plan: PipelinePlan, console: Console) -> PipelineOutcome:
         markup=False,
         soft_wrap=True,
     )
-    columns = (
-        TextColumn("{task.description:<20}"),
-        BarColumn(),
-        TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(),
-    )
-    began = time.perf_counter()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None, count="")
-
-        def show_step(text: str) -> None:
-            elapsed_s = time.perf_counter() - began
-            progress.console.print(f"{elapsed_s:6.1f} s  {text}", markup=False, soft_wrap=True)
-
-        def show_progress(part: str, done: int, total: int) -> None:
-            count = f"{done:,} of {total:,}" if total else f"{done:,} rows" if done else ""
-            progress.update(
-                task, description=part, completed=done, total=total or None, count=count
-            )
-
-        listener = PipelineListener(on_step=show_step, on_progress=show_progress)
+    with shown_on(console) as listener:
         return scenario.run(folder, plan, listener)
 
 
@@ -120,6 +102,7 @@ def _write_report(outcome: PipelineOutcome, plot: str) -> None:
     console = Console(highlight=False)
     console.print(_job_table(outcome))
     console.print(_minute_table(outcome))
+    console.print(change_table(outcome.consumers))
     console.print(_check_table(outcome))
     write_line(f"the same as a picture: {plot}")
     broken = [each.what for each in outcome.checks if not each.held]

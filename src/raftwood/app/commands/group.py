@@ -1,18 +1,41 @@
-"""`raftwood group`: consumer groups, who share a logstore's shards and note how far they read."""
+"""`raftwood group`: consumer groups, who share a logstore's shards and note how far they read.
 
+There are two kinds. Gateways keep the groups of SLS's consumers and of readers: `list`, `create`,
+`delete`, `checkpoints`. Workers of `raftwood consume` keep theirs as leases in a store of their
+own: `show`, `reset`, `drain`.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
 
 from raftwood.app.commands.hub_target import HUB, HubTarget, Stream, stream_of
+from raftwood.app.commands.lease_target import LEASES, LeaseTarget, lease_store
+from raftwood.app.commands.tail import place_of
 from raftwood.app.output import time_text, write_rows
+from raftwood.base.environment import Environment
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.loghub.consumer.lease_store import LeaseStore
+from raftwood.loghub.consumer.operating import drain_workers, reset_group, show_group
+from raftwood.loghub.consumer.sources.loghub import LogHubSource
 from raftwood.loghub.controls import Checkpoint
 from raftwood.loghub.cursors import decode_cursor
 
 app = App(name="group", help_format="plaintext")
 
+_LEASES = {
+    "shard": "shard",
+    "owner": "owner",
+    "consumer": "consumer",
+    "epoch": "epoch",
+    "checkpoint": "reads next",
+    "lag_s": "lag (s)",
+    "bytes_per_s": "bytes/s",
+}
 _GROUPS = {"name": "group", "timeout_s": "timeout (s)", "is_ordered": "children after parents"}
 _CHECKPOINTS = {
     "shard": "shard",
@@ -92,6 +115,110 @@ def checkpoints(stream: Stream, group: str, *, hub: HubTarget = HUB) -> int:
         return 0
 
     return hub.run(work)
+
+
+@app.command
+def show(stream: Stream, group: str, *, leases: LeaseTarget = LEASES, hub: HubTarget = HUB) -> int:
+    """Show who leases each shard, how far it was read, and how far behind that is."""
+
+    async def work(found: _Opened) -> int:
+        rows = await show_group(found.store, found.source, found.environment)
+        write_rows([msgspec.to_builtins(each) for each in rows], _LEASES, hub.output)
+        return 0
+
+    return _on_leases(stream, group, leases, hub, work)
+
+
+@app.command
+def reset(
+    stream: Stream,
+    group: str,
+    *,
+    to: Annotated[
+        str,
+        Parameter(
+            help='The "begin", the "end", or what was received since a time: 2026-01-31T10:00:00Z, '
+            'seconds since 1970, or so long ago, as "15min".'
+        ),
+    ],
+    shard: Annotated[
+        tuple[int, ...], Parameter(negative="", help="Of this shard alone; repeatable.")
+    ] = (),
+    leases: LeaseTarget = LEASES,
+    hub: HubTarget = HUB,
+) -> int:
+    """Set what a group of `raftwood consume` reads next; its workers have to be stopped."""
+    project, logstore = stream_of(stream)
+    at = place_of(to, now_s=time.time())
+
+    async def work(found: _Opened) -> int:
+        known = [each.id for each in await found.client.shards(project, logstore)]
+        chosen = list(shard) or known
+        positions = {
+            str(each): str(await found.client.cursor(project, logstore, shard=each, at=at))
+            for each in chosen
+        }
+        await reset_group(found.store, found.source, positions)
+        rows = [{"shard": name, "checkpoint": position} for name, position in positions.items()]
+        write_rows(rows, {"shard": "shard", "checkpoint": "reads next"}, hub.output)
+        return 0
+
+    return _on_leases(stream, group, leases, hub, work)
+
+
+@app.command
+def drain(
+    stream: Stream,
+    group: str,
+    workers: Annotated[tuple[str, ...], Parameter(help="Their names; all without one.")] = (),
+    *,
+    wait_s: Annotated[
+        float, Parameter(name="--wait-seconds", help="For the hand-over of what they have.")
+    ] = 30.0,
+    leases: LeaseTarget = LEASES,
+    hub: HubTarget = HUB,
+) -> int:
+    """Send workers of `raftwood consume` away: they hand over what they have, and end."""
+
+    async def work(found: _Opened) -> int:
+        gone = await drain_workers(found.store, found.environment, workers, wait_s=wait_s)
+        write_rows([{"name": name} for name in gone], {"name": "drained worker"}, hub.output)
+        return 0
+
+    return _on_leases(stream, group, leases, hub, work)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What a command on leases works with."""
+
+    environment: Environment
+    client: AsyncLogHubClient
+    store: LeaseStore
+    source: LogHubSource
+
+
+def _on_leases(
+    stream: str,
+    group: str,
+    leases: LeaseTarget,
+    hub: HubTarget,
+    work: Callable[[_Opened], Awaitable[int]],
+) -> int:
+    project, logstore = stream_of(stream)
+
+    async def opened(environment: Environment, client: AsyncLogHubClient) -> int:
+        source = LogHubSource(client, project=project, logstore=logstore)
+        async with lease_store(
+            environment, leases, hub.source, stream=stream, group=group
+        ) as store:
+            await store.open()
+            try:
+                return await work(_Opened(environment, client, store, source))
+            finally:
+                await store.close()
+
+    return hub.run_in(opened)
 
 
 def _row(checkpoint: Checkpoint) -> dict[str, Any]:

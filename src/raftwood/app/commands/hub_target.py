@@ -21,6 +21,7 @@ from raftwood.loghub.model import check_stream_names
 from raftwood.net import Secret
 
 Work = Callable[[AsyncLogHubClient], Coroutine[Any, Any, int]]
+WorkIn = Callable[[Environment, AsyncLogHubClient], Coroutine[Any, Any, int]]
 CONNECT_MS: Final = 5_000
 CALL_MS: Final = 60_000
 """A logstore of many shards makes many logs."""
@@ -48,11 +49,15 @@ class HubTarget:
 
     def run(self, work: Work) -> int:
         """Do something as a client of LogHub; answers the exit status."""
+        return self.run_in(lambda _, client: work(client))
+
+    def run_in(self, work: WorkIn) -> int:
+        """As `run`, for what needs the clocks and the randomness too."""
         access = self._access(self.source.load().settings)
 
         async def main() -> int:
             async with await _connected(environment, access) as client:
-                return await work(client)
+                return await work(environment, client)
 
         with real_environment() as environment:
             return run(main())

@@ -1,5 +1,6 @@
 """The whole story: lines of web servers go into a stream, Spark parses them, errors and figures by
-the minute go to streams of their own, the rest to an archive, and the log is truncated.
+the minute go to streams of their own, the rest to an archive, and the log is truncated. Then
+processes share a stream by leases, while one joins, one is killed, and a shard is split.
 
 Everything is counted on its way in, and again at its end.
 """
@@ -7,15 +8,19 @@ Everything is counted on its way in, and again at its end.
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.resources import files
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from raftwood.app.demo.consumer_check import checks_of
+from raftwood.app.demo.consumers import ConsumersOutcome, ConsumersPlan
+from raftwood.app.demo.consumers import play as play_consumers
 from raftwood.app.demo.pipeline_check import Check, Figures, MinuteRow, checks, read_minutes
 from raftwood.app.demo.standalone_process import StandaloneProcess
+from raftwood.app.demo.story import StoryListener
 from raftwood.app.demo.web_logs import web_logs
 from raftwood.app.demo.web_truth import WebTruth
 from raftwood.loghub.client import LogHubClient
@@ -42,15 +47,7 @@ class PipelinePlan(msgspec.Struct, frozen=True, kw_only=True):
     """After it: they stay in the log."""
     lines_per_minute: int = 12_000
     seed: int = 7
-
-
-class PipelineListener(msgspec.Struct, frozen=True):
-    """Hears how it goes on."""
-
-    on_step: Callable[[str], None]
-    """A step is done: what came of it."""
-    on_progress: Callable[[str, int, int], None]
-    """A step's name, how much of it is done, and how much it is in all, or 0."""
+    consumers: ConsumersPlan = ConsumersPlan()
 
 
 class JobRun(msgspec.Struct, frozen=True):
@@ -69,6 +66,7 @@ class PipelineOutcome(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[JobRun]
     figures: Figures
     minutes: list[MinuteRow]
+    consumers: ConsumersOutcome
     checks: list[Check]
 
     @property
@@ -76,7 +74,7 @@ class PipelineOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return all(each.held for each in self.checks)
 
 
-def run(folder: str, plan: PipelinePlan, listener: PipelineListener) -> PipelineOutcome:
+def run(folder: str, plan: PipelinePlan, listener: StoryListener) -> PipelineOutcome:
     """Needs the extra `spark`."""
     began = time.perf_counter()
     listener.on_progress("starting Raftwood", 0, 0)
@@ -93,13 +91,25 @@ def run(folder: str, plan: PipelinePlan, listener: PipelineListener) -> Pipeline
             demo.ship(lines, plan.later)
             demo.run_jobs(spark, ("parse", "errors", "minutes"))
         figures, minutes = demo.read_back()
+        consumed = play_consumers(
+            folder,
+            plan.consumers,
+            listener,
+            standalone.loghub,
+            client,
+            stream=f"{PROJECT}/clicks",
+        )
     return PipelineOutcome(
         seconds=time.perf_counter() - began,
         shipped_per_s=shipped_per_s,
         runs=demo.runs,
         figures=figures,
         minutes=minutes,
-        checks=checks(demo.truth, figures, minutes, archived_lines=plan.lines),
+        consumers=consumed,
+        checks=[
+            *checks(demo.truth, figures, minutes, archived_lines=plan.lines),
+            *checks_of(consumed.verdict),
+        ],
     )
 
 
@@ -108,7 +118,7 @@ class _Demo:
         self,
         folder: str,
         plan: PipelinePlan,
-        listener: PipelineListener,
+        listener: StoryListener,
         standalone: StandaloneProcess,
         client: LogHubClient,
     ) -> None:

@@ -32,3 +32,12 @@ class Story:
         step = Step(self.elapsed_s, text, self._acked())
         self.steps.append(step)
         self._on_step(step)
+
+
+class StoryListener(msgspec.Struct, frozen=True):
+    """Hears how it goes on."""
+
+    on_step: Callable[[str], None]
+    """A step is done: what came of it."""
+    on_progress: Callable[[str, int, int], None]
+    """A step's name, how much of it is done, and how much it is in all, or 0."""

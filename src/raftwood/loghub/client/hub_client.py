@@ -16,6 +16,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.position import Position, parse_position, position_from_bytes
 from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
 from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
+from raftwood.loghub.client.pulls import pull
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings, Start
 from raftwood.loghub.controls import (
     AnyControl,
@@ -52,6 +53,7 @@ from raftwood.loghub.wire import (
     DESCRIBE,
     SHARDS,
     CursorRequest,
+    Pulled,
     ShardDetail,
     StreamRequest,
 )
@@ -233,6 +235,29 @@ class AsyncLogHubClient:
         request = CursorRequest(project, logstore, shard, at)
         found = await self._gateways.ask(CURSOR, request, timeout_ms=self._timeout_ms)
         return position_from_bytes(found)
+
+    async def pull(
+        self,
+        project: str,
+        logstore: str,
+        *,
+        shard: int,
+        position: Position,
+        batches_max: int = 1_000,
+        bytes_max: int = 2 << 20,
+        wait_ms: int = 0,
+    ) -> Pulled:
+        """Batches of a shard from a position on, as they were stored; a reader is easier."""
+        return await pull(
+            self._gateways,
+            StreamRequest(project, logstore),
+            shard=shard,
+            position=position,
+            batches_max=batches_max,
+            bytes_max=bytes_max,
+            wait_ms=wait_ms,
+            timeout_ms=self._timeout_ms + wait_ms,
+        )
 
     async def split_shard(
         self, project: str, logstore: str, *, shard: int, key: str | None = None

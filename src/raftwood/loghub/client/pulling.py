@@ -12,24 +12,21 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from raftwood.base.errors import RaftwoodError
-from raftwood.base.position import Position, position_from_bytes, position_to_bytes
+from raftwood.base.position import Position, position_from_bytes
 from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.client.gateways import Gateways
 from raftwood.loghub.client.lineage import startable
 from raftwood.loghub.client.pulled_batches import PulledBatch
+from raftwood.loghub.client.pulls import batches_of, pull
 from raftwood.loghub.client.reader_checkpoints import ReaderCheckpoints
 from raftwood.loghub.errors import ShardNotFound
 from raftwood.loghub.model import Shard
 from raftwood.loghub.wire import (
     CURSOR,
-    PULL,
     SHARDS,
     CursorRequest,
     Pulled,
-    PullRequest,
     StreamRequest,
-    decode_pulled,
-    encode_pull,
 )
 
 Start: TypeAlias = Literal["begin", "end"] | int | Mapping[int, int]
@@ -37,7 +34,6 @@ Start: TypeAlias = Literal["begin", "end"] | int | Mapping[int, int]
 since 1970), or at positions by shard."""
 TURN_BYTES: Final = 128 << 10
 """What is received in about one turn of the loop."""
-_RETRY_MS: Final = 5_000
 _PAUSE_S: Final = 0.005
 
 
@@ -256,24 +252,16 @@ class Pulling:
 
     async def _pull(self, shard: int, position: Position, *, is_waiting: bool) -> Pulled:
         settings = self.settings
-        wait_ms = settings.wait_ms if is_waiting else 0
-        request = PullRequest(
-            self._stream.project,
-            self._stream.logstore,
-            shard,
-            position_to_bytes(position),
-            settings.pull_batches_max,
-            settings.pull_bytes_max,
-            wait_ms,
-        )
-        payload = await self._gateways.call(
-            PULL,
-            encode_pull(request),
+        return await pull(
+            self._gateways,
+            self._stream,
+            shard=shard,
+            position=position,
+            batches_max=settings.pull_batches_max,
+            bytes_max=settings.pull_bytes_max,
+            wait_ms=settings.wait_ms if is_waiting else 0,
             timeout_ms=settings.timeout_ms,
-            attempt_ms=wait_ms + _RETRY_MS,
-            turn=shard,
         )
-        return decode_pulled(payload)
 
     def _note_freed(self, shard: int, position: Position, first: Position) -> None:
         if not self.settings.skips_freed:
@@ -286,15 +274,12 @@ class Pulling:
     async def _hand_over(
         self, shard: int, position: Position, pulled: Pulled, end: Position | None
     ) -> None:
-        batches = pulled.batches
-        for place, stored in enumerate(batches):
-            if end is not None and stored.position >= end:
+        batches = batches_of(shard, pulled)
+        for batch in batches:
+            if end is not None and batch.position >= end:
                 break
-            is_last = place + 1 == len(batches)
-            following = pulled.next if is_last else batches[place + 1].position
-            batch = PulledBatch(shard, stored.position, following, stored.data)
-            self._queued_bytes += len(stored.data)
-            self._put(_Item(shard, following, batch))
+            self._queued_bytes += len(batch.data)
+            self._put(_Item(shard, batch.next, batch))
         if not batches and pulled.next > position:
             self._put(_Item(shard, pulled.next))
         while self._queued_bytes >= self.settings.prefetch_bytes_max:

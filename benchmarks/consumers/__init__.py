@@ -1,0 +1,1 @@
+"""Workers that share shards by leases, beside a consumer group of Kafka."""

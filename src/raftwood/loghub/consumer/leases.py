@@ -1,0 +1,188 @@
+"""The model of shard leases: rows of the lease store, and what is asked of it.
+
+A lease has two owners. The lease owner renews it; the consumer owner reads the shard. They are the
+same while all is well. A thief becomes lease owner first, and consumer owner only when its victim
+has handed over or must have stopped. `lease_id` guards the lease owner: every change of it, and
+every renewal, adds one. `epoch` guards checkpoints: it grows only as a consumer owner is set, so
+that a robbed worker's last flush still lands.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+NOBODY = ""
+SHARD_END = "SHARD_END"
+"""The checkpoint of a shard that was read to its end; it is final."""
+SIGNATURE_CHARACTERS = 64
+NAME_CHARACTERS_MAX = 64
+"""Of an instance, a process and a shard's id."""
+GROUP_CHARACTERS_MAX = 128
+
+
+class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What every worker of a group must agree on; all follows from the timeout, T."""
+
+    timeout_ms: int = 10_000
+    drift: float = 0.05
+    """No clock of a worker is slower than another's by a larger share than this."""
+    margin_ms: int = 50
+    """A worker stops so much earlier, for what passes between its look at the clock and its act."""
+    poll_ms: int = 50
+    """Between looks at the own rows, by which a hand-over is noticed."""
+
+    @property
+    def renew_ms(self) -> int:
+        return self.timeout_ms // 3
+
+    @property
+    def scan_ms(self) -> int:
+        return self.timeout_ms // 2
+
+    @property
+    def settle_ms(self) -> int:
+        """Who joined or left is looked at again after this, so that many at once are one move."""
+        return self.timeout_ms // 20
+
+    @property
+    def early_ms(self) -> int:
+        """A scan is made so soon after the last one where something changed in the group."""
+        return self.timeout_ms // 10
+
+    @property
+    def hold_ms(self) -> int:
+        """So long after a renewal was sent its worker may be at work."""
+        return int(self.timeout_ms * (1 - self.drift)) - self.margin_ms
+
+    @property
+    def forget_ms(self) -> int:
+        """A worker's row that stood still for so long is removed."""
+        return self.timeout_ms * 10
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who asks: a name that outlives restarts, and a UUID that does not."""
+
+    instance: str
+    process: str
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A worker as all others see it; the times are for people, and decide nothing."""
+
+    instance: str
+    process: str
+    heartbeat: int
+    create_ms: int = 0
+    update_ms: int = 0
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A shard's row."""
+
+    shard: str
+    lease_id: int = 0
+    lease_owner: str = NOBODY
+    lease_process: str = NOBODY
+    consumer_owner: str = NOBODY
+    consumer_process: str = NOBODY
+    epoch: int = 0
+    checkpoint: str | None = None
+    seq: int = 0
+    """Of the checkpoint; a smaller one never lands."""
+    parents: tuple[str, ...] = ()
+    bytes_per_s: float = 0.0
+    """As its consumer measured it when it last saved a checkpoint."""
+    update_seq: int = 0
+    """When it last changed, as its group counts; a renewal or a later checkpoint does not count."""
+
+    @property
+    def is_ended(self) -> bool:
+        return self.checkpoint == SHARD_END
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Somebody may still read it who does not own it any more."""
+        return self.consumer_process not in (NOBODY, self.lease_process)
+
+    @property
+    def is_vacant(self) -> bool:
+        """Nobody has it, and nobody reads it."""
+        return self.lease_process == NOBODY and self.consumer_process == NOBODY
+
+
+class NewLease(msgspec.Struct, frozen=True):
+    """A shard that has no lease yet."""
+
+    shard: str
+    parents: tuple[str, ...] = ()
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """A lease as its owner last knew it."""
+
+    shard: str
+    lease_id: int
+
+
+class Take(msgspec.Struct, frozen=True):
+    """A lease to be taken, if it is still as it was seen."""
+
+    shard: str
+    lease_id: int
+    sets_consumer: bool
+    """Nobody can be at work on it: it expired, or is vacant. Else the taker has to wait."""
+
+
+class Save(msgspec.Struct, frozen=True):
+    """A checkpoint, fenced by the epoch of the consumer that made it."""
+
+    shard: str
+    epoch: int
+    checkpoint: str | None
+    """None only at a hand-over: nothing was read."""
+    seq: int
+    bytes_per_s: float = 0.0
+
+
+class Renewed(msgspec.Struct, frozen=True):
+    """What a renewal led to."""
+
+    leases: Sequence[Lease]
+    """Every lease that was asked for and is there, as it is now."""
+    worker: WorkerRow
+    """Of another process where that has taken this one's name: nothing was renewed."""
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """What a look at the store showed, all of one moment or later."""
+
+    leases: Sequence[Lease]
+    workers: Sequence[WorkerRow]
+    update_seq: int
+    """The next scan goes on from here."""
+    deleted_seq: int = 0
+    """When leases were last deleted: who has not seen all since then has to look at all again."""
+
+
+def creatable(parents: Mapping[str, Sequence[str]], new: Sequence[NewLease]) -> list[NewLease]:
+    """Of these shards those that need a lease, where the ones in `parents` have one.
+
+    Not one whose child has a lease, or was itself read to its end: it was over, and deleted.
+    """
+    parents_of_new = {each.shard: each.parents for each in new}
+    over: set[str] = set()
+    stack = [parent for each in parents.values() for parent in each]
+    while stack:
+        shard = stack.pop()
+        if shard not in over:
+            over.add(shard)
+            stack += parents_of_new.get(shard, ())
+    return [each for each in new if each.shard not in parents and each.shard not in over]
+
+
+def signature(project: str, logstore: str) -> str:
+    """The `logstream_sig` of a logstore."""
+    text = f"{project}/{logstore}"
+    return hashlib.sha256(text.encode()).hexdigest()[:SIGNATURE_CHARACTERS]

@@ -1,0 +1,114 @@
+"""What an operator does with a group: look at its leases, send workers away, set checkpoints."""
+
+import asyncio
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import Conflict, DeadlineExceeded, NotFound
+from raftwood.loghub.consumer.lease_store import LeaseStore
+from raftwood.loghub.consumer.leases import NewLease, Owner, WorkerRow
+from raftwood.loghub.consumer.source import ShardSource
+
+_LOOK_S: Final = 0.1
+
+
+class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard as `raftwood group show` tells of it."""
+
+    shard: str
+    owner: str
+    consumer: str
+    """Another than the owner while the shard is handed over."""
+    epoch: int
+    checkpoint: str | None
+    lag_s: float | None
+    """How old the first batch is that is not dealt with; None where nobody can tell."""
+    bytes_per_s: float
+
+
+async def show_group(
+    store: LeaseStore, source: ShardSource, environment: Environment
+) -> list[GroupRow]:
+    """All leases, by shard."""
+    scan = await store.scan(0)
+    rows = []
+    for lease in sorted(scan.leases, key=lambda each: (len(each.shard), each.shard)):
+        lag_s: float | None = None
+        if lease.is_ended:
+            lag_s = 0.0
+        elif lease.checkpoint is not None:
+            received_ms = await source.next_received_ms(lease.shard, lease.checkpoint)
+            now_ms = environment.clock.wall_ns() // 1_000_000
+            lag_s = 0.0 if received_ms is None else max(0, now_ms - received_ms) / 1000
+        rows.append(
+            GroupRow(
+                shard=lease.shard,
+                owner=lease.lease_owner,
+                consumer=lease.consumer_owner,
+                epoch=lease.epoch,
+                checkpoint=lease.checkpoint,
+                lag_s=lag_s,
+                bytes_per_s=round(lease.bytes_per_s, 1),
+            )
+        )
+    return rows
+
+
+async def reset_group(store: LeaseStore, source: ShardSource, positions: Mapping[str, str]) -> None:
+    """Set what is read next of shards, which nobody may be consuming."""
+    shards = await source.list_shards()
+    await store.create([NewLease(each.id, each.parents) for each in shards])
+    refused = await store.reset(list(positions.items()))
+    if refused:
+        raise Conflict(
+            f"shards {', '.join(refused)} are being consumed, or are over: stop the group's "
+            "workers first, or drain them with `raftwood group drain`"
+        )
+
+
+async def drain_workers(
+    store: LeaseStore, environment: Environment, names: Collection[str], *, wait_s: float
+) -> list[str]:
+    """Send workers away, all where none is named; answers who went.
+
+    The name of each is taken from it: it hands over what it has, and ends. Where it is dead, others
+    take its shards when the leases expire.
+    """
+    scan = await store.scan(0)
+    found = [row for row in scan.workers if not names or row.instance in names]
+    unknown = sorted(set(names) - {row.instance for row in found})
+    if unknown:
+        raise NotFound(f"the group has no worker {', '.join(unknown)}: `raftwood group show`")
+    ours: list[WorkerRow] = []
+    try:
+        for row in found:
+            process = str(uuid.UUID(int=environment.random.getrandbits(128), version=4))
+            ours.append(await store.register(Owner(row.instance, process)))
+        await _until_gone(store, {row.process for row in found}, wait_s)
+    finally:
+        await store.forget_workers(ours)
+    return [row.instance for row in found]
+
+
+async def _until_gone(store: LeaseStore, processes: Collection[str], wait_s: float) -> None:
+    try:
+        async with asyncio.timeout(wait_s):
+            while True:
+                scan = await store.scan(0)
+                held = [
+                    lease.shard
+                    for lease in scan.leases
+                    if lease.lease_process in processes or lease.consumer_process in processes
+                ]
+                if not held:
+                    return
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            f"shards {', '.join(held)} are not handed over yet: their workers are busy or dead; "
+            "others take them when their leases expire"
+        ) from error

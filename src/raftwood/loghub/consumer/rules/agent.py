@@ -1,0 +1,499 @@
+"""One worker's lease agent: a pure state machine between the lease store and its consumers.
+
+`actions = agent.step(event, now_ms)`; nothing in it waits, and `wake_ms()` says when to tick it.
+`now_ms` comes from one clock that runs on while the machine sleeps. The driver starts every action
+at once, does not wait for one before the next, and asks `may_work` before each call of process()
+and each checkpoint: a consumer must not trust that it is told to stop in time.
+"""
+
+from collections.abc import Callable, Container, Iterable, Sequence
+
+from raftwood.base.errors import InvariantViolated
+from raftwood.loghub.consumer.leases import (
+    NOBODY,
+    Lease,
+    LeaseTimes,
+    NewLease,
+    Owner,
+    Renewal,
+    Renewed,
+    Save,
+    Scan,
+    Take,
+    WorkerRow,
+)
+from raftwood.loghub.consumer.rules import steps
+from raftwood.loghub.consumer.rules.calls import FULL_SCAN_EVERY, GATHER_MS, NEVER_MS, Calls
+from raftwood.loghub.consumer.rules.holds import Hold, Stage
+from raftwood.loghub.consumer.rules.plan import Move, Situation
+from raftwood.loghub.consumer.rules.steps import Call, StopReason
+from raftwood.loghub.consumer.rules.view import View
+
+Planner = Callable[[Situation], list[Move]]
+
+
+class LeaseAgent:
+    """Decides what a worker leases, reads, hands over and gives up."""
+
+    def __init__(self, me: Owner, times: LeaseTimes, planner: Planner, now_ms: int) -> None:
+        self.me = me
+        self._times = times
+        self._planner = planner
+        self._holds: dict[str, Hold] = {}
+        self._view = View(times)
+        self._calls = Calls(times)
+        self._row: WorkerRow | None = None
+        self.is_leaving = False
+        """As it was asked to, or because another process has this one's name."""
+        self._is_finished = False
+        self._scans = 0
+        self._refresh: list[str] = []
+        self._live: dict[str, str] = {}
+        self._live_since_ms = now_ms
+        self._takes: dict[str, Take] = {}
+        self._is_tidy = True
+        """Nothing has to be created or removed, as far as the last scan showed."""
+        self._balanced: tuple[int, dict[str, str]] | None = None
+        """With this version and these workers there was nothing to do, and time changes nothing."""
+        self._matched: int | None = None
+        """The version in which each shard had its lease, and no lease was too many."""
+        self._listed: Sequence[NewLease] = ()
+        self._gathered_ms = 0
+        """Until then a hand-over waits for other consumers that were told to stop."""
+        self._calls.want(Call.REGISTER, now_ms)
+
+    def may_work(self, shard: str, epoch: int, now_ms: int) -> bool:
+        """Whether the consumer of this epoch may call process(), or save, now."""
+        return now_ms < self.deadline_ms(shard, epoch)
+
+    def deadline_ms(self, shard: str, epoch: int) -> int:
+        """Until when a call of process() must be over; 0 where no work may be done."""
+        hold = self._hold_of(shard, epoch)
+        return hold.deadline_ms if hold and hold.stage is Stage.CONSUMING else 0
+
+    def call_begins(self, shard: str, epoch: int, now_ms: int) -> None:
+        """The processor is called, or a call shows that it gets on.
+
+        The shard is given up where the call is not over T behind the deadline that it has now:
+        renewals would keep it for ever. Whatever the call then does is fenced.
+        """
+        if hold := self._hold_of(shard, epoch):
+            hold.hung_ms = max(hold.deadline_ms, now_ms) + self._times.timeout_ms
+
+    def call_ends(self, shard: str, epoch: int) -> None:
+        if hold := self._hold_of(shard, epoch):
+            hold.hung_ms = NEVER_MS
+
+    def _hold_of(self, shard: str, epoch: int) -> Hold | None:
+        hold = self._holds.get(shard)
+        return hold if hold and hold.epoch == epoch else None
+
+    def held(self) -> dict[str, Stage]:
+        """Shards by stage, for people."""
+        return {shard: hold.stage for shard, hold in self._holds.items()}
+
+    def wake_ms(self) -> int:
+        """When to tick at the latest."""
+        times = [self._calls.next_ms()]
+        for hold in self._holds.values():
+            times.append(hold.hung_ms)
+            if hold.stage is Stage.CONSUMING:
+                times.append(hold.deadline_ms)
+            elif hold.stage is Stage.WAITING:
+                times.append(self._calls.begin_ms(Call.BECOME, self._begin_ms(hold)))
+            elif hold.stage is Stage.STOPPED:
+                times.append(self._calls.begin_ms(Call.HAND_OVER, self._gathered_ms))
+        return min(times)
+
+    def step(self, event: steps.Event, now_ms: int) -> list[steps.Action]:
+        """Take in what happened; answers what is to be done."""
+        if self._is_finished:
+            return []
+        actions: list[steps.Action] = []
+        match event:
+            case steps.Ticked():
+                pass
+            case steps.Registered(row):
+                self._on_registered(row, now_ms)
+            case steps.Scanned(scan):
+                asked = self._calls.ended(Call.SCAN, now_ms)
+                self._on_scanned(asked, scan, now_ms, actions)
+            case steps.Polled(scan):
+                self._calls.ended(Call.POLL, now_ms)
+                self._on_polled(scan, now_ms, actions)
+            case steps.LeasesRenewed(renewed):
+                self._on_renewed(renewed, now_ms, actions)
+            case steps.LeasesAnswered(call, leases):
+                self._on_answered(call, leases, now_ms, actions)
+            case steps.Done(call):
+                self._on_done(call, now_ms)
+            case steps.StoreFailed(call, jitter):
+                self._calls.failed(call, now_ms, jitter)
+            case steps.ShardsListed(shards):
+                self._listed = shards
+                self._balanced = self._matched = None
+                if self._scans and self._view.unknown(shards):
+                    # They may have been here and gone since the last look.
+                    self._calls.want_by(Call.SCAN, now_ms)
+            case steps.ConsumerStopped(save, restart_ms):
+                self._on_stopped(save, now_ms + restart_ms)
+            case steps.SaveRefused(shard, epoch):
+                if hold := self._hold_of(shard, epoch):
+                    self._stop(hold, StopReason.REFUSED, actions)
+            case steps.DrainRequested():
+                self._leave(actions)
+        self._stop_the_late(now_ms, actions)
+        if any(isinstance(each, steps.StopConsumer) for each in actions):
+            self._gathered_ms = now_ms + GATHER_MS
+        self._ask(now_ms, actions)
+        return actions
+
+    def _on_registered(self, row: WorkerRow, now_ms: int) -> None:
+        self._calls.ended(Call.REGISTER, now_ms)
+        self._row = row
+        for call in (Call.SCAN, Call.POLL, Call.RENEW):
+            self._calls.want(call, now_ms)
+
+    def _on_scanned(
+        self,
+        asked: steps.Ask,
+        scan: Scan,
+        now_ms: int,
+        actions: list[steps.Action],
+    ) -> None:
+        assert isinstance(asked, steps.AskScan)
+        self._scans += 1
+        changed = self._view.scanned(scan, is_full=asked.after == 0, now_ms=now_ms)
+        self._reconcile(changed, now_ms, actions)
+        self._drop_missing(list(self._holds), self._view.leases)
+        self._calls.want(Call.SCAN, now_ms + self._times.scan_ms)
+        self._is_tidy = self._view.has_deleted
+        self._plan({lease.shard for lease in scan.leases}, now_ms)
+
+    def _on_polled(self, scan: Scan, now_ms: int, actions: list[steps.Action]) -> None:
+        self._reconcile(self._view.polled(scan, now_ms), now_ms, actions)
+        self._calls.want(Call.POLL, now_ms + self._times.poll_ms)
+        if scan.update_seq > self._view.update_seq:
+            early = max(now_ms, self._calls.ended_ms(Call.SCAN) + self._times.early_ms)
+            self._calls.want_by(Call.SCAN, early)
+
+    def _on_renewed(self, renewed: Renewed, now_ms: int, actions: list[steps.Action]) -> None:
+        sent_ms = self._calls.sent_ms(Call.RENEW)
+        asked = self._calls.ended(Call.RENEW, now_ms)
+        assert isinstance(asked, steps.AskRenew)
+        if renewed.worker.process != self.me.process:
+            # Another process runs under this name, and the store renews nothing for this one.
+            self._row = None
+            self._leave(actions)
+            return
+        self._row = renewed.worker
+        self._calls.want(Call.RENEW, sent_ms + self._times.renew_ms)
+        ids = {each.shard: each.lease_id for each in asked.renewals}
+        for lease in renewed.leases:
+            hold = self._holds.get(lease.shard)
+            if hold and self._is_mine(lease):
+                if lease.lease_id == ids[lease.shard] + 1:
+                    hold.deadline_ms = sent_ms + self._times.hold_ms
+                else:
+                    # A renewal before this one was done, and its answer was lost.
+                    self._calls.want(Call.RENEW, now_ms)
+        self._reconcile(self._view.see(renewed.leases, now_ms), now_ms, actions)
+        self._drop_missing(ids, {lease.shard for lease in renewed.leases})
+
+    def _on_answered(
+        self, call: Call, leases: Sequence[Lease], now_ms: int, actions: list[steps.Action]
+    ) -> None:
+        sent_ms = self._calls.sent_ms(call)
+        asked = self._calls.ended(call, now_ms)
+        changed = self._view.see(leases, now_ms)
+        match asked:
+            case steps.AskTake(takes):
+                for take in takes:
+                    self._taken(take, sent_ms, now_ms, actions)
+                if not all(take.shard in self._holds for take in takes):
+                    self._calls.want_by(Call.SCAN, now_ms + self._times.settle_ms)
+            case steps.AskBecome(renewals):
+                for renewal in renewals:
+                    self._became(renewal, sent_ms, actions)
+            case steps.AskHandOver(saves):
+                shown = {lease.shard for lease in leases}
+                self._drop_missing([save.shard for save in saves], shown)
+                for save in saves:
+                    self._handed_over(save, now_ms)
+            case steps.AskRelease(shards):
+                for shard in shards:
+                    if shard in self._holds and self._holds[shard].stage is Stage.LEAVING:
+                        del self._holds[shard]
+        self._reconcile(changed, now_ms, actions)
+
+    def _on_done(self, call: Call, now_ms: int) -> None:
+        asked = self._calls.ended(call, now_ms)
+        if isinstance(asked, steps.AskCreate):
+            self._calls.want(Call.SCAN, now_ms)
+        elif isinstance(asked, steps.AskDelete):
+            self._view.forget(asked.shards)
+        elif isinstance(asked, steps.AskForget) and self._row in asked.rows:
+            self._row = None
+
+    def _taken(self, take: Take, sent_ms: int, now_ms: int, actions: list[steps.Action]) -> None:
+        lease = self._view.leases.get(take.shard)
+        if lease is None or not self._is_mine(lease) or lease.lease_id != take.lease_id + 1:
+            return
+        hold = self._new_hold(lease, now_ms)
+        hold.deadline_ms = sent_ms + self._times.hold_ms
+        if take.sets_consumer:
+            self._start(hold, lease, actions)
+
+    def _became(self, renewal: Renewal, sent_ms: int, actions: list[steps.Action]) -> None:
+        hold, lease = self._holds.get(renewal.shard), self._view.leases.get(renewal.shard)
+        if (
+            hold
+            and lease
+            and hold.stage in (Stage.WAITING, Stage.LEAVING)
+            and self._is_mine(lease)
+            and lease.consumer_process == self.me.process
+            and lease.lease_id == renewal.lease_id + 1
+        ):
+            hold.deadline_ms = sent_ms + self._times.hold_ms
+            self._start(hold, lease, actions)
+
+    def _handed_over(self, save: Save, now_ms: int) -> None:
+        hold, lease = self._holds.get(save.shard), self._view.leases.get(save.shard)
+        if hold is None or hold.stage is not Stage.STOPPED:
+            return
+        if lease is None or not self._is_mine(lease):
+            del self._holds[save.shard]
+        elif self.is_leaving or lease.is_ended:
+            hold.stage = Stage.LEAVING
+        else:
+            # It was stopped by its deadline, and is still this worker's: it begins again.
+            hold.stage, hold.save, hold.begin_ms = Stage.WAITING, None, now_ms
+
+    def _on_stopped(self, save: Save, restart_ms: int) -> None:
+        hold = self._hold_of(save.shard, save.epoch)
+        if hold is None or hold.save is not None:
+            raise InvariantViolated(
+                f"shard {save.shard}: a consumer of epoch {save.epoch} ended that was not started"
+            )
+        hold.stage, hold.save, hold.restart_ms = Stage.STOPPED, save, restart_ms
+
+    def _reconcile(self, leases: Iterable[Lease], now_ms: int, actions: list[steps.Action]) -> None:
+        """Let holds follow what the store shows."""
+        for lease in leases:
+            hold = self._holds.get(lease.shard)
+            if self._is_mine(lease):
+                if hold is None and lease.shard not in self._calls.shards(Call.TAKE):
+                    # A take was done, and its answer was lost.
+                    self._new_hold(lease, now_ms)
+            elif hold is not None:
+                if hold.stage is Stage.CONSUMING:
+                    self._stop(hold, StopReason.STOLEN, actions)
+                elif hold.stage in (Stage.WAITING, Stage.LEAVING):
+                    del self._holds[lease.shard]
+
+    def _new_hold(self, lease: Lease, now_ms: int) -> Hold:
+        """Of a lease that another may still read; it must have stopped T from now."""
+        stage = Stage.LEAVING if lease.is_ended or self.is_leaving else Stage.WAITING
+        hold = Hold(lease.shard, stage, 0, now_ms + self._times.timeout_ms)
+        self._holds[lease.shard] = hold
+        return hold
+
+    def _start(self, hold: Hold, lease: Lease, actions: list[steps.Action]) -> None:
+        hold.epoch = lease.epoch
+        if self.is_leaving:
+            hold.stage, hold.save = Stage.STOPPED, Save(lease.shard, lease.epoch, None, lease.seq)
+            return
+        hold.stage, hold.save = Stage.CONSUMING, None
+        actions.append(steps.StartConsumer(lease))
+
+    def _stop(self, hold: Hold, reason: StopReason, actions: list[steps.Action]) -> None:
+        if hold.stage is Stage.CONSUMING:
+            hold.stage = Stage.STOPPING
+            actions.append(steps.StopConsumer(hold.shard, hold.epoch, reason))
+
+    def _stop_the_late(self, now_ms: int, actions: list[steps.Action]) -> None:
+        for hold in self._holds.values():
+            if now_ms >= hold.deadline_ms:
+                self._stop(hold, StopReason.DEADLINE, actions)
+            if now_ms >= hold.hung_ms:
+                hold.hung_ms = NEVER_MS
+                self._give_up(hold, actions)
+
+    def _give_up(self, hold: Hold, actions: list[steps.Action]) -> None:
+        """Free the lease, though its consumer is not stopped: the row shows that, and all others
+        wait for T as after a death. Its checkpoints land until one of them begins.
+        """
+        lease = self._view.leases.get(hold.shard)
+        if lease and self._is_mine(lease):
+            self._stop(hold, StopReason.HUNG, actions)
+            if hold.stage is Stage.STOPPING:
+                hold.stage = Stage.HUNG
+
+    def _leave(self, actions: list[steps.Action]) -> None:
+        self.is_leaving = True
+        self._calls.close()
+        for hold in self._holds.values():
+            self._stop(hold, StopReason.DRAIN, actions)
+            if hold.stage is Stage.WAITING:
+                hold.stage = Stage.LEAVING
+
+    def _drop_missing(self, asked: Iterable[str], found: Container[str]) -> None:
+        """A lease that was removed by hand is nobody's."""
+        for shard in asked:
+            hold = self._holds.get(shard)
+            if shard not in found and hold and hold.stage not in (Stage.STOPPING, Stage.HUNG):
+                if hold.stage is not Stage.CONSUMING:
+                    del self._holds[shard]
+                else:
+                    hold.deadline_ms = 0
+
+    def _plan(self, fresh: set[str], now_ms: int) -> None:
+        """Choose what to take; where an id may be outdated, look again first."""
+        live = self._view.live(self.me)
+        if live != self._live:
+            self._live, self._live_since_ms = live, now_ms
+        self._takes, self._refresh = {}, []
+        if self._calls.is_under_way((Call.TAKE,)):
+            # What it took is not in the view yet, and would be missing in the count.
+            self._calls.want_by(Call.SCAN, now_ms + self._times.poll_ms)
+            return
+        settled_ms = self._live_since_ms + self._times.settle_ms
+        if now_ms < settled_ms:
+            self._calls.want_by(Call.SCAN, settled_ms)
+        if self._view.has_deleted:
+            self._calls.want_by(Call.SCAN, now_ms)
+        if self._balanced == (self._view.version, live):
+            return
+        if self.is_leaving or self._view.has_deleted or self._view.unknown(self._listed):
+            # Shards that are gone, or have no lease yet, would be missing in the count.
+            return
+        moves = self._planner(self._view.situation(live))
+        if not moves and self._view.is_all_in(live):
+            self._balanced = (self._view.version, live)
+        # It may hang in that one too. What is free has to be taken: nobody else will.
+        is_hung = bool(self._in(Stage.HUNG))
+        for move in moves:
+            lease = self._view.leases[move.shard]
+            if move.target != self.me.process or move.shard in self._holds:
+                continue
+            if is_hung and move.source != NOBODY:
+                continue
+            if lease.shard in fresh or lease.lease_process == NOBODY:
+                is_free = move.source == NOBODY
+                self._takes[move.shard] = Take(move.shard, lease.lease_id, sets_consumer=is_free)
+            elif lease.lease_process not in self._refresh:
+                self._refresh.append(lease.lease_process)
+        if now_ms < settled_ms:
+            self._takes = {}
+        elif self._refresh:
+            self._calls.want_by(Call.SCAN, now_ms)
+
+    def _begin_ms(self, hold: Hold) -> int:
+        lease = self._view.leases[hold.shard]
+        is_free = lease.consumer_process in (NOBODY, self.me.process)
+        return max(hold.restart_ms, 0 if is_free else hold.begin_ms)
+
+    def _is_mine(self, lease: Lease) -> bool:
+        return lease.lease_process == self.me.process
+
+    def _in(self, stage: Stage) -> list[Hold]:
+        return [hold for hold in self._holds.values() if hold.stage is stage]
+
+    def _renewals(self, holds: Iterable[Hold]) -> list[Renewal]:
+        leases = (self._view.leases.get(hold.shard) for hold in holds)
+        return [
+            Renewal(each.shard, each.lease_id) for each in leases if each and self._is_mine(each)
+        ]
+
+    def _ask(self, now_ms: int, actions: list[steps.Action]) -> None:
+        """Every call that is due, each kind at most once at a time."""
+        stopped = [hold.save for hold in self._in(Stage.STOPPED) if hold.save is not None]
+        is_gathering = now_ms < self._gathered_ms and self._in(Stage.STOPPING)
+        if stopped and not is_gathering and self._calls.may_begin(Call.HAND_OVER, now_ms):
+            self._begin(Call.HAND_OVER, steps.AskHandOver(stopped), now_ms, actions)
+        if self.is_leaving:
+            self._ask_to_leave(now_ms, actions)
+        else:
+            self._ask_to_hold(now_ms, actions)
+            self._ask_to_look(now_ms, actions)
+            self._ask_to_tidy(now_ms, actions)
+        self._calls.passed(now_ms)
+
+    def _ask_to_hold(self, now_ms: int, actions: list[steps.Action]) -> None:
+        if self._calls.is_due(Call.RENEW, now_ms):
+            kept = [hold for hold in self._holds.values() if hold.stage is not Stage.HUNG]
+            renewals = self._renewals(kept)
+            self._begin(Call.RENEW, steps.AskRenew(renewals), now_ms, actions)
+        ready = [hold for hold in self._in(Stage.WAITING) if now_ms >= self._begin_ms(hold)]
+        if ready and self._calls.may_begin(Call.BECOME, now_ms):
+            self._begin(Call.BECOME, steps.AskBecome(self._renewals(ready)), now_ms, actions)
+        if self._takes and self._calls.may_begin(Call.TAKE, now_ms):
+            takes = list(self._takes.values())
+            self._begin(Call.TAKE, steps.AskTake(takes), now_ms, actions, self._takes)
+            self._takes = {}
+
+    def _ask_to_look(self, now_ms: int, actions: list[steps.Action]) -> None:
+        if self._calls.is_due(Call.REGISTER, now_ms):
+            self._begin(Call.REGISTER, steps.AskRegister(), now_ms, actions)
+        if self._calls.is_due(Call.POLL, now_ms):
+            self._begin(Call.POLL, steps.AskPoll(self._view.polled_seq), now_ms, actions)
+        if self._calls.is_due(Call.SCAN, now_ms):
+            is_full = self._view.has_deleted or self._scans % FULL_SCAN_EVERY == 0
+            after = 0 if is_full else self._view.update_seq
+            self._begin(Call.SCAN, steps.AskScan(after, self._refresh), now_ms, actions)
+
+    def _ask_to_tidy(self, now_ms: int, actions: list[steps.Action]) -> None:
+        self._ask_to_release(now_ms, actions)
+        if self._is_tidy:
+            return
+        self._is_tidy = True
+        if self._matched != self._view.version:
+            self._ask_to_match(now_ms, actions)
+        stale = self._view.stale_workers()
+        if stale and self._is_first() and self._calls.may_begin(Call.FORGET, now_ms):
+            self._begin(Call.FORGET, steps.AskForget(stale), now_ms, actions)
+
+    def _is_first(self) -> bool:
+        """Of what one worker should do for all: they agree on who is the first."""
+        return next(iter(self._live), None) == self.me.process
+
+    def _ask_to_match(self, now_ms: int, actions: list[steps.Action]) -> None:
+        """Leases for new shards, and none for those that are over."""
+        unknown = self._view.unknown(self._listed)
+        if unknown and self._calls.may_begin(Call.CREATE, now_ms):
+            self._begin(Call.CREATE, steps.AskCreate(self._listed), now_ms, actions)
+        finished = self._view.finished_parents()
+        if not unknown and not finished:
+            self._matched = self._view.version
+        if finished and self._is_first() and self._calls.may_begin(Call.DELETE, now_ms):
+            self._begin(Call.DELETE, steps.AskDelete(finished), now_ms, actions)
+
+    def _ask_to_release(self, now_ms: int, actions: list[steps.Action]) -> None:
+        leaving = [hold.shard for hold in self._in(Stage.LEAVING)]
+        leaving += [each.shard for each in self._renewals(self._in(Stage.HUNG))]
+        if leaving and self._calls.may_begin(Call.RELEASE, now_ms):
+            self._begin(Call.RELEASE, steps.AskRelease(leaving), now_ms, actions)
+
+    def _ask_to_leave(self, now_ms: int, actions: list[steps.Action]) -> None:
+        """First the own row, so that nobody leaves a share for this worker; then the leases."""
+        if self._calls.is_under_way((Call.REGISTER, Call.RENEW, Call.TAKE, Call.BECOME)):
+            return
+        if self._row is not None:
+            if self._calls.may_begin(Call.FORGET, now_ms):
+                self._begin(Call.FORGET, steps.AskForget([self._row]), now_ms, actions)
+            return
+        self._ask_to_release(now_ms, actions)
+        if not self._holds:
+            self._is_finished = True
+            actions.append(steps.Finish())
+
+    def _begin(
+        self,
+        call: Call,
+        ask: steps.Ask,
+        now_ms: int,
+        actions: list[steps.Action],
+        shards: Iterable[str] = (),
+    ) -> None:
+        self._calls.begun(call, ask, now_ms, shards)
+        actions.append(ask)

@@ -1,0 +1,115 @@
+"""What a worker knows of its group: the newest row of each lease that it saw, and who is alive."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from raftwood.loghub.consumer.leases import (
+    Lease,
+    LeaseTimes,
+    NewLease,
+    Owner,
+    Scan,
+    WorkerRow,
+    creatable,
+)
+from raftwood.loghub.consumer.rules.observing import Observations
+from raftwood.loghub.consumer.rules.plan import Situation
+
+
+class View:
+    """Rows come in any order: an older one never replaces a newer one."""
+
+    def __init__(self, times: LeaseTimes) -> None:
+        self.leases: dict[str, Lease] = {}
+        self.version = 0
+        """Grows with whatever a plan may depend on; not as leases are renewed."""
+        self.update_seq = 0
+        """All changes up to this were seen."""
+        self.polled_seq = 0
+        """All changes up to this of the own rows were seen."""
+        self.has_deleted = False
+        """Some leases are gone that are still here: all have to be looked at."""
+        self._whole_seq = 0
+        self._observations = Observations(times)
+
+    def scanned(self, scan: Scan, *, is_full: bool, now_ms: int) -> list[Lease]:
+        """Answers the leases that were new, or newer."""
+        self._observations.look(scan.workers, now_ms)
+        changed = self.see(scan.leases, now_ms)
+        self.update_seq = max(self.update_seq, scan.update_seq)
+        self.has_deleted = not is_full and scan.deleted_seq > self._whole_seq
+        if is_full:
+            self._whole_seq = scan.update_seq
+            shown = {lease.shard for lease in scan.leases}
+            gone = [
+                shard
+                for shard, lease in self.leases.items()
+                if shard not in shown and lease.update_seq <= scan.update_seq
+            ]
+            self.forget(gone)
+        return changed
+
+    def polled(self, scan: Scan, now_ms: int) -> list[Lease]:
+        self.polled_seq = max(self.polled_seq, scan.update_seq)
+        return self.see(scan.leases, now_ms)
+
+    def see(self, leases: Iterable[Lease], now_ms: int) -> list[Lease]:
+        changed = []
+        for lease in leases:
+            known = self.leases.get(lease.shard)
+            # Neither number ever goes back, and each change adds to one of them.
+            if known and (known.lease_id, known.update_seq) > (lease.lease_id, lease.update_seq):
+                continue
+            if known is None or _facts(known) != _facts(lease):
+                self.version += 1
+            self.leases[lease.shard] = lease
+            self._observations.see(lease, now_ms)
+            changed.append(lease)
+        return changed
+
+    def forget(self, shards: Iterable[str]) -> None:
+        for shard in shards:
+            self.version += 1
+            self.leases.pop(shard, None)
+            self._observations.forget(shard)
+
+    def live(self, me: Owner) -> dict[str, str]:
+        """Instances by process, sorted; oneself is always alive."""
+        found = {**self._observations.live(), me.process: me.instance}
+        return dict(sorted(found.items(), key=lambda each: (each[1], each[0])))
+
+    def stale_workers(self) -> list[WorkerRow]:
+        return self._observations.stale_workers()
+
+    def situation(self, live: Mapping[str, str]) -> Situation:
+        free = {
+            shard
+            for shard, lease in self.leases.items()
+            if lease.lease_process not in live and self._observations.is_expired(lease)
+        }
+        return Situation(self.leases, live, free)
+
+    def is_all_in(self, live: Container[str]) -> bool:
+        """No lease will be free by the mere passing of time."""
+        return all(lease.is_ended or lease.lease_process in live for lease in self.leases.values())
+
+    def unknown(self, listed: Sequence[NewLease]) -> list[NewLease]:
+        """Shards that need a lease."""
+        parents = {shard: lease.parents for shard, lease in self.leases.items()}
+        return creatable(parents, listed)
+
+    def finished_parents(self) -> list[str]:
+        """Ended, and all children have come as far as a checkpoint: nobody asks for them again."""
+        has_begun: dict[str, bool] = {}
+        for lease in self.leases.values():
+            for parent in lease.parents:
+                is_begun = lease.checkpoint is not None
+                has_begun[parent] = has_begun.get(parent, True) and is_begun
+        return [
+            shard
+            for shard, is_begun in has_begun.items()
+            if is_begun and shard in self.leases and self.leases[shard].is_ended
+        ]
+
+
+def _facts(lease: Lease) -> tuple[int, float]:
+    return lease.update_seq, lease.bytes_per_s

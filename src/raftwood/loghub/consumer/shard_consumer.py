@@ -1,0 +1,247 @@
+"""One shard being consumed: states, the task of each, and what its end leads to.
+
+A consumer goes through INITIALIZING, PROCESSING, STOPPING and STOP_COMPLETED. `TRANSITIONS` says
+what follows from how a state's task ended. While process() runs, the next read is under way.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum, auto
+from typing import Any, Final, Literal
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.logs import get_logger
+from raftwood.loghub.consumer.errors import LeaseLost
+from raftwood.loghub.consumer.leases import Lease
+from raftwood.loghub.consumer.processor import AsyncProcessor, ProcessorFactory
+from raftwood.loghub.consumer.rules.steps import StopReason
+from raftwood.loghub.consumer.source import ShardRead, ShardSource
+from raftwood.loghub.consumer.tenure import Tenure
+from raftwood.loghub.consumer.threads import ProcessorThreads
+from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
+from raftwood.loghub.consumer.worker_metrics import ShardMeter
+
+_log = get_logger("consumer")
+
+Start = Literal["begin", "end"]
+READ_PAUSE_S: Final = 0.2
+"""After a read that failed, or found nothing at once."""
+READ_PAUSE_LONGEST_S: Final = 5.0
+
+
+class State(Enum):
+    """Where a consumer is."""
+
+    INITIALIZING = auto()
+    PROCESSING = auto()
+    STOPPING = auto()
+    STOP_COMPLETED = auto()
+
+
+class Outcome(Enum):
+    """How a state's task ended."""
+
+    DONE = auto()
+    SHARD_ENDED = auto()
+    STOPPED = auto()
+    """It was told to stop, or the lease's time is over."""
+    FAILED = auto()
+
+
+TRANSITIONS: Final[Mapping[tuple[State, Outcome], State]] = {
+    (State.INITIALIZING, Outcome.DONE): State.PROCESSING,
+    (State.INITIALIZING, Outcome.STOPPED): State.STOPPING,
+    (State.INITIALIZING, Outcome.FAILED): State.STOPPING,
+    (State.PROCESSING, Outcome.DONE): State.PROCESSING,
+    (State.PROCESSING, Outcome.SHARD_ENDED): State.STOPPING,
+    (State.PROCESSING, Outcome.STOPPED): State.STOPPING,
+    (State.PROCESSING, Outcome.FAILED): State.STOPPING,
+    (State.STOPPING, Outcome.DONE): State.STOP_COMPLETED,
+    (State.STOPPING, Outcome.FAILED): State.STOP_COMPLETED,
+}
+
+
+class ShardConsumer:
+    """Reads one shard in one epoch; `run` ends when all is stopped."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        factory: ProcessorFactory,
+        threads: ProcessorThreads,
+        source: ShardSource,
+        tracker: AsyncCheckpointTracker,
+        tenure: Tenure,
+        meter: ShardMeter,
+        *,
+        start: Start,
+    ) -> None:
+        self.lease = lease
+        self.tracker = tracker
+        self.meter = meter
+        self.state = State.INITIALIZING
+        self.has_failed = False
+        self.stop_reason: StopReason | None = None
+        self.has_advanced = False
+        """Since it began here, a call of process() ended well."""
+        self._factory = factory
+        self._threads = threads
+        self._processor: AsyncProcessor | None = None
+        self._source = source
+        self._tenure = tenure
+        self._start: Start = start
+        self._position = ""
+        self._reading: asyncio.Task[ShardRead] | None = None
+        self._stopping: asyncio.Task[Literal[True]] | None = None
+        self._pause_s = READ_PAUSE_S
+
+    def stop(self, reason: StopReason) -> None:
+        """End behind the call of process() that is under way."""
+        self.stop_reason = reason
+        self.tracker.is_hung = reason is StopReason.HUNG
+        self.tracker.stopping.set()
+
+    def may_save(self) -> bool:
+        """Whether what is saved in memory may go to the store now."""
+        return self._tenure.may_work()
+
+    async def run(self) -> None:
+        """Each state's task, and the state that follows from how it ended."""
+        tasks = {
+            State.INITIALIZING: self._initialize,
+            State.PROCESSING: self._process,
+            State.STOPPING: self._shut_down,
+        }
+        try:
+            while self.state is not State.STOP_COMPLETED:
+                outcome = await self._guarded(tasks[self.state])
+                self.has_failed = self.has_failed or outcome is Outcome.FAILED
+                self.state = TRANSITIONS[self.state, outcome]
+        finally:
+            await self._stop_reading()
+            await cancelled(self._stopping)
+
+    async def _guarded(self, task: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        """What users write may raise anything: it ends this shard's consumer, and nothing else."""
+        try:
+            return await task()
+        except LeaseLost:
+            return Outcome.DONE if self.state is State.STOPPING else Outcome.STOPPED
+        except Exception as error:
+            self.meter.totals.failures += 1
+            _log.warning(
+                "consumer failed",
+                shard=self.lease.shard,
+                state=self.state.name,
+                error=f"{type(error).__name__}: {error}",
+                traceback=traceback.format_exc(limit=-8),
+            )
+            return Outcome.FAILED
+
+    async def _initialize(self) -> Outcome:
+        lease = self.lease
+        if lease.checkpoint is not None:
+            self._position = lease.checkpoint
+        else:
+            # Whoever comes next shall not choose anew: "end" would be a later one by then.
+            self._position = await self._first_position()
+            self.tracker.set_checkpoint(self._position)
+            await self.tracker.store()
+        processor = self._threads.adapted(self._factory())
+        with self._tenure.calling():
+            await processor.initialize(lease.shard)
+        self._processor = processor
+        return Outcome.STOPPED if self.tracker.is_stopping else Outcome.DONE
+
+    async def _first_position(self) -> str:
+        """A child begins where its parents ended, whatever was wished for."""
+        if self._start == "begin" or self.lease.parents:
+            return await self._source.begin(self.lease.shard)
+        return await self._source.end(self.lease.shard)
+
+    async def _process(self) -> Outcome:
+        read = await self._next_read()
+        if read is None or self.tracker.is_stopping or not self._tenure.may_work():
+            return Outcome.STOPPED
+        if not read.is_ended:
+            self._begin_read(read.next)
+        if read.batches:
+            await self._hand_in(read)
+        else:
+            self.meter.at_end()
+        if read.is_ended:
+            self.tracker.is_shard_end = True
+            return Outcome.SHARD_ENDED
+        return Outcome.DONE
+
+    async def _hand_in(self, read: ShardRead) -> None:
+        batches = read.batches
+        assert self._processor is not None
+        self.meter.begins(batches[0].received_ms)
+        try:
+            with self._tenure.calling(), self.tracker.giving(batches):
+                await self._processor.process(batches, self.tracker)
+        finally:
+            size = sum(batch.size_bytes for batch in batches)
+            late_ms = -self._tenure.remaining_ms()
+            received_ms = batches[-1].received_ms
+            self.meter.ends(len(batches), size, received_ms=received_ms, late_ms=late_ms)
+        self.has_advanced = True
+        self.tracker.bytes_per_s = self.meter.bytes_per_s
+
+    async def _shut_down(self) -> Outcome:
+        await self._stop_reading()
+        if self._processor is not None:
+            with self._tenure.calling():
+                await self._processor.shutdown(self.tracker)
+        if self.tracker.is_shard_end:
+            self.tracker.end()
+        return Outcome.DONE
+
+    # Reading
+
+    def _begin_read(self, position: str) -> None:
+        self._position = position
+        read = self._read(position)
+        self._reading = asyncio.get_running_loop().create_task(read)
+
+    async def _read(self, position: str) -> ShardRead:
+        """What can be tried again is, for as long as the shard is this worker's."""
+        while True:
+            try:
+                read = await self._source.read(self.lease.shard, position)
+            except RaftwoodError as error:
+                if not error.retriable:
+                    raise
+                self.meter.totals.read_failures += 1
+                await asyncio.sleep(self._pause_s)
+                self._pause_s = min(self._pause_s * 2, READ_PAUSE_LONGEST_S)
+            else:
+                self._pause_s = READ_PAUSE_S
+                return read
+
+    async def _next_read(self) -> ShardRead | None:
+        """None where it is told to stop meanwhile."""
+        if self._reading is None:
+            self._begin_read(self._position)
+        assert self._reading is not None
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self.tracker.stopping.wait())
+        await asyncio.wait((self._reading, self._stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not self._reading.done():
+            return None
+        reading, self._reading = self._reading, None
+        return reading.result()
+
+    async def _stop_reading(self) -> None:
+        reading, self._reading = self._reading, None
+        await cancelled(reading)
+
+
+async def cancelled(*tasks: asyncio.Task[Any] | None) -> None:
+    """End tasks whose outcome does not matter any more."""
+    found = [task for task in tasks if task is not None]
+    for task in found:
+        task.cancel()
+    await asyncio.gather(*found, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""What can be consumed: logstores of LogHub, topics of Kafka."""

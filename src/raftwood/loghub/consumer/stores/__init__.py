@@ -1,0 +1,1 @@
+"""Where leases are kept; each is a `LeaseStore`, and one test suite runs them alike."""

@@ -1,0 +1,253 @@
+"""Connections to an SQL database: SQLite, PostgreSQL, MariaDB or MySQL, with bounds on every wait.
+
+A transaction that the database ended because of another one is tried again, a few times: nothing
+of it was done. All that a driver raises becomes an error of ours. A call that is given up or
+cancelled may still be done, for a short time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    InvalidConfiguration,
+    Overloaded,
+    RaftwoodError,
+    StoreError,
+)
+from raftwood.loghub.consumer.stores.schema import migrate
+
+Result = TypeVar("Result")
+
+DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+asyncpg",
+    "mariadb": "mariadb+asyncmy",
+    "mysql": "mysql+asyncmy",
+}
+CONNECTIONS_MAX = 3
+"""A worker renews, scans and saves at once, and none of these may wait for another."""
+TRIES_MAX = 5
+PAUSE_S = 0.02
+CLEAN_UP_S = 3.0
+"""SQLAlchemy gives a connection two seconds to end well."""
+IDLE_S = 1
+"""Who stalls within a transaction is thrown out by the database after this: a process that is
+suspended, or a machine that is cut off, would keep its rows locked, and others from taking them."""
+TRANSACTION_S = 3
+"""PostgreSQL does not count as idle whoever has begun a statement and never sends the rest."""
+LOCK_NAME = "raftwood_leases"
+LOCK_NUMBER = 0x6C65617365
+
+# Deadlock, or a row that changed meanwhile: PostgreSQL's states, MariaDB's and MySQL's numbers.
+ENDED_BY_OTHERS = ("40001", "40P01", 1213, 1205, 1020)
+
+
+class SqlEngine:
+    """One database; each call is given up after `timeout_s`."""
+
+    def __init__(self, environment: Environment, url: str, *, timeout_s: float) -> None:
+        self._random = environment.random
+        self._timeout_s = timeout_s
+        parsed = _with_driver(url)
+        self.place = parsed.render_as_string(hide_password=True)
+        self._engine = _engine(parsed, timeout_s)
+        # A read alone needs no transaction; with MariaDB to say so would cost more than it saves.
+        is_postgresql = self._engine.dialect.name == "postgresql"
+        self._reads = (
+            self._engine.execution_options(isolation_level="AUTOCOMMIT")
+            if is_postgresql
+            else self._engine
+        )
+        self._running: set[asyncio.Task[Any]] = set()
+        self._writes = self._engine.execution_options(raftwood_writes=True)
+
+    async def migrate(self) -> None:
+        """Make the tables or bring them up to date, one process at a time."""
+        await self.write(self._migrate)
+
+    async def _migrate(self, connection: AsyncConnection) -> None:
+        match connection.dialect.name:
+            case "postgresql":
+                # Until the transaction ends.
+                await connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK_NUMBER})"))
+                await connection.run_sync(migrate)
+            case "sqlite":
+                await connection.run_sync(migrate)
+            case _:
+                wait_s = max(1, int(self._timeout_s))
+                got = await connection.scalar(text(f"SELECT GET_LOCK('{LOCK_NAME}', {wait_s})"))
+                if not got:
+                    raise Overloaded(f"somebody else migrates {self.place} for long: try again")
+                try:
+                    await connection.run_sync(migrate)
+                finally:
+                    await connection.execute(text(f"SELECT RELEASE_LOCK('{LOCK_NAME}')"))
+
+    async def read(self, act: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+        """Each statement sees all that was committed before it."""
+        return await self._call(self._tried(self._reads.connect, act))
+
+    async def write(self, act: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+        """One transaction; `act` may run several times."""
+        return await self._call(self._tried(self._writes.begin, act))
+
+    async def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await the work, in a task of its own.
+
+        A driver that is broken off needs time to get rid of its connection, and must not be broken
+        off in that again. So the work ends by itself, whether or not somebody still waits for it.
+        """
+        task = asyncio.create_task(work, name=f"a call to {self.place}")
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise self._late() from None
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever still waits for it gets it too
+
+    def _late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"{self.place} gave no answer within {self._timeout_s:g} s: try again"
+        )
+
+    async def _tried(
+        self, connect: Callable[[], Any], act: Callable[[AsyncConnection], Awaitable[Result]]
+    ) -> Result:
+        async with self._mapped(), asyncio.timeout(self._timeout_s):
+            for attempt in range(1, TRIES_MAX + 1):
+                try:
+                    async with connect() as connection:
+                        return await act(connection)
+                except DBAPIError as error:
+                    if attempt == TRIES_MAX or not _was_ended_by_others(error):
+                        raise
+                await asyncio.sleep(PAUSE_S * attempt * self._random.random())
+        raise AssertionError("the last try returns or raises")
+
+    @asynccontextmanager
+    async def _mapped(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise self._late() from None
+        except NoConnectionFree:
+            raise Overloaded(f"all connections to {self.place} are at work: try again") from None
+        except DBAPIError as error:
+            raise _mapped(error, self.place) from error
+        except SQLAlchemyError as error:
+            raise StoreError(f"{self.place} cannot keep leases: {error}") from error
+        except OSError as error:
+            raise ConnectionLost(f"{self.place} cannot be reached: {error}: try again") from error
+
+    async def close(self) -> None:
+        """End what is still at work, and all connections."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._timeout_s + CLEAN_UP_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLEAN_UP_S):
+                await self._engine.dispose()
+
+
+def _with_driver(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        parsed = None
+    if parsed is None or parsed.drivername not in (*DRIVERS, *DRIVERS.values()):
+        raise InvalidConfiguration(
+            f"{url.partition('@')[2] or url!r} is no place for leases: give a URL that begins with "
+            f"{', '.join(each + '://' for each in DRIVERS)}"
+        )
+    return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
+
+
+def _engine(url: URL, timeout_s: float) -> AsyncEngine:
+    options: dict[str, Any] = {
+        "pool_size": CONNECTIONS_MAX,
+        "max_overflow": 0,
+        "pool_timeout": timeout_s,
+    }
+    if url.get_backend_name() == "sqlite":
+        if url.database in (None, "", ":memory:"):
+            raise InvalidConfiguration("leases in SQLite need a file: give sqlite:///path/to/file")
+        made = create_async_engine(url, connect_args={"timeout": timeout_s}, **options)
+        event.listen(made.sync_engine, "connect", _prepare_sqlite)
+        event.listen(made.sync_engine, "begin", _begin_sqlite)
+        return made
+    # Locks on rows do all that is needed; what others committed meanwhile must be seen.
+    arguments: dict[str, Any]
+    if "asyncpg" in url.drivername:
+        limits = {"idle_in_transaction_session_timeout": f"{IDLE_S * 1000}"}
+        arguments = {"timeout": timeout_s, "server_settings": limits}
+    else:
+        # MySQL takes for a comment what it does not know: it has no such limit.
+        limit = f"SET SESSION /*M! idle_transaction_timeout={IDLE_S}, */ autocommit=0"
+        arguments = {"connect_timeout": timeout_s, "init_command": limit}
+    made = create_async_engine(
+        url, isolation_level="READ COMMITTED", connect_args=arguments, **options
+    )
+    if url.get_backend_name() == "postgresql":
+        event.listen(made.sync_engine, "connect", _prepare_postgresql)
+    return made
+
+
+def _prepare_postgresql(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    # Older ones do not know it.
+    cursor.execute(
+        f"SELECT set_config('transaction_timeout', '{TRANSACTION_S}s', false) "
+        "WHERE current_setting('server_version_num')::int >= 170000"
+    )
+    cursor.close()
+    connection.commit()
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # the driver's own idea of when to begin is left out
+    cursor = connection.cursor()
+    # Readers go on while one writes; a checkpoint that was answered outlives a power failure.
+    for setting in ("journal_mode=WAL", "synchronous=FULL"):
+        cursor.execute(f"PRAGMA {setting}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A reader who becomes a writer may fail at once: whoever will write says so at the beginning.
+    if connection.get_execution_options().get("raftwood_writes"):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _code(error: DBAPIError) -> object:
+    original: Any = error.orig
+    state = getattr(original, "sqlstate", None)
+    return state if state is not None or not original.args else original.args[0]
+
+
+def _was_ended_by_others(error: DBAPIError) -> bool:
+    # Two who insert one row: the second finds it at its next try.
+    return isinstance(error, IntegrityError) or _code(error) in ENDED_BY_OTHERS
+
+
+def _mapped(error: DBAPIError, place: str) -> RaftwoodError:
+    said = str(error.orig).splitlines()[0] if str(error.orig) else type(error.orig).__name__
+    if _was_ended_by_others(error) or "database is locked" in said:
+        return Overloaded(f"too many change leases in {place} at once: try again")
+    if error.connection_invalidated or _code(error) in (2003, 2006, 2013, "57P01", "57P03"):
+        return ConnectionLost(f"the connection to {place} broke: {said}: try again")
+    return StoreError(f"{place} cannot keep leases: {said}")

@@ -1,0 +1,160 @@
+"""How far a shard's processor has come: in memory, and in the store."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from raftwood.loghub.consumer.checkpoint_writer import CheckpointWriter
+from raftwood.loghub.consumer.errors import LeaseLost
+from raftwood.loghub.consumer.leases import SHARD_END, Lease, Save
+from raftwood.loghub.consumer.source import ShardBatch
+from raftwood.loghub.consumer.tenure import Tenure
+
+
+class AsyncCheckpointTracker:
+    """Of one shard in one epoch."""
+
+    def __init__(self, lease: Lease, tenure: Tenure, writer: CheckpointWriter) -> None:
+        self.shard_id = lease.shard
+        self.epoch = lease.epoch
+        """Grows with each worker that gets the shard: whoever writes elsewhere can fence with it,
+        and refuse what comes with a smaller one than it has seen."""
+        self.is_shard_end = False
+        """All of the shard was processed, and nothing follows."""
+        self.stopping = asyncio.Event()
+        """Set when the shard is to be given up: the rest of a long call may be left undone."""
+        self.is_hung = False
+        """It is to be given up because the call that is under way takes too long."""
+        self._given: str | None = None
+        """Behind the last batch that was given to the processor, and that it did not fail on."""
+        self._after = ""
+        """As the call of process() that is under way has saved it behind one of its batches."""
+        self.bytes_per_s = lease.bytes_per_s
+        self._tenure = tenure
+        self._writer = writer
+        # One value, for a thread may set it while the loop reads it.
+        self._saved = (lease.checkpoint, lease.seq)
+        self._stored_seq = lease.seq
+
+    @property
+    def remaining_s(self) -> float:
+        """Until then the shard is this worker's alone; each renewal of its lease adds to it."""
+        return self._tenure.remaining_ms() / 1000
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stopping.is_set()
+
+    @property
+    def checkpoint(self) -> str | None:
+        """As it was last saved, in memory or in the store."""
+        return self._saved[0]
+
+    async def save_checkpoint(
+        self, *, after: ShardBatch | None = None, persistent: bool = False
+    ) -> None:
+        """All up to a batch is dealt with; without one, all that was given so far.
+
+        In memory it reaches the store in a few seconds, and when the shard is given up; with
+        `persistent` it is there on return. `LeaseLost` where the shard is another's by now. A long
+        call shows by it that it does not hang.
+        """
+        self.note(after)
+        if persistent:
+            await self.store()
+
+    def note(self, after: ShardBatch | None = None) -> None:
+        """Save it in memory."""
+        self.goes_on()
+        self._after = "" if after is None else after.next_position
+        position = self._after or self._given
+        if position is not None and not self.is_shard_end:
+            self.set_checkpoint(position)
+
+    def goes_on(self) -> None:
+        """The call that is under way does not hang, however long it takes."""
+        self._tenure.goes_on()
+
+    @contextmanager
+    def giving(self, batches: Sequence[ShardBatch]) -> Iterator[None]:
+        """Around a call of process()."""
+        before = self._given
+        self._given, self._after = batches[-1].next_position, ""
+        try:
+            yield
+        except BaseException:
+            self._given = before
+            raise
+        if self.is_stopping and self._after:
+            # It has left the rest undone, as it may: that is not to be skipped in shutdown().
+            self._given = self._after
+
+    def set_checkpoint(self, checkpoint: str) -> None:
+        self._saved = (checkpoint, self._saved[1] + 1)
+
+    def end(self) -> None:
+        """The shard was read to its end, and its processor is done with it."""
+        self.set_checkpoint(SHARD_END)
+
+    async def store(self) -> None:
+        """Bring what was saved in memory to the store."""
+        save = self.unstored()
+        if save is None:
+            return
+        if self._tenure.remaining_ms() <= 0:
+            raise LeaseLost(
+                f"the lease of shard {self.shard_id} was not renewed in time: nothing can be saved"
+            )
+        await self._writer.save([save])
+        self.stored(save)
+
+    def unstored(self) -> Save | None:
+        save = self.last()
+        return save if save.seq > self._stored_seq else None
+
+    def stored(self, save: Save) -> None:
+        self._stored_seq = max(self._stored_seq, save.seq)
+
+    def last(self) -> Save:
+        """What is handed over."""
+        checkpoint, seq = self._saved
+        return Save(self.shard_id, self.epoch, checkpoint, seq, self.bytes_per_s)
+
+
+class CheckpointTracker:
+    """The same for a processor that runs in a thread."""
+
+    def __init__(self, tracker: AsyncCheckpointTracker, loop: asyncio.AbstractEventLoop) -> None:
+        self._tracker = tracker
+        self._loop = loop
+
+    @property
+    def shard_id(self) -> str:
+        return self._tracker.shard_id
+
+    @property
+    def epoch(self) -> int:
+        """See `AsyncCheckpointTracker.epoch`."""
+        return self._tracker.epoch
+
+    @property
+    def is_shard_end(self) -> bool:
+        return self._tracker.is_shard_end
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._tracker.is_stopping
+
+    @property
+    def remaining_s(self) -> float:
+        return self._tracker.remaining_s
+
+    @property
+    def checkpoint(self) -> str | None:
+        return self._tracker.checkpoint
+
+    def save_checkpoint(self, *, after: ShardBatch | None = None, persistent: bool = False) -> None:
+        """See `AsyncCheckpointTracker.save_checkpoint`."""
+        self._tracker.note(after)
+        if persistent:
+            asyncio.run_coroutine_threadsafe(self._tracker.store(), self._loop).result()

@@ -1,0 +1,306 @@
+"""`Worker`: a process's part in a consumer group; it gets shards, and runs a processor for each.
+
+    worker = Worker(config, MyProcessor, store, source=source, environment=environment)
+    await worker.run()          # until worker.drain() is called, and all was handed over
+
+Four tasks beside the consumers: the main loop wakes the lease agent when it is due, and the agent
+says when to renew, to scan, to take; one lists the source's shards; one flushes checkpoints. Each
+call of the store runs by itself, so that a slow one holds no other up.
+"""
+
+import asyncio
+import uuid
+from typing import Final, Literal
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import DeadlineExceeded, InvalidInput, InvariantViolated, RaftwoodError
+from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
+from raftwood.loghub.consumer.checkpoint_writer import CheckpointWriter
+from raftwood.loghub.consumer.errors import LeaseLost, NameTaken
+from raftwood.loghub.consumer.lease_store import LeaseStore
+from raftwood.loghub.consumer.leases import SHARD_END, Lease, LeaseTimes, NewLease, Owner, Save
+from raftwood.loghub.consumer.processor import ProcessorFactory
+from raftwood.loghub.consumer.rules import steps
+from raftwood.loghub.consumer.rules.agent import LeaseAgent
+from raftwood.loghub.consumer.rules.plan import plan_by_bytes, plan_by_count
+from raftwood.loghub.consumer.shard_consumer import ShardConsumer, Start, State
+from raftwood.loghub.consumer.source import ShardSource
+from raftwood.loghub.consumer.store_calls import CALL_OF, answered
+from raftwood.loghub.consumer.tenure import Tenure
+from raftwood.loghub.consumer.threads import ProcessorThreads
+from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
+from raftwood.loghub.consumer.worker_metrics import ShardMeter, Totals, WorkerMetrics
+
+_log = get_logger("consumer")
+_PLANNERS: Final = {"count": plan_by_count, "bytes": plan_by_bytes}
+_SLEEP_MAX_MS: Final = 1_000
+"""The loop's timers stand still while the machine sleeps; the agent's clock does not."""
+_DRAIN_TIMEOUTS: Final = 3
+"""After so many lease timeouts a worker leaves without having handed over."""
+_RESTART_MS: Final = 1_000
+_RESTART_LONGEST_MS: Final = 60_000
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker of a group is like; `times` and `balance` are the same in all of them."""
+
+    instance: str
+    """Its name in the group; a process that is started anew under it gets its shards back."""
+    start: Start = "begin"
+    """Where a shard is begun that nobody has read yet; one with parents at its beginning."""
+    times: LeaseTimes = LeaseTimes()
+    balance: Literal["count", "bytes"] = "count"
+    """Equal numbers of shards, or about equal bytes per second."""
+    threads_max: int = 16
+    """For processors that block."""
+    flush_ms: int = 2_000
+    """So often checkpoints that were saved in memory go to the store."""
+    list_ms: int = 2_000
+    """So often the source is asked for new shards."""
+
+
+class Worker:
+    """One process's; the store is opened and closed by it, the source stays the caller's."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        processor_factory: ProcessorFactory,
+        lease_store: LeaseStore,
+        *,
+        source: ShardSource,
+        environment: Environment,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.config = config
+        self._factory = processor_factory
+        self._store = lease_store
+        self._source = source
+        self._clock = environment.clock
+        self._random = environment.random
+        process = str(uuid.UUID(int=environment.random.getrandbits(128), version=4))
+        self.owner = Owner(config.instance, process)
+        planner = _PLANNERS[config.balance]
+        self._agent = LeaseAgent(self.owner, config.times, planner, self._now_ms())
+        self._writer = CheckpointWriter(lease_store, process, self._refused)
+        self._threads = ProcessorThreads(config.threads_max)
+        self._consumers: dict[str, ShardConsumer] = {}
+        self._failures: dict[str, int] = {}
+        self._totals = Totals()
+        self.metrics = WorkerMetrics(metrics or Metrics(), self._totals, self.lags)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._woken = asyncio.Event()
+        self._listing = asyncio.Event()
+        self._finished = asyncio.Event()
+        self._is_draining = False
+        self._stolen_ms: dict[str, int] = {}
+        """When a lease was stolen, from this worker or by it."""
+
+    async def run(self) -> None:
+        """Take part until `drain`; `NameTaken` where another process takes over the name."""
+        await self._store.open()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                beside = [tasks.create_task(self._list_shards()), tasks.create_task(self._flush())]
+                await self._wake_agent()
+                for task in beside:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            # One error ended all; the others are what that led to.
+            raise group.exceptions[0] from group
+        finally:
+            self._threads.close()
+            await self._store.close()
+        if not self._is_draining:
+            raise NameTaken(
+                f"worker {self.owner.instance} has left: another process has its name now, or "
+                "`raftwood group drain` took it; give each worker of a group a name of its own"
+            )
+
+    def drain(self) -> None:
+        """Hand everything over, and leave: `run` returns when that is done."""
+        if not self._is_draining:
+            self._is_draining = True
+            self._woken.set()
+
+    def shards(self) -> dict[str, State]:
+        """Those that are consumed here."""
+        return {shard: each.state for shard, each in self._consumers.items()}
+
+    def lags(self) -> dict[str, float]:
+        """By shard, the age in seconds of what its consumer is at; 0 at the shard's end."""
+        return {shard: each.meter.lag_s for shard, each in self._consumers.items()}
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000
+
+    # Loops
+
+    async def _wake_agent(self) -> None:
+        give_up_ms = 0
+        self._feed(steps.Ticked())
+        while not self._finished.is_set():
+            wait_ms = min(self._agent.wake_ms() - self._now_ms() + 1, _SLEEP_MAX_MS)
+            try:
+                async with asyncio.timeout(max(wait_ms, 0) / 1000):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+            if self._is_draining and not give_up_ms:
+                give_up_ms = self._now_ms() + _DRAIN_TIMEOUTS * self.config.times.timeout_ms
+                self._feed(steps.DrainRequested())
+            elif give_up_ms and self._now_ms() > give_up_ms:
+                raise DeadlineExceeded(
+                    f"worker {self.owner.instance} could not hand its shards over: others take "
+                    "them when their leases expire, behind the last stored checkpoints"
+                )
+            elif self._agent.wake_ms() <= self._now_ms():
+                self._feed(steps.Ticked())
+            # Fed events set it; what they changed is looked at below, before anything else runs.
+            self._woken.clear()
+
+    async def _list_shards(self) -> None:
+        while True:
+            try:
+                shards = await self._source.list_shards()
+            except RaftwoodError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("shards not listed", error=error.message)
+            else:
+                self._feed(steps.ShardsListed([NewLease(each.id, each.parents) for each in shards]))
+            self._listing.clear()
+            try:
+                async with asyncio.timeout(self.config.list_ms / 1000):
+                    await self._listing.wait()
+            except TimeoutError:
+                pass
+
+    async def _flush(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.flush_ms / 1000)
+            consumers = [each for each in self._consumers.values() if each.may_save()]
+            found = {each: save for each in consumers if (save := each.tracker.unstored())}
+            if not found:
+                continue
+            try:
+                await self._writer.save(list(found.values()))
+            except LeaseLost:
+                pass  # the agent was told of those that were refused
+            except RaftwoodError as error:
+                self._store_failed("save", error)
+                continue
+            for consumer, save in found.items():
+                consumer.tracker.stored(save)
+
+    # The agent
+
+    def _feed(self, event: steps.Event) -> None:
+        for action in self._agent.step(event, self._now_ms()):
+            self._do(action)
+        self._woken.set()
+
+    def _do(self, action: steps.Action) -> None:
+        assert self._tasks is not None
+        match action:
+            case steps.StartConsumer(lease):
+                self._start(lease)
+            case steps.StopConsumer(shard, _, reason):
+                self._stop(shard, reason)
+            case steps.Finish():
+                self._finished.set()
+            case _:
+                self._tasks.create_task(self._ask(action))
+
+    async def _ask(self, ask: steps.Ask) -> None:
+        call = CALL_OF[type(ask)]
+        try:
+            async with asyncio.timeout(self.config.times.timeout_ms / 1000):
+                event = await answered(self._store, self.owner, ask)
+        except (RaftwoodError, TimeoutError) as error:
+            if isinstance(error, InvalidInput | InvariantViolated):
+                raise
+            self._store_failed(call, error)
+            event = steps.StoreFailed(call, self._random.random())
+        self._measure(ask, event)
+        self._feed(event)
+
+    def _store_failed(self, call: str, error: Exception) -> None:
+        self.metrics.store_failed(call)
+        _log.warning("lease store failed", call=call, error=str(error) or type(error).__name__)
+
+    def _refused(self, save: Save) -> None:
+        self._feed(steps.SaveRefused(save.shard, save.epoch))
+
+    # Consumers
+
+    def _start(self, lease: Lease) -> None:
+        if lease.shard in self._consumers:
+            raise InvariantViolated(f"shard {lease.shard} is started while it is consumed")
+        tenure = Tenure(self._agent, self._now_ms, shard=lease.shard, epoch=lease.epoch)
+        consumer = ShardConsumer(
+            lease,
+            self._factory,
+            self._threads,
+            self._source,
+            AsyncCheckpointTracker(lease, tenure, self._writer),
+            tenure,
+            ShardMeter(self._clock, self._totals),
+            start=self.config.start,
+        )
+        self._consumers[lease.shard] = consumer
+        stolen_ms = self._stolen_ms.pop(lease.shard, None)
+        if stolen_ms is not None:
+            self.metrics.idle.observe((self._now_ms() - stolen_ms) / 1000)
+        assert self._tasks is not None
+        self._tasks.create_task(self._consume(consumer))
+
+    def _stop(self, shard: str, reason: steps.StopReason) -> None:
+        self.metrics.moved(f"gone_{reason}")
+        if reason is steps.StopReason.STOLEN:
+            self._stolen_ms[shard] = self._now_ms()
+        self._consumers[shard].stop(reason)
+
+    async def _consume(self, consumer: ShardConsumer) -> None:
+        await consumer.run()
+        shard = consumer.lease.shard
+        del self._consumers[shard]
+        save = consumer.tracker.last()
+        if save.checkpoint == SHARD_END:
+            self._listing.set()  # its children may be unknown yet
+        self._feed(steps.ConsumerStopped(save, self._restart_ms(consumer)))
+
+    def _restart_ms(self, consumer: ShardConsumer) -> int:
+        """Longer each time that a shard's processor fails without a step ahead."""
+        shard = consumer.lease.shard
+        if not consumer.has_failed:
+            self._failures.pop(shard, None)
+            return 0
+        if consumer.has_advanced:
+            self._failures.pop(shard, None)
+        failures = self._failures[shard] = self._failures.get(shard, 0) + 1
+        return min(_RESTART_MS << min(failures - 1, 16), _RESTART_LONGEST_MS)
+
+    def _measure(self, ask: steps.Ask, event: steps.Event) -> None:
+        if not isinstance(event, steps.LeasesAnswered):
+            return
+        match ask:
+            case steps.AskTake(takes):
+                stolen = {each.shard for each in takes if not each.sets_consumer}
+                for lease in event.leases:
+                    if lease.lease_process == self.owner.process:
+                        is_stolen = lease.shard in stolen
+                        self.metrics.moved("stolen" if is_stolen else "taken")
+                        if is_stolen:
+                            self._stolen_ms[lease.shard] = self._now_ms()
+            case steps.AskHandOver(saves):
+                for save in saves:
+                    stolen_ms = self._stolen_ms.pop(save.shard, None)
+                    if stolen_ms is not None:
+                        self.metrics.hand_over.observe((self._now_ms() - stolen_ms) / 1000)
+            case _:
+                pass

@@ -1,0 +1,1 @@
+"""Workers of a group as real processes."""

@@ -1,0 +1,64 @@
+"""A group of consumers as processes that also stall, or lose their store of leases."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from raftwood.app.demo.consumer_check import Fault
+from raftwood.app.demo.consumer_group import WatchedGroup
+from raftwood.app.demo.consumer_processes import ConsumerGroup
+from raftwood.app.demo.standalone_process import StandaloneProcess
+
+RECORDS_PER_S = 400
+PAUSES_TRIED_MAX = 20
+PAUSE_APART_S = 0.13
+
+
+class GroupUnderFaults(WatchedGroup):
+    @contextmanager
+    def paused(self, name: str, is_fair: Callable[[], bool]) -> Iterator[None]:
+        """At a moment that is fair to others."""
+        for _ in range(PAUSES_TRIED_MAX):
+            began_ns = time.monotonic_ns()
+            self.processes.signal(name, signal.SIGSTOP)
+            if is_fair():
+                break
+            self.processes.signal(name, signal.SIGCONT)
+            time.sleep(PAUSE_APART_S)
+        else:
+            raise AssertionError(f"{name} holds the store whenever it is stopped")
+        yield
+        self.processes.signal(name, signal.SIGCONT)
+        pids = frozenset([self.pids[name]])
+        self.faults.append(Fault(pids, began_ns, time.monotonic_ns(), is_overrun=True))
+
+    @contextmanager
+    def without_its_store(self, absence: AbstractContextManager[None]) -> Iterator[None]:
+        began_ns = time.monotonic_ns()
+        with absence:
+            yield
+        pids = frozenset(self.processes.pids().values())
+        self.faults.append(Fault(pids, began_ns, time.monotonic_ns()))
+
+    def stands_still(self, seconds: float) -> None:
+        """Nothing is processed for so long."""
+        self.notes.update()
+        before = self.notes.processed
+        time.sleep(seconds)
+        self.notes.update()
+        assert self.notes.processed == before, "a shard is processed without its lease"
+
+
+@contextmanager
+def group_under_faults(
+    folder: str, store: str, *, shards: int, timeout_s: float
+) -> Iterator[GroupUnderFaults]:
+    group = ConsumerGroup(stream="p/s", group="g", store=store, timeout_s=timeout_s)
+    with StandaloneProcess(folder) as standalone, standalone.client() as client:
+        client.create_project("p")
+        client.create_logstore("p", "s", shard_count=shards)
+        with GroupUnderFaults.open(
+            f"{folder}/consumers", client, standalone.loghub, group, records_per_s=RECORDS_PER_S
+        ) as found:
+            yield found

@@ -1,0 +1,168 @@
+"""Workers that share shards keep their ten promises, whatever fails; planted bugs are found."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.simulation.leases import run
+from tests.simulation.leases.mutants import MUTANTS
+from tests.simulation.leases.oracle import Violation, counts
+from tests.simulation.leases.profile import TIMES, Profile
+from tests.simulation.leases.world import World
+
+SEEDS = 60
+QUIET: dict[str, Any] = {
+    "lose_request": 0.0,
+    "lose_answer": 0.0,
+    "latency_ms": 20,
+    "process_ms": 50,
+    "by_bytes": False,
+}
+
+
+def _quiet(seed: int, *, workers: int, shards: int) -> World:
+    """A world in which only the test does anything."""
+    profile = replace(Profile.choose(seed), workers=workers, shards=shards, **QUIET)
+    return World(seed, profile)
+
+
+def _run_for(world: World, timeouts: float) -> None:
+    world.run_for(timeouts * TIMES.timeout_ms)
+
+
+def test_faults_break_no_promise() -> None:
+    reports = [run(seed) for seed in range(60)]
+    # A run in which nothing moves or fails would keep all promises.
+    assert sum(report.steals for report in reports) > 40
+    assert sum(report.crashes for report in reports) > 150
+    assert sum(report.duplicates for report in reports) > 50
+    assert sum(report.overruns for report in reports) > 5
+    assert sum(report.hangs for report in reports) > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1_000, 3_000, 500))
+def test_two_thousand_runs_break_no_promise(first: int) -> None:
+    for seed in range(first, first + 500):
+        run(seed)
+
+
+def test_nothing_is_read_twice_where_workers_only_come_and_go() -> None:
+    reports = [run(seed, Profile.graceful(seed)) for seed in range(30)]
+    assert sum(report.steals for report in reports) > 50
+    assert sum(report.duplicates for report in reports) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_at_any_step_breaks_no_promise(seed: int) -> None:
+    profile = replace(Profile.graceful(seed), workers=2, shards=3, chaos_timeouts=2, process_ms=300)
+    steps = 1
+    while steps < 240:
+        run(seed, replace(profile, crash_at=(steps % 2, steps)))
+        steps += 5 + seed
+
+
+def test_a_seed_repeats_its_run() -> None:
+    assert run(5) == run(5)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    for seed in range(SEEDS):
+        try:
+            MUTANTS[name].run(seed)
+        except Violation:
+            return
+    pytest.fail(f"{name}: not caught within {SEEDS} runs")
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_weather_of_a_planted_bug_breaks_no_promise_without_it(name: str) -> None:
+    for seed in range(2):
+        run(seed, replace(Profile.choose(seed), **MUTANTS[name].weather))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_workers_that_join_get_their_share_in_one_round_with_the_fewest_moves(seed: int) -> None:
+    world = _quiet(seed, workers=1, shards=40)
+    _run_for(world, 3)
+    moves = world.store.moves
+    assert moves == 40
+    for _ in range(3):
+        world.join()
+    # A scan is due within T/2, and a steal needs two looks that agree.
+    _run_for(world, 1)
+    assert sorted(counts(world.store.leases, []).values()) == [10, 10, 10, 10]
+    assert world.store.moves - moves == 30
+    _run_for(world, 5)
+    assert world.store.moves - moves == 30
+    assert world.oracle.duplicates == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_orphans_are_read_again_within_twice_the_timeout(seed: int) -> None:
+    world = _quiet(seed, workers=3, shards=6)
+    _run_for(world, 3 + seed / 20)
+    victim = world.up()[seed % 3]
+    orphans = list(victim.consumers)
+    assert orphans
+    victim.crash()
+    _run_for(world, 2)
+    live = [worker.owner.process for worker in world.up()]
+    for shard in orphans:
+        assert world.store.leases[shard].consumer_process in live
+    assert world.spread() <= 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_shard_whose_worker_hangs_for_ever_is_read_by_another(seed: int) -> None:
+    world = _quiet(seed, workers=1 + seed % 3, shards=6)
+    _run_for(world, 3)
+    victim = world.up()[0]
+    victim.hangs_until = float("inf")
+    for shard in world.open_shards():
+        shard.length += 5
+    if seed % 3 == 0:
+        _run_for(world, 8)
+        assert len(victim.consumers) == 6  # there is nobody else, and it waits for its calls
+        world.join()
+    # A call has up to T, and T beyond it; then all others wait for T, and look each T/2.
+    _run_for(world, 4)
+    world.oracle.all_is_read()
+    assert all(consumer.is_told_to_stop for consumer in victim.consumers.values())
+    moves = world.store.moves
+    _run_for(world, 5)
+    assert world.store.moves == moves
+    victim.hangs_until = 0.0
+    _run_for(world, 3)
+    world.oracle.all_is_settled(world.store.leases, [each.owner.process for each in world.up()])
+    assert world.spread() <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_clean_exit_frees_its_shards_at_once(seed: int) -> None:
+    world = _quiet(seed, workers=2, shards=6)
+    _run_for(world, 3)
+    world.up()[0].leave()
+    _run_for(world, 0.7)
+    assert len(world.up()) == 1
+    assert len(world.up()[0].consumers) == 6
+    assert world.oracle.duplicates == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_store_that_was_away_is_found_again_and_nothing_moves(seed: int) -> None:
+    world = _quiet(seed, workers=3, shards=6)
+    _run_for(world, 3)
+    held = {worker.owner.process: sorted(worker.consumers) for worker in world.up()}
+    moves = world.store.moves
+    world.is_store_away = True
+    _run_for(world, 1.2)
+    assert all(not worker.consumers for worker in world.up())
+    _run_for(world, 1.8)
+    world.is_store_away = False
+    _run_for(world, 1.5)
+    assert {worker.owner.process: sorted(worker.consumers) for worker in world.up()} == held
+    assert world.store.moves == moves
+    assert world.oracle.duplicates == 0

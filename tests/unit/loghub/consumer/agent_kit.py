@@ -1,0 +1,177 @@
+"""Lease agents side by side on one store in memory, with a clock that the test moves."""
+
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from raftwood.loghub.consumer.leases import Lease, LeaseTimes, NewLease, Owner, Save
+from raftwood.loghub.consumer.rules import steps
+from raftwood.loghub.consumer.rules.agent import LeaseAgent
+from raftwood.loghub.consumer.rules.plan import plan_by_count
+from raftwood.loghub.consumer.rules.steps import Call, StopReason
+from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+
+TIMES = LeaseTimes()
+T = TIMES.timeout_ms
+STEP_MS = 50
+
+
+def result_of(call: Coroutine[Any, Any, Any]) -> Any:
+    """Of a call that waits for nothing."""
+    try:
+        call.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("the store in memory waited")
+
+
+class Worker:
+    """An agent whose calls are answered at once; its consumers do nothing until the test does."""
+
+    def __init__(self, group: "Group", owner: Owner, offset_ms: int) -> None:
+        self.group = group
+        self.owner = owner
+        self.offset_ms = offset_ms
+        self.agent = LeaseAgent(owner, TIMES, plan_by_count, self.now)
+        self.running: dict[str, Lease] = {}
+        self.checkpoints: dict[str, str] = {}
+        self.stops: list[tuple[str, StopReason]] = []
+        self.started_ms: dict[str, int] = {}
+        self.asked: Counter[type] = Counter()
+        self.is_up = True
+        self.is_cut_off = False
+        self.stops_at_once = True
+        self.lost_answers: set[Call] = set()
+        self.feed(steps.ShardsListed(group.listed))
+
+    @property
+    def now(self) -> int:
+        return self.group.now_ms + self.offset_ms
+
+    def feed(self, event: steps.Event) -> None:
+        if not self.is_up:
+            return
+        for action in self.agent.step(event, self.now):
+            self._do(action)
+
+    def _do(self, action: steps.Action) -> None:
+        self.asked[type(action)] += 1
+        match action:
+            case steps.StartConsumer(lease):
+                self.running[lease.shard] = lease
+                self.started_ms[lease.shard] = self.group.now_ms
+            case steps.StopConsumer(shard, _, reason):
+                self.stops.append((shard, reason))
+                if self.stops_at_once:
+                    self.stopped(shard)
+            case steps.Finish():
+                self.is_up = False
+            case _:
+                self._ask(action)
+
+    def stopped(self, shard: str, checkpoint: str | None = None) -> None:
+        lease = self.running.pop(shard)
+        text = checkpoint or self.checkpoints.get(shard, lease.checkpoint)
+        self.feed(steps.ConsumerStopped(Save(shard, lease.epoch, text, lease.seq + 1)))
+
+    def save(self, shard: str, checkpoint: str, seq: int) -> list[str]:
+        """Those refused, whether the agent would let it or not."""
+        epoch = self.running[shard].epoch
+        saves = [Save(shard, epoch, checkpoint, seq)]
+        refused: list[str] = result_of(self.group.store.save(self.owner.process, saves))
+        return refused
+
+    def may_work(self, shard: str) -> bool:
+        return self.agent.may_work(shard, self.running[shard].epoch, self.now)
+
+    def _ask(self, ask: steps.Ask) -> None:
+        store, owner, process = self.group.store, self.owner, self.owner.process
+        leases = steps.LeasesAnswered
+        match ask:
+            case steps.AskRegister():
+                self._call(Call.REGISTER, store.register(owner), steps.Registered)
+            case steps.AskScan(after, processes):
+                self._call(Call.SCAN, store.scan(after, processes), steps.Scanned)
+            case steps.AskPoll(after):
+                self._call(Call.POLL, store.own(process, after), steps.Polled)
+            case steps.AskRenew(renewals):
+                self._call(Call.RENEW, store.renew(owner, renewals), steps.LeasesRenewed)
+            case steps.AskTake(takes):
+                call = Call.TAKE
+                self._call(call, store.take(owner, takes), lambda each: leases(call, each))
+            case steps.AskBecome(renewals):
+                call = Call.BECOME
+                self._call(
+                    call, store.become_consumer(owner, renewals), lambda each: leases(call, each)
+                )
+            case steps.AskHandOver(saves):
+                call = Call.HAND_OVER
+                self._call(call, store.hand_over(process, saves), lambda each: leases(call, each))
+            case steps.AskRelease(shards):
+                call = Call.RELEASE
+                self._call(call, store.release(process, shards), lambda each: leases(call, each))
+            case steps.AskCreate(new):
+                self._call(Call.CREATE, store.create(new), lambda _: steps.Done(Call.CREATE))
+            case steps.AskDelete(shards):
+                self._call(Call.DELETE, store.delete(shards), lambda _: steps.Done(Call.DELETE))
+            case steps.AskForget(rows):
+                self._call(
+                    Call.FORGET, store.forget_workers(rows), lambda _: steps.Done(Call.FORGET)
+                )
+
+    def _call(
+        self, call: Call, run: Coroutine[Any, Any, Any], event: Callable[[Any], steps.Event]
+    ) -> None:
+        if self.is_cut_off or self.group.is_store_away:
+            run.close()
+            self.feed(steps.StoreFailed(call, 0.5))
+            return
+        answer = result_of(run)
+        if call in self.lost_answers:
+            self.lost_answers.discard(call)
+            self.feed(steps.StoreFailed(call, 0.5))
+        else:
+            self.feed(event(answer))
+
+
+class Group:
+    """Workers by name, and the shards that they share."""
+
+    def __init__(self, *shards: str) -> None:
+        self.store = MemoryLeaseStore()
+        self.now_ms = 1_000
+        self.is_store_away = False
+        self.listed = [NewLease(shard) for shard in shards]
+        self.workers: list[Worker] = []
+
+    def join(self, name: str, *, process: str = "", offset_ms: int = 0) -> Worker:
+        owner = Owner(name, process or f"process-{len(self.workers)}")
+        worker = Worker(self, owner, offset_ms)
+        self.workers.append(worker)
+        return worker
+
+    def list_shards(self, *shards: NewLease) -> None:
+        self.listed = list(shards)
+        for worker in self.workers:
+            worker.feed(steps.ShardsListed(self.listed))
+
+    def run_for(self, duration_ms: int) -> None:
+        for _ in range(duration_ms // STEP_MS):
+            self.now_ms += STEP_MS
+            for worker in self.workers:
+                worker.feed(steps.Ticked())
+
+    def run_until(self, is_so: Callable[[], bool], *, within_ms: int) -> int:
+        """Answers how long it took."""
+        begun_ms = self.now_ms
+        while not is_so():
+            assert self.now_ms - begun_ms < within_ms, "it took too long"
+            self.run_for(STEP_MS)
+        return self.now_ms - begun_ms
+
+    def sizes(self) -> list[int]:
+        return sorted(len(worker.running) for worker in self.workers if worker.is_up)
+
+    def starts(self) -> int:
+        """How often a worker began to read a shard."""
+        return sum(worker.asked[steps.StartConsumer] for worker in self.workers)

@@ -1,0 +1,31 @@
+"""Stores of leases in SQL databases, for tests."""
+
+import itertools
+from contextlib import AsyncExitStack
+
+from raftwood.base.environment import Environment
+from raftwood.loghub.consumer.lease_store import LeaseStore
+from raftwood.loghub.consumer.leases import signature
+from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
+
+_groups = itertools.count(1)
+SIGNATURE = signature("project", "logstore")
+
+
+class SqlKit:
+    """A group of its own in a database, for one test."""
+
+    def __init__(self, environment: Environment, url: str, ends: AsyncExitStack) -> None:
+        self.environment = environment
+        self._url = url
+        self._ends = ends
+        self.group = f"group-{next(_groups)}"
+
+    def store(self) -> SqlLeaseStore:
+        return SqlLeaseStore(self.environment, self._url, group=self.group, signature=SIGNATURE)
+
+    async def open(self) -> LeaseStore:
+        store = self.store()
+        self._ends.push_async_callback(store.close)
+        await store.open()
+        return store

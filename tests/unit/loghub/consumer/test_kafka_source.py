@@ -1,0 +1,95 @@
+"""Topics of Kafka are consumed by leases as logstores are; the broker is librdkafka's own mock."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import confluent_kafka
+import pytest
+
+from raftwood.base.errors import Unavailable
+from raftwood.disk.real_environment import real_environment
+from raftwood.loghub.consumer.iterating import Consumer
+from raftwood.loghub.consumer.leases import LeaseTimes
+from raftwood.loghub.consumer.sources.kafka import KafkaSource, KafkaSourceSettings
+from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.worker import WorkerConfig
+from tests.running import run
+
+FAST = KafkaSourceSettings(wait_ms=100)
+
+
+@contextmanager
+def broker() -> Iterator[tuple[str, confluent_kafka.Producer]]:
+    producer = confluent_kafka.Producer(
+        {"test.mock.num.brokers": 1, "bootstrap.servers": "unused:1", "log_level": 0}
+    )
+    broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
+    yield f"{broker.host}:{broker.port}", producer
+
+
+def put(producer: confluent_kafka.Producer, count: int) -> set[bytes]:
+    values = {b"%d" % number for number in range(count)}
+    for value in values:
+        producer.produce("t", value, key=value)
+    assert producer.flush(10) == 0
+    return values
+
+
+def test_a_topic_is_consumed_by_leases() -> None:
+    async def main() -> None:
+        config = WorkerConfig(instance="a", times=LeaseTimes(timeout_ms=2_000))
+        with broker() as (servers, producer), real_environment() as environment:
+            values = put(producer, 100)
+            store = MemoryLeaseStore()
+            seen: list[bytes | None] = []
+            async with (
+                KafkaSource(servers, "t", settings=FAST) as source,
+                Consumer(config, store, source=source, environment=environment) as consumer,
+            ):
+                assert len(await source.list_shards()) > 1
+                async with asyncio.timeout(20):
+                    async for batch in consumer:
+                        seen += [record.value for record in batch.records()]
+                        if len(seen) == len(values):
+                            break
+            assert set(seen) == values
+            assert all(lease.checkpoint is not None for lease in store.leases.values())
+
+    run(main())
+
+
+def test_a_read_that_was_given_up_loses_nothing() -> None:
+    async def main() -> None:
+        with broker() as (servers, producer):
+            values = put(producer, 50)
+            found = set()
+            async with KafkaSource(servers, "t", settings=FAST) as source:
+                for shard in await source.list_shards():
+                    position = await source.begin(shard.id)
+                    end = await source.end(shard.id)
+                    while position != end:
+                        reading = asyncio.create_task(source.read(shard.id, position))
+                        await asyncio.sleep(0)
+                        reading.cancel()
+                        await asyncio.gather(reading, return_exceptions=True)
+                        read = await source.read(shard.id, position)
+                        for batch in read.batches:
+                            found |= {record.value for record in batch.records()}
+                        position = read.next
+            assert found == values
+
+    run(main())
+
+
+def test_a_broker_that_is_away_is_an_error_to_try_again() -> None:
+    async def main() -> None:
+        async with KafkaSource("127.0.0.1:1", "t", options={"log_level": 0}) as source:
+            with pytest.raises(Unavailable, match="Kafka topic t"):
+                await source.list_shards()
+
+    import raftwood.loghub.consumer.sources.kafka as module
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "TIMEOUT_S", 0.3)
+        run(main())

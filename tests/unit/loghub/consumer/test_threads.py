@@ -1,0 +1,68 @@
+"""Processors that block run in threads, with the same promises."""
+
+import threading
+import time
+from collections.abc import Sequence
+
+from raftwood.base.environment import Environment
+from raftwood.disk.real_environment import real_environment
+from raftwood.loghub.consumer.leases import LeaseTimes
+from raftwood.loghub.consumer.processor import Processor
+from raftwood.loghub.consumer.source import ShardBatch
+from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.trackers import CheckpointTracker
+from raftwood.loghub.consumer.worker import Worker, WorkerConfig
+from tests.running import run
+from tests.unit.loghub.consumer.worker_kit import FakeSource
+
+
+class Blocking(Processor):
+    busy = 0
+    busiest = 0
+    seen: list[str]
+    ended: list[str]
+    stop: threading.Event
+
+    def process(self, batches: Sequence[ShardBatch], tracker: CheckpointTracker) -> None:
+        cls = type(self)
+        cls.busy += 1
+        cls.busiest = max(cls.busiest, cls.busy)
+        time.sleep(0.01)
+        assert tracker.remaining_s > 0
+        assert tracker.epoch == 1
+        for batch in batches:
+            cls.seen += batch.records()
+        tracker.save_checkpoint(persistent=True)
+        cls.busy -= 1
+
+    def shutdown(self, tracker: CheckpointTracker) -> None:
+        self.ended.append(tracker.shard_id)
+        assert tracker.is_stopping
+        assert not tracker.is_shard_end
+        tracker.save_checkpoint()
+
+
+def test_blocking_processors_run_side_by_side_in_a_bounded_pool() -> None:
+    Blocking.seen, Blocking.ended = [], []
+    store, source = MemoryLeaseStore(), FakeSource(6, length=20)
+
+    async def main(environment: Environment) -> None:
+        import asyncio
+
+        config = WorkerConfig(
+            instance="a", times=LeaseTimes(timeout_ms=2_000, poll_ms=20), threads_max=2
+        )
+        worker = Worker(config, Blocking, store, source=source, environment=environment)
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(20):
+            while len(Blocking.seen) < 120:  # noqa: ASYNC110 - threads fill it
+                await asyncio.sleep(0.02)
+        assert {lease.checkpoint for lease in store.leases.values()} <= {"20"}
+        worker.drain()
+        await running
+
+    with real_environment() as environment:
+        run(main(environment))
+    assert sorted(Blocking.seen) == sorted(source.everything())
+    assert sorted(Blocking.ended) == sorted(source.shards)
+    assert Blocking.busiest == 2
