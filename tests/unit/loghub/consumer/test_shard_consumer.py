@@ -1,7 +1,8 @@
 """The states of a shard's consumer, and what counts as dealt with."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 from msgspec.structs import replace
@@ -33,6 +34,10 @@ class Granted(Tenure):
 
     def may_work(self) -> bool:
         return self.left_ms > 0
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        yield
 
     def goes_on(self) -> None:
         pass
