@@ -4,7 +4,13 @@ import os
 import time
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from benchmarks.harness.load import parser
 from benchmarks.peers.kafka_consume import (
@@ -18,6 +24,7 @@ from benchmarks.peers.kafka_consume import (
 )
 
 JOIN_MOST_S: Final = 30.0
+SEEK_MOST_S: Final = 10.0
 
 
 class GroupReading(Reading):
@@ -25,7 +32,20 @@ class GroupReading(Reading):
 
     def begin_anew(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         for place in places:
-            consumer.seek(TopicPartition(place.topic, place.partition, OFFSET_BEGINNING))
+            _seek(consumer, TopicPartition(place.topic, place.partition, OFFSET_BEGINNING))
+
+
+def _seek(consumer: Consumer, place: TopicPartition) -> None:
+    """A partition that was just assigned cannot be moved before its offset was looked up."""
+    until = time.monotonic() + SEEK_MOST_S
+    while True:
+        try:
+            consumer.seek(place)
+            return
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE or time.monotonic() > until:
+                raise
+        time.sleep(0.05)
 
 
 def join(consumer: Consumer, name: str, partitions: int) -> None:
