@@ -69,7 +69,7 @@ def test_a_page_that_starts_stores_runs_from_top_to_bottom(page: Path, tmp_path:
     for port in sorted({*re.findall(r"127\.0\.0\.1:(\d+)", story)}):
         story = story.replace(port, str(_free_port()))
     # With job control, as in a shell that somebody types into: `kill %3` ends the third store.
-    script = ["set -em", "trap 'kill $(jobs -p) 2>&-; wait' EXIT"]
+    script = ["set -em", "trap 'kill $(jobs -p) 2>&-; wait' EXIT", "trap 'exit 1' TERM"]
     pattern = r"^```(console|python)\n(.*?)^```$"
     for number, (language, block) in enumerate(
         re.findall(pattern, story, re.DOTALL | re.MULTILINE)
@@ -79,9 +79,13 @@ def test_a_page_that_starts_stores_runs_from_top_to_bottom(page: Path, tmp_path:
         elif needs_stores(block):
             (tmp_path / f"example-{number}.py").write_text(block)
             script.append(f"python -W error example-{number}.py")
-    subprocess.run(
-        ("bash", "-c", "\n".join(script)), cwd=tmp_path, env=environment, check=True, timeout=240
-    )
+    with subprocess.Popen(
+        ("bash", "-c", "\n".join(script)), cwd=tmp_path, env=environment
+    ) as shell:
+        try:
+            assert shell.wait(timeout=240) == 0
+        finally:
+            shell.terminate()  # so that it ends what it has started
 
 
 def _free_port() -> int:
