@@ -21,10 +21,18 @@ from tests.zookeeper_server import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
 _GRACE_SECONDS = 2.0
+_INSTALLING_SECONDS_MAX = 900
+"""Of a test whose component may have to be fetched or built first."""
 
 # How long an example takes says how busy the machine is, and nothing else.
 settings.register_profile("raftwood", deadline=None)
 settings.load_profile("raftwood")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("needs") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_INSTALLING_SECONDS_MAX))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 
 CACHE = Path(__file__).parents[1] / ".cache"
-BUILD_SECONDS_MAX = 240
+BUILD_SECONDS_MAX = 600
 
 
 class NotBuilt(Exception):

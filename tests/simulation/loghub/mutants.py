@@ -94,7 +94,8 @@ MUTANTS = {
         caught_as="exactly once|said not to be stored",
     ),
     "takes the end before the seal": Mutant(
-        plant=planted.takes_the_end_before_the_seal, caught_as="behind|is not read|acked and"
+        plant=planted.takes_the_end_before_the_seal,
+        caught_as="behind|is not read|acked and|given up: InvalidCursor",
     ),
     "trusts what it knew of new shards": Mutant(
         plant=planted.trusts_what_it_knew_of_new_shards,
