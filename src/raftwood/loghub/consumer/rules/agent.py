@@ -300,7 +300,7 @@ class LeaseAgent:
 
     def _start(self, hold: Hold, lease: Lease, actions: list[steps.Action]) -> None:
         hold.epoch = lease.epoch
-        if self.is_leaving:
+        if self.is_leaving or lease.is_ended:
             hold.stage, hold.save = Stage.STOPPED, Save(lease.shard, lease.epoch, None, lease.seq)
             return
         hold.stage, hold.save = Stage.CONSUMING, None
@@ -427,8 +427,9 @@ class LeaseAgent:
         ready = [hold for hold in self._in(Stage.WAITING) if now_ms >= self._begin_ms(hold)]
         if ready and self._calls.may_begin(Call.BECOME, now_ms):
             self._begin(Call.BECOME, steps.AskBecome(self._renewals(ready)), now_ms, actions)
-        if self._takes and self._calls.may_begin(Call.TAKE, now_ms):
-            takes = list(self._takes.values())
+        # One that was given up may have been done, and be here by now.
+        takes = [take for take in self._takes.values() if take.shard not in self._holds]
+        if takes and self._calls.may_begin(Call.TAKE, now_ms):
             self._begin(Call.TAKE, steps.AskTake(takes), now_ms, actions, self._takes)
             self._takes = {}
 
