@@ -10,7 +10,7 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Conflict, DeadlineExceeded, NotFound
 from raftwood.loghub.consumer.lease_store import LeaseStore
-from raftwood.loghub.consumer.leases import NewLease, Owner, WorkerRow
+from raftwood.loghub.consumer.leases import SENT_AWAY, NewLease, Owner
 from raftwood.loghub.consumer.source import ShardSource
 
 _LOOK_S: Final = 0.1
@@ -73,25 +73,29 @@ async def reset_group(store: LeaseStore, source: ShardSource, positions: Mapping
 async def drain_workers(
     store: LeaseStore, environment: Environment, names: Collection[str], *, wait_s: float
 ) -> list[str]:
-    """Send workers away, all where none is named; answers who went.
+    """Send workers away, all where none is named; answers whom, when nobody of them has a shard.
 
-    The name of each is taken from it: it hands over what it has, and ends. Where it is dead, others
-    take its shards when the leases expire.
+    The name of each is taken from it: it hands over what it has, and ends. The row that says so
+    stays until its worker sees it, which may be busy, or paused. Where it is dead, others take its
+    shards when the leases expire, and remove the row like that of any worker that stands still.
     """
     scan = await store.scan(0)
     found = [row for row in scan.workers if not names or row.instance in names]
-    unknown = sorted(set(names) - {row.instance for row in found})
+    chosen = [row.instance for row in found]
+    unknown = sorted(set(names) - set(chosen))
     if unknown:
         raise NotFound(f"the group has no worker {', '.join(unknown)}: `raftwood group show`")
-    ours: list[WorkerRow] = []
-    try:
-        for row in found:
-            process = str(uuid.UUID(int=environment.random.getrandbits(128), version=4))
-            ours.append(await store.register(Owner(row.instance, process)))
-        await _until_gone(store, {row.process for row in found}, wait_s)
-    finally:
-        await store.forget_workers(ours)
-    return [row.instance for row in found]
+    processes = {row.process for row in found}
+    for lease in scan.leases:
+        # Of those that were sent away before, and are not gone yet.
+        processes |= {lease.lease_process} if lease.lease_owner in chosen else set()
+        processes |= {lease.consumer_process} if lease.consumer_owner in chosen else set()
+    for row in found:
+        if not row.is_sent_away:
+            number = uuid.UUID(int=environment.random.getrandbits(128), version=4)
+            await store.register(Owner(row.instance, f"{SENT_AWAY}{number}"))
+    await _until_gone(store, processes, wait_s)
+    return chosen
 
 
 async def _until_gone(store: LeaseStore, processes: Collection[str], wait_s: float) -> None:

@@ -1,12 +1,13 @@
 """What an operator does with a group while it runs."""
 
+import asyncio
+
 import pytest
 
-from raftwood.base.errors import Conflict, NotFound
-from raftwood.loghub.consumer.errors import NameTaken
+from raftwood.base.errors import Conflict, DeadlineExceeded, NotFound
 from raftwood.loghub.consumer.operating import drain_workers, reset_group, show_group
 from raftwood.simulation.runner import Simulation, simulate
-from tests.unit.loghub.consumer.worker_kit import FakeSource, Group
+from tests.unit.loghub.consumer.worker_kit import TIMES, FakeSource, Group
 
 
 def test_a_drained_worker_hands_over_and_the_others_go_on() -> None:
@@ -18,7 +19,7 @@ def test_a_drained_worker_hands_over_and_the_others_go_on() -> None:
         environment = simulation.environment
         assert await drain_workers(group.memory, environment, ["a"], wait_s=10) == ["a"]
         await group.until(lambda: "a" in group.ended)
-        assert isinstance(group.ended["a"], NameTaken)
+        assert group.ended["a"] is None
         await group.until(lambda: len(group.workers["b"].shards()) == 4)
         group.source.put(5)
         await group.until_all_seen()
@@ -29,6 +30,45 @@ def test_a_drained_worker_hands_over_and_the_others_go_on() -> None:
         assert sorted(group.seen.all()) == sorted(group.source.everything())
 
     simulate(1, scenario)
+
+
+def test_a_worker_that_has_nothing_is_sent_away_too() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        group = Group(simulation, FakeSource(1))
+        group.start("a")
+        await group.until(lambda: group.counts() == [1])
+        group.start("b")
+        await group.until(lambda: "b" in group.memory.workers)
+        assert await drain_workers(group.memory, simulation.environment, ["b"], wait_s=10) == ["b"]
+        await group.until(lambda: "b" in group.ended, seconds=TIMES.timeout_ms / 1000)
+        assert group.ended["b"] is None
+        assert list(group.memory.workers) == ["a"]
+        await group.drain("a")
+
+    simulate(3, scenario)
+
+
+def test_nobody_leaves_a_share_for_one_that_was_sent_away() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        group = Group(simulation, FakeSource(4))
+        paused = group.start("a")
+        group.start("b")
+        await group.until(lambda: group.counts() == [2, 2])
+        paused.pause()
+        with pytest.raises(DeadlineExceeded, match="not handed over yet"):
+            await drain_workers(group.memory, simulation.environment, ["a"], wait_s=0.1)
+        again = drain_workers(group.memory, simulation.environment, ["a"], wait_s=10)
+        draining = asyncio.create_task(again)
+        await group.until(lambda: len(group.workers["b"].shards()) == 4, seconds=10)
+        assert await draining == ["a"]
+        # It was not dead: when it goes on, it sees that it was sent away.
+        paused.resume()
+        await group.until(lambda: "a" in group.ended, seconds=10)
+        assert group.ended["a"] is None
+        await group.drain("b")
+        assert group.memory.workers == {}
+
+    simulate(4, scenario)
 
 
 def test_checkpoints_are_set_only_while_nobody_consumes() -> None:

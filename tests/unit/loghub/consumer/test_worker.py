@@ -261,6 +261,21 @@ def test_a_processor_that_hangs_loses_that_shard_and_no_other() -> None:
     simulate(11, scenario)
 
 
+def test_one_whose_name_was_taken_does_not_wait_for_a_processor_that_hangs() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        group = Group(simulation, FakeSource(1, length=4))
+        group.start("a", factory=lambda: Hanging(group, "a", asyncio.Event()))
+        await group.until(lambda: group.counts() == [1])
+        group.start("a", machine="again")
+        await group.until(lambda: "a" in group.ended, seconds=5 * TIMES.timeout_ms / 1000)
+        assert isinstance(group.ended["a"], DeadlineExceeded)
+        del group.workers["a"]
+        await group.until_all_seen()
+        await group.drain("again")
+
+    simulate(12, scenario)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_each_record_is_processed_by_one_worker_at_a_time(seed: int) -> None:
     async def scenario(simulation: Simulation) -> None:

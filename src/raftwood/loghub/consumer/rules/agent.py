@@ -45,6 +45,8 @@ class LeaseAgent:
         self._row: WorkerRow | None = None
         self.is_leaving = False
         """As it was asked to, or because another process has this one's name."""
+        self.is_sent_away = False
+        """It leaves because an operator wants it to."""
         self._is_finished = False
         self._scans = 0
         self._refresh: list[str] = []
@@ -183,7 +185,8 @@ class LeaseAgent:
         assert isinstance(asked, steps.AskRenew)
         if renewed.worker.process != self.me.process:
             # Another process runs under this name, and the store renews nothing for this one.
-            self._row = None
+            self.is_sent_away = renewed.worker.is_sent_away
+            self._row = renewed.worker if self.is_sent_away else None
             self._leave(actions)
             return
         self._row = renewed.worker

@@ -62,7 +62,8 @@ class Observations:
         return {
             row.process: row.instance
             for row in rows
-            if self._clock_ms - self._beats[row.process][1] < self._times.timeout_ms
+            if not row.is_sent_away
+            and self._clock_ms - self._beats[row.process][1] < self._times.timeout_ms
         }
 
     def stale_workers(self) -> list[WorkerRow]:
