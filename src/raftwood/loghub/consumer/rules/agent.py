@@ -25,7 +25,7 @@ from raftwood.loghub.consumer.leases import (
 from raftwood.loghub.consumer.rules import steps
 from raftwood.loghub.consumer.rules.calls import FULL_SCAN_EVERY, GATHER_MS, NEVER_MS, Calls
 from raftwood.loghub.consumer.rules.holds import Hold, Stage
-from raftwood.loghub.consumer.rules.plan import Move, Situation
+from raftwood.loghub.consumer.rules.plan import Move, Situation, own_part
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from raftwood.loghub.consumer.rules.view import View
 
@@ -370,26 +370,21 @@ class LeaseAgent:
         if self.is_leaving or self._view.has_deleted or self._view.unknown(self._listed):
             # Shards that are gone, or have no lease yet, would be missing in the count.
             return
-        moves = self._planner(self._view.situation(live))
+        moves = self._planner(self._view.situation(live, self.me))
         if not moves and self._view.is_all_in(live):
             self._balanced = (self._view.version, live)
         # It may hang in that one too. What is free has to be taken: nobody else will.
         is_hung = bool(self._in(Stage.HUNG))
-        for move in moves:
-            lease = self._view.leases[move.shard]
-            if move.target != self.me.process or move.shard in self._holds:
-                continue
-            if is_hung and move.source != NOBODY:
-                continue
-            if lease.shard in fresh or lease.lease_process == NOBODY:
-                is_free = move.source == NOBODY
-                self._takes[move.shard] = Take(move.shard, lease.lease_id, sets_consumer=is_free)
-            elif lease.lease_process not in self._refresh:
-                self._refresh.append(lease.lease_process)
-        if now_ms < settled_ms:
-            self._takes = {}
-        elif self._refresh:
-            self._calls.want_by(Call.SCAN, now_ms)
+        moves = [
+            move
+            for move in moves
+            if move.shard not in self._holds and not (is_hung and move.source != NOBODY)
+        ]
+        takes, self._refresh = own_part(moves, self._view.leases, self.me.process, fresh)
+        if now_ms >= settled_ms:
+            self._takes = {take.shard: take for take in takes}
+            if self._refresh:
+                self._calls.want_by(Call.SCAN, now_ms)
 
     def _begin_ms(self, hold: Hold) -> int:
         lease = self._view.leases[hold.shard]
