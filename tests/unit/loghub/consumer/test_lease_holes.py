@@ -331,6 +331,22 @@ def test_a_call_that_was_done_though_its_answer_was_lost_does_no_harm(call: Call
     assert sorted([*anne.running, *ben.running]) == ["0", "1"]
 
 
+def test_a_deadline_is_not_counted_from_a_call_that_only_found_what_one_before_had_done() -> None:
+    """Others saw the lease change with the first call, and the heartbeat stand still since then."""
+    group, anne, ben = _robbed(stops_at_once=False)
+    group.run_until(lambda: bool(anne.stops), within_ms=T)
+    ben.lost_answers = {Call.BECOME}
+    anne.stopped(anne.stops[0][0])
+    group.run_until(lambda: bool(ben.asked[steps.AskBecome]), within_ms=T)
+    ben.failing = {Call.POLL, Call.RENEW, Call.SCAN}
+    [done] = [each for each in group.store.leases.values() if each.consumer_owner == "ben"]
+    group.run_until(lambda: bool(ben.running), within_ms=T)
+    [begun] = ben.running.values()
+    # It became so once more, by a call that all can see.
+    assert begun.epoch == done.epoch + 1
+    assert begun.update_seq > done.update_seq
+
+
 def test_workers_stop_while_the_store_is_away_and_go_on_by_themselves() -> None:
     group, anne = _alone("0", "1")
     ben = group.join("ben")

@@ -157,11 +157,7 @@ class LeaseAgent:
             self._calls.want(call, now_ms)
 
     def _on_scanned(
-        self,
-        asked: steps.Ask,
-        scan: Scan,
-        now_ms: int,
-        actions: list[steps.Action],
+        self, asked: steps.Ask, scan: Scan, now_ms: int, actions: list[steps.Action]
     ) -> None:
         assert isinstance(asked, steps.AskScan)
         self._scans += 1
@@ -240,12 +236,11 @@ class LeaseAgent:
 
     def _taken(self, take: Take, sent_ms: int, now_ms: int, actions: list[steps.Action]) -> None:
         lease = self._view.leases.get(take.shard)
-        if lease is None or not self._is_mine(lease) or lease.lease_id != take.lease_id + 1:
-            return
-        hold = self._new_hold(lease, now_ms)
-        hold.deadline_ms = sent_ms + self._times.hold_ms
-        if take.sets_consumer:
-            self._start(hold, lease, actions)
+        if lease and self._has_made(lease, take.lease_id):
+            hold = self._new_hold(lease, now_ms)
+            hold.deadline_ms = sent_ms + self._times.hold_ms
+            if take.sets_consumer:
+                self._start(hold, lease, actions)
 
     def _became(self, renewal: Renewal, sent_ms: int, actions: list[steps.Action]) -> None:
         hold, lease = self._holds.get(renewal.shard), self._view.leases.get(renewal.shard)
@@ -253,12 +248,16 @@ class LeaseAgent:
             hold
             and lease
             and hold.stage in (Stage.WAITING, Stage.LEAVING)
-            and self._is_mine(lease)
             and lease.consumer_process == self.me.process
-            and lease.lease_id == renewal.lease_id + 1
+            and self._has_made(lease, renewal.lease_id)
         ):
             hold.deadline_ms = sent_ms + self._times.hold_ms
             self._start(hold, lease, actions)
+
+    def _has_made(self, lease: Lease, before: int) -> bool:
+        """Whether it is this worker's by the call that was answered, and by no other."""
+        is_next = self._is_mine(lease) and lease.lease_id == before + 1
+        return is_next and not self._calls.is_doubtful(lease.shard, before)
 
     def _handed_over(self, save: Save, now_ms: int) -> None:
         hold, lease = self._holds.get(save.shard), self._view.leases.get(save.shard)
