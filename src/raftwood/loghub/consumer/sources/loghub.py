@@ -43,9 +43,8 @@ class LogHubSourceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     read_bytes_max: int = 1 << 20
     read_batches_max: int = 1_000
-    wait_ms: int = 1_000
-    """How long a read at the end of a shard waits for more. One that waits does not hear that the
-    shard is split or merged: its children begin so much later."""
+    wait_ms: int = 10_000
+    """How long a read at the end of a shard waits for more, or for the shard's end."""
     skips_freed: bool = False
     """Go on where batches were freed before they were read, or a whole shard was; else
     `RecordsFreed` or `ShardNotFound`."""
