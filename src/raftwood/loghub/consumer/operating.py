@@ -10,7 +10,7 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Conflict, DeadlineExceeded, NotFound
 from raftwood.loghub.consumer.lease_store import LeaseStore
-from raftwood.loghub.consumer.leases import SENT_AWAY, NewLease, Owner
+from raftwood.loghub.consumer.leases import NOBODY, SENT_AWAY, NewLease, Owner
 from raftwood.loghub.consumer.source import ShardSource
 
 _LOOK_S: Final = 0.1
@@ -41,9 +41,7 @@ async def show_group(
         if lease.is_ended:
             lag_s = 0.0
         elif lease.checkpoint is not None:
-            received_ms = await source.next_received_ms(lease.shard, lease.checkpoint)
-            now_ms = environment.clock.wall_ns() // 1_000_000
-            lag_s = 0.0 if received_ms is None else max(0, now_ms - received_ms) / 1000
+            lag_s = await _lag_s(source, lease.shard, lease.checkpoint, environment)
         rows.append(
             GroupRow(
                 shard=lease.shard,
@@ -58,15 +56,42 @@ async def show_group(
     return rows
 
 
-async def reset_group(store: LeaseStore, source: ShardSource, positions: Mapping[str, str]) -> None:
-    """Set what is read next of shards, which nobody may be consuming."""
+async def _lag_s(
+    source: ShardSource, shard: str, checkpoint: str, environment: Environment
+) -> float | None:
+    try:
+        received_ms = await source.next_received_ms(shard, checkpoint)
+    except NotFound:
+        return None  # it was freed before the group has read it
+    now_ms = environment.clock.wall_ns() // 1_000_000
+    return 0.0 if received_ms is None else max(0, now_ms - received_ms) / 1000
+
+
+async def leased_shards(store: LeaseStore, source: ShardSource) -> list[str]:
+    """Those that the group reads, or is to read; not those that are over, for their children are.
+
+    A group that has no lease for a shard yet gets one.
+    """
     shards = await source.list_shards()
     await store.create([NewLease(each.id, each.parents) for each in shards])
-    refused = await store.reset(list(positions.items()))
+    found = [lease.shard for lease in (await store.scan(0)).leases]
+    return sorted(found, key=lambda shard: (len(shard), shard))
+
+
+async def reset_group(store: LeaseStore, positions: Mapping[str, str]) -> None:
+    """Set what is read next of shards, which nobody may be consuming; all of them, or none."""
+    leases = {lease.shard: lease for lease in (await store.scan(0)).leases}
+    over = [shard for shard in positions if shard not in leases]
+    if over:
+        raise Conflict(
+            f"shards {', '.join(over)} are over: their children are read, and can be set"
+        )
+    refused = [shard for shard in positions if leases[shard].consumer_process != NOBODY]
+    refused = refused or await store.reset(list(positions.items()))
     if refused:
         raise Conflict(
-            f"shards {', '.join(refused)} are being consumed, or are over: stop the group's "
-            "workers first, or drain them with `raftwood group drain`"
+            f"shards {', '.join(refused)} are being consumed: stop the group's workers first, or "
+            "drain them with `raftwood group drain`"
         )
 
 
