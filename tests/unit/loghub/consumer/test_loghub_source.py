@@ -17,7 +17,7 @@ from tests.running import run
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, hub
 from tests.unit.loghub.client.test_reader import send
 
-CONFIG = WorkerConfig(instance="a", times=LeaseTimes(timeout_ms=1_000, poll_ms=20), list_ms=200)
+CONFIG = WorkerConfig(instance="a", times=LeaseTimes(timeout_ms=5_000, poll_ms=20), list_ms=200)
 
 
 def test_a_logstore_is_consumed_across_a_split(tmp_path: Path) -> None:

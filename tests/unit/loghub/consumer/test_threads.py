@@ -57,7 +57,7 @@ def test_blocking_processors_run_side_by_side_in_a_bounded_pool() -> None:
         import asyncio
 
         config = WorkerConfig(
-            instance="a", times=LeaseTimes(timeout_ms=2_000, poll_ms=20), threads_max=2
+            instance="a", times=LeaseTimes(timeout_ms=6_000, poll_ms=20), threads_max=2
         )
         worker = Worker(config, Blocking, store, source=source, environment=environment)
         running = asyncio.create_task(worker.run())

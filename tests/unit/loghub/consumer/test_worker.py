@@ -28,6 +28,7 @@ def test_one_worker_processes_all_and_leaves_its_checkpoints() -> None:
         await group.until_all_seen()
         await group.drain("a")
         assert sorted(group.seen.all()) == sorted(group.source.everything())
+        assert sorted(group.source.left) == ["0", "1", "2"]
         assert group.ended == {"a": None}
         assert {each.checkpoint for each in group.memory.leases.values()} == {"10"}
         assert all(each.is_vacant for each in group.memory.leases.values())

@@ -49,6 +49,7 @@ class FakeSource:
     def __init__(self, shards: int, length: int = 0) -> None:
         self.shards = {str(number): FakeShard(length=length) for number in range(shards)}
         self.is_away = False
+        self.left: list[str] = []
 
     def put(self, count: int) -> None:
         for shard in self.shards.values():
@@ -91,6 +92,9 @@ class FakeSource:
                 break
         batches = [FakeBatch(shard, number) for number in range(first, stop)]
         return ShardRead(batches, str(stop), kept.is_sealed and stop == kept.length)
+
+    def leave(self, shard: str) -> None:
+        self.left.append(shard)
 
 
 class SlowStore:

@@ -121,6 +121,9 @@ class LogHubSource:
         batches = [_batch(each) for each in batches_of(int(shard), pulled)]
         return ShardRead(batches, str(pulled.next), pulled.is_ended)
 
+    def leave(self, shard: str) -> None:
+        """Nothing is held between reads."""
+
     async def _pull(self, shard: str, position: Position) -> Pulled:
         settings = self._settings
         return await self._client.pull(
