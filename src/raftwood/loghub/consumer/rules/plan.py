@@ -234,13 +234,12 @@ def _without_waiting(
     for move in moves:
         lease = situation.leases[move.shard]
         is_known = move.source != NOBODY or lease.lease_id == 0 or lease.is_vacant
-        able = [each for each in others if each != lease.consumer_process]
-        if move.target in late and able and not is_known:
-            target = min(able, key=lambda process: loads[process])
+        target = move.target
+        if target in late and not is_known:
+            able = [process for process in others if process != lease.consumer_process]
+            target = min(able, key=lambda process: loads[process], default=target)
             loads[target] += weigh(lease)
-            changed.append(Move(move.shard, NOBODY, target))
-        else:
-            changed.append(move)
+        changed.append(Move(move.shard, move.source, target))
     return changed
 
 
