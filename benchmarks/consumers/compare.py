@@ -19,7 +19,7 @@ RATES: Final = {"sqlite": rates.OURS, "kafka": rates.KAFKA}
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things take; the whole run is about a quarter of an hour at the default."""
+    """How often, and for how long, each thing is measured."""
 
     rounds: int = 3
     """Times that nine members join one."""

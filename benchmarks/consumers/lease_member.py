@@ -73,6 +73,9 @@ class Ticks:
         self._next[shard] = tick.next_position
         return ShardRead([tick], tick.next_position)
 
+    def leave(self, shard: str) -> None:
+        self._next.pop(shard, None)
+
 
 class Noting(AsyncProcessor):
     """Says when it was first called, and last."""

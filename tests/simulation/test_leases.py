@@ -115,6 +115,26 @@ def test_orphans_are_read_again_within_twice_the_timeout(seed: int) -> None:
     assert world.spread() <= 1
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_one_that_joins_after_a_death_does_not_hold_up_the_orphans(seed: int) -> None:
+    world = _quiet(seed, workers=2 + seed % 3, shards=6)
+    _run_for(world, 3 + seed / 12)
+    victim = world.up()[seed % 2]
+    orphans = list(victim.consumers)
+    victim.crash()
+    _run_for(world, 0.6)
+    world.join()
+    _run_for(world, 1.4)
+    live = [worker.owner.process for worker in world.up()]
+    for shard in orphans:
+        assert world.store.leases[shard].consumer_process in live
+    _run_for(world, 2)
+    assert world.spread() <= 1
+    moves = world.store.moves
+    _run_for(world, 3)
+    assert world.store.moves == moves
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_shard_whose_worker_hangs_for_ever_is_read_by_another(seed: int) -> None:
     world = _quiet(seed, workers=1 + seed % 3, shards=6)

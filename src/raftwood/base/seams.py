@@ -263,30 +263,6 @@ class LedgerStore(Protocol):
     async def delete(self, ledger: int) -> None: ...
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """One row of the lease table; `lease_id` is the compare-and-set token."""
-
-    shard: str
-    lease_id: int
-    lease_owner: str
-    consumer_owner: str
-    epoch: int
-    checkpoint: str
-    sequence: int
-
-
-class LeaseStore(Protocol):
-    """Where consumers keep who owns which shard, and how far it was read."""
-
-    async def leases(self, group: str) -> list[Lease]: ...
-    async def update(self, group: str, lease: Lease, *, expected_lease_id: int) -> bool: ...
-    async def checkpoint(
-        self, group: str, shard: str, value: str, *, owner: str, epoch: int, sequence: int
-    ) -> bool:
-        """False where the owner or epoch is stale: the caller has lost the shard."""
-        ...
-
-
 class Put(msgspec.Struct, frozen=True, tag=True):
     """Set a key."""
 

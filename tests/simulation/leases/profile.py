@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from raftwood.loghub.consumer.leases import LeaseTimes
 
-TIMES = LeaseTimes(timeout_ms=3_000, poll_ms=300, margin_ms=20)
+TIMES = LeaseTimes(timeout_ms=3_000, poll_ms=500, margin_ms=20)
 
 
 FAULTS = ("crash", "restart", "pause", "cut_off", "outage", "hang")

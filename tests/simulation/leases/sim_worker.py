@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 CALL_MS = 700
 """After so long a call is given up."""
-LIST_MS = 1_000
-IDLE_MS = 200
+LIST_MS = 1_500
+IDLE_MS = 400
 BATCH = 3
 
 

@@ -20,7 +20,12 @@ from raftwood.app.output import time_text, write_rows
 from raftwood.base.environment import Environment
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.consumer.lease_store import LeaseStore
-from raftwood.loghub.consumer.operating import drain_workers, reset_group, show_group
+from raftwood.loghub.consumer.operating import (
+    drain_workers,
+    leased_shards,
+    reset_group,
+    show_group,
+)
 from raftwood.loghub.consumer.sources.loghub import LogHubSource
 from raftwood.loghub.controls import Checkpoint
 from raftwood.loghub.cursors import decode_cursor
@@ -147,18 +152,21 @@ def reset(
     leases: LeaseTarget = LEASES,
     hub: HubTarget = HUB,
 ) -> int:
-    """Set what a group of `raftwood consume` reads next; its workers have to be stopped."""
+    """Set what a group of `raftwood consume` reads next; its workers have to be stopped.
+
+    Shards that were split or merged, and read to their ends, stay over.
+    """
     project, logstore = stream_of(stream)
     at = place_of(to, now_s=time.time())
 
     async def work(found: _Opened) -> int:
-        known = [each.id for each in await found.client.shards(project, logstore)]
-        chosen = list(shard) or known
+        leased = await leased_shards(found.store, found.source)
+        chosen = list(shard) or [int(each) for each in leased]
         positions = {
             str(each): str(await found.client.cursor(project, logstore, shard=each, at=at))
             for each in chosen
         }
-        await reset_group(found.store, found.source, positions)
+        await reset_group(found.store, positions)
         rows = [{"shard": name, "checkpoint": position} for name, position in positions.items()]
         write_rows(rows, {"shard": "shard", "checkpoint": "reads next"}, hub.output)
         return 0

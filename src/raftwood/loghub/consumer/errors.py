@@ -10,6 +10,6 @@ class LeaseLost(Conflict):
 
 
 class NameTaken(Conflict):
-    """Another process runs under this worker's name, or an operator sent this one away."""
+    """Another process runs under this worker's name."""
 
     code = "worker_name_taken"

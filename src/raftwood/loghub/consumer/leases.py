@@ -19,6 +19,8 @@ SIGNATURE_CHARACTERS = 64
 NAME_CHARACTERS_MAX = 64
 """Of an instance, a process and a shard's id."""
 GROUP_CHARACTERS_MAX = 128
+SENT_AWAY = "sent-away-"
+"""What the process of a row begins with that an operator put in a worker's place."""
 
 
 class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,11 @@ class WorkerRow(msgspec.Struct, frozen=True):
     heartbeat: int
     create_ms: int = 0
     update_ms: int = 0
+
+    @property
+    def is_sent_away(self) -> bool:
+        """No worker: whose name this is has to leave, and takes the row away."""
+        return self.process.startswith(SENT_AWAY)
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Conflict, DeadlineExceeded, NotFound
 from raftwood.loghub.consumer.lease_store import LeaseStore
-from raftwood.loghub.consumer.leases import NewLease, Owner, WorkerRow
+from raftwood.loghub.consumer.leases import NOBODY, SENT_AWAY, NewLease, Owner
 from raftwood.loghub.consumer.source import ShardSource
 
 _LOOK_S: Final = 0.1
@@ -41,9 +41,7 @@ async def show_group(
         if lease.is_ended:
             lag_s = 0.0
         elif lease.checkpoint is not None:
-            received_ms = await source.next_received_ms(lease.shard, lease.checkpoint)
-            now_ms = environment.clock.wall_ns() // 1_000_000
-            lag_s = 0.0 if received_ms is None else max(0, now_ms - received_ms) / 1000
+            lag_s = await _lag_s(source, lease.shard, lease.checkpoint, environment)
         rows.append(
             GroupRow(
                 shard=lease.shard,
@@ -58,40 +56,71 @@ async def show_group(
     return rows
 
 
-async def reset_group(store: LeaseStore, source: ShardSource, positions: Mapping[str, str]) -> None:
-    """Set what is read next of shards, which nobody may be consuming."""
+async def _lag_s(
+    source: ShardSource, shard: str, checkpoint: str, environment: Environment
+) -> float | None:
+    try:
+        received_ms = await source.next_received_ms(shard, checkpoint)
+    except NotFound:
+        return None  # it was freed before the group has read it
+    now_ms = environment.clock.wall_ns() // 1_000_000
+    return 0.0 if received_ms is None else max(0, now_ms - received_ms) / 1000
+
+
+async def leased_shards(store: LeaseStore, source: ShardSource) -> list[str]:
+    """Those that the group reads, or is to read; not those that are over, for their children are.
+
+    A group that has no lease for a shard yet gets one.
+    """
     shards = await source.list_shards()
     await store.create([NewLease(each.id, each.parents) for each in shards])
-    refused = await store.reset(list(positions.items()))
+    found = [lease.shard for lease in (await store.scan(0)).leases]
+    return sorted(found, key=lambda shard: (len(shard), shard))
+
+
+async def reset_group(store: LeaseStore, positions: Mapping[str, str]) -> None:
+    """Set what is read next of shards, which nobody may be consuming; all of them, or none."""
+    leases = {lease.shard: lease for lease in (await store.scan(0)).leases}
+    over = [shard for shard in positions if shard not in leases]
+    if over:
+        raise Conflict(
+            f"shards {', '.join(over)} are over: their children are read, and can be set"
+        )
+    refused = [shard for shard in positions if leases[shard].consumer_process != NOBODY]
+    refused = refused or await store.reset(list(positions.items()))
     if refused:
         raise Conflict(
-            f"shards {', '.join(refused)} are being consumed, or are over: stop the group's "
-            "workers first, or drain them with `raftwood group drain`"
+            f"shards {', '.join(refused)} are being consumed: stop the group's workers first, or "
+            "drain them with `raftwood group drain`"
         )
 
 
 async def drain_workers(
     store: LeaseStore, environment: Environment, names: Collection[str], *, wait_s: float
 ) -> list[str]:
-    """Send workers away, all where none is named; answers who went.
+    """Send workers away, all where none is named; answers whom, when nobody of them has a shard.
 
-    The name of each is taken from it: it hands over what it has, and ends. Where it is dead, others
-    take its shards when the leases expire.
+    The name of each is taken from it: it hands over what it has, and ends. The row that says so
+    stays until its worker sees it, which may be busy, or paused. Where it is dead, others take its
+    shards when the leases expire, and remove the row like that of any worker that stands still.
     """
     scan = await store.scan(0)
     found = [row for row in scan.workers if not names or row.instance in names]
-    unknown = sorted(set(names) - {row.instance for row in found})
+    chosen = [row.instance for row in found]
+    unknown = sorted(set(names) - set(chosen))
     if unknown:
         raise NotFound(f"the group has no worker {', '.join(unknown)}: `raftwood group show`")
-    ours: list[WorkerRow] = []
-    try:
-        for row in found:
-            process = str(uuid.UUID(int=environment.random.getrandbits(128), version=4))
-            ours.append(await store.register(Owner(row.instance, process)))
-        await _until_gone(store, {row.process for row in found}, wait_s)
-    finally:
-        await store.forget_workers(ours)
-    return [row.instance for row in found]
+    processes = {row.process for row in found}
+    for lease in scan.leases:
+        # Of those that were sent away before, and are not gone yet.
+        processes |= {lease.lease_process} if lease.lease_owner in chosen else set()
+        processes |= {lease.consumer_process} if lease.consumer_owner in chosen else set()
+    for row in found:
+        if not row.is_sent_away:
+            number = uuid.UUID(int=environment.random.getrandbits(128), version=4)
+            await store.register(Owner(row.instance, f"{SENT_AWAY}{number}"))
+    await _until_gone(store, processes, wait_s)
+    return chosen
 
 
 async def _until_gone(store: LeaseStore, processes: Collection[str], wait_s: float) -> None:

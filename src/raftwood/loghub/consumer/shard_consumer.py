@@ -121,6 +121,7 @@ class ShardConsumer:
         finally:
             await self._stop_reading()
             await cancelled(self._stopping)
+            self._source.leave(self.lease.shard)
 
     async def _guarded(self, task: Callable[[], Awaitable[Outcome]]) -> Outcome:
         """What users write may raise anything: it ends this shard's consumer, and nothing else."""

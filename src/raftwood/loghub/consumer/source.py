@@ -75,3 +75,7 @@ class ShardSource(Protocol):
         It may be cancelled at any moment.
         """
         ...
+
+    def leave(self, shard: str) -> None:
+        """It is another worker's, or over: what is held for reading it can go. Does not wait."""
+        ...

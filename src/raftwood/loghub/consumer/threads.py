@@ -1,28 +1,38 @@
-"""Processors that block, made to look as if they did not: each call runs in a thread of a pool."""
+"""Processors that block, made to look as if they did not: each call runs in a thread of a pool.
+
+The threads are the pool's own: those of `concurrent.futures` are waited for as a process ends, and
+one that hangs in what a user wrote would keep it from ending.
+"""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeAlias
 
 from raftwood.loghub.consumer.errors import LeaseLost
 from raftwood.loghub.consumer.processor import AnyProcessor, AsyncProcessor, Processor
 from raftwood.loghub.consumer.source import ShardBatch
 from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker, CheckpointTracker
 
+_Calls: TypeAlias = "SimpleQueue[tuple[Callable[[], None], Future[None]] | None]"
+
 
 class ProcessorThreads:
-    """A bounded pool, made when the first processor needs it."""
+    """A bounded pool; a thread is started when a call finds none that is free."""
 
     def __init__(self, threads_max: int) -> None:
-        self._threads_max = threads_max
-        self._executor: ThreadPoolExecutor | None = None
-        # Whoever waits, waits here and not in the pool, and looks at its deadline behind it.
+        # Whoever waits, waits here and not for a thread, and looks at its deadline behind it.
         self._free = asyncio.Semaphore(threads_max)
+        self._calls: _Calls = SimpleQueue()
+        self._started = 0
+        self._busy = 0
 
     def close(self) -> None:
-        """Calls that are still under way end by themselves."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=False)
+        """Calls that are still under way end by themselves, or with the process."""
+        for _ in range(self._started):
+            self._calls.put(None)
 
     def adapted(self, processor: AnyProcessor) -> AsyncProcessor:
         if isinstance(processor, AsyncProcessor):
@@ -33,11 +43,34 @@ class ProcessorThreads:
         async with self._free:
             if is_late():
                 raise LeaseLost("the lease's time was over before a thread was free for its shard")
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(
-                    self._threads_max, thread_name_prefix="raftwood-processor"
-                )
-            await asyncio.get_running_loop().run_in_executor(self._executor, work)
+            self._busy += 1
+            try:
+                if self._busy > self._started:
+                    self._start()
+                done: Future[None] = Future()
+                self._calls.put((work, done))
+                await asyncio.wrap_future(done)
+            finally:
+                self._busy -= 1
+
+    def _start(self) -> None:
+        self._started += 1
+        name = f"raftwood-processor-{self._started}"
+        threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True).start()
+
+
+def _serve(calls: _Calls) -> None:
+    while (call := calls.get()) is not None:
+        work, done = call
+        if not done.set_running_or_notify_cancel():
+            continue
+        try:
+            work()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        del call, work, done  # nothing is kept while it waits for the next one
 
 
 class _InThreads(AsyncProcessor):

@@ -100,7 +100,10 @@ class Worker:
         """When a lease was stolen, from this worker or by it."""
 
     async def run(self) -> None:
-        """Take part until `drain`; `NameTaken` where another process takes over the name."""
+        """Take part until `drain` or `raftwood group drain`.
+
+        `NameTaken` where another process takes over the name.
+        """
         await self._store.open()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -115,10 +118,10 @@ class Worker:
         finally:
             self._threads.close()
             await self._store.close()
-        if not self._is_draining:
+        if not (self._is_draining or self._agent.is_sent_away):
             raise NameTaken(
-                f"worker {self.owner.instance} has left: another process has its name now, or "
-                "`raftwood group drain` took it; give each worker of a group a name of its own"
+                f"worker {self.owner.instance} has left: another process has its name now; give "
+                "each worker of a group a name of its own"
             )
 
     def drain(self) -> None:
@@ -150,9 +153,10 @@ class Worker:
                     await self._woken.wait()
             except TimeoutError:
                 pass
-            if self._is_draining and not give_up_ms:
-                give_up_ms = self._now_ms() + _DRAIN_TIMEOUTS * self.config.times.timeout_ms
+            if self._is_draining and not self._agent.is_leaving:
                 self._feed(steps.DrainRequested())
+            if self._agent.is_leaving and not give_up_ms:
+                give_up_ms = self._now_ms() + _DRAIN_TIMEOUTS * self.config.times.timeout_ms
             elif give_up_ms and self._now_ms() > give_up_ms:
                 raise DeadlineExceeded(
                     f"worker {self.owner.instance} could not hand its shards over: others take "
@@ -219,7 +223,8 @@ class Worker:
     async def _ask(self, ask: steps.Ask) -> None:
         call = CALL_OF[type(ask)]
         try:
-            async with asyncio.timeout(self.config.times.timeout_ms / 1000):
+            # One renewal that hangs must leave time for another.
+            async with asyncio.timeout(self.config.times.renew_ms / 1000):
                 event = await answered(self._store, self.owner, ask)
         except (RaftwoodError, TimeoutError) as error:
             if isinstance(error, InvalidInput | InvariantViolated):

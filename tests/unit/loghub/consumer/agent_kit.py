@@ -42,6 +42,7 @@ class Worker:
         self.is_cut_off = False
         self.stops_at_once = True
         self.lost_answers: set[Call] = set()
+        self.failing: set[Call] = set()
         self.feed(steps.ShardsListed(group.listed))
 
     @property
@@ -122,7 +123,7 @@ class Worker:
     def _call(
         self, call: Call, run: Coroutine[Any, Any, Any], event: Callable[[Any], steps.Event]
     ) -> None:
-        if self.is_cut_off or self.group.is_store_away:
+        if self.is_cut_off or self.group.is_store_away or call in self.failing:
             run.close()
             self.feed(steps.StoreFailed(call, 0.5))
             return

@@ -1,8 +1,10 @@
 """Topics of Kafka are consumed by leases as logstores are; the broker is librdkafka's own mock."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -57,6 +59,35 @@ def test_a_topic_is_consumed_by_leases() -> None:
             assert all(lease.checkpoint is not None for lease in store.leases.values())
 
     run(main())
+
+
+def test_a_partition_that_moved_away_is_not_read_ahead_any_more() -> None:
+    async def main() -> None:
+        with broker() as (servers, producer):
+            put(producer, 50)
+            async with KafkaSource(servers, "t", settings=FAST) as source:
+                [shard, *_] = [each.id for each in await source.list_shards()]
+                begin = await source.begin(shard)
+                first = await source.read(shard, begin)
+                connections = _connections()
+                given_up = asyncio.create_task(source.read(shard, first.next))
+                await asyncio.sleep(0)
+                given_up.cancel()
+                source.leave(shard)
+                async with asyncio.timeout(20):
+                    while _connections() >= connections:  # noqa: ASYNC110 - a thread closes it
+                        await asyncio.sleep(0.02)
+                # It may come back.
+                again = await source.read(shard, begin)
+                assert again.batches[0].records()[0] == first.batches[0].records()[0]
+
+    run(main())
+
+
+def _connections() -> int:
+    """Threads of librdkafka, some for each connection."""
+    names = [Path(f"/proc/self/task/{each}/comm") for each in os.listdir("/proc/self/task")]
+    return sum(name.read_text().startswith("rdk:") for name in names if name.exists())
 
 
 def test_a_read_that_was_given_up_loses_nothing() -> None:

@@ -5,13 +5,19 @@ import pytest
 from raftwood.loghub.consumer.leases import (
     NOBODY,
     SHARD_END,
+    Lease,
     LeaseTimes,
     NewLease,
     Owner,
+    Renewed,
+    Scan,
     Take,
+    WorkerRow,
     signature,
 )
 from raftwood.loghub.consumer.rules import steps
+from raftwood.loghub.consumer.rules.agent import LeaseAgent
+from raftwood.loghub.consumer.rules.plan import plan_by_count
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from tests.unit.loghub.consumer.agent_kit import TIMES, Group, T, Worker, result_of
 
@@ -325,6 +331,22 @@ def test_a_call_that_was_done_though_its_answer_was_lost_does_no_harm(call: Call
     assert sorted([*anne.running, *ben.running]) == ["0", "1"]
 
 
+def test_a_deadline_is_not_counted_from_a_call_that_only_found_what_one_before_had_done() -> None:
+    """Others saw the lease change with the first call, and the heartbeat stand still since then."""
+    group, anne, ben = _robbed(stops_at_once=False)
+    group.run_until(lambda: bool(anne.stops), within_ms=T)
+    ben.lost_answers = {Call.BECOME}
+    anne.stopped(anne.stops[0][0])
+    group.run_until(lambda: bool(ben.asked[steps.AskBecome]), within_ms=T)
+    ben.failing = {Call.POLL, Call.RENEW, Call.SCAN}
+    [done] = [each for each in group.store.leases.values() if each.consumer_owner == "ben"]
+    group.run_until(lambda: bool(ben.running), within_ms=T)
+    [begun] = ben.running.values()
+    # It became so once more, by a call that all can see.
+    assert begun.epoch == done.epoch + 1
+    assert begun.update_seq > done.update_seq
+
+
 def test_workers_stop_while_the_store_is_away_and_go_on_by_themselves() -> None:
     group, anne = _alone("0", "1")
     ben = group.join("ben")
@@ -396,6 +418,50 @@ def test_shards_that_ended_do_not_count() -> None:
     group.run_for(T)
     assert group.sizes() == [1, 1]
     assert not set(ben.running) & set(_names(2))
+
+
+def test_a_shard_whose_end_its_victim_reaches_is_not_begun_again_by_the_thief() -> None:
+    group, anne, ben = _robbed(stops_at_once=False)
+    group.run_until(lambda: bool(anne.stops), within_ms=T)
+    [(stolen, _)] = anne.stops
+    anne.stopped(stolen, SHARD_END)
+    group.run_for(T)
+    assert ben.asked[steps.StartConsumer] == 0
+    lease = group.store.leases[stolen]
+    assert lease.is_ended
+    assert lease.is_vacant
+
+
+def test_a_take_that_waits_to_be_repeated_is_not_if_it_was_done_meanwhile() -> None:
+    """Else the shard would be begun in an epoch that is over already."""
+    me = Owner("anne", "a")
+    agent = LeaseAgent(me, TIMES, plan_by_count, 0)
+    free = Lease("0", 4, update_seq=1)
+    row = WorkerRow("anne", "a", 1)
+    now_ms = 0
+
+    def asked(event: steps.Event) -> set[type]:
+        return {type(action) for action in agent.step(event, now_ms)}
+
+    assert steps.AskRegister in asked(steps.Ticked())
+    asked(steps.Registered(row))
+    asked(steps.Scanned(Scan([free], [row], 1)))
+    asked(steps.LeasesRenewed(Renewed([], row)))
+    asked(steps.Polled(Scan([], [], 1)))
+    now_ms = TIMES.settle_ms
+    assert steps.AskScan in asked(steps.Ticked())
+    assert steps.AskTake in asked(steps.Scanned(Scan([], [row], 1)))
+    asked(steps.StoreFailed(Call.TAKE, 1.0))
+    agent.step(steps.ShardsListed([NewLease("0"), NewLease("1")]), now_ms)
+    # The scan is from before the take; what the poll shows is from behind it.
+    assert steps.AskTake not in asked(steps.Scanned(Scan([free, Lease("1", 1)], [row], 1)))
+    mine = Lease("0", 5, "anne", "a", "anne", "a", epoch=1, update_seq=2)
+    assert steps.AskBecome in asked(steps.Polled(Scan([mine], [], 2)))
+    now_ms += T // 4
+    taken = [
+        action for action in agent.step(steps.Ticked(), now_ms) if isinstance(action, steps.AskTake)
+    ]
+    assert all(take.shard != "0" for action in taken for take in action.takes)
 
 
 def test_one_call_renews_every_lease() -> None:

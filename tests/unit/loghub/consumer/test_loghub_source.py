@@ -17,7 +17,7 @@ from tests.running import run
 from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, hub
 from tests.unit.loghub.client.test_reader import send
 
-CONFIG = WorkerConfig(instance="a", times=LeaseTimes(timeout_ms=1_000, poll_ms=20), list_ms=200)
+CONFIG = WorkerConfig(instance="a", times=LeaseTimes(timeout_ms=5_000, poll_ms=20), list_ms=200)
 
 
 def test_a_logstore_is_consumed_across_a_split(tmp_path: Path) -> None:
@@ -46,6 +46,29 @@ def test_a_logstore_is_consumed_across_a_split(tmp_path: Path) -> None:
             assert {each.shard for each in store.leases.values()} >= {"1", "2"}
 
     run(body())
+
+
+def test_a_read_that_waits_hears_that_the_shard_was_split(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with hub(tmp_path, shards=1) as made:
+            client = made.clients[0]
+            await send(client, 0, 1)
+            settings = LogHubSourceSettings(wait_ms=30_000)
+            source = LogHubSource(client, project=PROJECT, logstore=LOGSTORE, settings=settings)
+            read = await source.read("0", await source.begin("0"))
+            waiting = asyncio.create_task(_read_to_end(source, read.next))
+            assert not (await asyncio.wait([waiting], timeout=0.2))[0]
+            await client.split_shard(PROJECT, LOGSTORE, shard=0)
+            async with asyncio.timeout(10):
+                await waiting
+
+    run(body())
+
+
+async def _read_to_end(source: LogHubSource, position: str) -> None:
+    while not (read := await source.read("0", position)).is_ended:
+        assert not read.batches
+        position = read.next
 
 
 def test_what_was_freed_is_an_error_or_is_skipped(tmp_path: Path) -> None:

@@ -128,6 +128,21 @@ def test_free_leases_go_back_to_a_worker_of_the_same_name() -> None:
     assert [move.target for move in moves] == ["p2", "p0"]
 
 
+@pytest.mark.parametrize("planner", [plan_by_count, plan_by_bytes])
+def test_what_has_expired_does_not_wait_for_a_newcomer_that_cannot_know_it(
+    planner: Planner,
+) -> None:
+    situation = _held(2, 2, 0, dead=2)
+    expired = {shard for shard, each in situation.leases.items() if each.lease_process == "dead"}
+    situation = structs.replace(situation, free=expired, newcomers=["p2"])
+    assert sorted(move.target for move in planner(situation)) == ["p0", "p1"]
+    # Once it can know, they are its share; and what nobody has it can take at once.
+    known = structs.replace(situation, newcomers=())
+    assert [move.target for move in planner(known)] == ["p2", "p2"]
+    vacant = structs.replace(_held(1, 1, 0, free=1), newcomers=["p2"])
+    assert [move.target for move in planner(vacant)] == ["p2"]
+
+
 def test_what_changes_hands_already_is_stolen_last() -> None:
     situation = _held(4, 0)
     leases = dict(situation.leases)

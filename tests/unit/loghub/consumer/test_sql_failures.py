@@ -28,6 +28,8 @@ from tests.unit.loghub.consumer.lease_store_suite import ANNE, rows
 from tests.unit.loghub.consumer.sql_kit import SIGNATURE
 
 TIMEOUT_S = 2.0
+STALLED_S = 30.0
+"""Far longer than the database waits for whoever stalls."""
 SERVER_NAMES = tuple(
     pytest.param(name, marks=(pytest.mark.slow, pytest.mark.needs(name))) for name in SERVERS
 )
@@ -86,7 +88,7 @@ def test_a_database_that_stands_still_is_given_up_in_time(name: str) -> None:
             began = time.monotonic()
             with pytest.raises(DeadlineExceeded):
                 await store.renew(ANNE, [Renewal("0", 1)])
-            assert time.monotonic() - began < 2 * TIMEOUT_S
+            assert time.monotonic() - began < 4 * TIMEOUT_S
             server.resume()
             assert await _renewed_by_and_by(store) == 1
 
@@ -131,14 +133,14 @@ def test_who_stalls_within_a_transaction_keeps_nobody_from_its_leases(
             await connection.execute(select(LEASES).with_for_update())
 
         with real_environment() as environment:
-            engine = SqlEngine(environment, url, timeout_s=30)
+            engine = SqlEngine(environment, url, timeout_s=STALLED_S)
             async with AsyncExitStack() as ends:
                 ends.push_async_callback(engine.close)
                 stalled = asyncio.create_task(engine.write(stall))
                 await is_locked.wait()
                 began = time.monotonic()
                 assert await _renewed_by_and_by(store) == 1
-                assert time.monotonic() - began < 2 * TIMEOUT_S
+                assert time.monotonic() - began < 5 * TIMEOUT_S
                 goes_on.set()
                 with pytest.raises(RaftwoodError):
                     await stalled

@@ -1,15 +1,22 @@
 """Processors that block run in threads, with the same promises."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
 
+import pytest
+
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
+from raftwood.loghub.consumer.errors import LeaseLost
 from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.processor import Processor
 from raftwood.loghub.consumer.source import ShardBatch
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.threads import ProcessorThreads
 from raftwood.loghub.consumer.trackers import CheckpointTracker
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
 from tests.running import run
@@ -50,7 +57,7 @@ def test_blocking_processors_run_side_by_side_in_a_bounded_pool() -> None:
         import asyncio
 
         config = WorkerConfig(
-            instance="a", times=LeaseTimes(timeout_ms=2_000, poll_ms=20), threads_max=2
+            instance="a", times=LeaseTimes(timeout_ms=6_000, poll_ms=20), threads_max=2
         )
         worker = Worker(config, Blocking, store, source=source, environment=environment)
         running = asyncio.create_task(worker.run())
@@ -66,3 +73,69 @@ def test_blocking_processors_run_side_by_side_in_a_bounded_pool() -> None:
     assert sorted(Blocking.seen) == sorted(source.everything())
     assert sorted(Blocking.ended) == sorted(source.shards)
     assert Blocking.busiest == 2
+
+
+HANGS = """
+import asyncio, threading
+from raftwood.disk.real_environment import real_environment
+from raftwood.loghub.consumer.leases import LeaseTimes
+from raftwood.loghub.consumer.processor import Processor
+from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.worker import Worker, WorkerConfig
+from tests.unit.loghub.consumer.worker_kit import FakeSource
+
+hangs = threading.Event()
+
+class Hanging(Processor):
+    def process(self, batches, tracker):
+        hangs.set()
+        threading.Event().wait()
+
+async def main(environment):
+    worker = Worker(
+        WorkerConfig(instance="a", times=LeaseTimes(timeout_ms=200)),
+        Hanging,
+        MemoryLeaseStore(),
+        source=FakeSource(1, length=4),
+        environment=environment,
+    )
+    running = asyncio.create_task(worker.run())
+    while not hangs.is_set():
+        await asyncio.sleep(0.01)
+    worker.drain()
+    await running
+
+with real_environment() as environment:
+    asyncio.run(main(environment))
+"""
+
+
+def test_a_call_that_hangs_does_not_keep_the_process_from_ending() -> None:
+    done = subprocess.run(
+        (sys.executable, "-c", HANGS),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 1
+    assert "could not hand its shards over" in done.stderr
+
+
+def test_errors_of_blocking_processors_come_back() -> None:
+    def fail() -> None:
+        raise ValueError("planted")
+
+    async def body() -> None:
+        threads = ProcessorThreads(1)
+        try:
+            for _ in range(3):
+                with pytest.raises(ValueError, match="planted"):
+                    await threads.call(fail, is_late=lambda: False)
+            with pytest.raises(LeaseLost):
+                await threads.call(fail, is_late=lambda: True)
+        finally:
+            threads.close()
+
+    run(body())

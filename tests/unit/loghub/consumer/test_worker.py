@@ -28,6 +28,7 @@ def test_one_worker_processes_all_and_leaves_its_checkpoints() -> None:
         await group.until_all_seen()
         await group.drain("a")
         assert sorted(group.seen.all()) == sorted(group.source.everything())
+        assert sorted(group.source.left) == ["0", "1", "2"]
         assert group.ended == {"a": None}
         assert {each.checkpoint for each in group.memory.leases.values()} == {"10"}
         assert all(each.is_vacant for each in group.memory.leases.values())
@@ -259,6 +260,36 @@ def test_a_processor_that_hangs_loses_that_shard_and_no_other() -> None:
         assert group.memory.leases["0"].checkpoint == "10"
 
     simulate(11, scenario)
+
+
+def test_one_renewal_that_is_never_answered_costs_no_shard() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        group = Group(simulation, FakeSource(2, length=4))
+        group.start("a")
+        await group.until(lambda: group.counts() == [2])
+        for _ in range(5):
+            group.stores["a"].hangs = {"renew"}
+            await asyncio.sleep(2 * TIMES.timeout_ms / 1000)
+            assert not group.stores["a"].hangs
+        await group.drain("a")
+        assert "gone_deadline" not in group.workers["a"].metrics.render()
+
+    simulate(13, scenario)
+
+
+def test_one_whose_name_was_taken_does_not_wait_for_a_processor_that_hangs() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        group = Group(simulation, FakeSource(1, length=4))
+        group.start("a", factory=lambda: Hanging(group, "a", asyncio.Event()))
+        await group.until(lambda: group.counts() == [1])
+        group.start("a", machine="again")
+        await group.until(lambda: "a" in group.ended, seconds=5 * TIMES.timeout_ms / 1000)
+        assert isinstance(group.ended["a"], DeadlineExceeded)
+        del group.workers["a"]
+        await group.until_all_seen()
+        await group.drain("again")
+
+    simulate(12, scenario)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -49,6 +49,7 @@ class FakeSource:
     def __init__(self, shards: int, length: int = 0) -> None:
         self.shards = {str(number): FakeShard(length=length) for number in range(shards)}
         self.is_away = False
+        self.left: list[str] = []
 
     def put(self, count: int) -> None:
         for shard in self.shards.values():
@@ -92,6 +93,9 @@ class FakeSource:
         batches = [FakeBatch(shard, number) for number in range(first, stop)]
         return ShardRead(batches, str(stop), kept.is_sealed and stop == kept.length)
 
+    def leave(self, shard: str) -> None:
+        self.left.append(shard)
+
 
 class SlowStore:
     """A store in memory, some milliseconds away; or out of reach."""
@@ -100,12 +104,17 @@ class SlowStore:
         self.inner = inner
         self.is_away = False
         self.calls: list[str] = []
+        self.hangs: set[str] = set()
+        """The next call of each of these is never answered."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.inner, name)
 
         async def call(*arguments: Any) -> Any:
             self.calls.append(name)
+            if name in self.hangs:
+                self.hangs.discard(name)
+                await asyncio.Event().wait()
             await asyncio.sleep(0.002)
             if self.is_away and name not in ("open", "close"):
                 raise ConnectionLost("the store is away")

@@ -25,7 +25,7 @@ from raftwood.loghub.consumer.leases import (
 from raftwood.loghub.consumer.rules import steps
 from raftwood.loghub.consumer.rules.calls import FULL_SCAN_EVERY, GATHER_MS, NEVER_MS, Calls
 from raftwood.loghub.consumer.rules.holds import Hold, Stage
-from raftwood.loghub.consumer.rules.plan import Move, Situation
+from raftwood.loghub.consumer.rules.plan import Move, Situation, own_part
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from raftwood.loghub.consumer.rules.view import View
 
@@ -45,6 +45,8 @@ class LeaseAgent:
         self._row: WorkerRow | None = None
         self.is_leaving = False
         """As it was asked to, or because another process has this one's name."""
+        self.is_sent_away = False
+        """It leaves because an operator wants it to."""
         self._is_finished = False
         self._scans = 0
         self._refresh: list[str] = []
@@ -155,11 +157,7 @@ class LeaseAgent:
             self._calls.want(call, now_ms)
 
     def _on_scanned(
-        self,
-        asked: steps.Ask,
-        scan: Scan,
-        now_ms: int,
-        actions: list[steps.Action],
+        self, asked: steps.Ask, scan: Scan, now_ms: int, actions: list[steps.Action]
     ) -> None:
         assert isinstance(asked, steps.AskScan)
         self._scans += 1
@@ -183,7 +181,8 @@ class LeaseAgent:
         assert isinstance(asked, steps.AskRenew)
         if renewed.worker.process != self.me.process:
             # Another process runs under this name, and the store renews nothing for this one.
-            self._row = None
+            self.is_sent_away = renewed.worker.is_sent_away
+            self._row = renewed.worker if self.is_sent_away else None
             self._leave(actions)
             return
         self._row = renewed.worker
@@ -237,12 +236,11 @@ class LeaseAgent:
 
     def _taken(self, take: Take, sent_ms: int, now_ms: int, actions: list[steps.Action]) -> None:
         lease = self._view.leases.get(take.shard)
-        if lease is None or not self._is_mine(lease) or lease.lease_id != take.lease_id + 1:
-            return
-        hold = self._new_hold(lease, now_ms)
-        hold.deadline_ms = sent_ms + self._times.hold_ms
-        if take.sets_consumer:
-            self._start(hold, lease, actions)
+        if lease and self._has_made(lease, take.lease_id):
+            hold = self._new_hold(lease, now_ms)
+            hold.deadline_ms = sent_ms + self._times.hold_ms
+            if take.sets_consumer:
+                self._start(hold, lease, actions)
 
     def _became(self, renewal: Renewal, sent_ms: int, actions: list[steps.Action]) -> None:
         hold, lease = self._holds.get(renewal.shard), self._view.leases.get(renewal.shard)
@@ -250,12 +248,16 @@ class LeaseAgent:
             hold
             and lease
             and hold.stage in (Stage.WAITING, Stage.LEAVING)
-            and self._is_mine(lease)
             and lease.consumer_process == self.me.process
-            and lease.lease_id == renewal.lease_id + 1
+            and self._has_made(lease, renewal.lease_id)
         ):
             hold.deadline_ms = sent_ms + self._times.hold_ms
             self._start(hold, lease, actions)
+
+    def _has_made(self, lease: Lease, before: int) -> bool:
+        """Whether it is this worker's by the call that was answered, and by no other."""
+        is_next = self._is_mine(lease) and lease.lease_id == before + 1
+        return is_next and not self._calls.is_doubtful(lease.shard, before)
 
     def _handed_over(self, save: Save, now_ms: int) -> None:
         hold, lease = self._holds.get(save.shard), self._view.leases.get(save.shard)
@@ -300,7 +302,7 @@ class LeaseAgent:
 
     def _start(self, hold: Hold, lease: Lease, actions: list[steps.Action]) -> None:
         hold.epoch = lease.epoch
-        if self.is_leaving:
+        if self.is_leaving or lease.is_ended:
             hold.stage, hold.save = Stage.STOPPED, Save(lease.shard, lease.epoch, None, lease.seq)
             return
         hold.stage, hold.save = Stage.CONSUMING, None
@@ -367,26 +369,21 @@ class LeaseAgent:
         if self.is_leaving or self._view.has_deleted or self._view.unknown(self._listed):
             # Shards that are gone, or have no lease yet, would be missing in the count.
             return
-        moves = self._planner(self._view.situation(live))
+        moves = self._planner(self._view.situation(live, self.me))
         if not moves and self._view.is_all_in(live):
             self._balanced = (self._view.version, live)
         # It may hang in that one too. What is free has to be taken: nobody else will.
         is_hung = bool(self._in(Stage.HUNG))
-        for move in moves:
-            lease = self._view.leases[move.shard]
-            if move.target != self.me.process or move.shard in self._holds:
-                continue
-            if is_hung and move.source != NOBODY:
-                continue
-            if lease.shard in fresh or lease.lease_process == NOBODY:
-                is_free = move.source == NOBODY
-                self._takes[move.shard] = Take(move.shard, lease.lease_id, sets_consumer=is_free)
-            elif lease.lease_process not in self._refresh:
-                self._refresh.append(lease.lease_process)
-        if now_ms < settled_ms:
-            self._takes = {}
-        elif self._refresh:
-            self._calls.want_by(Call.SCAN, now_ms)
+        moves = [
+            move
+            for move in moves
+            if move.shard not in self._holds and not (is_hung and move.source != NOBODY)
+        ]
+        takes, self._refresh = own_part(moves, self._view.leases, self.me.process, fresh)
+        if now_ms >= settled_ms:
+            self._takes = {take.shard: take for take in takes}
+            if self._refresh:
+                self._calls.want_by(Call.SCAN, now_ms)
 
     def _begin_ms(self, hold: Hold) -> int:
         lease = self._view.leases[hold.shard]
@@ -427,8 +424,9 @@ class LeaseAgent:
         ready = [hold for hold in self._in(Stage.WAITING) if now_ms >= self._begin_ms(hold)]
         if ready and self._calls.may_begin(Call.BECOME, now_ms):
             self._begin(Call.BECOME, steps.AskBecome(self._renewals(ready)), now_ms, actions)
-        if self._takes and self._calls.may_begin(Call.TAKE, now_ms):
-            takes = list(self._takes.values())
+        # One that was given up may have been done, and be here by now.
+        takes = [take for take in self._takes.values() if take.shard not in self._holds]
+        if takes and self._calls.may_begin(Call.TAKE, now_ms):
             self._begin(Call.TAKE, steps.AskTake(takes), now_ms, actions, self._takes)
             self._takes = {}
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 from raftwood.base.errors import InvariantViolated
 from raftwood.loghub.consumer.leases import LeaseTimes
-from raftwood.loghub.consumer.rules.steps import Ask, Call
+from raftwood.loghub.consumer.rules.steps import Ask, AskBecome, AskTake, Call
 
 BACKOFF_MS = 50
 FULL_SCAN_EVERY = 20
@@ -27,6 +27,8 @@ class Calls:
         self._not_before: dict[Call, int] = {}
         self._under_way: dict[Call, tuple[Ask, int, frozenset[str]]] = {}
         self._ended: dict[Call, int] = {}
+        self._doubtful: dict[str, int] = {}
+        """By shard, the id at which it was to be taken or begun by a call that failed."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -75,13 +77,23 @@ class Calls:
 
     def failed(self, call: Call, now_ms: int, jitter: float) -> None:
         """Try again: twice as late each time, and at least half of that."""
-        self.ended(call, now_ms)
+        match self.ended(call, now_ms):
+            case AskTake(asked) | AskBecome(asked):
+                self._doubtful |= {each.shard: each.lease_id for each in asked}
         failures = self._failures[call] = self._failures.get(call, 0) + 1
         wait_ms = min(BACKOFF_MS << min(failures, 16), self._backoff_max_ms)
         self._not_before[call] = now_ms + int(wait_ms * (0.5 + jitter / 2))
         self._due[call] = self._not_before[call]
         if self._is_closed and call in PERIODIC:
             del self._due[call]
+
+    def is_doubtful(self, shard: str, lease_id: int) -> bool:
+        """Whether what followed on this id may be the work of a call that failed.
+
+        Then nobody knows since when others have seen it, and no deadline may be counted from a
+        later call that only found it done.
+        """
+        return self._doubtful.get(shard) == lease_id
 
     def passed(self, now_ms: int) -> None:
         """What was to be tried again, and is not needed any more."""

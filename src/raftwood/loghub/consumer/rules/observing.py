@@ -24,6 +24,8 @@ class Observations:
         self._workers: dict[str, WorkerRow] = {}
         self._beats: dict[str, tuple[int, int]] = {}
         """By process: the heartbeat, and when it was first seen."""
+        self._joined: dict[str, int] = {}
+        """By process: when its row was first seen."""
         self._gone: dict[str, int] = {}
         """By process that leases something and has no row: since when."""
         self._leases: dict[str, tuple[str, int, int]] = {}
@@ -40,6 +42,9 @@ class Observations:
             beat = before.get(process)
             is_same = beat is not None and beat[0] == row.heartbeat
             self._beats[process] = beat if beat and is_same else (row.heartbeat, self._clock_ms)
+        self._joined = {
+            process: self._joined.get(process, self._clock_ms) for process in self._beats
+        }
         for process in before:
             if process not in self._beats:
                 self._gone[process] = self._clock_ms
@@ -62,8 +67,17 @@ class Observations:
         return {
             row.process: row.instance
             for row in rows
-            if self._clock_ms - self._beats[row.process][1] < self._times.timeout_ms
+            if not row.is_sent_away
+            and self._clock_ms - self._beats[row.process][1] < self._times.timeout_ms
         }
+
+    def newcomers(self) -> list[str]:
+        """Processes that cannot have seen anything stand still for T."""
+        return [
+            process
+            for process, since in self._joined.items()
+            if self._clock_ms - since < self._times.timeout_ms
+        ]
 
     def stale_workers(self) -> list[WorkerRow]:
         """Rows that stood still for so long that they can be removed."""

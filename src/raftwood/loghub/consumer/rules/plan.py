@@ -7,16 +7,20 @@ workers differ by more than one there are none.
 A lease that is free while a live worker is shown as its consumer is one that this worker cannot get
 rid of, in a call that hangs: another gets it, if there is one, even above its quota.
 
+A worker that has just joined cannot know yet that a lease has expired. Such a one goes to the
+others, even above their quotas, or it would wait for longer than after a death alone; what is above
+the quota is stolen from there at once.
+
 By weight, what counts is the sum of the recent bytes of a worker's shards. A lease moves only where
 that evens things out by more than noise would.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
 import msgspec
 
-from raftwood.loghub.consumer.leases import NOBODY, Lease
+from raftwood.loghub.consumer.leases import NOBODY, Lease, Take
 
 TOLERANCE = 0.1
 """By weight, a worker gives nothing away that is above the average by a smaller share."""
@@ -32,6 +36,8 @@ class Situation(msgspec.Struct, frozen=True):
     """Instance by process, in the order in which all workers count them."""
     free: Collection[str]
     """Shards that nobody can be at work on."""
+    newcomers: Collection[str] = ()
+    """Live processes that cannot know yet which leases have expired."""
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -78,9 +84,31 @@ def plan_by_count(situation: Situation) -> list[Move]:
         if spare > 0:
             offers += [(shard, process) for shard in _cheapest(held[process])[:spare]]
     # There may be more seats than offers: what the dead hold is counted, and is not free yet.
-    return moves + [
+    moves += [
         Move(shard, source, target) for (shard, source), target in zip(offers, seats, strict=False)
     ]
+    sizes = {process: float(len(mine)) for process, mine in held.items()}
+    for move in moves:
+        sizes[move.target] += 1
+    return _without_waiting(situation, moves, sizes, lambda _: 1.0)
+
+
+def own_part(
+    moves: Sequence[Move], leases: Mapping[str, Lease], me: str, fresh: Container[str]
+) -> tuple[list[Take], list[str]]:
+    """What to take of a plan; and the processes whose leases must be looked at before, for ids."""
+    takes: list[Take] = []
+    unknown: dict[str, None] = {}
+    for move in moves:
+        lease = leases[move.shard]
+        if move.target != me:
+            continue
+        if lease.shard in fresh or lease.lease_process == NOBODY:
+            is_free = move.source == NOBODY
+            takes.append(Take(move.shard, lease.lease_id, sets_consumer=is_free))
+        else:
+            unknown[lease.lease_process] = None
+    return takes, list(unknown)
 
 
 def plan_by_bytes(situation: Situation) -> list[Move]:
@@ -113,7 +141,8 @@ def plan_by_bytes(situation: Situation) -> list[Move]:
             moves.append(Move(shard, NOBODY, process))
             heapq.heappush(lightest, (load + _weight(leases[shard]), rank, process))
     loads = {process: load for load, _, process in lightest}
-    return moves + _evened(held, loads, ranks, average)
+    moves += _evened(held, loads, ranks, average)
+    return _without_waiting(situation, moves, loads, _weight)
 
 
 def _evened(
@@ -187,6 +216,31 @@ def _stuck(situation: Situation, free: list[str], moves: Collection[Move]) -> di
             if others:
                 found[shard] = others
     return found
+
+
+def _without_waiting(
+    situation: Situation,
+    moves: list[Move],
+    loads: dict[str, float],
+    weigh: Callable[[Lease], float],
+) -> list[Move]:
+    """What a newcomer is to have, and cannot take yet, goes to others; it steals it from them.
+
+    `loads` are as the moves leave them.
+    """
+    late = frozenset(situation.newcomers)
+    others = [process for process in situation.live if process not in late]
+    changed = []
+    for move in moves:
+        lease = situation.leases[move.shard]
+        is_known = move.source != NOBODY or lease.lease_id == 0 or lease.is_vacant
+        target = move.target
+        if target in late and not is_known:
+            able = [process for process in others if process != lease.consumer_process]
+            target = min(able, key=lambda process: loads[process], default=target)
+            loads[target] += weigh(lease)
+        changed.append(Move(move.shard, move.source, target))
+    return changed
 
 
 def _cheapest(leases: list[Lease]) -> list[str]:

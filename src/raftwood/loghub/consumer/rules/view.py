@@ -80,13 +80,15 @@ class View:
     def stale_workers(self) -> list[WorkerRow]:
         return self._observations.stale_workers()
 
-    def situation(self, live: Mapping[str, str]) -> Situation:
+    def situation(self, live: Mapping[str, str], me: Owner) -> Situation:
         free = {
             shard
             for shard, lease in self.leases.items()
             if lease.lease_process not in live and self._observations.is_expired(lease)
         }
-        return Situation(self.leases, live, free)
+        # What this worker takes for expired is so for itself, however new it is.
+        newcomers = [each for each in self._observations.newcomers() if each != me.process]
+        return Situation(self.leases, live, free, newcomers)
 
     def is_all_in(self, live: Container[str]) -> bool:
         """No lease will be free by the mere passing of time."""

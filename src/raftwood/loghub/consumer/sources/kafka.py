@@ -7,6 +7,7 @@ partition has a connection of its own, whose calls run in a thread of a bounded 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 
 import confluent_kafka
@@ -98,6 +99,7 @@ class KafkaSource:
         )
         self._admin = confluent_kafka.Consumer(self._options)
         self._partitions: dict[str, _Partition] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,11 +108,25 @@ class KafkaSource:
         await self.close()
 
     async def close(self) -> None:
-        for partition in self._partitions.values():
-            await partition.settle()
-            await self._in_thread(partition.consumer.close)
+        for shard in list(self._partitions):
+            self.leave(shard)
+        if self._closing:
+            await asyncio.wait(self._closing)
         await self._in_thread(self._admin.close)
         self._threads.shutdown(wait=False)
+
+    def leave(self, shard: str) -> None:
+        """Close its connection, which would go on reading ahead."""
+        partition = self._partitions.pop(shard, None)
+        if partition is not None:
+            closing = asyncio.create_task(self._close(partition))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def _close(self, partition: "_Partition") -> None:
+        await partition.settle()
+        with suppress(Unavailable):
+            await self._in_thread(partition.consumer.close)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         try:

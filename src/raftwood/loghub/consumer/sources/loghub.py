@@ -43,9 +43,8 @@ class LogHubSourceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     read_bytes_max: int = 1 << 20
     read_batches_max: int = 1_000
-    wait_ms: int = 1_000
-    """How long a read at the end of a shard waits for more. One that waits does not hear that the
-    shard is split or merged: its children begin so much later."""
+    wait_ms: int = 10_000
+    """How long a read at the end of a shard waits for more, or for the shard's end."""
     skips_freed: bool = False
     """Go on where batches were freed before they were read, or a whole shard was; else
     `RecordsFreed` or `ShardNotFound`."""
@@ -121,6 +120,9 @@ class LogHubSource:
             self._note_freed(shard, begin, pulled.first)
         batches = [_batch(each) for each in batches_of(int(shard), pulled)]
         return ShardRead(batches, str(pulled.next), pulled.is_ended)
+
+    def leave(self, shard: str) -> None:
+        """Nothing is held between reads."""
 
     async def _pull(self, shard: str, position: Position) -> Pulled:
         settings = self._settings
