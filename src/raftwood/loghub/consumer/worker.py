@@ -82,7 +82,7 @@ class Worker:
         self._clock = environment.clock
         self._random = environment.random
         process = str(uuid.UUID(int=environment.random.getrandbits(128), version=4))
-        self.owner = Owner(config.instance, process)
+        self.owner = Owner(config.instance, process, config.times.timeout_ms)
         planner = _PLANNERS[config.balance]
         self._agent = LeaseAgent(self.owner, config.times, planner, self._now_ms())
         self._writer = CheckpointWriter(lease_store, process, self._refused)

@@ -294,9 +294,10 @@ class LeaseAgent:
                     del self._holds[lease.shard]
 
     def _new_hold(self, lease: Lease, now_ms: int) -> Hold:
-        """Of a lease that another may still read; it must have stopped T from now."""
+        """Of a lease that another may still read; it must have stopped T from now, its T."""
         stage = Stage.LEAVING if lease.is_ended or self.is_leaving else Stage.WAITING
-        hold = Hold(lease.shard, stage, 0, now_ms + self._times.timeout_ms)
+        begin_ms = now_ms + self._view.timeout_ms(lease.consumer_process)
+        hold = Hold(lease.shard, stage, 0, begin_ms)
         self._holds[lease.shard] = hold
         return hold
 
