@@ -332,6 +332,29 @@ def test_a_call_that_was_done_though_its_answer_was_lost_does_no_harm(call: Call
     assert sorted([*anne.running, *ben.running]) == ["0", "1"]
 
 
+def test_a_take_that_was_seen_done_before_it_failed_is_not_forgotten() -> None:
+    """Polls and scans show a change once, and may do so while the call is still under way."""
+    me = Owner("anne", "a")
+    agent = LeaseAgent(me, TIMES, plan_by_count, 0)
+    row = WorkerRow("anne", "a", 1)
+    now_ms = 0
+
+    def asked(event: steps.Event) -> set[type]:
+        return {type(action) for action in agent.step(event, now_ms)}
+
+    asked(steps.Ticked())
+    asked(steps.Registered(row))
+    asked(steps.Scanned(Scan([Lease("0", 4, update_seq=1)], [row], 1)))
+    now_ms = TIMES.settle_ms
+    asked(steps.Ticked())
+    assert steps.AskTake in asked(steps.Scanned(Scan([], [row], 1)))
+    mine = Lease("0", 5, "anne", "a", "anne", "a", epoch=1, update_seq=2)
+    asked(steps.Polled(Scan([mine], [], 2)))
+    assert not agent.held()
+    asked(steps.StoreFailed(Call.TAKE, 1.0))
+    assert list(agent.held()) == ["0"]
+
+
 def test_a_deadline_is_not_counted_from_a_call_that_only_found_what_one_before_had_done() -> None:
     """Others saw the lease change with the first call, and the heartbeat stand still since then."""
     group, anne, ben = _robbed(stops_at_once=False)

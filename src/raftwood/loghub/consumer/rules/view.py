@@ -66,6 +66,10 @@ class View:
             changed.append(lease)
         return changed
 
+    def known(self, shards: Container[str]) -> list[Lease]:
+        """As they were last seen."""
+        return [lease for lease in self.leases.values() if lease.shard in shards]
+
     def forget(self, shards: Iterable[str]) -> None:
         for shard in shards:
             self.version += 1
