@@ -41,11 +41,6 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
         return self.timeout_ms // 3
 
     @property
-    def call_ms(self) -> int:
-        """A call of the store is given up then: one renewal that hangs leaves time for another."""
-        return self.timeout_ms * 2 // 5
-
-    @property
     def scan_ms(self) -> int:
         return self.timeout_ms // 2
 

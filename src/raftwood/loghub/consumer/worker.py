@@ -223,7 +223,7 @@ class Worker:
     async def _ask(self, ask: steps.Ask) -> None:
         call = CALL_OF[type(ask)]
         try:
-            async with asyncio.timeout(self.config.times.call_ms / 1000):
+            async with asyncio.timeout(self.config.times.timeout_ms / 1000):
                 event = await answered(self._store, self.owner, ask)
         except (RaftwoodError, TimeoutError) as error:
             if isinstance(error, InvalidInput | InvariantViolated):
