@@ -18,6 +18,7 @@ QUIET: dict[str, Any] = {
     "latency_ms": 20,
     "process_ms": 50,
     "by_bytes": False,
+    "is_mixed": False,
 }
 
 

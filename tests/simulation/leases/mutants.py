@@ -261,6 +261,10 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "keeps a shard in which it hangs": Mutant(_replaced(LeaseAgent, "_give_up", _keeps), _HANGS),
     "leaves a shard to whom it hangs in": Mutant(_replaced(plan, "_stuck", _for_anybody), _HANGS),
+    "does not care how long others may be silent": Mutant(
+        _replaced(Observations, "timeout_ms", lambda self, _: self._times.timeout_ms),
+        _CUTS | {"is_mixed": True, "latency_ms": 20},
+    ),
     "trusts its clock too much": Mutant(
         _replaced(LeaseTimes, "hold_ms", property(lambda times: times.timeout_ms * 5 // 4)),
         _CUTS,

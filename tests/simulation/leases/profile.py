@@ -3,10 +3,12 @@
 import random
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from raftwood.loghub.consumer.leases import LeaseTimes
 
 TIMES = LeaseTimes(timeout_ms=3_000, poll_ms=500, margin_ms=20)
-
+SHORT_TIMES = structs.replace(TIMES, timeout_ms=TIMES.timeout_ms // 2)
 
 FAULTS = ("crash", "restart", "pause", "cut_off", "outage", "hang")
 
@@ -32,6 +34,8 @@ class Profile:
     weights: dict[str, float]
     hangs_on: bool = False
     """One worker's calls of process() never return, also when all else is well again."""
+    is_mixed: bool = False
+    """Some workers have a shorter timeout than others."""
     crash_at: tuple[int, int] | None = None
     """A worker by number, and the step at which it dies."""
 
@@ -63,6 +67,7 @@ class Profile:
                 "write": 5,
             },
             hangs_on=source.random() < 0.15,
+            is_mixed=source.random() < 0.15,
         )
 
     @property

@@ -6,12 +6,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from raftwood.loghub.consumer.leases import SHARD_END, Lease, NewLease, Owner, Save
 from raftwood.loghub.consumer.rules import steps
 from raftwood.loghub.consumer.rules.agent import LeaseAgent
 from raftwood.loghub.consumer.rules.plan import plan_by_bytes, plan_by_count
 from raftwood.loghub.consumer.rules.steps import Call
 from tests.simulation.leases.oracle import Work, position
+from tests.simulation.leases.profile import SHORT_TIMES
 
 if TYPE_CHECKING:
     from tests.simulation.leases.world import World
@@ -45,7 +48,11 @@ class Consumer:
 class SimWorker:
     def __init__(self, world: World, owner: Owner) -> None:
         self.world = world
-        self.owner = owner
+        # The way to the store and back has to be shorter than the time between renewals.
+        is_mixed = world.profile.is_mixed and world.profile.latency_ms <= 20
+        is_short = is_mixed and world.random.random() < 0.5
+        times = SHORT_TIMES if is_short else world.times
+        self.owner = owner = structs.replace(owner, timeout_ms=times.timeout_ms)
         self.rate = world.random.uniform(0.975, 1.025)
         self.offset = world.random.randrange(1_000_000)
         self.is_up = True
@@ -55,7 +62,7 @@ class SimWorker:
         """Calls of process() do not return before; all else goes on."""
         self.steps = 0
         planner = plan_by_bytes if world.profile.by_bytes else plan_by_count
-        self.agent = LeaseAgent(owner, world.times, planner, self.now())
+        self.agent = LeaseAgent(owner, times, planner, self.now())
         self.consumers: dict[str, Consumer] = {}
         self._wake = 0.0
         self.list_shards()

@@ -19,12 +19,14 @@ SIGNATURE_CHARACTERS = 64
 NAME_CHARACTERS_MAX = 64
 """Of an instance, a process and a shard's id."""
 GROUP_CHARACTERS_MAX = 128
+FORGET_TIMEOUTS = 10
+"""A worker's row that stood still for so many of its timeouts is removed."""
 SENT_AWAY = "sent-away-"
 """What the process of a row begins with that an operator put in a worker's place."""
 
 
 class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What every worker of a group must agree on; all follows from the timeout, T."""
+    """What the workers of a group should agree on; all follows from the timeout, T."""
 
     timeout_ms: int = 10_000
     drift: float = 0.05
@@ -57,17 +59,14 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
         """So long after a renewal was sent its worker may be at work."""
         return int(self.timeout_ms * (1 - self.drift)) - self.margin_ms
 
-    @property
-    def forget_ms(self) -> int:
-        """A worker's row that stood still for so long is removed."""
-        return self.timeout_ms * 10
-
 
 class Owner(msgspec.Struct, frozen=True):
     """Who asks: a name that outlives restarts, and a UUID that does not."""
 
     instance: str
     process: str
+    timeout_ms: int = 0
+    """Its T, as its row shows it to others."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -78,6 +77,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     heartbeat: int
     create_ms: int = 0
     update_ms: int = 0
+    timeout_ms: int = 0
+    """Nobody takes it for dead sooner, whose own timeout may be shorter."""
 
     @property
     def is_sent_away(self) -> bool:

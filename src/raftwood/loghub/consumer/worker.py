@@ -82,7 +82,7 @@ class Worker:
         self._clock = environment.clock
         self._random = environment.random
         process = str(uuid.UUID(int=environment.random.getrandbits(128), version=4))
-        self.owner = Owner(config.instance, process)
+        self.owner = Owner(config.instance, process, config.times.timeout_ms)
         planner = _PLANNERS[config.balance]
         self._agent = LeaseAgent(self.owner, config.times, planner, self._now_ms())
         self._writer = CheckpointWriter(lease_store, process, self._refused)
@@ -223,8 +223,7 @@ class Worker:
     async def _ask(self, ask: steps.Ask) -> None:
         call = CALL_OF[type(ask)]
         try:
-            # One renewal that hangs must leave time for another.
-            async with asyncio.timeout(self.config.times.renew_ms / 1000):
+            async with asyncio.timeout(self.config.times.timeout_ms / 1000):
                 event = await answered(self._store, self.owner, ask)
         except (RaftwoodError, TimeoutError) as error:
             if isinstance(error, InvalidInput | InvariantViolated):

@@ -28,11 +28,13 @@ def result_of(call: Coroutine[Any, Any, Any]) -> Any:
 class Worker:
     """An agent whose calls are answered at once; its consumers do nothing until the test does."""
 
-    def __init__(self, group: "Group", owner: Owner, offset_ms: int) -> None:
+    def __init__(
+        self, group: "Group", owner: Owner, offset_ms: int, times: LeaseTimes = TIMES
+    ) -> None:
         self.group = group
         self.owner = owner
         self.offset_ms = offset_ms
-        self.agent = LeaseAgent(owner, TIMES, plan_by_count, self.now)
+        self.agent = LeaseAgent(owner, times, plan_by_count, self.now)
         self.running: dict[str, Lease] = {}
         self.checkpoints: dict[str, str] = {}
         self.stops: list[tuple[str, StopReason]] = []
@@ -145,9 +147,11 @@ class Group:
         self.listed = [NewLease(shard) for shard in shards]
         self.workers: list[Worker] = []
 
-    def join(self, name: str, *, process: str = "", offset_ms: int = 0) -> Worker:
-        owner = Owner(name, process or f"process-{len(self.workers)}")
-        worker = Worker(self, owner, offset_ms)
+    def join(
+        self, name: str, *, process: str = "", offset_ms: int = 0, times: LeaseTimes = TIMES
+    ) -> Worker:
+        owner = Owner(name, process or f"process-{len(self.workers)}", times.timeout_ms)
+        worker = Worker(self, owner, offset_ms, times)
         self.workers.append(worker)
         return worker
 

@@ -151,6 +151,16 @@ class LeaseStoreSuite:
 
         self.run(scenario)
 
+    def test_a_row_shows_its_workers_timeout(self) -> None:
+        async def scenario(kit: LeaseStoreKit) -> None:
+            store = await kit.open()
+            slow = Owner("cleo", "process-c", 7_000)
+            assert (await store.register(slow)).timeout_ms == 7_000
+            assert (await store.heartbeat(slow)).timeout_ms == 7_000
+            assert [each.timeout_ms for each in (await store.scan(0)).workers] == [7_000]
+
+        self.run(scenario)
+
     def test_a_row_that_was_removed_comes_back_with_a_heartbeat(self) -> None:
         async def scenario(kit: LeaseStoreKit) -> None:
             store = await kit.open()

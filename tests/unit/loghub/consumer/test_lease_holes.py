@@ -3,6 +3,7 @@
 import pytest
 
 from raftwood.loghub.consumer.leases import (
+    FORGET_TIMEOUTS,
     NOBODY,
     SHARD_END,
     Lease,
@@ -227,7 +228,7 @@ def test_the_times_follow_from_the_timeout() -> None:
     assert times.renew_ms < times.timeout_ms / 2
     assert times.scan_ms == times.timeout_ms / 2
     assert times.hold_ms < times.timeout_ms * (1 - times.drift)
-    assert times.forget_ms == 10 * times.timeout_ms
+    assert FORGET_TIMEOUTS == 10
     assert len(signature("project", "logstore")) == 64
     assert signature("a", "b") != signature("a", "c")
 
@@ -331,6 +332,29 @@ def test_a_call_that_was_done_though_its_answer_was_lost_does_no_harm(call: Call
     assert sorted([*anne.running, *ben.running]) == ["0", "1"]
 
 
+def test_a_take_that_was_seen_done_before_it_failed_is_not_forgotten() -> None:
+    """Polls and scans show a change once, and may do so while the call is still under way."""
+    me = Owner("anne", "a")
+    agent = LeaseAgent(me, TIMES, plan_by_count, 0)
+    row = WorkerRow("anne", "a", 1)
+    now_ms = 0
+
+    def asked(event: steps.Event) -> set[type]:
+        return {type(action) for action in agent.step(event, now_ms)}
+
+    asked(steps.Ticked())
+    asked(steps.Registered(row))
+    asked(steps.Scanned(Scan([Lease("0", 4, update_seq=1)], [row], 1)))
+    now_ms = TIMES.settle_ms
+    asked(steps.Ticked())
+    assert steps.AskTake in asked(steps.Scanned(Scan([], [row], 1)))
+    mine = Lease("0", 5, "anne", "a", "anne", "a", epoch=1, update_seq=2)
+    asked(steps.Polled(Scan([mine], [], 2)))
+    assert not agent.held()
+    asked(steps.StoreFailed(Call.TAKE, 1.0))
+    assert list(agent.held()) == ["0"]
+
+
 def test_a_deadline_is_not_counted_from_a_call_that_only_found_what_one_before_had_done() -> None:
     """Others saw the lease change with the first call, and the heartbeat stand still since then."""
     group, anne, ben = _robbed(stops_at_once=False)
@@ -370,6 +394,25 @@ def test_failover_takes_twice_the_timeout_at_most() -> None:
     group.run_for(T)
     anne.is_up = False
     assert group.run_until(lambda: bool(ben.running), within_ms=2 * T) <= 2 * T
+
+
+def test_one_with_a_shorter_timeout_waits_for_as_long_as_the_others_is() -> None:
+    """As while a group is being given another timeout, worker by worker."""
+    group, anne = _alone("0")
+    hasty = group.join("ben", times=LeaseTimes(timeout_ms=T // 10))
+    group.run_for(3 * T)
+    assert list(anne.running) == ["0"]
+    anne.is_cut_off = True
+    group.run_until(lambda: bool(hasty.running), within_ms=2 * T)
+    assert not anne.running
+
+
+def test_a_thief_with_a_shorter_timeout_waits_for_its_victims() -> None:
+    group, anne = _alone("0", "1")
+    anne.stops_at_once = False
+    hasty = group.join("ben", times=LeaseTimes(timeout_ms=T // 10))
+    group.run_until(lambda: bool(hasty.asked[steps.AskTake]), within_ms=T)
+    assert group.run_until(lambda: bool(hasty.running), within_ms=2 * T) >= T - 2 * TIMES.poll_ms
 
 
 def test_a_clean_exit_hands_over_and_frees_its_leases() -> None:

@@ -7,9 +7,9 @@ import pytest
 from msgspec import structs
 
 from raftwood.loghub.consumer.leases import NOBODY, SHARD_END, Lease
-from raftwood.loghub.consumer.rules.agent import Planner
 from raftwood.loghub.consumer.rules.plan import (
     Move,
+    Planner,
     Situation,
     is_ready,
     plan_by_bytes,

@@ -16,6 +16,7 @@ from raftwood.base.errors import (
 )
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.consumer.leases import Lease, NewLease, Owner, Take
+from raftwood.loghub.consumer.stores.schema import VERSION
 from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
 from raftwood.loghub.consumer.stores.sql_engine import DRIVERS
 from tests.unit.loghub.consumer.lease_store_suite import rows
@@ -98,6 +99,24 @@ def test_tables_of_the_first_programs_are_taken_over(database_url: str) -> None:
         assert list(await rows(wide)) == ["0"]
         await wide.close()
         assert await rows(await kit.open()) == await rows(store)
+
+    _run(database_url, scenario)
+
+
+def test_tables_of_version_one_get_the_timeouts_of_workers(database_url: str) -> None:
+    async def scenario(kit: SqlKit, connection: AsyncConnection) -> None:
+        store = await kit.open()
+        await store.register(Owner("anne", "process-a"))
+        await connection.execute(
+            text("ALTER TABLE loghub_client_worker_instance DROP COLUMN timeout_ms")
+        )
+        await connection.execute(text("UPDATE loghub_client_schema SET version = 1"))
+        store = await kit.open()
+        await store.register(Owner("ben", "process-b", 7_000))
+        workers = (await store.scan(0)).workers
+        assert {each.instance: each.timeout_ms for each in workers} == {"anne": 0, "ben": 7_000}
+        version = await connection.scalar(text("SELECT version FROM loghub_client_schema"))
+        assert version == VERSION
 
     _run(database_url, scenario)
 

@@ -262,21 +262,6 @@ def test_a_processor_that_hangs_loses_that_shard_and_no_other() -> None:
     simulate(11, scenario)
 
 
-def test_one_renewal_that_is_never_answered_costs_no_shard() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        group = Group(simulation, FakeSource(2, length=4))
-        group.start("a")
-        await group.until(lambda: group.counts() == [2])
-        for _ in range(5):
-            group.stores["a"].hangs = {"renew"}
-            await asyncio.sleep(2 * TIMES.timeout_ms / 1000)
-            assert not group.stores["a"].hangs
-        await group.drain("a")
-        assert "gone_deadline" not in group.workers["a"].metrics.render()
-
-    simulate(13, scenario)
-
-
 def test_one_whose_name_was_taken_does_not_wait_for_a_processor_that_hangs() -> None:
     async def scenario(simulation: Simulation) -> None:
         group = Group(simulation, FakeSource(1, length=4))

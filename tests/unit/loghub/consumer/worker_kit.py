@@ -104,17 +104,12 @@ class SlowStore:
         self.inner = inner
         self.is_away = False
         self.calls: list[str] = []
-        self.hangs: set[str] = set()
-        """The next call of each of these is never answered."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.inner, name)
 
         async def call(*arguments: Any) -> Any:
             self.calls.append(name)
-            if name in self.hangs:
-                self.hangs.discard(name)
-                await asyncio.Event().wait()
             await asyncio.sleep(0.002)
             if self.is_away and name not in ("open", "close"):
                 raise ConnectionLost("the store is away")

@@ -6,7 +6,7 @@ at once, does not wait for one before the next, and asks `may_work` before each 
 and each checkpoint: a consumer must not trust that it is told to stop in time.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from raftwood.base.errors import InvariantViolated
 from raftwood.loghub.consumer.leases import (
@@ -25,11 +25,9 @@ from raftwood.loghub.consumer.leases import (
 from raftwood.loghub.consumer.rules import steps
 from raftwood.loghub.consumer.rules.calls import FULL_SCAN_EVERY, GATHER_MS, NEVER_MS, Calls
 from raftwood.loghub.consumer.rules.holds import Hold, Stage
-from raftwood.loghub.consumer.rules.plan import Move, Situation, own_part
+from raftwood.loghub.consumer.rules.plan import Planner, own_part
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from raftwood.loghub.consumer.rules.view import View
-
-Planner = Callable[[Situation], list[Move]]
 
 
 class LeaseAgent:
@@ -130,7 +128,10 @@ class LeaseAgent:
             case steps.Done(call):
                 self._on_done(call, now_ms)
             case steps.StoreFailed(call, jitter):
+                shards = self._calls.shards(call)
                 self._calls.failed(call, now_ms, jitter)
+                # Whatever it did may have been seen already, and is not shown again.
+                self._reconcile(self._view.known(shards), now_ms, actions)
             case steps.ShardsListed(shards):
                 self._listed = shards
                 self._balanced = self._matched = None
@@ -209,6 +210,7 @@ class LeaseAgent:
             case steps.AskTake(takes):
                 for take in takes:
                     self._taken(take, sent_ms, now_ms, actions)
+                changed = self._view.known({take.shard for take in takes})
                 if not all(take.shard in self._holds for take in takes):
                     self._calls.want_by(Call.SCAN, now_ms + self._times.settle_ms)
             case steps.AskBecome(renewals):
@@ -294,9 +296,10 @@ class LeaseAgent:
                     del self._holds[lease.shard]
 
     def _new_hold(self, lease: Lease, now_ms: int) -> Hold:
-        """Of a lease that another may still read; it must have stopped T from now."""
+        """Of a lease that another may still read; it must have stopped T from now, its T."""
         stage = Stage.LEAVING if lease.is_ended or self.is_leaving else Stage.WAITING
-        hold = Hold(lease.shard, stage, 0, now_ms + self._times.timeout_ms)
+        begin_ms = now_ms + self._view.timeout_ms(lease.consumer_process)
+        hold = Hold(lease.shard, stage, 0, begin_ms)
         self._holds[lease.shard] = hold
         return hold
 

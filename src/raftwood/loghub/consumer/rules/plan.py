@@ -17,6 +17,7 @@ that evens things out by more than noise would.
 
 import heapq
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -46,6 +47,9 @@ class Move(msgspec.Struct, frozen=True):
     shard: str
     source: str
     target: str
+
+
+Planner: TypeAlias = Callable[[Situation], list[Move]]
 
 
 def is_ready(lease: Lease, leases: Mapping[str, Lease]) -> bool:

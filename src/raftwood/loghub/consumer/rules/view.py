@@ -66,6 +66,10 @@ class View:
             changed.append(lease)
         return changed
 
+    def known(self, shards: Container[str]) -> list[Lease]:
+        """As they were last seen."""
+        return [lease for lease in self.leases.values() if lease.shard in shards]
+
     def forget(self, shards: Iterable[str]) -> None:
         for shard in shards:
             self.version += 1
@@ -76,6 +80,10 @@ class View:
         """Instances by process, sorted; oneself is always alive."""
         found = {**self._observations.live(), me.process: me.instance}
         return dict(sorted(found.items(), key=lambda each: (each[1], each[0])))
+
+    def timeout_ms(self, process: str) -> int:
+        """For how long a process may be at work that is not heard of."""
+        return self._observations.timeout_ms(process)
 
     def stale_workers(self) -> list[WorkerRow]:
         return self._observations.stale_workers()

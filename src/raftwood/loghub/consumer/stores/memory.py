@@ -138,7 +138,7 @@ class MemoryLeaseStore:
 
     def _beat(self, worker: Owner, before: WorkerRow | None) -> WorkerRow:
         heartbeat = before.heartbeat + 1 if before else 1
-        row = WorkerRow(worker.instance, worker.process, heartbeat)
+        row = WorkerRow(worker.instance, worker.process, heartbeat, timeout_ms=worker.timeout_ms)
         self.workers[worker.instance] = row
         return row
 

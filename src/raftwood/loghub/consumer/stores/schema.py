@@ -33,7 +33,7 @@ from raftwood.loghub.consumer.leases import (
     SIGNATURE_CHARACTERS,
 )
 
-VERSION = 1
+VERSION = 2
 METADATA = MetaData()
 
 
@@ -76,6 +76,7 @@ WORKERS = Table(
     _added_name("process"),
     _added_number("heartbeat"),
     Column("update_time", _moment()),
+    _added_number("timeout_ms"),
 )
 
 LEASES = Table(
@@ -180,5 +181,10 @@ def _widen(connection: Connection, table: Table) -> None:
         connection.execute(text(f"ALTER TABLE {table.name} {change}"))
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_from_nothing_or_two_tables,)
+def _with_timeouts(connection: Connection) -> None:
+    """Each worker's own, beside its heartbeat."""
+    _add_columns(connection, WORKERS)
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_from_nothing_or_two_tables, _with_timeouts)
 """By the version that each begins from."""

@@ -277,6 +277,7 @@ class SqlLeaseStore:
         values = {
             "process": row.process,
             "heartbeat": row.heartbeat,
+            "timeout_ms": row.timeout_ms,
             "create_time": _moment(row.create_ms),
             "update_time": _moment(row.update_ms),
         }
@@ -358,6 +359,7 @@ def _worker(row: Row[Any]) -> WorkerRow:
         heartbeat=row.heartbeat,
         create_ms=_ms(row.create_time),
         update_ms=_ms(row.update_time),
+        timeout_ms=row.timeout_ms,
     )
 
 
