@@ -20,6 +20,7 @@ _RUNS_OTHERS = "runs the code of others and reports whatever it raises"
 SUPERVISORS = {
     "disk/thread_files.py": "a bug fails its own submission, not the thread that all wait for",
     "loghub/consumer/shard_consumer.py": "a user's bug fails its own shard, not the worker",
+    "loghub/consumer/threads.py": "a user's bug fails its own call, not the thread",
     "loghub/server/http/front.py": "a route's bug fails its own request, not the gateway",
     "net/session.py": "a handler's bug fails its own call or connection, not the server",
     "raft/host/turns.py": "ends the process: what a replica promised may no longer be in memory",
@@ -81,6 +82,7 @@ ALLOWED_IN_SIMULATION = {
     ("loghub/client/sync_producer.py", "threading"): "for programs that are all threads",
     ("loghub/consumer/sources/kafka.py", "concurrent"): "for a library that is all threads",
     ("loghub/consumer/threads.py", "concurrent"): "for users' code that blocks",
+    ("loghub/consumer/threads.py", "threading"): "for users' code that blocks",
     ("logservice/client/sync_client.py", "concurrent"): "for programs that are all threads",
     ("metastore/zookeeper_connection.py", "asyncio.to_thread"): "for a library that is all threads",
 }
