@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 
-from tests import databases, go_programs, maven, zookeeper_server
+from tests import databases, go_programs, kafka_broker, maven, zookeeper_server
 from tests.interop import programs
 from tests.pipeline import connect_libraries
 
@@ -54,6 +54,15 @@ def _why_no_zookeeper() -> str | None:
     except maven.NotInstalled as error:
         return str(error)
     return None
+
+
+@cache
+def kafka() -> None:
+    """A Kafka broker, which runs on Java and is installed by Maven."""
+    try:
+        kafka_broker.install()
+    except maven.NotInstalled as error:
+        raise Missing(str(error)) from error
 
 
 def postgresql() -> None:
@@ -226,6 +235,7 @@ DELTA_LIBRARIES = (
 COMPONENTS: dict[str, Callable[[], None]] = {
     "delta": delta,
     "ipv6": ipv6,
+    "kafka": kafka,
     "mariadb": mariadb,
     "memory_disk": memory_disk,
     "namespaces": namespaces,

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import sqlalchemy
 from confluent_kafka import version
 from tests.databases import PostgresServer
+from tests.kafka_broker import VERSION
 from tests.maven import NotInstalled
 
 from benchmarks.consumers.members import Members
@@ -17,7 +18,7 @@ from benchmarks.consumers.moving import MEMBERS, SHARDS
 from benchmarks.harness.cluster import Cluster
 from benchmarks.harness.system import NotAvailable, Prepared
 from benchmarks.peers import kafka_member
-from benchmarks.peers.kafka_system import VERSION, KafkaSystem, addresses
+from benchmarks.peers.kafka_system import KafkaSystem, addresses
 
 TOPIC: Final = "moving"
 

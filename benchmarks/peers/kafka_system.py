@@ -11,16 +11,11 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests import maven
+from tests.kafka_broker import CLUSTER_ID, VERSION, install
 
 from benchmarks.harness.system import NODES, Layout, Load, NotAvailable
 from benchmarks.peers import kafka_load
 
-VERSION = "3.9.1"
-LIBRARIES = (
-    ("org.apache.kafka", "kafka_2.13", VERSION),
-    # The server logs through this one and leaves it for its distribution to provide.
-    ("org.slf4j", "slf4j-reload4j", "1.7.36"),
-)
 HEAP = "512m"
 JAVA_OPTIONS = (
     f"-Xms{HEAP}",
@@ -33,7 +28,6 @@ JAVA_OPTIONS = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )
-CLUSTER_ID = "UmFmdHdvb2RCZW5jaDAwMA"
 LOGGING = """log4j.rootLogger=WARN, output
 log4j.logger.org.apache.kafka.raft.QuorumState=INFO
 log4j.appender.output=org.apache.log4j.ConsoleAppender
@@ -61,7 +55,7 @@ class KafkaSystem:
 
     def prepare(self) -> str:
         try:
-            self._jars = maven.install("kafka", *LIBRARIES)
+            self._jars = install()
         except maven.NotInstalled as problem:
             raise NotAvailable(str(problem)) from problem
         synced = "flush.messages=1" if self._topic_settings else "no fsync (its default)"
