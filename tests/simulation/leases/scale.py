@@ -42,7 +42,7 @@ class ManyWorkers:
             joined.append(LeaseAgent(owner, TIMES, plan_by_count, self.now_ms))
         self.agents += joined
         for agent in joined:
-            self._feed(agent, steps.ShardsListed(self.listed))
+            self._feed(agent, steps.ShardsListed(self.listed, agent.deleted_seq))
 
     def run_for(self, duration_ms: int, *, step_ms: int = 500) -> None:
         for _ in range(duration_ms // step_ms):
@@ -95,8 +95,8 @@ class ManyWorkers:
             case steps.AskHandOver(saves):
                 leases = result_of(store.hand_over(me.process, saves))
                 return steps.LeasesAnswered(Call.HAND_OVER, leases)
-            case steps.AskCreate(leases):
-                result_of(store.create(leases))
+            case steps.AskCreate(leases, deleted_seq):
+                result_of(store.create(leases, deleted_seq=deleted_seq))
                 return steps.Done(Call.CREATE)
             case _:
                 raise AssertionError(f"nobody leaves, and no shard ends: {ask}")

@@ -92,7 +92,8 @@ class SimWorker:
 
     def list_shards(self) -> None:
         shards = self.world.oracle.shards.values()
-        self.feed(steps.ShardsListed([NewLease(each.name, each.parents) for each in shards]))
+        listed = [NewLease(each.name, each.parents) for each in shards]
+        self.feed(steps.ShardsListed(listed, self.agent.deleted_seq))
         self.after(LIST_MS, self.list_shards)
 
     def feed(self, event: steps.Event) -> None:
@@ -167,8 +168,10 @@ class SimWorker:
                 self._leases(Call.HAND_OVER, lambda: store.hand_over(owner.process, saves))
             case steps.AskRelease(shards):
                 self._leases(Call.RELEASE, lambda: store.release(owner.process, shards))
-            case steps.AskCreate(leases):
-                self._send(Call.CREATE, lambda: store.create(leases), _done(Call.CREATE))
+            case steps.AskCreate(leases, seen):
+                self._send(
+                    Call.CREATE, lambda: store.create(leases, deleted_seq=seen), _done(Call.CREATE)
+                )
             case steps.AskDelete(shards):
                 self._send(Call.DELETE, lambda: store.delete(shards), _done(Call.DELETE))
             case steps.AskForget(rows):

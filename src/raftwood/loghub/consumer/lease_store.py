@@ -68,10 +68,12 @@ class LeaseStore(Protocol):
         """
         ...
 
-    async def create(self, leases: Sequence[NewLease]) -> None:
+    async def create(self, leases: Sequence[NewLease], *, deleted_seq: int | None = None) -> None:
         """Leases with id 0 and no owner, for those that are `creatable` beside what is there.
 
-        The caller gives all shards that it knows, for their parents' sake.
+        The caller gives all shards that it knows, for their parents' sake, and the `deleted_seq` of
+        a scan before it listed them: where leases were deleted since then, nothing is done. A list
+        from before a split, that comes late, would bring back a shard that was read to its end.
         """
         ...
 

@@ -43,8 +43,8 @@ async def answered(store: LeaseStore, owner: Owner, ask: steps.Ask) -> steps.Eve
             return steps.LeasesAnswered(call, await store.hand_over(owner.process, saves))
         case steps.AskRelease(shards):
             return steps.LeasesAnswered(call, await store.release(owner.process, shards))
-        case steps.AskCreate(leases):
-            await store.create(leases)
+        case steps.AskCreate(leases, deleted_seq):
+            await store.create(leases, deleted_seq=deleted_seq)
         case steps.AskDelete(shards):
             await store.delete(shards)
         case steps.AskForget(rows):

@@ -169,6 +169,7 @@ class Worker:
 
     async def _list_shards(self) -> None:
         while True:
+            deleted_seq = self._agent.deleted_seq
             try:
                 shards = await self._source.list_shards()
             except RaftwoodError as error:
@@ -176,7 +177,8 @@ class Worker:
                     raise
                 _log.warning("shards not listed", error=error.message)
             else:
-                self._feed(steps.ShardsListed([NewLease(each.id, each.parents) for each in shards]))
+                listed = [NewLease(each.id, each.parents) for each in shards]
+                self._feed(steps.ShardsListed(listed, deleted_seq))
             self._listing.clear()
             try:
                 async with asyncio.timeout(self.config.list_ms / 1000):

@@ -45,7 +45,7 @@ class Worker:
         self.stops_at_once = True
         self.lost_answers: set[Call] = set()
         self.failing: set[Call] = set()
-        self.feed(steps.ShardsListed(group.listed))
+        self.feed(steps.ShardsListed(group.listed, self.agent.deleted_seq))
 
     @property
     def now(self) -> int:
@@ -113,8 +113,9 @@ class Worker:
             case steps.AskRelease(shards):
                 call = Call.RELEASE
                 self._call(call, store.release(process, shards), lambda each: leases(call, each))
-            case steps.AskCreate(new):
-                self._call(Call.CREATE, store.create(new), lambda _: steps.Done(Call.CREATE))
+            case steps.AskCreate(new, seen):
+                making = store.create(new, deleted_seq=seen)
+                self._call(Call.CREATE, making, lambda _: steps.Done(Call.CREATE))
             case steps.AskDelete(shards):
                 self._call(Call.DELETE, store.delete(shards), lambda _: steps.Done(Call.DELETE))
             case steps.AskForget(rows):
@@ -158,7 +159,7 @@ class Group:
     def list_shards(self, *shards: NewLease) -> None:
         self.listed = list(shards)
         for worker in self.workers:
-            worker.feed(steps.ShardsListed(self.listed))
+            worker.feed(steps.ShardsListed(self.listed, worker.agent.deleted_seq))
 
     def run_for(self, duration_ms: int) -> None:
         for _ in range(duration_ms // STEP_MS):

@@ -105,6 +105,21 @@ class LeaseStoreSuite:
 
         self.run(scenario)
 
+    def test_a_list_from_before_a_deletion_creates_nothing(self) -> None:
+        async def scenario(kit: LeaseStoreKit) -> None:
+            store = await kit.open()
+            await consuming(store, ANNE, "0")
+            seen = (await store.scan(0)).deleted_seq
+            await store.save(ANNE.process, [Save("0", 1, SHARD_END, 1)])
+            await store.delete(["0"])
+            await store.create([NewLease("0")], deleted_seq=seen)
+            assert await rows(store) == {}
+            seen = (await store.scan(0)).deleted_seq
+            await store.create([NewLease("1")], deleted_seq=seen)
+            assert list(await rows(store)) == ["1"]
+
+        self.run(scenario)
+
     def test_a_scan_says_when_something_was_deleted(self) -> None:
         async def scenario(kit: LeaseStoreKit) -> None:
             store = await kit.open()

@@ -495,7 +495,7 @@ def test_a_take_that_waits_to_be_repeated_is_not_if_it_was_done_meanwhile() -> N
     assert steps.AskScan in asked(steps.Ticked())
     assert steps.AskTake in asked(steps.Scanned(Scan([], [row], 1)))
     asked(steps.StoreFailed(Call.TAKE, 1.0))
-    agent.step(steps.ShardsListed([NewLease("0"), NewLease("1")]), now_ms)
+    agent.step(steps.ShardsListed([NewLease("0"), NewLease("1")], 0), now_ms)
     # The scan is from before the take; what the poll shows is from behind it.
     assert steps.AskTake not in asked(steps.Scanned(Scan([free, Lease("1", 1)], [row], 1)))
     mine = Lease("0", 5, "anne", "a", "anne", "a", epoch=1, update_seq=2)

@@ -108,12 +108,12 @@ class SlowStore:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.inner, name)
 
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **named: Any) -> Any:
             self.calls.append(name)
             await asyncio.sleep(0.002)
             if self.is_away and name not in ("open", "close"):
                 raise ConnectionLost("the store is away")
-            answer = await method(*arguments)
+            answer = await method(*arguments, **named)
             await asyncio.sleep(0.002)
             return answer
 

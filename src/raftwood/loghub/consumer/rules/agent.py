@@ -58,6 +58,7 @@ class LeaseAgent:
         self._matched: int | None = None
         """The version in which each shard had its lease, and no lease was too many."""
         self._listed: Sequence[NewLease] = ()
+        self._listed_seq = 0
         self._gathered_ms = 0
         """Until then a hand-over waits for other consumers that were told to stop."""
         self._calls.want(Call.REGISTER, now_ms)
@@ -87,6 +88,11 @@ class LeaseAgent:
     def _hold_of(self, shard: str, epoch: int) -> Hold | None:
         hold = self._holds.get(shard)
         return hold if hold and hold.epoch == epoch else None
+
+    @property
+    def deleted_seq(self) -> int:
+        """To be asked for before shards are listed."""
+        return self._view.deleted_seq
 
     def held(self) -> dict[str, Stage]:
         """Shards by stage, for people."""
@@ -132,8 +138,8 @@ class LeaseAgent:
                 self._calls.failed(call, now_ms, jitter)
                 # Whatever it did may have been seen already, and is not shown again.
                 self._reconcile(self._view.known(shards), now_ms, actions)
-            case steps.ShardsListed(shards):
-                self._listed = shards
+            case steps.ShardsListed(shards, deleted_seq):
+                self._listed, self._listed_seq = shards, deleted_seq
                 self._balanced = self._matched = None
                 if self._scans and self._view.unknown(shards):
                     # They may have been here and gone since the last look.
@@ -369,7 +375,7 @@ class LeaseAgent:
             self._calls.want_by(Call.SCAN, now_ms)
         if self._balanced == (self._view.version, live):
             return
-        if self.is_leaving or self._view.has_deleted or self._view.unknown(self._listed):
+        if self.is_leaving or self._view.has_deleted or self._unknown():
             # Shards that are gone, or have no lease yet, would be missing in the count.
             return
         moves = self._planner(self._view.situation(live, self.me))
@@ -458,11 +464,17 @@ class LeaseAgent:
         """Of what one worker should do for all: they agree on who is the first."""
         return next(iter(self._live), None) == self.me.process
 
+    def _unknown(self) -> list[NewLease]:
+        """Shards without a lease; what was listed before leases were deleted may be over."""
+        is_new = self._listed_seq >= self._view.deleted_seq
+        return self._view.unknown(self._listed) if is_new else []
+
     def _ask_to_match(self, now_ms: int, actions: list[steps.Action]) -> None:
         """Leases for new shards, and none for those that are over."""
-        unknown = self._view.unknown(self._listed)
+        unknown = self._unknown()
         if unknown and self._calls.may_begin(Call.CREATE, now_ms):
-            self._begin(Call.CREATE, steps.AskCreate(self._listed), now_ms, actions)
+            ask = steps.AskCreate(self._listed, self._listed_seq)
+            self._begin(Call.CREATE, ask, now_ms, actions)
         finished = self._view.finished_parents()
         if not unknown and not finished:
             self._matched = self._view.version

@@ -105,6 +105,8 @@ class ShardsListed(msgspec.Struct, frozen=True):
     """All shards that the source has, those that ended too."""
 
     shards: Sequence[NewLease]
+    deleted_seq: int
+    """The agent's, before the source was asked."""
 
 
 class ConsumerStopped(msgspec.Struct, frozen=True):
@@ -190,9 +192,10 @@ class AskRelease(msgspec.Struct, frozen=True):
 
 
 class AskCreate(msgspec.Struct, frozen=True):
-    """Make leases for new shards."""
+    """Make leases for new shards, unless some were deleted since they were listed."""
 
     leases: Sequence[NewLease]
+    deleted_seq: int
 
 
 class AskDelete(msgspec.Struct, frozen=True):

@@ -28,6 +28,8 @@ class View:
         """All changes up to this of the own rows were seen."""
         self.has_deleted = False
         """Some leases are gone that are still here: all have to be looked at."""
+        self.deleted_seq = 0
+        """Of the latest scan."""
         self._whole_seq = 0
         self._observations = Observations(times)
 
@@ -36,6 +38,7 @@ class View:
         self._observations.look(scan.workers, now_ms)
         changed = self.see(scan.leases, now_ms)
         self.update_seq = max(self.update_seq, scan.update_seq)
+        self.deleted_seq = max(self.deleted_seq, scan.deleted_seq)
         self.has_deleted = not is_full and scan.deleted_seq > self._whole_seq
         if is_full:
             self._whole_seq = scan.update_seq

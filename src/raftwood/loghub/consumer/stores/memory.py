@@ -68,7 +68,9 @@ class MemoryLeaseStore:
         ]
         return Scan(leases, (), self.update_seq, self.deleted_seq)
 
-    async def create(self, leases: Sequence[NewLease]) -> None:
+    async def create(self, leases: Sequence[NewLease], *, deleted_seq: int | None = None) -> None:
+        if deleted_seq is not None and deleted_seq < self.deleted_seq:
+            return
         parents = {shard: lease.parents for shard, lease in self.leases.items()}
         for new in creatable(parents, leases):
             self._put(Lease(new.shard, parents=new.parents))

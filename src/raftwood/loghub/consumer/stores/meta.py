@@ -106,10 +106,13 @@ class MetaLeaseStore:
         ]
         return Scan(leases, (), latest, deleted)
 
-    async def create(self, leases: Sequence[NewLease]) -> None:
+    async def create(self, leases: Sequence[NewLease], *, deleted_seq: int | None = None) -> None:
         attempt = 0
         entries = list(await self._read_all(self._root))
         while True:
+            _, deleted = _counters(self._known.get(self._counter_key))
+            if deleted_seq is not None and deleted_seq < deleted:
+                return
             changes = RowChanges(self._leases(entries))
             await changes.memory.create(leases)
             # A lease whose parent has none says that the parent is over: parents come first.

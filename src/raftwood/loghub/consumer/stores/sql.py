@@ -148,7 +148,7 @@ class SqlLeaseStore:
 
         return await self._engine.read(look)
 
-    async def create(self, leases: Sequence[NewLease]) -> None:
+    async def create(self, leases: Sequence[NewLease], *, deleted_seq: int | None = None) -> None:
         for new in leases:
             for name in (new.shard, *new.parents):
                 _check(name, "a shard's id", NAME_CHARACTERS_MAX)
@@ -156,6 +156,9 @@ class SqlLeaseStore:
         async def make(connection: AsyncConnection) -> None:
             # Before all rows are read: of two who create the same, the second sees the first's.
             await self._count(connection, 0)
+            _, deleted = await self._counters(connection)
+            if deleted_seq is not None and deleted_seq < deleted:
+                return
             changes = RowChanges(await self._leases(connection))
             await changes.memory.create(leases)
             changes.number(await self._count(connection, changes.numbers))
