@@ -104,6 +104,8 @@ class Lease(msgspec.Struct, frozen=True):
     """As its consumer measured it when it last saved a checkpoint."""
     update_seq: int = 0
     """When it last changed, as its group counts; a renewal or a later checkpoint does not count."""
+    timeout_ms: int = 0
+    """The longest T of its two owners, whose rows may be gone before anybody saw them."""
 
     @property
     def is_ended(self) -> bool:

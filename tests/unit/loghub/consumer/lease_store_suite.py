@@ -176,6 +176,21 @@ class LeaseStoreSuite:
 
         self.run(scenario)
 
+    def test_a_lease_shows_the_longest_timeout_of_its_owners(self) -> None:
+        async def scenario(kit: LeaseStoreKit) -> None:
+            store = await kit.open()
+            await store.create([NewLease("0")])
+            slow, hasty = Owner("cleo", "process-c", 7_000), Owner("dora", "process-d", 500)
+            [lease] = await store.take(slow, [Take("0", 0, sets_consumer=True)])
+            assert lease.timeout_ms == 7_000
+            [lease] = await store.take(hasty, [Take("0", 1, sets_consumer=False)])
+            assert (lease.lease_process, lease.timeout_ms) == ("process-d", 7_000)
+            [lease] = await store.become_consumer(hasty, [Renewal("0", 2)])
+            assert lease.timeout_ms == 500
+            assert (await store.scan(0)).leases == [lease]
+
+        self.run(scenario)
+
     def test_a_row_that_was_removed_comes_back_with_a_heartbeat(self) -> None:
         async def scenario(kit: LeaseStoreKit) -> None:
             store = await kit.open()

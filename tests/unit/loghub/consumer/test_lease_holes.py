@@ -407,6 +407,15 @@ def test_one_with_a_shorter_timeout_waits_for_as_long_as_the_others_is() -> None
     assert not anne.running
 
 
+def test_one_with_a_shorter_timeout_waits_also_where_it_never_saw_the_others_row() -> None:
+    group, anne = _alone("0")
+    anne.is_cut_off = True
+    del group.store.workers["anne"]
+    hasty = group.join("ben", times=LeaseTimes(timeout_ms=T // 10))
+    group.run_until(lambda: bool(hasty.running), within_ms=2 * T)
+    assert not anne.running
+
+
 def test_a_thief_with_a_shorter_timeout_waits_for_its_victims() -> None:
     group, anne = _alone("0", "1")
     anne.stops_at_once = False

@@ -103,18 +103,22 @@ def test_tables_of_the_first_programs_are_taken_over(database_url: str) -> None:
     _run(database_url, scenario)
 
 
-def test_tables_of_version_one_get_the_timeouts_of_workers(database_url: str) -> None:
+def test_tables_of_version_one_get_the_timeouts_of_workers_and_leases(database_url: str) -> None:
     async def scenario(kit: SqlKit, connection: AsyncConnection) -> None:
         store = await kit.open()
         await store.register(Owner("anne", "process-a"))
-        await connection.execute(
-            text("ALTER TABLE loghub_client_worker_instance DROP COLUMN timeout_ms")
-        )
+        await store.create([NewLease("0")])
+        for table in ("worker_instance", "shard_lease"):
+            await connection.execute(
+                text(f"ALTER TABLE loghub_client_{table} DROP COLUMN timeout_ms")
+            )
         await connection.execute(text("UPDATE loghub_client_schema SET version = 1"))
         store = await kit.open()
         await store.register(Owner("ben", "process-b", 7_000))
         workers = (await store.scan(0)).workers
         assert {each.instance: each.timeout_ms for each in workers} == {"anne": 0, "ben": 7_000}
+        [lease] = await store.take(Owner("ben", "process-b", 7_000), [Take("0", 0, True)])
+        assert lease.timeout_ms == 7_000
         version = await connection.scalar(text("SELECT version FROM loghub_client_schema"))
         assert version == VERSION
 

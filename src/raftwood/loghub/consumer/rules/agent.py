@@ -304,7 +304,7 @@ class LeaseAgent:
     def _new_hold(self, lease: Lease, now_ms: int) -> Hold:
         """Of a lease that another may still read; it must have stopped T from now, its T."""
         stage = Stage.LEAVING if lease.is_ended or self.is_leaving else Stage.WAITING
-        begin_ms = now_ms + self._view.timeout_ms(lease.consumer_process)
+        begin_ms = now_ms + self._view.timeout_ms(lease)
         hold = Hold(lease.shard, stage, 0, begin_ms)
         self._holds[lease.shard] = hold
         return hold

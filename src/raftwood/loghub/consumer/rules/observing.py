@@ -34,8 +34,6 @@ class Observations:
         """By process: when its row was first seen."""
         self._gone: dict[str, int] = {}
         """By process that leases something and has no row: since when."""
-        self._timeouts: dict[str, int] = {}
-        """By process, also of those that are gone."""
         self._leases: dict[str, tuple[str, int, int]] = {}
         """By shard: process and `update_seq`, and when they were first seen."""
 
@@ -56,20 +54,16 @@ class Observations:
         for process in before:
             if process not in self._beats:
                 self._gone[process] = self._clock_ms
+        leasing = {process for process, _, _ in self._leases.values()}
         self._gone = {
             process: since
             for process, since in self._gone.items()
-            if process not in self._beats and self._clock_ms - since < self._forget_ms(process)
+            if process in leasing and process not in self._beats
         }
-        timeouts = {process: row.timeout_ms for process, row in self._workers.items()}
-        self._timeouts = {each: self._timeouts.get(each, 0) for each in self._gone} | timeouts
 
-    def timeout_ms(self, process: str) -> int:
+    def timeout_ms(self, row: WorkerRow | Lease) -> int:
         """How long it may stand still: its own timeout, or this worker's if that is longer."""
-        return max(self._times.timeout_ms, self._timeouts.get(process, 0))
-
-    def _forget_ms(self, process: str) -> int:
-        return self.timeout_ms(process) * FORGET_TIMEOUTS
+        return max(self._times.timeout_ms, row.timeout_ms)
 
     def see(self, lease: Lease, now_ms: int) -> None:
         """A lease, as it is now or was a moment ago."""
@@ -87,7 +81,7 @@ class Observations:
             row.process: row.instance
             for row in rows
             if not row.is_sent_away
-            and self._clock_ms - self._beats[row.process][1] < self.timeout_ms(row.process)
+            and self._clock_ms - self._beats[row.process][1] < self.timeout_ms(row)
         }
 
     def newcomers(self) -> list[str]:
@@ -95,7 +89,7 @@ class Observations:
         return [
             process
             for process, since in self._joined.items()
-            if self._clock_ms - since < self.timeout_ms(process)
+            if self._clock_ms - since < self.timeout_ms(self._workers[process])
         ]
 
     def stale_workers(self) -> list[WorkerRow]:
@@ -103,7 +97,7 @@ class Observations:
         return [
             row
             for process, row in self._workers.items()
-            if self._clock_ms - self._beats[process][1] >= self._forget_ms(process)
+            if self._clock_ms - self._beats[process][1] >= self.timeout_ms(row) * FORGET_TIMEOUTS
         ]
 
     def still_ms(self, lease: Lease) -> int:
@@ -118,11 +112,8 @@ class Observations:
 
     def is_expired(self, lease: Lease) -> bool:
         """Nobody can be at work on it. A lease with id 0 never had anybody."""
-        processes = (lease.lease_process, lease.consumer_process)
         return (
-            lease.lease_id == 0
-            or lease.is_vacant
-            or self.still_ms(lease) >= max(map(self.timeout_ms, processes))
+            lease.lease_id == 0 or lease.is_vacant or self.still_ms(lease) >= self.timeout_ms(lease)
         )
 
     def _at(self, now_ms: int) -> int:

@@ -84,9 +84,9 @@ class View:
         found = {**self._observations.live(), me.process: me.instance}
         return dict(sorted(found.items(), key=lambda each: (each[1], each[0])))
 
-    def timeout_ms(self, process: str) -> int:
-        """For how long a process may be at work that is not heard of."""
-        return self._observations.timeout_ms(process)
+    def timeout_ms(self, lease: Lease) -> int:
+        """For how long its consumer may be at work that is not heard of."""
+        return self._observations.timeout_ms(lease)
 
     def stale_workers(self) -> list[WorkerRow]:
         return self._observations.stale_workers()

@@ -86,13 +86,15 @@ class MemoryLeaseStore:
         for take in takes:
             lease = self.leases.get(take.shard)
             if lease and lease.lease_id == take.lease_id and not lease.is_ended:
-                self._change(
-                    lease,
-                    lease_id=lease.lease_id + 1,
-                    lease_owner=worker.instance,
-                    lease_process=worker.process,
-                    **(_as_consumer(worker, lease) if take.sets_consumer else {}),
-                )
+                changes: dict[str, Any] = {
+                    "lease_id": lease.lease_id + 1,
+                    "lease_owner": worker.instance,
+                    "lease_process": worker.process,
+                    "timeout_ms": max(lease.timeout_ms, worker.timeout_ms),
+                }
+                if take.sets_consumer:
+                    changes |= _as_consumer(worker, lease)
+                self._change(lease, **changes)
         return self._rows([each.shard for each in takes])
 
     async def become_consumer(self, worker: Owner, renewals: Sequence[Renewal]) -> list[Lease]:
@@ -187,4 +189,5 @@ def _as_consumer(worker: Owner, lease: Lease) -> dict[str, Any]:
         "consumer_owner": worker.instance,
         "consumer_process": worker.process,
         "epoch": lease.epoch + 1,
+        "timeout_ms": worker.timeout_ms,
     }

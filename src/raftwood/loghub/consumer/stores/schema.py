@@ -33,7 +33,7 @@ from raftwood.loghub.consumer.leases import (
     SIGNATURE_CHARACTERS,
 )
 
-VERSION = 2
+VERSION = 3
 METADATA = MetaData()
 
 
@@ -96,6 +96,7 @@ LEASES = Table(
     Column("parents", _long_text()),
     Column("bytes_per_s", Double, nullable=False, server_default="0"),
     _added_number("update_seq"),
+    _added_number("timeout_ms"),
     # For scans by change, and for the present ids of one process's leases: a process is known by a
     # number of its own, whatever its group.
     Index("loghub_client_shard_lease_change", "consume_group", "logstream_sig", "update_seq"),
@@ -186,5 +187,13 @@ def _with_timeouts(connection: Connection) -> None:
     _add_columns(connection, WORKERS)
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_from_nothing_or_two_tables, _with_timeouts)
+def _with_timeouts_of_leases(connection: Connection) -> None:
+    _add_columns(connection, LEASES)
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+    _from_nothing_or_two_tables,
+    _with_timeouts,
+    _with_timeouts_of_leases,
+)
 """By the version that each begins from."""

@@ -352,6 +352,7 @@ def _lease(row: Row[Any]) -> Lease:
         parents=msgspec.json.decode(row.parents or "[]", type=tuple[str, ...]),
         bytes_per_s=row.bytes_per_s,
         update_seq=row.update_seq,
+        timeout_ms=row.timeout_ms,
     )
 
 
