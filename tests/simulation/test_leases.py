@@ -161,6 +161,25 @@ def test_a_shard_whose_worker_hangs_for_ever_is_read_by_another(seed: int) -> No
     assert world.spread() <= 1
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_shard_whose_worker_hung_before_its_last_one_died_is_read_by_another(seed: int) -> None:
+    world = _quiet(seed, workers=2, shards=1 + seed % 3)
+    _run_for(world, 3)
+    hanging, heir = sorted(world.up(), key=lambda worker: -len(worker.consumers))
+    hanging.hangs_until = float("inf")
+    for shard in world.open_shards():
+        shard.length += 5
+    _run_for(world, 8)
+    world.oracle.all_is_read()
+    heir.crash()
+    world.join()
+    for shard in world.open_shards():
+        shard.length += 5
+    # Noticed after T, waited for during 2T, looked at each T/2.
+    _run_for(world, 6)
+    world.oracle.all_is_read()
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_clean_exit_frees_its_shards_at_once(seed: int) -> None:
     world = _quiet(seed, workers=2, shards=6)

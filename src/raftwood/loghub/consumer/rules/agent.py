@@ -25,6 +25,7 @@ from raftwood.loghub.consumer.leases import (
 from raftwood.loghub.consumer.rules import steps
 from raftwood.loghub.consumer.rules.calls import FULL_SCAN_EVERY, GATHER_MS, NEVER_MS, Calls
 from raftwood.loghub.consumer.rules.holds import Hold, Stage
+from raftwood.loghub.consumer.rules.offers import Offers
 from raftwood.loghub.consumer.rules.plan import Planner, own_part
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from raftwood.loghub.consumer.rules.view import View
@@ -51,6 +52,7 @@ class LeaseAgent:
         self._live: dict[str, str] = {}
         self._live_since_ms = now_ms
         self._takes: dict[str, Take] = {}
+        self._offers = Offers(me.process, patience_ms=2 * times.timeout_ms)
         self._is_tidy = True
         """Nothing has to be created or removed, as far as the last scan showed."""
         self._balanced: tuple[int, dict[str, str]] | None = None
@@ -385,7 +387,7 @@ class LeaseAgent:
         is_hung = bool(self._in(Stage.HUNG))
         moves = [
             move
-            for move in moves
+            for move in self._offers.planned(moves, now_ms)
             if move.shard not in self._holds and not (is_hung and move.source != NOBODY)
         ]
         takes, self._refresh = own_part(moves, self._view.leases, self.me.process, fresh)
