@@ -49,6 +49,11 @@ def test_two_thousand_runs_break_no_promise(first: int) -> None:
         run(seed)
 
 
+@pytest.mark.parametrize("seed", [1_474, 23_756, *range(28_145, 28_150)])
+def test_runs_that_once_broke_a_promise_break_none(seed: int) -> None:
+    run(seed)
+
+
 def test_nothing_is_read_twice_where_workers_only_come_and_go() -> None:
     reports = [run(seed, Profile.graceful(seed)) for seed in range(30)]
     assert sum(report.steals for report in reports) > 50

@@ -13,6 +13,7 @@ from raftwood.loghub.consumer.rules import plan, view
 from raftwood.loghub.consumer.rules.agent import LeaseAgent
 from raftwood.loghub.consumer.rules.holds import Hold
 from raftwood.loghub.consumer.rules.observing import Observations
+from raftwood.loghub.consumer.rules.offers import Offers
 from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.view import View
 from raftwood.loghub.consumer.stores import memory
@@ -161,7 +162,7 @@ async def _delete_unseen(self: MemoryLeaseStore, shards: Sequence[str]) -> None:
             del self.leases[lease.shard]
 
 
-def _never_wants_a_lease(self: View, listed: Any) -> list[Any]:  # noqa: ARG001
+def _never_wants_a_lease(self: View) -> list[Any]:  # noqa: ARG001
     return []
 
 
@@ -194,6 +195,15 @@ def _keeps(self: LeaseAgent, hold: Hold, actions: Any) -> None:
 
 def _for_anybody(situation: Situation, free: Any, moves: Any) -> dict[str, list[str]]:  # noqa: ARG001
     return {}
+
+
+@contextmanager
+def _left_to_whom_it_hangs_in() -> Iterator[None]:
+    with (
+        mock.patch.object(plan, "_stuck", _for_anybody),
+        mock.patch.object(Offers, "planned", lambda _, moves, __: list(moves)),
+    ):
+        yield
 
 
 @dataclass(frozen=True)
@@ -260,7 +270,7 @@ MUTANTS: dict[str, Mutant] = {
         _replaced(LeaseAgent, "_reconcile", _adopts_nothing), _STEALS | {"lose_answer": 0.3}
     ),
     "keeps a shard in which it hangs": Mutant(_replaced(LeaseAgent, "_give_up", _keeps), _HANGS),
-    "leaves a shard to whom it hangs in": Mutant(_replaced(plan, "_stuck", _for_anybody), _HANGS),
+    "leaves a shard to whom it hangs in": Mutant(_left_to_whom_it_hangs_in, _HANGS),
     "does not care how long others may be silent": Mutant(
         _replaced(Observations, "timeout_ms", lambda self, _: self._times.timeout_ms),
         _CUTS | {"is_mixed": True, "latency_ms": 20},

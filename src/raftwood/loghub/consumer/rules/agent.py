@@ -13,7 +13,6 @@ from raftwood.loghub.consumer.leases import (
     NOBODY,
     Lease,
     LeaseTimes,
-    NewLease,
     Owner,
     Renewal,
     Renewed,
@@ -50,7 +49,6 @@ class LeaseAgent:
         self._scans = 0
         self._refresh: list[str] = []
         self._live: dict[str, str] = {}
-        self._live_since_ms = now_ms
         self._takes: dict[str, Take] = {}
         self._offers = Offers(me.process, patience_ms=2 * times.timeout_ms)
         self._is_tidy = True
@@ -59,8 +57,6 @@ class LeaseAgent:
         """With this version and these workers there was nothing to do, and time changes nothing."""
         self._matched: int | None = None
         """The version in which each shard had its lease, and no lease was too many."""
-        self._listed: Sequence[NewLease] = ()
-        self._listed_seq = 0
         self._gathered_ms = 0
         """Until then a hand-over waits for other consumers that were told to stop."""
         self._calls.want(Call.REGISTER, now_ms)
@@ -141,9 +137,9 @@ class LeaseAgent:
                 # Whatever it did may have been seen already, and is not shown again.
                 self._reconcile(self._view.known(shards), now_ms, actions)
             case steps.ShardsListed(shards, deleted_seq):
-                self._listed, self._listed_seq = shards, deleted_seq
+                self._view.listed(shards, deleted_seq)
                 self._balanced = self._matched = None
-                if self._scans and self._view.unknown(shards):
+                if self._scans and self._view.unknown():
                     # They may have been here and gone since the last look.
                     self._calls.want_by(Call.SCAN, now_ms)
             case steps.ConsumerStopped(save, restart_ms):
@@ -362,22 +358,20 @@ class LeaseAgent:
 
     def _plan(self, fresh: set[str], now_ms: int) -> None:
         """Choose what to take; where an id may be outdated, look again first."""
-        live = self._view.live(self.me)
-        if live != self._live:
-            self._live, self._live_since_ms = live, now_ms
+        live = self._live = self._view.live(self.me, now_ms)
         self._takes, self._refresh = {}, []
         if self._calls.is_under_way((Call.TAKE,)):
             # What it took is not in the view yet, and would be missing in the count.
             self._calls.want_by(Call.SCAN, now_ms + self._times.poll_ms)
             return
-        settled_ms = self._live_since_ms + self._times.settle_ms
+        settled_ms = self._view.live_since_ms + self._times.settle_ms
         if now_ms < settled_ms:
             self._calls.want_by(Call.SCAN, settled_ms)
         if self._view.has_deleted:
             self._calls.want_by(Call.SCAN, now_ms)
         if self._balanced == (self._view.version, live):
             return
-        if self.is_leaving or self._view.has_deleted or self._unknown():
+        if self.is_leaving or self._view.has_deleted or self._view.unknown():
             # Shards that are gone, or have no lease yet, would be missing in the count.
             return
         moves = self._planner(self._view.situation(live, self.me))
@@ -408,10 +402,7 @@ class LeaseAgent:
         return [hold for hold in self._holds.values() if hold.stage is stage]
 
     def _renewals(self, holds: Iterable[Hold]) -> list[Renewal]:
-        leases = (self._view.leases.get(hold.shard) for hold in holds)
-        return [
-            Renewal(each.shard, each.lease_id) for each in leases if each and self._is_mine(each)
-        ]
+        return self._view.renewals((hold.shard for hold in holds), self.me)
 
     def _ask(self, now_ms: int, actions: list[steps.Action]) -> None:
         """Every call that is due, each kind at most once at a time."""
@@ -466,17 +457,11 @@ class LeaseAgent:
         """Of what one worker should do for all: they agree on who is the first."""
         return next(iter(self._live), None) == self.me.process
 
-    def _unknown(self) -> list[NewLease]:
-        """Shards without a lease; what was listed before leases were deleted may be over."""
-        is_new = self._listed_seq >= self._view.deleted_seq
-        return self._view.unknown(self._listed) if is_new else []
-
     def _ask_to_match(self, now_ms: int, actions: list[steps.Action]) -> None:
         """Leases for new shards, and none for those that are over."""
-        unknown = self._unknown()
+        unknown = self._view.unknown()
         if unknown and self._calls.may_begin(Call.CREATE, now_ms):
-            ask = steps.AskCreate(self._listed, self._listed_seq)
-            self._begin(Call.CREATE, ask, now_ms, actions)
+            self._begin(Call.CREATE, steps.AskCreate(*self._view.listing), now_ms, actions)
         finished = self._view.finished_parents()
         if not unknown and not finished:
             self._matched = self._view.version

@@ -7,6 +7,7 @@ from raftwood.loghub.consumer.leases import (
     LeaseTimes,
     NewLease,
     Owner,
+    Renewal,
     Scan,
     WorkerRow,
     creatable,
@@ -30,6 +31,11 @@ class View:
         """Some leases are gone that are still here: all have to be looked at."""
         self.deleted_seq = 0
         """Of the latest scan."""
+        self.listing: tuple[Sequence[NewLease], int] = ((), 0)
+        """Shards, and the `deleted_seq` that was known before they were listed."""
+        self.live_since_ms = 0
+        """Since when the same ones are alive."""
+        self._live: dict[str, str] = {}
         self._whole_seq = 0
         self._observations = Observations(times)
 
@@ -79,10 +85,21 @@ class View:
             self.leases.pop(shard, None)
             self._observations.forget(shard)
 
-    def live(self, me: Owner) -> dict[str, str]:
+    def live(self, me: Owner, now_ms: int) -> dict[str, str]:
         """Instances by process, sorted; oneself is always alive."""
         found = {**self._observations.live(), me.process: me.instance}
+        if found != self._live:
+            self._live, self.live_since_ms = found, now_ms
         return dict(sorted(found.items(), key=lambda each: (each[1], each[0])))
+
+    def renewals(self, shards: Iterable[str], me: Owner) -> list[Renewal]:
+        """Of those that are one's own, as they were last seen."""
+        leases = (self.leases[shard] for shard in shards if shard in self.leases)
+        return [
+            Renewal(lease.shard, lease.lease_id)
+            for lease in leases
+            if lease.lease_process == me.process
+        ]
 
     def timeout_ms(self, lease: Lease) -> int:
         """For how long its consumer may be at work that is not heard of."""
@@ -105,10 +122,16 @@ class View:
         """No lease will be free by the mere passing of time."""
         return all(lease.is_ended or lease.lease_process in live for lease in self.leases.values())
 
-    def unknown(self, listed: Sequence[NewLease]) -> list[NewLease]:
-        """Shards that need a lease."""
+    def listed(self, shards: Sequence[NewLease], deleted_seq: int) -> None:
+        self.listing = shards, deleted_seq
+
+    def unknown(self) -> list[NewLease]:
+        """Shards that need a lease; what was listed before leases were deleted may be over."""
+        shards, deleted_seq = self.listing
+        if deleted_seq < self.deleted_seq:
+            return []
         parents = {shard: lease.parents for shard, lease in self.leases.items()}
-        return creatable(parents, listed)
+        return creatable(parents, shards)
 
     def finished_parents(self) -> list[str]:
         """Ended, and all children have come as far as a checkpoint: nobody asks for them again."""
