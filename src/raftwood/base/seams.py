@@ -2,7 +2,8 @@
 
 A package takes what it needs of another as one of these, handed in by `app`; the systems never
 import one another. Each seam has at least two implementations that one test suite runs alike.
-`Files` and `Environment` stand in modules of their own; `StateMachine` stands in `raft`.
+`Files` and `Environment` stand in modules of their own; `StateMachine` stands in `raft`,
+`LeaseStore` in `loghub.consumer`, `LedgerStore` in `dlog.ledgers`.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -223,44 +224,6 @@ class MetaStore(Protocol):
     async def close(self) -> None:
         """Watches end with `ShuttingDown`."""
         ...
-
-
-class LedgerWriter(Protocol):
-    """The one writer of an open ledger."""
-
-    @property
-    def ledger(self) -> int: ...
-    @property
-    def last_confirmed(self) -> int: ...
-    async def append(self, data: Buffer) -> int:
-        """The entry's id, in order of the calls."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-class LedgerReader(Protocol):
-    """A view of a ledger, open or closed."""
-
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def last_confirmed(self) -> int: ...
-    async def read(self, *, first: int, last: int) -> list[Buffer]: ...
-    async def wait(self, *, after: int, timeout_ms: int) -> tuple[int, bool]:
-        """Until the last confirmed entry is above `after`, or closed: (last confirmed, closed)."""
-        ...
-
-
-class LedgerStore(Protocol):
-    """Bounded, replicated ledgers that are closed for ever."""
-
-    async def create(self, *, properties: dict[str, bytes]) -> LedgerWriter: ...
-    async def open(self, ledger: int, *, recover: bool) -> LedgerReader:
-        """With `recover`, fence the ledger's writer and close it first."""
-        ...
-
-    async def delete(self, ledger: int) -> None: ...
 
 
 class Put(msgspec.Struct, frozen=True, tag=True):

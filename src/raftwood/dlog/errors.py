@@ -1,0 +1,73 @@
+"""What can go wrong with ledgers and the logs made of them.
+
+Conflict
+├── LogSealed
+│   └── LedgerClosed      the ledger takes no more entries
+└── Fenced                another writer has taken over: this one may never ack again
+NotFound
+├── NoSuchLedger
+└── NoSuchEntry           a bookie says that it never had the entry; silence is no such answer
+Unavailable
+├── NotEnoughBookies      too few for an ensemble
+├── BookieUnavailable     one bookie does not answer, is full, or takes no writes
+│   └── BookieReadOnly
+└── CannotRecover         what a ledger holds cannot be told until more of its bookies answer
+StoreError
+└── BadDigest             an entry is not what was written
+"""
+
+from raftwood.base.errors import Conflict, LogSealed, NotFound, StoreError, Unavailable
+
+
+class Fenced(Conflict):
+    """Another writer has taken over; what this one was not acked for may or may not be stored."""
+
+    code = "fenced"
+
+
+class LedgerClosed(LogSealed):
+    """The ledger takes no more entries."""
+
+    code = "ledger_closed"
+
+
+class NoSuchLedger(NotFound):
+    """There is no such ledger: it was never made, or was deleted."""
+
+    code = "no_such_ledger"
+
+
+class NoSuchEntry(NotFound):
+    """A bookie answered that it does not have the entry."""
+
+    code = "no_such_entry"
+
+
+class NotEnoughBookies(Unavailable):
+    """Too few bookies take writes for what the ledger asks."""
+
+    code = "not_enough_bookies"
+
+
+class BookieUnavailable(Unavailable):
+    """One bookie does not answer, or cannot do it now."""
+
+    code = "bookie_unavailable"
+
+
+class BookieReadOnly(BookieUnavailable):
+    """The bookie serves reads alone: its disk is full or failing."""
+
+    code = "bookie_read_only"
+
+
+class CannotRecover(Unavailable):
+    """Too few bookies answer to tell what the ledger holds: try again when more do."""
+
+    code = "cannot_recover"
+
+
+class BadDigest(StoreError):
+    """The bytes of an entry are not those that its writer wrote."""
+
+    code = "bad_digest"

@@ -1,0 +1,146 @@
+"""What the quorum client needs: bookies to talk to, and a place for ledgers' metadata.
+
+Both have an implementation for bookies of our own (`dlog.bookie`) and one for Apache BookKeeper
+(`dlog.bookkeeper`); the quorum code above them is the same.
+
+An entry travels **packed**: a head of 32 bytes (ledger, entry, last confirmed, length so far), its
+digest, its data; `digests` packs and checks. Bookies never look inside but for the head.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.files import Buffer
+from raftwood.dlog.ledgers.model import BookieId, BookieInfo, LedgerMetadata
+
+
+class AddSink(Protocol):
+    """Who hears of what became of adds; called from the loop, in any order."""
+
+    def added(self, entry: int, bookie: BookieId, error: RaftwoodError | None) -> None:
+        """`Fenced`, `BookieReadOnly`, `Overloaded` (try again), or whatever else went wrong."""
+        ...
+
+
+class AddRequest(Protocol):
+    """One entry on its way to bookies, encoded once for all of them."""
+
+    @property
+    def entry(self) -> int: ...
+
+
+class Bookies(Protocol):
+    """Connections to bookies by their ids; they are made when they are first needed.
+
+    Every call ends, in a time bound by the implementation's settings. A bookie that is away or does
+    not answer is `BookieUnavailable`. What comes back has not been checked yet; where the bookie
+    itself says that its copy is damaged, that is `BadDigest`, and never `NoSuchEntry`.
+    """
+
+    def prepare_add(
+        self,
+        *,
+        ledger: int,
+        entry: int,
+        packed: Sequence[Buffer],
+        master_key: bytes,
+        is_recovery: bool = False,
+    ) -> AddRequest:
+        """Encode once what is then sent to each bookie of the write quorum."""
+        ...
+
+    def add(self, bookie: BookieId, request: AddRequest, sink: AddSink) -> None:
+        """Send it; the sink hears once of each add, never within this call.
+
+        Adds to one bookie arrive in the order in which they were made. With `is_recovery`, a fenced
+        ledger takes the entry all the same.
+        """
+        ...
+
+    async def read(
+        self, bookie: BookieId, *, ledger: int, entry: int, fence_key: bytes | None = None
+    ) -> Buffer:
+        """The packed entry; with entry −1 the one with the highest number that the bookie has.
+
+        With a `fence_key` (the ledger's master key), the bookie durably refuses the ledger's writer
+        before it answers. `NoSuchEntry`, `NoSuchLedger` where the bookie says so.
+        """
+        ...
+
+    async def read_last_confirmed(self, bookie: BookieId, *, ledger: int) -> tuple[int, Buffer]:
+        """What was published explicitly (−1: nothing), and the packed entry with the highest
+        number (empty: none).
+        """
+        ...
+
+    async def wait_last_confirmed(
+        self, bookie: BookieId, *, ledger: int, after: int, timeout_ms: int
+    ) -> int:
+        """Until the bookie knows of a last confirmed entry above `after`, or the time is over: the
+        highest that it knows of. Not protected by a digest: a hint for whoever tails.
+        """
+        ...
+
+    async def write_last_confirmed(
+        self,
+        bookie: BookieId,
+        *,
+        ledger: int,
+        last_confirmed: int,
+        master_key: bytes,
+        digest: bytes,
+    ) -> None:
+        """Publish how far readers may read; `digest` is over (ledger, last confirmed)."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class VersionedMetadata(msgspec.Struct, frozen=True):
+    """Metadata, and the version that a compare-and-set must name."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+class LedgerMetadataStore(Protocol):
+    """Where ledgers' metadata are kept, and which bookies there are."""
+
+    async def new_ledger_id(self) -> int:
+        """Higher than every one that was given before."""
+        ...
+
+    async def create(self, ledger: int, metadata: LedgerMetadata) -> int:
+        """Its version; `AlreadyExists` where somebody else has made it."""
+        ...
+
+    async def get(self, ledger: int) -> VersionedMetadata:
+        """`NoSuchLedger` where there is none."""
+        ...
+
+    async def compare_and_set(
+        self, ledger: int, metadata: LedgerMetadata, *, version: int
+    ) -> int | None:
+        """The new version, or None where somebody was faster; `NoSuchLedger` where it is gone."""
+        ...
+
+    async def delete(self, ledger: int) -> None:
+        """Nothing where it is gone already. Bookies free the entries by themselves."""
+        ...
+
+    def ledgers(self, *, first: int = 0) -> AsyncIterator[int]:
+        """All there are from a number on, in order."""
+        ...
+
+    async def wait_changed(self, ledger: int, *, version: int, timeout_ms: int) -> None:
+        """Until its version is another one, it is gone, or the time is over."""
+        ...
+
+    async def bookies(self) -> list[BookieInfo]:
+        """Those that are registered now, in order of their ids."""
+        ...
+
+    async def close(self) -> None: ...
