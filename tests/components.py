@@ -7,7 +7,14 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 
-from tests import databases, go_programs, kafka_broker, maven, zookeeper_server
+from tests import (
+    bookkeeper_cluster,
+    databases,
+    go_programs,
+    kafka_broker,
+    maven,
+    zookeeper_server,
+)
 from tests.interop import programs
 from tests.pipeline import connect_libraries
 
@@ -51,6 +58,23 @@ def _why_no_zookeeper() -> str | None:
     """Asked once: an attempt to install it may take minutes."""
     try:
         zookeeper_server.install()
+    except maven.NotInstalled as error:
+        return str(error)
+    return None
+
+
+def bookkeeper() -> None:
+    """A ZooKeeper server and bookies, which run on Java and are installed by Maven."""
+    reason = _why_no_bookkeeper()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_bookkeeper() -> str | None:
+    """Asked once: an attempt to install it may take minutes."""
+    try:
+        bookkeeper_cluster.install()
     except maven.NotInstalled as error:
         return str(error)
     return None
@@ -233,6 +257,7 @@ DELTA_LIBRARIES = (
 )
 
 COMPONENTS: dict[str, Callable[[], None]] = {
+    "bookkeeper": bookkeeper,
     "delta": delta,
     "ipv6": ipv6,
     "kafka": kafka,

@@ -15,6 +15,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from tests import bookkeeper_cluster
+from tests.bookkeeper_cluster import BookKeeperCluster
 from tests.components import COMPONENTS, Missing
 from tests.databases import SERVERS, DatabaseServer
 from tests.zookeeper_server import ZooKeeperServer
@@ -64,6 +66,13 @@ def zookeeper() -> Iterator[ZooKeeperServer]:
 
 
 @pytest.fixture(scope="session")
+def bookkeeper() -> Iterator[BookKeeperCluster]:
+    """Four bookies for all tests of a process that need some: whoever stops one restarts it."""
+    with BookKeeperCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def postgresql() -> Iterator[DatabaseServer]:
     """One server for all tests of a process that need one; each takes names of its own."""
     with SERVERS["postgresql"]() as server:
@@ -109,7 +118,12 @@ def _resources() -> set[str]:
     """Threads, child processes and sockets of this process, by name."""
     process = psutil.Process()
     threads = {f"thread {thread.name} {thread.ident}" for thread in threading.enumerate()}
-    children = {f"process {child.pid}" for child in process.children(recursive=True)}
+    lasting = bookkeeper_cluster.processes()
+    children = {
+        f"process {child.pid}"
+        for child in process.children(recursive=True)
+        if child.pid not in lasting
+    }
     sockets = {
         f"socket {connection.laddr}-{connection.raddr}"
         for connection in process.net_connections("inet")
