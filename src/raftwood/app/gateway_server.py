@@ -9,11 +9,13 @@ from typing import Final
 import msgspec
 
 from raftwood.app.cluster_network import reload_certificates, server_tls
+from raftwood.app.logs_by_kind import LogsByKind
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
 from raftwood.base.metrics import Metrics
 from raftwood.base.seams import Logs, MetaStore
+from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.http.serving import serve_http
 from raftwood.loghub.server.rpc_service import RpcService
@@ -49,16 +51,23 @@ class GatewayServer:
         logs: Logs,
         *,
         metrics: Metrics,
+        dlogs: Logs | None = None,
     ) -> "GatewayServer":
-        """Read the metadata, then listen."""
+        """Read the metadata, then listen. `logs` are the log service's; without `dlogs`, logstores
+        that are kept in DLOG are refused.
+        """
+        kinds = {LogKind.LOGSERVICE: logs}
+        if dlogs is not None:
+            kinds[LogKind.DLOG] = dlogs
         gateway = Gateway(
             environment,
             store,
-            logs,
+            LogsByKind(kinds),
             settings=settings.gateway,
             loghub=settings.loghub,
             metrics=metrics,
             record_bytes_max=settings.logservice.record_bytes_max,
+            log_kinds=kinds,
         )
         service = Service()
         RpcService(gateway).register(service)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from raftwood.base.errors import ProtocolError
-from raftwood.loghub.model import Logstore, Project, Shard
+from raftwood.loghub.model import LogKind, Logstore, Project, Shard
 from raftwood.net import Payload
 
 
@@ -102,6 +102,7 @@ class CreateLogstore(Control, frozen=True, kw_only=True):
 
     logstore: str
     shard_count: int = 2
+    log: LogKind = LogKind.LOGSERVICE
     options: LogstoreOptions = LogstoreOptions()
 
 

@@ -66,6 +66,15 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     """Of each gateway; 0: as the gateway's settings say."""
 
 
+class LogKind(StrEnum):
+    """What a logstore's shards are kept in."""
+
+    LOGSERVICE = "logservice"
+    """A raft group for each shard."""
+    DLOG = "dlog"
+    """Ledgers on bookies, with one gateway as the owner of each shard's writer."""
+
+
 class ShardStatus(StrEnum):
     """A shard's life, in order."""
 
@@ -108,6 +117,8 @@ class Logstore(msgspec.Struct, frozen=True, kw_only=True):
 
     project: str
     name: str
+    log: LogKind = LogKind.LOGSERVICE
+    """Chosen when it is made; shards of splits and merges are kept in the same."""
     ttl_days: int = 30
     """Batches older than this are freed; 0: never."""
     retained_bytes_max: int = 0

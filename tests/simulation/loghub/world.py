@@ -8,8 +8,8 @@ import msgspec
 from raftwood.app.groups import METASTORE_SHARD
 from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.controls import CreateLogstore, CreateProject, LogstoreOptions
+from raftwood.loghub.log_names import LOG_PREFIX
 from raftwood.loghub.model import AccessKey, Role
-from raftwood.loghub.server.settling import LOG_PREFIX
 from raftwood.loghub.shard_rules import is_settled
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.simulation import (

@@ -12,6 +12,7 @@ from raftwood.app.output import size_text, time_text, write_json, write_rows
 from raftwood.base.errors import InvalidInput
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.controls import LogstoreOptions
+from raftwood.loghub.model import LogKind
 
 app = App(name="logstore", help_format="plaintext")
 
@@ -70,6 +71,9 @@ def create(
     stream: Stream,
     *,
     shards: Annotated[int, Parameter(help="How many it begins with.")] = 2,
+    log: Annotated[
+        LogKind, Parameter(help="What its shards are kept in; it cannot be changed later.")
+    ] = LogKind.LOGSERVICE,
     options: Options = _NONE,
     hub: HubTarget = HUB,
 ) -> int:
@@ -78,7 +82,7 @@ def create(
     given = options.given()
 
     async def work(client: AsyncLogHubClient) -> int:
-        await client.create_logstore(project, logstore, shard_count=shards, options=given)
+        await client.create_logstore(project, logstore, shard_count=shards, log=log, options=given)
         return await _show(client, project, logstore, hub)
 
     return hub.run(work)

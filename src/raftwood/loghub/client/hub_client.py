@@ -47,7 +47,7 @@ from raftwood.loghub.controls import (
     UpdateProject,
 )
 from raftwood.loghub.cursors import encode_cursor
-from raftwood.loghub.model import Logstore, Project, Shard
+from raftwood.loghub.model import LogKind, Logstore, Project, Shard
 from raftwood.loghub.wire import (
     CURSOR,
     DESCRIBE,
@@ -188,6 +188,7 @@ class AsyncLogHubClient:
         logstore: str,
         *,
         shard_count: int = 2,
+        log: LogKind = LogKind.LOGSERVICE,
         options: LogstoreOptions | None = None,
     ) -> None:
         await self._do(
@@ -195,6 +196,7 @@ class AsyncLogHubClient:
                 project=project,
                 logstore=logstore,
                 shard_count=shard_count,
+                log=log,
                 options=options or LogstoreOptions(),
             )
         )

@@ -26,7 +26,7 @@ from raftwood.loghub.controls import (
     LogstoreOptions,
     ProjectList,
 )
-from raftwood.loghub.model import Logstore, Project, Shard
+from raftwood.loghub.model import LogKind, Logstore, Project, Shard
 from raftwood.loghub.wire import ShardDetail
 from raftwood.net import ClientTls
 
@@ -147,11 +147,12 @@ class LogHubClient:
         logstore: str,
         *,
         shard_count: int = 2,
+        log: LogKind = LogKind.LOGSERVICE,
         options: LogstoreOptions | None = None,
     ) -> None:
         self._thread.call(
             self._client.create_logstore(
-                project, logstore, shard_count=shard_count, options=options
+                project, logstore, shard_count=shard_count, log=log, options=options
             )
         )
 

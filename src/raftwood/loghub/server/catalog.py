@@ -1,7 +1,7 @@
 """`Catalog`: projects and logstores, made, changed, listed and removed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from msgspec.structs import asdict, replace
@@ -17,7 +17,7 @@ from raftwood.loghub.errors import (
     ProjectExists,
     ProjectNotFound,
 )
-from raftwood.loghub.model import Logstore, Project, check_stream_names
+from raftwood.loghub.model import LogKind, Logstore, Project, check_stream_names
 from raftwood.loghub.server.metadata import (
     ATTEMPTS_MAX,
     LOGSTORES,
@@ -41,10 +41,17 @@ _PAUSE_S_MAX: Final = 0.5
 class Catalog:
     """Answers are of the metastore's state now, not of the copy; put and pull use the copy."""
 
-    def __init__(self, environment: Environment, metadata: Metadata, settling: Settling) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        metadata: Metadata,
+        settling: Settling,
+        log_kinds: Collection[LogKind],
+    ) -> None:
         self._environment = environment
         self._metadata = metadata
         self._settling = settling
+        self._log_kinds = log_kinds
 
     @property
     def store(self) -> MetaStore:
@@ -147,6 +154,7 @@ class Catalog:
         name: str,
         *,
         shard_count: int = 2,
+        log: LogKind = LogKind.LOGSERVICE,
         options: LogstoreOptions = LogstoreOptions(),  # noqa: B008
     ) -> None:
         check_stream_names(project, name)
@@ -154,10 +162,15 @@ class Catalog:
             raise InvalidParameter(
                 f"{shard_count} shards: a logstore begins with 1 to {SHARDS_AT_FIRST_MAX}"
             )
+        if log not in self._log_kinds:
+            raise InvalidParameter(
+                f"this gateway has no {log.value} for logstore {name}: set dlog.store in its "
+                "configuration, or choose another kind of log"
+            )
         now = self._now_s()
-        logs = [self._settling.new_log() for _ in range(shard_count)]
+        logs = [self._settling.new_log(log) for _ in range(shard_count)]
         empty = _with_options(
-            Logstore(project=project, name=name, created_s=now, modified_s=now), options
+            Logstore(project=project, name=name, log=log, created_s=now, modified_s=now), options
         )
 
         await self._add(with_first_shards(empty, logs, now_s=now))

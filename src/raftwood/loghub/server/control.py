@@ -143,7 +143,11 @@ class Controls:
                 await catalog.delete_project(project)
             case CreateLogstore(logstore=logstore):
                 await catalog.create_logstore(
-                    project, logstore, shard_count=control.shard_count, options=control.options
+                    project,
+                    logstore,
+                    shard_count=control.shard_count,
+                    log=control.log,
+                    options=control.options,
                 )
             case UpdateLogstore(logstore=logstore):
                 await catalog.update_logstore(project, logstore, control.options)

@@ -3,13 +3,14 @@
 No gateway is special: what they agree on is in the metastore, what they serve is in the logs.
 """
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
 from raftwood.base.seams import Compare, Logs, MetaStore
 from raftwood.loghub.controls import AnyControl
-from raftwood.loghub.model import AccessKey
+from raftwood.loghub.model import AccessKey, LogKind
 from raftwood.loghub.server.access import Access
 from raftwood.loghub.server.catalog import Catalog
 from raftwood.loghub.server.consumer_groups import ConsumerGroups
@@ -40,11 +41,12 @@ class Gateway:
         loghub: LogHubSettings,
         metrics: Metrics,
         record_bytes_max: int = RECORD_BYTES_MAX,
+        log_kinds: Collection[LogKind] = (LogKind.LOGSERVICE,),
     ) -> None:
         self.metadata = Metadata(store)
         settling = Settling(environment, self.metadata, logs, self._forget)
         self.access = Access(environment, self.metadata)
-        self.catalog = Catalog(environment, self.metadata, settling)
+        self.catalog = Catalog(environment, self.metadata, settling, log_kinds)
         self.metrics = StreamMetrics(metrics)
         self.streams = Streams(
             environment,

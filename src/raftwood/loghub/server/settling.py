@@ -6,7 +6,6 @@ done it.
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -14,7 +13,8 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, Unavailable
 from raftwood.base.position import Position
 from raftwood.base.seams import Compare, Logs
-from raftwood.loghub.model import Logstore, ShardStatus
+from raftwood.loghub.log_names import LOG_PREFIX, RANDOM_BYTES, is_log_name, log_name
+from raftwood.loghub.model import LogKind, Logstore, ShardStatus
 from raftwood.loghub.server.metadata import LOGSTORES, Metadata, logstore_key
 from raftwood.loghub.shard_rules import (
     finish_creation,
@@ -24,8 +24,6 @@ from raftwood.loghub.shard_rules import (
     is_settled,
 )
 
-LOG_PREFIX: Final = "loghub-"
-_LOG_NAME: Final = re.compile(rf"{LOG_PREFIX}[0-9a-f]{{24}}")
 _AT_ONCE: Final = 16
 _ROUNDS_MAX: Final = 20
 """One round does all that was begun before it; more are needed only where others begin more."""
@@ -46,9 +44,9 @@ class Settling:
         self._forget = forget
         self._limit = asyncio.Semaphore(_AT_ONCE)
 
-    def new_log(self) -> str:
+    def new_log(self, kind: LogKind) -> str:
         """A name that no log has."""
-        return f"{LOG_PREFIX}{self._environment.random.randbytes(12).hex()}"
+        return log_name(kind, self._environment.random.randbytes(RANDOM_BYTES))
 
     async def settle(self, project: str, name: str) -> Logstore | None:
         """Finish all that is begun; the value after it, or None where the logstore is gone."""
@@ -138,7 +136,7 @@ class Settling:
         Whoever makes a log has named it in the metadata before, and no name is given twice. So one
         that is not named there once it was listed never will be.
         """
-        names = [each for each in await self._logs.names(LOG_PREFIX) if _LOG_NAME.fullmatch(each)]
+        names = [each for each in await self._logs.names(LOG_PREFIX) if is_log_name(each)]
         if not names:
             return []
         logstores = await self._metadata.list(LOGSTORES, Logstore)

@@ -413,18 +413,22 @@ class Streams:
     ) -> list[Shard]:
         """Cut a shard at a key or in the middle; it, and the two that take over."""
         cut = None if key is None else checked_key(key)
-        logs = (self._settling.new_log(), self._settling.new_log())
         now = self._now_s()
-        return await self._reshard(
-            project, logstore, lambda known: begin_split(known, shard, cut, logs, now_s=now)
-        )
+
+        def begin(known: Logstore) -> Logstore:
+            logs = (self._settling.new_log(known.log), self._settling.new_log(known.log))
+            return begin_split(known, shard, cut, logs, now_s=now)
+
+        return await self._reshard(project, logstore, begin)
 
     async def merge(self, project: str, logstore: str, shard: int) -> list[Shard]:
         """Join a shard with the next one; the two, and the one that takes over."""
-        log, now = self._settling.new_log(), self._now_s()
-        return await self._reshard(
-            project, logstore, lambda known: begin_merge(known, shard, log, now_s=now)
-        )
+        now = self._now_s()
+
+        def begin(known: Logstore) -> Logstore:
+            return begin_merge(known, shard, self._settling.new_log(known.log), now_s=now)
+
+        return await self._reshard(project, logstore, begin)
 
     async def delete_shard(self, project: str, logstore: str, shard: int) -> None:
         await self._change(project, logstore, lambda known: begin_delete(known, shard))
