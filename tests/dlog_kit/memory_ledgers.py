@@ -198,6 +198,9 @@ class MemoryLedgerReader:
         found = self._ledger.entries[first : last + 1]
         return [Entry(number, data) for number, data in enumerate(found, first)]
 
+    def confirm(self, entry: int) -> None:
+        self._ledger.publish(entry)
+
     async def wait(self, *, after: int, timeout_ms: int) -> tuple[int, bool]:
         try:
             async with asyncio.timeout(timeout_ms / 1000):

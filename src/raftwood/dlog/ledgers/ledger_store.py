@@ -83,6 +83,12 @@ class LedgerReader(Protocol):
         """All of them, in order; `OutOfRange` beyond the last confirmed entry."""
         ...
 
+    def confirm(self, entry: int) -> None:
+        """Whoever writes the ledger has said that all up to this entry are acked: they can be read
+        from now on, without waiting for the bookies to hear of it.
+        """
+        ...
+
     async def wait(self, *, after: int, timeout_ms: int) -> tuple[int, bool]:
         """Until the last confirmed entry is above `after`, or the ledger is closed, or the time is
         over: (last confirmed, is closed).
