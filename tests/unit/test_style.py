@@ -84,7 +84,7 @@ ALLOWED_IN_SIMULATION = {
     ("loghub/consumer/threads.py", "concurrent"): "for users' code that blocks",
     ("loghub/consumer/threads.py", "threading"): "for users' code that blocks",
     ("logservice/client/sync_client.py", "concurrent"): "for programs that are all threads",
-    ("metastore/zookeeper_connection.py", "asyncio.to_thread"): "for a library that is all threads",
+    ("net/zookeeper_connection.py", "asyncio.to_thread"): "for a library that is all threads",
 }
 
 MACHINE_PATHS = re.compile(r"/(?:home|Users|root|work)/")

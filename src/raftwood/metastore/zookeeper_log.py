@@ -26,7 +26,7 @@ from kazoo.exceptions import (
 )
 
 from raftwood.base.errors import InternalError, PermissionDenied, StoreDamaged, UnsupportedVersion
-from raftwood.metastore.zookeeper_connection import CONNECTION_ERRORS, ZooKeeperConnection
+from raftwood.net.zookeeper_connection import CONNECTION_ERRORS, ZooKeeperConnection
 
 FORMAT_VERSION: Final = 1
 ENTRY_VERSION: Final = 1

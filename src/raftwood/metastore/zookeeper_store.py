@@ -36,11 +36,6 @@ from raftwood.metastore.commands import Command, Done, Transacted
 from raftwood.metastore.deadlines import Deadlines
 from raftwood.metastore.rules import MetaState
 from raftwood.metastore.snapshot import of_size
-from raftwood.metastore.zookeeper_connection import (
-    CONNECTION_ERRORS,
-    Address,
-    ZooKeeperConnection,
-)
 from raftwood.metastore.zookeeper_log import (
     ENTRY_VERSION,
     PIECE_BYTES,
@@ -48,10 +43,16 @@ from raftwood.metastore.zookeeper_log import (
     Trimmed,
     ZooKeeperLog,
 )
+from raftwood.net.zookeeper_connection import (
+    CONNECTION_ERRORS,
+    Address,
+    ZooKeeperConnection,
+)
 
 ENTRY_BYTES_MAX: Final = 768 << 10
 """Of commands that share an entry; ZooKeeper takes requests up to 1 MiB, and commands are smaller
 than this (`commands.check_command`)."""
+DEFAULT_CHROOT: Final = "/raftwood"
 TIMEOUT_MS: Final = 10_000
 PENDING_MAX: Final = 10_000
 PENDING_BYTES_MAX: Final = 64 << 20
@@ -119,7 +120,7 @@ class ZooKeeperMetaStore(CommandStore):
         """
         store = cls(
             environment,
-            Address.parse(address),
+            Address.parse(address, chroot=DEFAULT_CHROOT),
             timeout_ms=timeout_ms or TIMEOUT_MS,
             snapshot_entries=snapshot_entries,
         )

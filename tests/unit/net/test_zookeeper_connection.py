@@ -8,8 +8,8 @@ from tests.running import run
 
 from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.disk.real_environment import real_environment
-from raftwood.metastore.zookeeper_connection import Address
 from raftwood.metastore.zookeeper_store import ZooKeeperMetaStore
+from raftwood.net.zookeeper_connection import Address
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from raftwood.metastore.zookeeper_store import ZooKeeperMetaStore
     ],
 )
 def test_an_address_names_hosts_and_a_chroot(text: str, address: Address) -> None:
-    assert Address.parse(text) == address
+    assert Address.parse(text, chroot="/raftwood") == address
 
 
 @pytest.mark.parametrize(

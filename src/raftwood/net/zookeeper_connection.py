@@ -29,7 +29,6 @@ CONNECTION_ERRORS: Final = (
     SessionMovedError,
 )
 SESSION_TIMEOUT_S: Final = 6.0
-DEFAULT_CHROOT: Final = "/raftwood"
 
 _HOSTS: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}(?:,|$)")
 _CHROOT: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.-]+)+")
@@ -45,10 +44,10 @@ class Address(msgspec.Struct, frozen=True):
     chroot: str
 
     @classmethod
-    def parse(cls, text: str) -> "Address":
-        """`HOST:PORT[,HOST:PORT][/chroot]`."""
+    def parse(cls, text: str, *, chroot: str) -> "Address":
+        """`HOST:PORT[,HOST:PORT][/chroot]`; without one, `chroot`."""
         hosts, slash, rest = text.partition("/")
-        chroot = f"/{rest}" if slash else DEFAULT_CHROOT
+        chroot = f"/{rest}" if slash else chroot
         if (
             not hosts
             or _HOSTS.sub("", hosts)

@@ -1,0 +1,297 @@
+"""`BookKeeperMetadataStore`: ledgers' metadata in ZooKeeper, as BookKeeper's own client keeps them.
+
+A call whose connection is lost is made again until its time is over. Whether a creation or a change
+was carried out all the same is told by what stands there: a creation by its token, a change by the
+version next to the one that was named and the bytes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from kazoo.exceptions import (
+    BadVersionError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    ZookeeperError,
+)
+
+from raftwood.base.errors import (
+    AlreadyExists,
+    PermissionDenied,
+    RaftwoodError,
+    Unavailable,
+)
+from raftwood.dlog.bookkeeper.ledger_paths import LedgerPaths, children
+from raftwood.dlog.bookkeeper.messages import BookieServiceInfo
+from raftwood.dlog.bookkeeper.metadata_format import decode_metadata, encode_metadata
+from raftwood.dlog.errors import BookieUnavailable, NoSuchLedger
+from raftwood.dlog.ledgers.model import BookieId, BookieInfo, LedgerMetadata
+from raftwood.dlog.ledgers.seams import VersionedMetadata
+from raftwood.net.zookeeper_connection import CONNECTION_ERRORS, Address, ZooKeeperConnection
+
+DEFAULT_CHROOT: Final = "/ledgers"
+TIMEOUT_MS: Final = 10_000
+_RETRY_PAUSE_S: Final = 0.05
+_BOOKIE_PROTOCOL: Final = "bookie-rpc"
+_SHORT_ID_MAX: Final = (1 << 31) - 1
+
+
+class BookKeeperMetadataStore:
+    """Use `open`, and `close` when done."""
+
+    def __init__(self, address: Address, *, timeout_ms: int) -> None:
+        self._root = address.chroot
+        self._timeout_s = timeout_ms / 1000
+        self._connection = ZooKeeperConnection(address.hosts, self._state_changed)
+        self._client = self._connection.client
+        self._watches: dict[str, asyncio.Event] = {}
+        self._paths = LedgerPaths(())
+
+    @classmethod
+    async def open(cls, address: str, *, timeout_ms: int = TIMEOUT_MS) -> "BookKeeperMetadataStore":
+        """`HOST:PORT[,HOST:PORT][/chroot]`; what lies there was made by BookKeeper's own tools."""
+        store = cls(Address.parse(address, chroot=DEFAULT_CHROOT), timeout_ms=timeout_ms)
+        await store._connection.start(timeout_ms / 1000)
+        try:
+            try:
+                layout, _ = await store._call(store._client.get_async, f"{store._root}/LAYOUT")
+            except NoNodeError:
+                raise Unavailable(
+                    f"there is no BookKeeper at {address}: start its bookies, or give the right "
+                    "chroot"
+                ) from None
+            store._paths = LedgerPaths.parse(layout)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        await self._connection.stop()
+
+    # Ledgers.
+
+    async def new_ledger_id(self) -> int:
+        long_ids = f"{self._root}/idgen-long"
+        if await self._call(self._client.exists_async, long_ids) is None:
+            number = await self._next_number(f"{self._root}/idgen")
+            if number is not None:
+                return number
+            await self._ensure(long_ids)
+        while True:
+            names = await self._call(self._client.get_children_async, long_ids)
+            high = max((int(name[4:]) for name in names if name.startswith("HOB-")), default=0)
+            if high:
+                number = await self._next_number(f"{long_ids}/HOB-{high:010}")
+                if number is not None:
+                    return high << 32 | number
+            await self._ensure(f"{long_ids}/HOB-{high + 1:010}")
+
+    async def _next_number(self, folder: str) -> int | None:
+        """None: all of its numbers were given."""
+        path = await self._call(
+            self._client.create_async,
+            f"{folder}/ID-",
+            b"",
+            ephemeral=True,
+            sequence=True,
+            makepath=True,
+        )
+        number = int(path.rpartition("/ID-")[2])
+        await self._delete(path)
+        return number if 0 <= number < _SHORT_ID_MAX else None
+
+    async def create(self, ledger: int, metadata: LedgerMetadata) -> int:
+        path = self._path(ledger)
+        data = encode_metadata(metadata)
+        try:
+            await self._call(self._client.create_async, path, data, makepath=True)
+        except NodeExistsError:
+            found = await self.get(ledger)
+            is_ours = found.metadata.creation_token == metadata.creation_token != 0
+            if not is_ours or found.version != 0:
+                raise AlreadyExists(f"ledger {ledger} exists already") from None
+        return 0
+
+    async def get(self, ledger: int) -> VersionedMetadata:
+        try:
+            data, stat = await self._call(self._client.get_async, self._path(ledger))
+        except NoNodeError:
+            raise _gone(ledger) from None
+        return VersionedMetadata(decode_metadata(data, ledger), stat.version)
+
+    async def compare_and_set(
+        self, ledger: int, metadata: LedgerMetadata, *, version: int
+    ) -> int | None:
+        path = self._path(ledger)
+        data = encode_metadata(metadata)
+        try:
+            stat = await self._call(self._client.set_async, path, data, version)
+        except NoNodeError:
+            raise _gone(ledger) from None
+        except BadVersionError:
+            # It may be our own, whose answer was lost.
+            try:
+                found, stat = await self._call(self._client.get_async, path)
+            except NoNodeError:
+                raise _gone(ledger) from None
+            if stat.version != version + 1 or found != data:
+                return None
+        return int(stat.version)
+
+    async def delete(self, ledger: int) -> None:
+        path = self._path(ledger)
+        await self._delete(path)
+        # As BookKeeper's own client does: nodes that held nothing else go as well.
+        while (path := path.rpartition("/")[0]) != self._root:
+            try:
+                await self._delete(path)
+            except NotEmptyError:
+                return
+
+    async def ledgers(self, *, first: int = 0) -> AsyncIterator[int]:
+        for digits in self._paths.layouts:
+            async for ledger in self._walk(self._root, digits, "", first):
+                yield ledger
+
+    async def _walk(
+        self, path: str, digits: tuple[int, ...], before: str, first: int
+    ) -> AsyncIterator[int]:
+        try:
+            names = await self._call(self._client.get_children_async, path)
+        except NoNodeError:
+            return
+        for name in children(names, digits):
+            number = before + name.removeprefix("L")
+            rest = sum(digits[1:])
+            if int(number + "9" * rest) < first:
+                continue
+            if rest:
+                async for ledger in self._walk(f"{path}/{name}", digits[1:], number, first):
+                    yield ledger
+            else:
+                yield int(number)
+
+    async def wait_changed(self, ledger: int, *, version: int, timeout_ms: int) -> None:
+        path = self._path(ledger)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    changed = self._watches.get(path)
+                    options = {}
+                    if changed is None:
+                        changed = self._watches[path] = asyncio.Event()
+                        options["watch"] = self._connection.told_by(self._firing(path, changed))
+                    stat = await self._call(self._client.exists_async, path, **options)
+                    if stat is None or stat.version != version:
+                        return
+                    await changed.wait()
+        except TimeoutError:
+            return
+
+    def _firing(self, path: str, changed: asyncio.Event) -> Callable[[], None]:
+        def fire() -> None:
+            changed.set()
+            if self._watches.get(path) is changed:
+                del self._watches[path]
+
+        return fire
+
+    def _state_changed(self, _connected: bool) -> None:
+        """Watches may have been lost with the connection: whoever waits looks again."""
+        watches, self._watches = self._watches, {}
+        for changed in watches.values():
+            changed.set()
+
+    # Bookies.
+
+    async def bookies(self) -> list[BookieInfo]:
+        writable = await self._registered("available")
+        read_only = await self._registered("available/readonly")
+        found = {name: BookieInfo(id=BookieId(name), is_read_only=True) for name in read_only}
+        found |= {name: BookieInfo(id=BookieId(name)) for name in writable if name != "readonly"}
+        return [found[name] for name in sorted(found)]
+
+    async def _registered(self, folder: str) -> list[str]:
+        try:
+            names: list[str] = await self._call(
+                self._client.get_children_async, f"{self._root}/{folder}"
+            )
+        except NoNodeError:
+            return []
+        return names
+
+    async def address_of(self, bookie: BookieId) -> tuple[str, int]:
+        """Where a bookie listens, by what it registered; else by its id."""
+        for folder in ("available", "available/readonly"):
+            try:
+                data, _ = await self._call(
+                    self._client.get_async, f"{self._root}/{folder}/{bookie}"
+                )
+            except NoNodeError:
+                continue
+            except Unavailable:
+                break
+            endpoint = _endpoint(data)
+            if endpoint is not None:
+                return endpoint
+        host, colon, port = bookie.rpartition(":")
+        if not colon or not port.isdecimal():
+            raise BookieUnavailable(f"bookie {bookie} is not registered, and its id is no address")
+        return host.strip("[]"), int(port)
+
+    # Calls.
+
+    def _path(self, ledger: int) -> str:
+        return f"{self._root}/{self._paths.path(ledger)}"
+
+    async def _ensure(self, path: str) -> None:
+        await self._call(self._client.ensure_path_async, path)
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._call(self._client.delete_async, path)
+        except NoNodeError:
+            return
+
+    async def _call(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Made again while the connection is lost; ZooKeeper's own refusals are raised as such."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while True:
+                    try:
+                        return await self._connection.call(method(*arguments, **options))
+                    except CONNECTION_ERRORS:
+                        await asyncio.sleep(_RETRY_PAUSE_S)
+        except TimeoutError:
+            raise Unavailable(
+                f"ZooKeeper did not answer in {self._timeout_s:g} s: check that it runs"
+            ) from None
+        except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError):
+            raise
+        except NoAuthError:
+            raise PermissionDenied(f"ZooKeeper refuses {arguments[0]}: check its ACL") from None
+        except ZookeeperError as error:
+            raise Unavailable(f"ZooKeeper failed: {type(error).__name__}") from error
+
+
+def _endpoint(data: bytes) -> tuple[str, int] | None:
+    """None for a bookie that registered before they told their addresses."""
+    if not data:
+        return None
+    try:
+        message = BookieServiceInfo.FromString(data)
+    except DecodeError:
+        return None
+    for each in message.endpoints:
+        if each.protocol == _BOOKIE_PROTOCOL and 0 < each.port < 1 << 16:
+            return each.host, each.port
+    return None
+
+
+def _gone(ledger: int) -> RaftwoodError:
+    return NoSuchLedger(f"there is no ledger {ledger}: it was never made, or was deleted")
