@@ -111,4 +111,5 @@ def test_a_status_means_the_same_in_both_protocols(
     for status in (in_v2, in_v3):
         error = error_of(status, BookieId("one:1"), 5, 7)
         assert type(error) is kind
-        assert "one:1" in error.message and "ledger 5" in error.message
+        assert "one:1" in error.message
+        assert "ledger 5" in error.message
