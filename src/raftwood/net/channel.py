@@ -72,8 +72,11 @@ class Channel:
     def is_connected(self) -> bool:
         return self._connection is not None and self._connection.is_usable
 
-    async def connected(self, timeout_ms: int) -> Connection:
-        """The usable connection, waiting for one if need be; else why there is none."""
+    async def connected(self, timeout_ms: int, *, retries: bool = True) -> Connection:
+        """The usable connection, waiting for one if need be; else why there is none.
+
+        Without `retries`, no longer than until an attempt has failed.
+        """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while True:
@@ -82,6 +85,8 @@ class Channel:
                         return connection
                     if self._is_closed:
                         raise ShuttingDown("the channel is closed")
+                    if not retries and self.last_error is not None:
+                        raise self._reason()
                     await self._changed.wait()
         except TimeoutError as error:
             raise self._reason() from error
@@ -151,6 +156,7 @@ class Channel:
                 connection = await self._connector()
             except RaftwoodError as error:
                 self.last_error = error
+                self._wake()
                 is_gone = is_lost and isinstance(error.__cause__, ConnectionRefusedError)
                 if is_gone and self._on_gone is not None:
                     is_lost = False

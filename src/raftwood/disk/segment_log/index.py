@@ -82,6 +82,11 @@ class GroupIndex:
         """Of all runs."""
         return sum(self._payload_bytes[self._dead :])
 
+    @property
+    def terms(self) -> "array[int]":
+        """Of all runs, in order."""
+        return self._term[self._dead :]
+
     def row_of(self, index: int) -> int:
         """The row of the run that holds an index; `OutOfRange` where none does."""
         if not self.head <= index < self.next_index:

@@ -209,6 +209,10 @@ class SegmentLog:
         self._committer.when_durable(durable.set)
         await durable.wait()
 
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """Call `done` when everything written so far is durable, never within this call."""
+        self._committer.when_durable(done)
+
     def read_cached(
         self, group: int, first_index: int, *, bytes_max: int = 1 << 20
     ) -> list[StoredRun] | None:
@@ -247,6 +251,10 @@ class SegmentLog:
         """The term of one entry; `OutOfRange` where it is not in the log."""
         return self._group(group).term_of(index)
 
+    def terms(self, group: int) -> Sequence[int]:
+        """The term of each run, in order."""
+        return self._group(group).terms
+
     def size_of(self, group: int) -> int:
         """The bytes of a group's runs."""
         return self._group(group).payload_bytes
@@ -254,6 +262,11 @@ class SegmentLog:
     def state(self, group: int) -> bytes | None:
         """The group's latest state, if it has one."""
         return self._group(group).state
+
+    @property
+    def is_full(self) -> bool:
+        """The disk had no room for another segment."""
+        return self._segments.is_full
 
     def statistics(self) -> LogStatistics:
         segments = self._segments

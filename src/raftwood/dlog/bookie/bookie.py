@@ -1,0 +1,332 @@
+"""`Bookie`: the entries of many ledgers in one folder, durable before they are acked.
+
+A ledger is a group of the segment log. Its runs are its entries in the order of their arrival, one
+each: the run's index counts arrivals, the run's term is the entry's number. So the log's own index,
+which is rebuilt from headers alone, tells which entries there are. What else must not be forgotten
+(master key, fence, published last confirmed entry) is the group's state.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import (
+    DiskFull,
+    InvalidInput,
+    NotFound,
+    RaftwoodError,
+    StoreDamaged,
+    StoreError,
+)
+from raftwood.base.files import Buffer
+from raftwood.base.logs import get_logger
+from raftwood.disk.folder import Identity
+from raftwood.disk.segment_log import DropGroup, LogSettings, LogStatistics, Run, State
+from raftwood.disk.store import Store
+from raftwood.dlog.bookie.entry_index import EntryIndex
+from raftwood.dlog.bookie.held_ledger import (
+    ENTRY_MAX,
+    HEAD,
+    MASTER_KEY_BYTES_MAX,
+    HeldLedger,
+    LedgerNote,
+    checked_head,
+    decode_note,
+    encode_note,
+)
+from raftwood.dlog.bookie.waiting import Waits
+from raftwood.dlog.errors import BadDigest, BookieReadOnly, NoSuchLedger
+from raftwood.dlog.ledgers.model import LEDGER_MAX, BookieId
+
+_NUMBER: Final = 0
+"""The folder's stamp names a store by number, and a bookie has none: its id is in the log."""
+_OWN_GROUP: Final = LEDGER_MAX
+"""No ledger's: its state is the bookie's id."""
+_log = get_logger("bookie")
+
+
+class BookieCounts:
+    """What a bookie has done since it was opened: plain numbers that metrics read."""
+
+    __slots__ = ("added_bytes", "adds", "damaged", "fences", "read_bytes", "reads", "repeated")
+
+    def __init__(self) -> None:
+        self.adds = self.added_bytes = self.repeated = 0
+        self.reads = self.read_bytes = self.damaged = 0
+        self.fences = 0
+
+
+class Bookie:
+    """Use `open`, and `close` when done. Everything runs on one event loop."""
+
+    def __init__(self, id_: BookieId, store: Store, *, waits_max: int) -> None:
+        self.id = id_
+        self.counts = BookieCounts()
+        self._store = store
+        self._log = store.log
+        self._waits = Waits(waits_max)
+        self._damage: StoreError | None = None
+        self._ledgers: dict[int, HeldLedger] = {}
+        for ledger in self._log.groups():
+            if ledger != _OWN_GROUP:
+                self._ledgers[ledger] = self._held(ledger)
+
+    @classmethod
+    async def open(
+        cls,
+        environment: Environment,
+        folder: str,
+        *,
+        cluster: str,
+        id_: BookieId,
+        settings: LogSettings | None = None,
+        waits_max: int = 10_000,
+    ) -> "Bookie":
+        """Open the bookie's folder, or begin a new one.
+
+        `InvalidInput` where it is another bookie's, `StoreDamaged` where what was synced is bad.
+        """
+        store = await Store.open(
+            environment, folder, cluster=cluster, store=_NUMBER, settings=settings
+        )
+        try:
+            await _check_owner(store, id_)
+            return cls(id_, store, waits_max=waits_max)
+        except BaseException:
+            await store.close()
+            raise
+
+    def _held(self, ledger: int) -> HeldLedger:
+        state = self._log.state(ledger)
+        if state is None:
+            raise StoreDamaged(f"ledger {ledger} in {self._store.path} has entries and no key")
+        index = EntryIndex.of_arrivals(self._log.terms(ledger))
+        return HeldLedger(ledger, decode_note(state, ledger=ledger), index)
+
+    # What it is.
+
+    @property
+    def instance(self) -> str:
+        """Drawn when the folder was made: a wiped one is another instance."""
+        return self.identity.incarnation
+
+    @property
+    def identity(self) -> Identity:
+        return self._store.identity
+
+    @property
+    def is_read_only(self) -> bool:
+        """Its disk is full, or was found damaged: it takes no entries at the moment."""
+        return self._damage is not None or self._log.is_full
+
+    @property
+    def wait_count(self) -> int:
+        return self._waits.count
+
+    def ledgers(self) -> list[int]:
+        """All that it has anything of, in order."""
+        return sorted(self._ledgers)
+
+    def ledger_count(self) -> int:
+        return len(self._ledgers)
+
+    def entry_count(self, ledger: int) -> int:
+        return len(self._known(ledger).index)
+
+    def statistics(self) -> LogStatistics:
+        return self._log.statistics()
+
+    # Writing. What returns an error or None has been written, not synced: see `when_durable`.
+
+    def add(
+        self, packed: Buffer, *, master_key: bytes, is_recovery: bool = False
+    ) -> RaftwoodError | None:
+        """Take an entry; None: it is there, and acked once it is durable."""
+        try:
+            ledger, entry, last_confirmed = checked_head(packed)
+            held = self._ledgers.get(ledger)
+            if held is None:
+                held = self._first_add(ledger, entry, packed, master_key)
+            else:
+                refusal = held.refusal_of_add(master_key, is_recovery=is_recovery)
+                if refusal is not None:
+                    return refusal
+                index = held.index
+                if index.arrival_of(entry):
+                    self.counts.repeated += 1
+                    return None
+                self._log.append(
+                    ledger, term=entry, first_index=index.next_arrival, count=1, payload=packed
+                )
+                index.add(entry)
+        except (DiskFull, StoreError) as error:
+            return self._cannot_write(error)
+        except RaftwoodError as error:
+            return error
+        counts = self.counts
+        counts.adds += 1
+        counts.added_bytes += len(packed)
+        if last_confirmed > held.last_confirmed:
+            held.last_confirmed = last_confirmed
+            self._waits.heard(ledger, last_confirmed)
+        return None
+
+    def _first_add(self, ledger: int, entry: int, packed: Buffer, master_key: bytes) -> HeldLedger:
+        note = LedgerNote(master_key=_checked_key(master_key))
+        held = HeldLedger(ledger, note)
+        run = Run(ledger, entry, held.index.next_arrival, 1, packed)
+        self._log.write((State(ledger, encode_note(note)), run))
+        held.index.add(entry)
+        self._ledgers[ledger] = held
+        return held
+
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """Call `done` once all that was written so far is durable, never within this call."""
+        self._log.when_durable(done)
+
+    async def fence(self, ledger: int, master_key: bytes) -> None:
+        """Refuse the ledger's writer from now on; durable when it returns.
+
+        A ledger that the bookie knows nothing of is fenced too: its writer may come yet.
+        """
+        held = self._ledgers.get(ledger)
+        if held is None or not held.note.is_fenced:
+            self._note(ledger, master_key, is_fenced=True)
+            self.counts.fences += 1
+        elif (refusal := held.refusal(master_key)) is not None:
+            raise refusal
+        await self._log.sync()
+
+    async def write_last_confirmed(
+        self, ledger: int, last_confirmed: int, master_key: bytes
+    ) -> None:
+        """Publish how far readers may read; an older word than the last changes nothing."""
+        if not -1 <= last_confirmed < ENTRY_MAX:
+            raise InvalidInput(f"{last_confirmed} is no entry's number")
+        held = self._ledgers.get(ledger)
+        if held is not None and (refusal := held.refusal(master_key)) is not None:
+            raise refusal
+        if held is None or last_confirmed > held.note.published:
+            held = self._note(ledger, master_key, published=last_confirmed)
+            if last_confirmed > held.last_confirmed:
+                held.last_confirmed = last_confirmed
+                self._waits.heard(ledger, last_confirmed)
+        await self._log.sync()
+
+    def _note(self, ledger: int, master_key: bytes, **changes: bool | int) -> HeldLedger:
+        """Change what is kept of a ledger beside its entries."""
+        if not 0 <= ledger < LEDGER_MAX:
+            raise InvalidInput(f"{ledger} is no ledger's number: give 0 to 2^63-2")
+        held = self._ledgers.get(ledger)
+        if held is None:
+            held = HeldLedger(ledger, LedgerNote(master_key=_checked_key(master_key)))
+        elif (refusal := held.refusal(master_key)) is not None:
+            raise refusal
+        note = replace(held.note, **changes)
+        try:
+            self._log.write((State(ledger, encode_note(note)),))
+        except (DiskFull, StoreError) as error:
+            raise self._cannot_write(error) from error
+        held.note = note
+        self._ledgers[ledger] = held
+        return held
+
+    def drop(self, ledgers: Iterable[int]) -> None:
+        """Forget ledgers that were deleted; their room is made free in the background."""
+        for ledger in ledgers:
+            if self._ledgers.pop(ledger, None) is not None:
+                self._log.write((DropGroup(ledger),))
+
+    def _cannot_write(self, error: RaftwoodError) -> RaftwoodError:
+        if isinstance(error, StoreError) and self._damage is None:
+            self._damage = error
+            _log.error("the bookie takes no more entries", bookie=self.id, reason=error.message)
+        return BookieReadOnly(f"bookie {self.id} takes no entries now: {error.message}")
+
+    # Reading.
+
+    def read_cached(self, ledger: int, entry: int) -> Buffer | None:
+        """As `read`, at once, or None where the disk must be asked."""
+        arrival = self._known(ledger).arrival_of(entry)
+        runs = self._log.read_cached(ledger, arrival, bytes_max=0)
+        return None if runs is None else self._counted(runs[0].payload)
+
+    async def read(self, ledger: int, entry: int) -> Buffer:
+        """The packed entry, or with −1 the one with the highest number.
+
+        `NoSuchLedger`, `NoSuchEntry`; `BadDigest` where it is here, and damaged.
+        """
+        arrival = self._known(ledger).arrival_of(entry)
+        try:
+            runs = await self._log.read(ledger, arrival, bytes_max=0)
+        except NotFound as error:  # it was dropped meanwhile
+            raise NoSuchLedger(f"bookie {self.id} has nothing of ledger {ledger}") from error
+        except StoreDamaged as error:
+            self.counts.damaged += 1
+            _log.error("an entry is damaged", bookie=self.id, ledger=ledger, entry=entry)
+            raise BadDigest(
+                f"bookie {self.id}: entry {entry} of ledger {ledger} is damaged: {error.message}"
+            ) from error
+        return self._counted(runs[0].payload)
+
+    def _counted(self, packed: Buffer) -> Buffer:
+        self.counts.reads += 1
+        self.counts.read_bytes += len(packed)
+        return packed
+
+    async def read_last_confirmed(self, ledger: int) -> tuple[int, Buffer]:
+        """What was published (−1: nothing), and the packed entry with the highest number (empty:
+        none).
+        """
+        held = self._ledgers.get(ledger)
+        if held is None:
+            return -1, b""
+        highest = await self.read(ledger, -1) if len(held.index) else b""
+        return held.note.published, highest
+
+    async def wait_last_confirmed(self, ledger: int, *, after: int, timeout_ms: int) -> int:
+        """Until a last confirmed entry above `after` is known of, or the time is over: the highest
+        that is known of. Of a ledger that is not here yet, entries may come.
+        """
+        held = self._ledgers.get(ledger)
+        if held is not None and held.last_confirmed <= after and len(held.index):
+            # After a restart, nothing has been heard yet from the entries that are here.
+            head = HEAD.unpack_from(await self.read(ledger, -1))
+            held.last_confirmed = max(held.last_confirmed, head[2])
+        if held is None or held.last_confirmed <= after:
+            await self._waits.wait(ledger, after=after, timeout_ms=timeout_ms)
+        held = self._ledgers.get(ledger)
+        return -1 if held is None else held.last_confirmed
+
+    def _known(self, ledger: int) -> HeldLedger:
+        held = self._ledgers.get(ledger)
+        if held is None:
+            raise NoSuchLedger(f"bookie {self.id} has nothing of ledger {ledger}")
+        return held
+
+    async def close(self) -> None:
+        """Make all durable and stop; waits are over."""
+        self._waits.close()
+        await asyncio.shield(self._store.close())
+
+
+async def _check_owner(store: Store, id_: BookieId) -> None:
+    """The folder of another bookie is refused; a new one becomes this bookie's."""
+    log = store.log
+    owner = log.state(_OWN_GROUP) if _OWN_GROUP in log.groups() else None
+    if owner is None:
+        await log.commit(State(_OWN_GROUP, id_.encode()))
+    elif owner.decode(errors="replace") != id_:
+        raise InvalidInput(
+            f"{store.path} is the folder of bookie {owner.decode(errors='replace')}, not of {id_}: "
+            "set bookie.advertise to that id, or give another bookie.data_folder"
+        )
+
+
+def _checked_key(master_key: bytes) -> bytes:
+    if len(master_key) > MASTER_KEY_BYTES_MAX:
+        raise InvalidInput(f"a master key has up to {MASTER_KEY_BYTES_MAX} bytes")
+    return master_key

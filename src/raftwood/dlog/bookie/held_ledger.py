@@ -1,0 +1,105 @@
+"""What a bookie answers about one ledger: rules without I/O, and the bytes that it must not forget.
+
+- The first to add or to fence brings the ledger's master key; who has another is refused.
+- A fenced ledger takes entries from those alone who recover it.
+- An entry that is there already is acked again, and not stored again.
+"""
+
+import hmac
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import (
+    InvalidInput,
+    PermissionDenied,
+    RaftwoodError,
+    StoreDamaged,
+    UnsupportedVersion,
+)
+from raftwood.base.files import Buffer
+from raftwood.dlog.bookie.entry_index import EntryIndex
+from raftwood.dlog.errors import Fenced, NoSuchEntry
+from raftwood.dlog.ledgers.model import LEDGER_MAX
+
+FORMAT_VERSION: Final = 1
+HEAD: Final = Struct(">qqqq")
+"""How a packed entry begins: ledger, entry, last confirmed, length of all data so far."""
+MASTER_KEY_BYTES_MAX: Final = 64
+ENTRY_MAX: Final = (1 << 63) - 1
+
+
+class LedgerNote(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What is kept of a ledger beside its entries."""
+
+    version: int = FORMAT_VERSION
+    master_key: bytes
+    is_fenced: bool = False
+    published: int = -1
+    """The last confirmed entry, as its writer published it apart from entries."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(LedgerNote).decode
+
+
+def encode_note(note: LedgerNote) -> bytes:
+    return _encode(note)
+
+
+def decode_note(data: Buffer, *, ledger: int) -> LedgerNote:
+    """`StoreDamaged` where it is none, `UnsupportedVersion` where it is a newer one."""
+    try:
+        version = msgspec.msgpack.decode(data, type=tuple[int, ...] | list[object])[0]
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise UnsupportedVersion(
+                f"ledger {ledger} is kept in format {version}, this Raftwood reads up to "
+                f"{FORMAT_VERSION}: use the version that wrote it, or a newer one"
+            )
+        return _decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError, IndexError) as error:
+        raise StoreDamaged(f"what is kept of ledger {ledger} cannot be read: {error}") from None
+
+
+class HeldLedger:
+    """One ledger, as far as this bookie has it."""
+
+    __slots__ = ("index", "last_confirmed", "ledger", "note")
+
+    def __init__(self, ledger: int, note: LedgerNote, index: EntryIndex | None = None) -> None:
+        self.ledger = ledger
+        self.note = note
+        self.index = EntryIndex() if index is None else index
+        self.last_confirmed = note.published
+        """The highest that the bookie has heard of, from entries' heads as well."""
+
+    def refusal(self, master_key: bytes) -> RaftwoodError | None:
+        """Why whoever has this key may not change the ledger, if so."""
+        if hmac.compare_digest(master_key, self.note.master_key):
+            return None
+        return PermissionDenied(f"ledger {self.ledger} has another password: give that one")
+
+    def refusal_of_add(self, master_key: bytes, *, is_recovery: bool) -> RaftwoodError | None:
+        """Why an entry may not be added, if so."""
+        if self.note.is_fenced and not is_recovery:
+            return Fenced(f"ledger {self.ledger} was fenced: another writer has taken over")
+        return self.refusal(master_key)
+
+    def arrival_of(self, entry: int) -> int:
+        """Of an entry, or with −1 of the highest one; `NoSuchEntry`."""
+        arrival = self.index.arrival_of(self.index.highest if entry == -1 else entry)
+        if not arrival:
+            what = "any entry" if entry == -1 else f"entry {entry}"
+            raise NoSuchEntry(f"this bookie does not have {what} of ledger {self.ledger}")
+        return arrival
+
+
+def checked_head(packed: Buffer) -> tuple[int, int, int]:
+    """Ledger, entry and last confirmed entry, as a packed entry's head names them."""
+    if len(packed) < HEAD.size:
+        raise InvalidInput(f"a packed entry has {len(packed)} bytes, less than its head")
+    ledger, entry, last_confirmed, _ = HEAD.unpack_from(packed)
+    if not 0 <= ledger < LEDGER_MAX or not 0 <= entry < ENTRY_MAX:
+        raise InvalidInput(f"entry {entry} of ledger {ledger}: give numbers from 0 to 2^63-2")
+    return ledger, entry, last_confirmed
