@@ -33,7 +33,6 @@ ENTRY_MAX: Final = (1 << 63) - 1
 class LedgerNote(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """What is kept of a ledger beside its entries."""
 
-    version: int = FORMAT_VERSION
     master_key: bytes
     is_fenced: bool = False
     published: int = -1
@@ -45,20 +44,19 @@ _decode = msgspec.msgpack.Decoder(LedgerNote).decode
 
 
 def encode_note(note: LedgerNote) -> bytes:
-    return _encode(note)
+    return bytes((FORMAT_VERSION,)) + _encode(note)
 
 
-def decode_note(data: Buffer, *, ledger: int) -> LedgerNote:
+def decode_note(data: bytes, *, ledger: int) -> LedgerNote:
     """`StoreDamaged` where it is none, `UnsupportedVersion` where it is a newer one."""
+    if data and data[0] > FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"ledger {ledger} is kept in format {data[0]}, this Raftwood reads up to "
+            f"{FORMAT_VERSION}: use the version that wrote it, or a newer one"
+        )
     try:
-        version = msgspec.msgpack.decode(data, type=tuple[int, ...] | list[object])[0]
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise UnsupportedVersion(
-                f"ledger {ledger} is kept in format {version}, this Raftwood reads up to "
-                f"{FORMAT_VERSION}: use the version that wrote it, or a newer one"
-            )
-        return _decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError, IndexError) as error:
+        return _decode(data[1:])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise StoreDamaged(f"what is kept of ledger {ledger} cannot be read: {error}") from None
 
 

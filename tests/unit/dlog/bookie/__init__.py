@@ -1,0 +1,1 @@
+"""Bookies of our own: one suite on local and on remote ones, storage, metadata, membership."""
