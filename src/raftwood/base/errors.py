@@ -11,7 +11,8 @@ RaftwoodError
 ├── NotFound
 ├── AlreadyExists
 ├── Conflict                  a compare-and-set lost
-│   └── LogSealed             the log takes no more: nothing was stored
+│   ├── LogSealed             the log takes no more: nothing was stored
+│   └── SequenceForgotten     so old that nobody knows whether it was stored
 ├── SessionExpired            a client's session ended; unanswered commands may have been done
 ├── Unavailable               nothing was done; try again
 │   ├── Overloaded
@@ -123,6 +124,12 @@ class LogSealed(Conflict):
     """The log has ended, and what was to be appended was not stored."""
 
     code = "log_sealed"
+
+
+class SequenceForgotten(Conflict):
+    """So old a sequence of its producer that nobody knows any more where it was written."""
+
+    code = "sequence_forgotten"
 
 
 class SessionExpired(RaftwoodError):

@@ -15,8 +15,7 @@ RaftwoodError
 └── Conflict
     ├── NotLeaseholder           names the holder
     ├── LeaseTooOld              names the holder
-    ├── SequenceGap              names the sequence that is due
-    └── SequenceForgotten
+    └── SequenceGap              names the sequence that is due
 """
 
 from collections.abc import Mapping
@@ -103,9 +102,3 @@ class SequenceGap(Conflict):
     def __init__(self, message: str, due: int = 0) -> None:
         super().__init__(message)
         self.due = due
-
-
-class SequenceForgotten(Conflict):
-    """So old a sequence of its producer that nobody knows any more where it was written."""
-
-    code = "sequence_forgotten"

@@ -11,13 +11,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from raftwood.base.errors import Conflict, InvalidInput, RaftwoodError
+from raftwood.base.errors import Conflict, InvalidInput, RaftwoodError, SequenceForgotten
 from raftwood.logservice.errors import (
     LeaseTooOld,
     LsnPastEnd,
     LsnTruncated,
     NotLeaseholder,
-    SequenceForgotten,
     SequenceGap,
 )
 from raftwood.logservice.lsn_map import LsnMap

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raftwood.base.errors import SequenceForgotten
     from raftwood.logservice.client.keeper_client import KeeperClient
     from raftwood.logservice.client.log_client import AsyncLogClient, LogClientConfig
     from raftwood.logservice.client.service_agent import ServiceAgent
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         NotLeaseholder,
         ReadOnlyClient,
         RecordTooLarge,
-        SequenceForgotten,
         SequenceGap,
         ShardNotFound,
     )
@@ -57,6 +57,7 @@ _PLACES = {
     "LogClient": "raftwood.logservice.client.sync_client",
     "LogClientConfig": "raftwood.logservice.client.log_client",
     "Record": "raftwood.logservice.records",
+    "SequenceForgotten": "raftwood.base.errors",
     "ServiceAgent": "raftwood.logservice.client.service_agent",
     "ShardLog": "raftwood.logservice.client.shard_log",
     "ShardLogs": "raftwood.logservice.client.shard_logs",

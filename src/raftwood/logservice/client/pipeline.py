@@ -24,6 +24,7 @@ from raftwood.base.errors import (
     Overloaded,
     ProtocolError,
     RaftwoodError,
+    SequenceForgotten,
     Unavailable,
 )
 from raftwood.base.files import Buffer
@@ -34,7 +35,7 @@ from raftwood.logservice.client.shard_link import (
     PAUSE_LONGEST_S,
     ShardLink,
 )
-from raftwood.logservice.errors import RecordTooLarge, SequenceForgotten, SequenceGap
+from raftwood.logservice.errors import RecordTooLarge, SequenceGap
 from raftwood.logservice.producers import WINDOW
 from raftwood.logservice.records import encode_user_entry, renumbered
 from raftwood.logservice.wire import APPEND, HAS_ERRORS, decode_lsns, encode_append

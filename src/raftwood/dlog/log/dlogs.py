@@ -1,0 +1,268 @@
+"""`Dlogs`: all logs of a metastore and a store of ledgers; make, open, shrink and end them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    OutOfRange,
+    RaftwoodError,
+)
+from raftwood.base.position import Position
+from raftwood.base.seams import MetaStore
+from raftwood.dlog.errors import NoSuchLedger
+from raftwood.dlog.ledgers.ledger_store import LedgerStore
+from raftwood.dlog.log.cursors import Cursors
+from raftwood.dlog.log.entry_cache import EntryCache
+from raftwood.dlog.log.log_reader import LogReader
+from raftwood.dlog.log.log_writer import LogWriter
+from raftwood.dlog.log.meta import (
+    KEYS,
+    LedgerInfo,
+    LogConfig,
+    LogMeta,
+    checked_properties,
+    decode_meta,
+    encode_meta,
+    meta_key,
+)
+from raftwood.dlog.log.meta_cache import MetaCache
+from raftwood.dlog.log.opening import LedgerSource, StoredLedgers
+from raftwood.dlog.log.rules.freeing import orphans, retained_from, shrunk
+from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.log.writer_driver import LOG_PROPERTY, Surroundings
+
+_ATTEMPTS: Final = 32
+_PAGE: Final = 1_000
+
+
+class LogInfo(msgspec.Struct, frozen=True):
+    """A log as it is now: first ≤ any readable position < next."""
+
+    name: str
+    meta: LogMeta
+    version: int
+    first: Position
+    next: Position
+
+
+class Dlogs:
+    """The metastore and the ledgers are shared with others; closing them is their owner's.
+
+    Writers and readers that were opened are closed by whoever opened them.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        metastore: MetaStore,
+        ledgers: LedgerStore,
+        settings: DlogSettings | None = None,
+        *,
+        source: LedgerSource | None = None,
+    ) -> None:
+        self._environment = environment
+        self._metastore = metastore
+        self._ledgers = ledgers
+        self._settings = settings or DlogSettings()
+        self._source = source or StoredLedgers(ledgers)
+        self._metas = MetaCache(metastore)
+        self._cache = EntryCache(self._settings.cache_bytes)
+        self._around = Surroundings(environment, metastore, ledgers, self._source, self._settings)
+
+    async def create(self, name: str, config: LogConfig | None = None) -> None:
+        """A log without messages; `AlreadyExists` where there is one."""
+        meta = LogMeta(token=self._environment.random.randbytes(16), config=config or LogConfig())
+        key = meta_key(name)
+        try:
+            version = await self._metastore.compare_and_set(key, encode_meta(meta), version=0)
+        except RaftwoodError:
+            # The answer may be lost, though the log is made: its token tells.
+            found = await self._metastore.get(key)
+            if found is None or decode_meta(found.value, name=name).token != meta.token:
+                raise
+            version = found.version
+        if version is None:
+            raise AlreadyExists(f"there is a log {name!r} already")
+        self._metas.note(name, meta, version)
+
+    async def names(self, prefix: str = "") -> list[str]:
+        """Of all logs whose name begins so, in order."""
+        found: list[str] = []
+        start: str | None = ""
+        while start is not None:
+            page = await self._metastore.range(prefix=KEYS + prefix, start=start, limit=_PAGE)
+            found += (each.key.removeprefix(KEYS) for each in page.entries)
+            start = page.next_start
+        return found
+
+    async def info(self, name: str) -> LogInfo:
+        known = await self._metas.read(name)
+        reader = await self.open_reader(name)
+        try:
+            end = await reader.end()
+        finally:
+            await reader.close()
+        first = known.meta.first
+        return LogInfo(name, known.meta, known.version, first, max(first, end))
+
+    async def open_writer(self, name: str) -> LogWriter:
+        """Take the log over: whoever wrote it is fenced.
+
+        On a log that was terminated the writer answers what is known, and refuses all else.
+        `NotFound`, `CannotRecover` where too few bookies answer in time.
+        """
+        writer = LogWriter(name, self._around)
+        await writer.open()
+        self._metas.forget(name)
+        return writer
+
+    async def open_reader(self, name: str) -> LogReader:
+        """`NotFound` where there is no such log."""
+        await self._metas.get(name)
+        return LogReader(
+            name,
+            metas=self._metas,
+            source=self._source,
+            cache=self._cache,
+            settings=self._settings,
+        )
+
+    async def terminate(self, name: str) -> Position:
+        """End the log for ever, whoever writes it; where it ends. Again: the same."""
+        writer = await self.open_writer(name)
+        try:
+            return await writer.terminate()
+        finally:
+            await writer.close()
+            self._metas.forget(name)
+
+    async def shrink(self, name: str, before: Position) -> Position:
+        """Free what is below a position; the first that can be read then."""
+        if before > (await self.info(name)).next:
+            raise OutOfRange(f"log {name!r}: position {before} is behind its end")
+        return await self._shrink(name, lambda _: before)
+
+    async def retain(self, name: str) -> Position:
+        """Free what the log's retention says, but for what cursors need that ask for it."""
+        cursors = await self.cursors(name).all()
+        needed = [cursor.position for cursor in cursors if cursor.retains]
+        now_ms = self._around.now_ms()
+        return await self._shrink(
+            name, lambda meta: retained_from(meta, now_ms=now_ms, needed=needed)
+        )
+
+    async def _shrink(self, name: str, before: Callable[[LogMeta], Position]) -> Position:
+        freed: Sequence[LedgerInfo] = ()
+
+        def change(meta: LogMeta) -> LogMeta:
+            nonlocal freed
+            meta, freed = shrunk(meta, before(meta))
+            return meta
+
+        meta = await self.change(name, change)
+        # Deleted once nobody finds them in the record; what fails here is an orphan, found later.
+        for info in freed:
+            await self._ledgers.delete(info.ledger)
+        return meta.first
+
+    async def set_properties(self, name: str, properties: dict[str, str | None]) -> dict[str, str]:
+        """Set some, and remove those that are None; all there are then."""
+
+        def change(meta: LogMeta) -> LogMeta:
+            merged = {**meta.properties, **properties}
+            kept = {key: value for key, value in merged.items() if value is not None}
+            return replace(meta, properties=checked_properties(kept))
+
+        return (await self.change(name, change)).properties
+
+    async def set_config(self, name: str, config: LogConfig) -> None:
+        """For ledgers to come; a writer that is open heeds it from its next rotation on."""
+        await self.change(name, lambda meta: replace(meta, config=config))
+
+    def cursors(self, name: str) -> Cursors:
+        return Cursors(self._metastore, name)
+
+    async def change(self, name: str, change: Callable[[LogMeta], LogMeta]) -> LogMeta:
+        """Change the record by compare-and-set; the writer in it stays, and takes it over."""
+        for attempt in range(_ATTEMPTS):
+            known = await self._metas.read(name)
+            meta = change(known.meta)
+            if meta == known.meta:
+                return meta
+            version = await self._metastore.compare_and_set(
+                meta_key(name), encode_meta(meta), version=known.version
+            )
+            if version is not None:
+                self._metas.note(name, meta, version)
+                return meta
+            await asyncio.sleep(self._environment.random.random() * attempt / 100)
+        raise Conflict(f"log {name!r} was changed by others {_ATTEMPTS} times: try again")
+
+    async def remove(self, name: str) -> None:
+        """The log and all its messages; its writer is fenced. Nothing where it is gone already."""
+        for _ in range(_ATTEMPTS):
+            try:
+                known = await self._metas.read(name)
+            except NotFound:
+                return
+            for info in known.meta.ledgers[-2:]:
+                await self._fence(known.meta, info)
+            done = await self._metastore.compare_and_set(
+                meta_key(name), None, version=known.version
+            )
+            if done is not None:
+                break
+        else:
+            raise Conflict(f"log {name!r} was changed by others {_ATTEMPTS} times: try again")
+        self._metas.forget(name)
+        for cursor in await self.cursors(name).all():
+            await self.cursors(name).remove(cursor.name)
+        for info in known.meta.ledgers:
+            await self._ledgers.delete(info.ledger)
+
+    async def _fence(self, meta: LogMeta, info: LedgerInfo) -> None:
+        try:
+            reader = await self._ledgers.open(
+                info.ledger, recover=True, password=meta.config.ledger.password
+            )
+        except NoSuchLedger:
+            return
+        await reader.close()
+
+    async def remove_orphans(self, *, of_unknown_logs: bool = False) -> list[int]:
+        """Delete ledgers that were made for logs and are in no list, nor can ever be.
+
+        Logs that are not known here may be removed ones, or those of another metastore that has the
+        same ledgers: their ledgers go only if that is asked for.
+        """
+        made: dict[bytes, list[int]] = {}
+        async for ledger in self._ledgers.ledgers():
+            try:
+                token = (await self._ledgers.info(ledger)).properties.get(LOG_PROPERTY)
+            except NoSuchLedger:
+                continue
+            if token is not None:
+                made.setdefault(token, []).append(ledger)
+        # The records are read after the ledgers: one that came into a list meanwhile is seen there.
+        metas: dict[bytes, LogMeta] = {}
+        for name in await self.names():
+            try:
+                meta = (await self._metas.read(name)).meta
+            except NotFound:
+                continue
+            metas[meta.token] = meta
+        removed: list[int] = []
+        for token, ledgers in made.items():
+            if token in metas or of_unknown_logs:
+                removed += orphans(metas.get(token), ledgers)
+        for ledger in removed:
+            await self._ledgers.delete(ledger)
+        return removed

@@ -1,0 +1,286 @@
+"""`LogReader`: reads a log from any position, across its ledgers, up to the last confirmed entry.
+
+Positions have gaps: a read begins with the first message at or behind the one given. What was
+shrunk is `OutOfRange`, which names the first that there is. Any number of readers may read while
+somebody writes; they see an entry once it is confirmed, and never one that could still be lost.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import OutOfRange
+from raftwood.base.position import Position, entry_of_position, position_of_entry
+from raftwood.dlog.errors import NoSuchLedger
+from raftwood.dlog.ledgers.ledger_store import LedgerReader
+from raftwood.dlog.log.entries import DecodedEntry, decode_entry
+from raftwood.dlog.log.entry_cache import EntryCache
+from raftwood.dlog.log.messages import Message
+from raftwood.dlog.log.meta import LedgerInfo
+from raftwood.dlog.log.meta_cache import KnownMeta, MetaCache
+from raftwood.dlog.log.opening import LedgerSource, read_head
+from raftwood.dlog.log.settings import DlogSettings
+
+_OPENED_MAX: Final = 4
+_FETCHED_ENTRIES_MAX: Final = 256
+_BYTES_MAX: Final = 64 << 20
+_STEP_MS: Final = 30_000
+"""A tail waits so long at a time."""
+
+
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message, where it stands, and when it was appended."""
+
+    position: Position
+    time_ms: int
+    message: Message
+
+
+class StoredEntry(msgspec.Struct, frozen=True):
+    """An entry, and the batch index from which on it is wanted."""
+
+    position: Position
+    """Of its first message."""
+    entry: DecodedEntry
+    skipped: int = 0
+
+
+class LogReader:
+    """Made by `Dlogs.open_reader`; close it when done."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        metas: MetaCache,
+        source: LedgerSource,
+        cache: EntryCache,
+        settings: DlogSettings,
+    ) -> None:
+        self.name = name
+        self._metas = metas
+        self._source = source
+        self._cache = cache
+        self._settings = settings
+        self._opened: dict[int, LedgerReader] = {}
+
+    async def read(
+        self, start: Position, *, bytes_max: int, wait_ms: int = 0
+    ) -> tuple[list[StoredMessage], Position]:
+        """Messages from `start` on, one at least if there is any, and where to read next."""
+        entries, following = await self.read_entries(start, bytes_max=bytes_max, wait_ms=wait_ms)
+        found: list[StoredMessage] = []
+        size = 0
+        for each in entries:
+            time_ms = each.entry.head.time_ms
+            for index in range(each.skipped, len(each.entry)):
+                data = each.entry.raw(index)
+                size += len(data)
+                if found and size > bytes_max:
+                    return found, Position(each.position + index)
+                found.append(
+                    StoredMessage(
+                        Position(each.position + index), time_ms, each.entry.message(index)
+                    )
+                )
+        return found, following
+
+    async def read_entries(
+        self, start: Position, *, bytes_max: int, wait_ms: int = 0
+    ) -> tuple[list[StoredEntry], Position]:
+        """As `read`, whole entries of about so many bytes in all."""
+        deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000
+        bytes_max = min(bytes_max, _BYTES_MAX)
+        while True:
+            known = await self._metas.get(self.name)
+            self._check_not_shrunk(start, known)
+            info = next((i for i in known.meta.ledgers if i.ledger >= start >> 64), None)
+            try:
+                if info is None:
+                    start, is_over = await self._at_the_end(start, known, deadline_s)
+                else:
+                    if info.ledger > start >> 64:
+                        start = position_of_entry(ledger=info.ledger, entry=0)
+                    entries, following, is_closed = await self._read_ledger(
+                        start, known, info, bytes_max, deadline_s
+                    )
+                    if entries:
+                        return entries, following
+                    start, is_over = following, not is_closed and _is_over(deadline_s)
+                    if is_closed:
+                        start, is_over = await self._behind(start, info, known, deadline_s)
+            except NoSuchLedger:
+                fresh = await self._metas.read(self.name)
+                if fresh.version == known.version:
+                    raise
+                continue
+            if is_over:
+                return [], start
+
+    def _check_not_shrunk(self, start: Position, known: KnownMeta) -> None:
+        if start < known.meta.first:
+            raise OutOfRange(
+                f"log {self.name!r}: position {start} was freed, the first one is "
+                f"{known.meta.first}"
+            )
+
+    async def _behind(
+        self, start: Position, info: LedgerInfo, known: KnownMeta, deadline_s: float
+    ) -> tuple[Position, bool]:
+        """A closed ledger was read to its end: where its successor begins, if there is one."""
+        if info.ledger == known.meta.last_ledger and not known.meta.is_terminated:
+            known = await self._metas.read(self.name)
+        successor = next((each for each in known.meta.ledgers if each.ledger > info.ledger), None)
+        if successor is not None:
+            return position_of_entry(ledger=successor.ledger, entry=0), False
+        return await self._at_the_end(start, known, deadline_s)
+
+    async def _at_the_end(
+        self, start: Position, known: KnownMeta, deadline_s: float
+    ) -> tuple[Position, bool]:
+        """Nobody has a ledger open here: wait for the next writer."""
+        known = await self._metas.read(self.name)
+        end = known.meta.ledgers[-1].end if known.meta.ledgers else known.meta.first
+        if known.meta.last_ledger > start >> 64:
+            return start, False
+        if start > end and (not known.meta.ledgers or known.meta.ledgers[-1].is_closed):
+            raise OutOfRange(f"log {self.name!r}: position {start} is behind its end, {end}")
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            return start, True
+        if known.meta.is_terminated:
+            return start, True
+        await self._metas.wait_changed(self.name, version=known.version, timeout_s=left_s)
+        self._metas.forget(self.name)
+        return start, _is_over(deadline_s)
+
+    async def _read_ledger(
+        self,
+        start: Position,
+        known: KnownMeta,
+        info: LedgerInfo,
+        bytes_max: int,
+        deadline_s: float,
+    ) -> tuple[list[StoredEntry], Position, bool]:
+        """Entries that there are, where to go on, and whether the ledger ends there."""
+        ledger, entry, batch = entry_of_position(start)
+        reader = await self._open(known, info)
+        last, is_closed = reader.last_confirmed, reader.is_closed
+        if entry > last and not is_closed:
+            last, is_closed = await reader.wait(after=entry - 1, timeout_ms=_left_ms(deadline_s))
+        if entry > last + 1 or (entry == last + 1 and batch):
+            raise OutOfRange(
+                f"log {self.name!r}: position {start} is behind the last entry, {last} of ledger "
+                f"{ledger}"
+            )
+        found: list[StoredEntry] = []
+        size = 0
+        while entry <= last and (not found or size < bytes_max):
+            decoded = await self._entry(reader, entry, last)
+            skipped, batch = batch, 0
+            if skipped < len(decoded):
+                position = position_of_entry(ledger=ledger, entry=entry)
+                found.append(StoredEntry(position, decoded, skipped))
+                size += len(decoded.body)
+            entry += 1
+        following = position_of_entry(ledger=ledger, entry=entry)
+        return found, max(start, following), is_closed and entry > last
+
+    async def _entry(self, reader: LedgerReader, entry: int, last: int) -> DecodedEntry:
+        """From the cache, or with those that follow."""
+        ledger = reader.ledger
+        decoded = self._cache.get(ledger, entry)
+        if decoded is not None:
+            return decoded
+        average = max(1, reader.length_bytes // (last + 1))
+        ahead = max(1, min(self._settings.read_ahead_bytes // average, _FETCHED_ENTRIES_MAX))
+        fetched = await reader.read(first=entry, last=min(last, entry + ahead - 1))
+        for each in reversed(fetched):
+            decoded = decode_entry(each.data)
+            self._cache.put(ledger, each.id, decoded, len(each.data))
+        assert decoded is not None
+        return decoded
+
+    async def _open(self, known: KnownMeta, info: LedgerInfo) -> LedgerReader:
+        reader = self._opened.pop(info.ledger, None)
+        if reader is None:
+            reader = await self._source.open(known.meta, info)
+        self._opened[info.ledger] = reader
+        while len(self._opened) > _OPENED_MAX:
+            await self._opened.pop(next(iter(self._opened))).close()
+        return reader
+
+    async def tail(
+        self, start: Position, *, bytes_max: int = 1 << 20
+    ) -> AsyncIterator[StoredMessage]:
+        """All messages from a position on, and those to come; ends where the log was terminated."""
+        while True:
+            messages, following = await self.read(start, bytes_max=bytes_max, wait_ms=_STEP_MS)
+            for message in messages:
+                yield message
+            if not messages and following == start and await self.is_at_end(start):
+                return
+            start = following
+
+    async def is_at_end(self, position: Position) -> bool:
+        """Whether nothing will ever come at or behind a position."""
+        meta = (await self._metas.read(self.name)).meta
+        if not meta.is_terminated:
+            return False
+        return position >= (meta.ledgers[-1].end if meta.ledgers else meta.first)
+
+    async def find_time(self, time_ms: int) -> Position:
+        """The first message that was appended at a time or later; else the end as it is now."""
+        known = await self._metas.read(self.name)
+        meta = known.meta
+        for info in meta.ledgers:
+            if info.is_closed and (info.last_entry < 0 or info.last_ms < time_ms):
+                continue
+            reader = await self._open(known, info)
+            if not reader.is_closed:
+                await reader.wait(after=reader.last_confirmed, timeout_ms=0)
+            entry = await self._first_at(reader, time_ms)
+            if entry <= reader.last_confirmed or info is meta.ledgers[-1]:
+                return max(meta.first, position_of_entry(ledger=info.ledger, entry=entry))
+        return max(meta.first, meta.ledgers[-1].end if meta.ledgers else meta.first)
+
+    async def _first_at(self, reader: LedgerReader, time_ms: int) -> int:
+        """By halving: times never go back in a log."""
+        low, high = 0, reader.last_confirmed + 1
+        while low < high:
+            middle = (low + high) // 2
+            cached = self._cache.get(reader.ledger, middle)
+            head = cached.head if cached is not None else await read_head(reader, middle)
+            if head.time_ms < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def end(self) -> Position:
+        """Behind the last confirmed entry, as it is now."""
+        known = await self._metas.read(self.name)
+        if not known.meta.ledgers:
+            return known.meta.first
+        info = known.meta.ledgers[-1]
+        if info.is_closed:
+            return max(known.meta.first, info.end)
+        reader = await self._open(known, info)
+        last, _ = await reader.wait(after=reader.last_confirmed, timeout_ms=0)
+        return max(known.meta.first, position_of_entry(ledger=info.ledger, entry=last + 1))
+
+    async def close(self) -> None:
+        while self._opened:
+            await self._opened.popitem()[1].close()
+
+
+def _left_ms(deadline_s: float) -> int:
+    left_s = deadline_s - asyncio.get_running_loop().time()
+    return max(0, math.ceil(left_s * 1000))
+
+
+def _is_over(deadline_s: float) -> bool:
+    return asyncio.get_running_loop().time() >= deadline_s

@@ -1,0 +1,472 @@
+"""`LogWriter`: the one writer of a log, from the moment that it has fenced the one before.
+
+Appends of one turn of the event loop share entries; entries are pipelined, and acked in order. A
+writer that another has taken over from says `Fenced` to everything, for ever. Where a ledger fails
+though nobody took over, the writer recovers it, and goes on in the next one with what was not
+stored: nobody notices but for the time.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from raftwood.base.errors import (
+    InvalidInput,
+    LogSealed,
+    NotFound,
+    Overloaded,
+    RaftwoodError,
+    ShuttingDown,
+    TooLarge,
+)
+from raftwood.base.files import Buffer
+from raftwood.base.position import Position, position_of_entry
+from raftwood.dlog.errors import CannotRecover, Fenced
+from raftwood.dlog.ledgers.ledger_store import LedgerWriter
+from raftwood.dlog.log.entries import PRODUCER_BYTES_MAX
+from raftwood.dlog.log.entry_builder import EntryBuilder, Pending
+from raftwood.dlog.log.messages import HEAD_BYTES, Message, message_parts, payload_head
+from raftwood.dlog.log.meta import LEDGERS_MAX, LedgerInfo, LogMeta
+from raftwood.dlog.log.producers import Producers
+from raftwood.dlog.log.rules import events as on
+from raftwood.dlog.log.rules.writer_rules import Phase
+from raftwood.dlog.log.writer_driver import Surroundings, WriterDriver
+
+SEQUENCE_MAX = (1 << 63) - 1
+
+
+class TakeOver(msgspec.Struct, frozen=True):
+    """How long each phase of a take-over took; `interruption_ms` is how long nobody could write."""
+
+    read_ms: float
+    fence_ms: float
+    create_ms: float
+    claim_ms: float
+    attempts: int
+
+    @property
+    def interruption_ms(self) -> float:
+        return self.fence_ms + self.create_ms + self.claim_ms
+
+
+class _Ledger:
+    """A ledger that is written, and what of it waits for acks."""
+
+    def __init__(self, owner: "LogWriter", writer: LedgerWriter, builder: EntryBuilder) -> None:
+        self._owner = owner
+        self.writer = writer
+        self.builder = builder
+        self.under_way: deque[tuple[int, list[Pending]]] = deque()
+        """Entries in order; an entry with a piece of a snapshot alone has no messages."""
+        self.has_failed = False
+        """It takes nothing more."""
+        self.asks_rotation = False
+        self.first_ms = 0
+        self.last_ms = 0
+
+    def append(self, data: bytes, group: list[Pending]) -> None:
+        self.under_way.append((self.builder.entry - 1, group))
+        self.writer.append(data).add_done_callback(self._acked)
+
+    def _acked(self, future: "asyncio.Future[int]") -> None:
+        error = None if future.cancelled() else future.exception()
+        if self.has_failed:
+            return
+        if error is not None or future.cancelled():
+            self.has_failed = True
+            self._owner.ledger_failed(self.writer.ledger, error)
+            return
+        entry, group = self.under_way.popleft()
+        assert future.result() == entry, f"entry {future.result()} was acked in place of {entry}"
+        self._owner.acked(self, entry, group)
+
+
+class LogWriter:
+    """Made by `Dlogs.open_writer`; close it when done."""
+
+    def __init__(self, name: str, around: Surroundings) -> None:
+        self.name = name
+        self._around = around
+        self._settings = around.settings
+        self._loop = asyncio.get_running_loop()
+        self._driver = WriterDriver(name, around, self)
+        self._producers = Producers()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._end: asyncio.Future[None] | None = None
+        self._error: RaftwoodError | None = None
+        self._is_ending = False
+        self._queue: deque[Pending] = deque()
+        self._pending: dict[tuple[bytes, int], Pending] = {}
+        self._messages = 0
+        self._bytes = 0
+        self._ledger: _Ledger | None = None
+        self._next: LedgerWriter | None = None
+        """Written once all that went to the one before is acked."""
+        self._is_flushing = False
+        self._publishing: asyncio.Task[None] | None = None
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._rotated: list[asyncio.Future[None]] = []
+        self._last_ms = 0
+        self._times: dict[int, tuple[int, int]] = {}
+        self._acked_end: Position | None = None
+
+    # Opening and ending.
+
+    async def open(self) -> None:
+        """Take the log over; called once, by whoever makes the writer."""
+        self._driver.tell(on.Started())
+        try:
+            async with asyncio.timeout(self._settings.open_timeout_ms / 1000):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            await self.abandon()
+            raise CannotRecover(
+                f"log {self.name!r} was not taken over within {self._settings.open_timeout_ms} ms "
+                f"({self._driver.rules.phase.name.lower()}): try again when more bookies answer"
+            ) from None
+        except BaseException:
+            await self.abandon()
+            raise
+
+    @property
+    def is_fenced(self) -> bool:
+        """Another has taken over, or the log is gone: nothing will ever be acked again."""
+        return isinstance(self._error, Fenced | NotFound)
+
+    @property
+    def is_terminated(self) -> bool:
+        meta = self._driver.rules.meta
+        return meta is not None and meta.is_terminated
+
+    @property
+    def meta(self) -> LogMeta:
+        """As this writer last saw it."""
+        assert self._driver.rules.meta is not None
+        return self._driver.rules.meta
+
+    @property
+    def take_over(self) -> TakeOver:
+        spent = self._driver.phase_ms
+        return TakeOver(
+            spent.get(Phase.READING, 0.0),
+            spent.get(Phase.FENCING, 0.0),
+            spent.get(Phase.CREATING, 0.0),
+            spent.get(Phase.CLAIMING, 0.0),
+            self._driver.rules.attempts + 1,
+        )
+
+    @property
+    def next_position(self) -> Position:
+        """Behind all that was acked here, and below all that is to come."""
+        if self._acked_end is not None:
+            return self._acked_end
+        return self.meta.ledgers[-1].end if self.meta.ledgers else self.meta.first
+
+    async def rotate(self) -> None:
+        """Go on in a new ledger; returns once the meta has it."""
+        self._check_open()
+        if len(self.meta.ledgers) >= LEDGERS_MAX:
+            raise TooLarge(f"log {self.name!r} has {LEDGERS_MAX} ledgers: shrink it first")
+        done = self._loop.create_future()
+        self._rotated.append(done)
+        self._driver.tell(on.RotationAsked())
+        await done
+
+    async def terminate(self) -> Position:
+        """End the log for ever, behind all that was appended; where it ends."""
+        if not self.is_terminated:
+            await self._finish(terminates=True)
+        return self.next_position
+
+    async def close(self) -> None:
+        """Wait for what is under way and close the ledger; the log can be opened again."""
+        try:
+            if self._error is None and not self.is_terminated:
+                await self._finish(terminates=False)
+            await self._driver.cleaned_up()
+        except RaftwoodError:
+            pass  # Whoever is next settles it.
+        finally:
+            await self.abandon()
+
+    async def _finish(self, *, terminates: bool) -> None:
+        self._check_open()
+        self._is_ending = True
+        self._end = self._loop.create_future()
+        while self._queue or (self._ledger is not None and self._ledger.under_way):
+            waiting = self._queue[-1] if self._queue else self._last_under_way()
+            await asyncio.wait([waiting.joined()])
+            if self._error is not None:
+                raise self._error
+        self._driver.tell(on.EndAsked(terminates))
+        await self._end
+
+    def _last_under_way(self) -> Pending:
+        assert self._ledger is not None
+        return next(group[-1] for _, group in reversed(self._ledger.under_way) if group)
+
+    async def abandon(self) -> None:
+        """Stop at once, as a crash would: what is under way fails, and may be stored or not."""
+        self._fail(ShuttingDown(f"the writer of log {self.name!r} was closed"))
+        if self._publishing is not None:
+            self._publishing.cancel()
+            await asyncio.wait([self._publishing])
+        await self._driver.close()
+
+    # Appending.
+
+    async def append(
+        self, batch: Buffer | Message, *, producer: str = "", sequence: int = 0
+    ) -> Position:
+        """Durable when it returns; the same (producer, sequence) again answers the first position.
+
+        `Fenced`, `LogSealed`, `SequenceForgotten`; `Overloaded` where too much is under way.
+        Without a producer, an append is not known again.
+        """
+        return await self.submit(batch, producer=producer, sequence=sequence)
+
+    async def append_all(
+        self, batches: Sequence[Buffer | Message], *, producer: str = "", sequence: int = 0
+    ) -> list[Position]:
+        """Several at once, with consecutive sequences from the one given."""
+        futures = [
+            self.submit(batch, producer=producer, sequence=sequence + number)
+            for number, batch in enumerate(batches)
+        ]
+        return list(await asyncio.gather(*futures))
+
+    def submit(
+        self, batch: Buffer | Message, *, producer: str = "", sequence: int = 0
+    ) -> "asyncio.Future[Position]":
+        """As `append`, for whoever has many under way; what is wrong now is raised here."""
+        name = producer.encode()
+        if name:
+            known = self._known(name, sequence)
+            if known is not None:
+                return known
+        self._check_open()
+        if isinstance(batch, Message):
+            parts = message_parts(batch)
+            size = batch.size_bytes
+        else:
+            size = HEAD_BYTES + len(batch)
+            parts = [payload_head(batch), batch]
+        self._check_room(size)
+        pending = Pending(parts, size, name, sequence, self._loop.create_future())
+        self._messages += 1
+        self._bytes += size
+        self._queue.append(pending)
+        if name:
+            self._pending[name, sequence] = pending
+        self._flush_soon()
+        return pending.future
+
+    def _known(self, name: bytes, sequence: int) -> "asyncio.Future[Position] | None":
+        if self._error is not None:
+            raise self._error
+        if len(name) > PRODUCER_BYTES_MAX or not 0 <= sequence <= SEQUENCE_MAX:
+            raise InvalidInput(
+                f"producer {name[:40]!r}, sequence {sequence}: give a name of at most "
+                f"{PRODUCER_BYTES_MAX} bytes and a number from 0 on"
+            )
+        pending = self._pending.get((name, sequence))
+        if pending is not None:
+            return pending.joined()
+        position = self._producers.find(name, sequence)
+        if position is None:
+            return None
+        future: asyncio.Future[Position] = self._loop.create_future()
+        future.set_result(position)
+        return future
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self.is_terminated:
+            raise LogSealed(f"log {self.name!r} has ended: nothing was stored, nor will be")
+        if self._is_ending:
+            raise ShuttingDown(f"the writer of log {self.name!r} is closing")
+
+    def _check_room(self, size: int) -> None:
+        settings = self._settings
+        if size > settings.message_bytes_max:
+            raise TooLarge(
+                f"a message of {size} bytes: log {self.name!r} takes {settings.message_bytes_max}"
+            )
+        if (
+            self._messages >= settings.messages_in_flight_max
+            or self._bytes + size > settings.bytes_in_flight_max
+        ):
+            raise Overloaded(
+                f"log {self.name!r}: {self._messages} messages of {self._bytes} bytes are under "
+                "way: wait for acks, then append"
+            )
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        ledger, queue = self._ledger, self._queue
+        # Once the next ledger is in the meta, what was not sent yet goes there.
+        if ledger is None or ledger.has_failed or self._next or self._error is not None:
+            return
+        limit = self._settings.entries_in_flight_max
+        while queue and len(ledger.under_way) < limit:
+            now_ms = self._last_ms = max(self._last_ms, self._around.now_ms())
+            for data, group in ledger.builder.build(queue, now_ms=now_ms):
+                ledger.append(data, group)
+            ledger.first_ms = ledger.first_ms or now_ms
+            ledger.last_ms = now_ms
+        config = self.meta.config
+        if not ledger.asks_rotation and (
+            ledger.builder.entry >= config.entries_max
+            or ledger.writer.length_bytes >= config.bytes_max
+        ):
+            self._ask_rotation()
+
+    def _ask_rotation(self) -> None:
+        ledger = self._ledger
+        if ledger is not None and not ledger.asks_rotation and ledger.builder.entry:
+            ledger.asks_rotation = True
+            self._driver.tell(on.RotationAsked())
+
+    def acked(self, ledger: _Ledger, entry: int, group: list[Pending]) -> None:
+        if self._error is not None:
+            return
+        self._settle(ledger.writer.ledger, entry, group)
+        if not ledger.under_way:
+            if self._next is not None:
+                self._switch()
+            elif not self._queue:
+                self._publish()
+        if self._queue:
+            self._flush_soon()
+
+    def _settle(self, ledger: int, entry: int, group: list[Pending]) -> None:
+        self._acked_end = position_of_entry(ledger=ledger, entry=entry + 1)
+        base = position_of_entry(ledger=ledger, entry=entry)
+        for number, pending in enumerate(group):
+            self._messages -= 1
+            self._bytes -= pending.size
+            if pending.producer:
+                self._pending.pop((pending.producer, pending.sequence), None)
+            pending.resolve(Position(base + number))
+
+    def _publish(self) -> None:
+        """Nothing else goes out that would tell readers of the last entry: tell them."""
+        if self._publishing is None and self._ledger is not None and not self._is_ending:
+            self._publishing = self._loop.create_task(self._publish_now(self._ledger.writer))
+
+    async def _publish_now(self, writer: LedgerWriter) -> None:
+        try:
+            await writer.publish()
+        except RaftwoodError:
+            pass  # The next append says what is wrong.
+        finally:
+            self._publishing = None
+
+    # What the driver says.
+
+    def known_is(self, producers: Producers, *, last_ms: int) -> None:
+        self._producers = producers
+        self._last_ms = max(self._last_ms, last_ms)
+
+    def write_to(self, ledger: LedgerWriter) -> None:
+        self._next = ledger
+        for done in self._rotated:
+            if not done.done():
+                done.set_result(None)
+        self._rotated.clear()
+        if self._ledger is None or not self._ledger.under_way:
+            self._switch()
+
+    def _switch(self) -> None:
+        assert self._next is not None
+        old = self._ledger
+        if old is not None and not old.has_failed:
+            self._times[old.writer.ledger] = old.first_ms, old.last_ms
+        writer, self._next = self._next, None
+        builder = EntryBuilder(
+            writer.ledger,
+            self._producers,
+            entry_bytes=self._settings.entry_bytes,
+            compression=self.meta.config.compression,
+        )
+        self._ledger = _Ledger(self, writer, builder)
+        self._acked_end = position_of_entry(ledger=writer.ledger, entry=0)
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        self._age_timer = self._loop.call_later(self.meta.config.age_max_ms / 1000, self._grown_old)
+        if not self._ready.done():
+            self._ready.set_result(None)
+        self._flush_soon()
+
+    def _grown_old(self) -> None:
+        ledger = self._ledger
+        self._ask_rotation()
+        if ledger is not None and not ledger.asks_rotation:
+            self._age_timer = self._loop.call_later(
+                self.meta.config.age_max_ms / 1000, self._grown_old
+            )
+
+    def ledger_failed(self, ledger: int, error: BaseException | None) -> None:
+        if self._error is None:
+            is_fenced = isinstance(error, Fenced | NotFound)
+            self._driver.tell(on.LedgerFenced(ledger) if is_fenced else on.LedgerFailed(ledger))
+
+    def settled(self, info: LedgerInfo) -> None:
+        """Of a ledger that failed: what is stored is acked, the rest goes to the next one."""
+        ledger = self._ledger
+        if ledger is None or ledger.writer.ledger != info.ledger:
+            return
+        ledger.has_failed = True
+        again: list[Pending] = []
+        for entry, group in ledger.under_way:
+            if entry <= info.last_entry:
+                self._settle(info.ledger, entry, group)
+            else:
+                again += group
+        ledger.under_way.clear()
+        self._queue.extendleft(reversed(again))
+        if self._next is not None:
+            self._switch()
+
+    def times_of(self, ledger: int) -> tuple[int, int]:
+        if self._ledger is not None and self._ledger.writer.ledger == ledger:
+            return self._ledger.first_ms, self._ledger.last_ms
+        return self._times.pop(ledger, (0, 0))
+
+    def gave_up(self, error: RaftwoodError) -> None:
+        self._fail(error)
+
+    def ended(self) -> None:
+        if not self._ready.done():
+            self._ready.set_result(None)
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
+
+    def _fail(self, error: RaftwoodError) -> None:
+        """Nothing is acked from here on."""
+        if self._error is not None:
+            return
+        self._error = error
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        waiting: list[asyncio.Future[Any]] = [*self._rotated, self._ready]
+        if self._end is not None:
+            waiting.append(self._end)
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+        groups = [group for _, group in self._ledger.under_way] if self._ledger else []
+        for pending in [*(each for group in groups for each in group), *self._queue]:
+            pending.fail(error)
+        self._queue.clear()
+        self._pending.clear()

@@ -1,0 +1,164 @@
+"""The meta record of a log: one value in a metastore, changed by compare-and-set alone.
+
+It has the log's state and configuration and the list of its ledgers, each with what was known of it
+when it was last looked at; only the last two may still be open. `writer` is who writes: it changes
+with each take-over, and whoever finds another one there has lost the log.
+"""
+
+import re
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput, InvalidName, StoreDamaged, UnsupportedVersion
+from raftwood.base.position import Position, position_of_entry
+from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.log.compression import Compression
+
+FORMAT: Final = 1
+_HEAD: Final = b"DLOG" + bytes([FORMAT])
+LEDGERS_MAX: Final = 7_000
+"""So many fit into what a metastore takes as one value (512 KiB) with properties at their largest
+and everything about a ledger at its largest; beyond it the last ledger goes on until some are
+shrunk."""
+PROPERTIES_BYTES_MAX: Final = 64 << 10
+KEYS: Final = "dlog/logs/"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}")
+
+
+class LogState(StrEnum):
+    """Whether more can come."""
+
+    OPEN = "open"
+    TERMINATED = "terminated"
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What is chosen when a log is made."""
+
+    ledger: LedgerConfig = LedgerConfig()
+    entries_max: int = 1_000_000
+    """A ledger of so many entries has a successor, and likewise below."""
+    bytes_max: int = 1 << 30
+    age_max_ms: int = 24 * 3600 * 1000
+    compression: Compression = Compression.NONE
+    retention_ms: int = 0
+    """Ledgers whose last message is older may go; 0: none for its age."""
+    retention_bytes: int = 0
+    """The oldest ledgers may go while the log has more; 0: none for its size."""
+
+    def __post_init__(self) -> None:
+        if min(self.entries_max, self.bytes_max, self.age_max_ms) < 1:
+            raise InvalidInput("a ledger's bounds are 1 entry, 1 byte and 1 ms at the least")
+        if min(self.retention_ms, self.retention_bytes) < 0:
+            raise InvalidInput("a retention is 0, for none, or above")
+
+
+class LedgerInfo(msgspec.Struct, frozen=True, array_like=True):
+    """A ledger of the list; the figures are exact once it is closed."""
+
+    ledger: int
+    created_ms: int
+    is_closed: bool = False
+    last_entry: int = -1
+    bytes: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    """Of its last entry that has messages; 0 where it has none."""
+    is_offloaded: bool = False
+
+    @property
+    def end(self) -> Position:
+        """Behind all that it holds."""
+        return position_of_entry(ledger=self.ledger, entry=self.last_entry + 1)
+
+
+class LogMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a log apart from its ledgers' contents."""
+
+    token: bytes
+    """Of the log; another log that later has the same name has another one."""
+    config: LogConfig = LogConfig()
+    state: LogState = LogState.OPEN
+    writer: bytes = b""
+    """A token of whoever writes; empty: nobody has yet."""
+    takeovers: int = 0
+    first: Position = Position(0)
+    """Nothing below can be read."""
+    ledgers: tuple[LedgerInfo, ...] = ()
+    """In order of their ids."""
+    shrunk_bytes: int = 0
+    """Of ledgers that are gone."""
+    properties: dict[str, str] = {}
+
+    @property
+    def is_terminated(self) -> bool:
+        return self.state is LogState.TERMINATED
+
+    @property
+    def last_ledger(self) -> int:
+        return self.ledgers[-1].ledger if self.ledgers else -1
+
+    def place_of(self, ledger: int) -> int | None:
+        """Where in the list a ledger stands."""
+        return next((at for at, each in enumerate(self.ledgers) if each.ledger == ledger), None)
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """128 bits are more than a number of msgpack has."""
+
+    meta: LogMeta
+    first: bytes
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(_Stored)
+
+
+def encode_meta(meta: LogMeta) -> bytes:
+    first = meta.first.to_bytes(16, "big")
+    plain = msgspec.structs.replace(meta, first=Position(0))
+    return _HEAD + msgspec.msgpack.encode(_Stored(plain, first))
+
+
+def decode_meta(data: bytes, *, name: str) -> LogMeta:
+    """`UnsupportedVersion` for what a newer program wrote, `StoreDamaged` for anything else."""
+    if data[:4] != _HEAD[:4] or len(data) < 5:
+        raise StoreDamaged(f"log {name!r}: its meta record is none: {bytes(data[:8])!r}")
+    if data[4] != FORMAT:
+        raise UnsupportedVersion(
+            f"log {name!r}: its meta record has format {data[4]}, this program reads {FORMAT}: "
+            "use a newer one"
+        )
+    try:
+        stored = _DECODER.decode(data[5:])
+    except msgspec.DecodeError as error:
+        raise StoreDamaged(f"log {name!r}: its meta record cannot be read: {error}") from error
+    ids = [each.ledger for each in stored.meta.ledgers]
+    if ids != sorted(set(ids)) or len(stored.first) != 16:
+        raise StoreDamaged(f"log {name!r}: the ledgers of its meta record are out of order")
+    return msgspec.structs.replace(stored.meta, first=Position(int.from_bytes(stored.first, "big")))
+
+
+def checked_log_name(name: str) -> str:
+    """Parts as of any other name, with slashes between them."""
+    if not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"log name {name[:270]!r} is not allowed: use 1 to 255 letters, digits, '.', '_', '-' "
+            "or '/', beginning with a letter or digit"
+        )
+    return name
+
+
+def meta_key(name: str) -> str:
+    return KEYS + checked_log_name(name)
+
+
+def checked_properties(properties: dict[str, str]) -> dict[str, str]:
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
+    if size > PROPERTIES_BYTES_MAX:
+        raise InvalidInput(
+            f"properties of {size} bytes: a log takes {PROPERTIES_BYTES_MAX}, keep large ones "
+            "elsewhere"
+        )
+    return properties

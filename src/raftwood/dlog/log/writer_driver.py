@@ -1,0 +1,279 @@
+"""Carries out what a writer's rules say, with the metastore and the store of ledgers."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Protocol
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import (
+    InternalError,
+    InvalidInput,
+    NotFound,
+    RaftwoodError,
+    StoreError,
+)
+from raftwood.base.logs import get_logger
+from raftwood.base.seams import MetaStore
+from raftwood.dlog.errors import Fenced
+from raftwood.dlog.ledgers.ledger_store import LedgerStore, LedgerWriter
+from raftwood.dlog.log.meta import LedgerInfo, LogMeta, decode_meta, encode_meta, meta_key
+from raftwood.dlog.log.opening import LedgerSource, closed_info, rebuild_producers
+from raftwood.dlog.log.producers import Producers
+from raftwood.dlog.log.rules import events as on
+from raftwood.dlog.log.rules.events import Action, Event
+from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
+from raftwood.dlog.log.settings import DlogSettings
+
+LOG_PROPERTY = "raftwood-dlog"
+"""Of a ledger: the token of the log that it was made for."""
+_log = get_logger(__name__)
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What a log is made with."""
+
+    environment: Environment
+    metastore: MetaStore
+    ledgers: LedgerStore
+    source: LedgerSource
+    settings: DlogSettings
+
+    def now_ms(self) -> int:
+        return self.environment.clock.wall_ns() // 1_000_000
+
+
+class WriterHost(Protocol):
+    """Who has the appends."""
+
+    def write_to(self, ledger: LedgerWriter) -> None:
+        """From here on, once all before is acked."""
+        ...
+
+    def known_is(self, producers: Producers, *, last_ms: int) -> None:
+        """What stands in the log that was taken over."""
+        ...
+
+    def settled(self, info: LedgerInfo) -> None:
+        """Of a ledger that failed, this much is stored, and no more will be."""
+        ...
+
+    def times_of(self, ledger: int) -> tuple[int, int]:
+        """When the first and the last entry of a ledger were appended."""
+        ...
+
+    def gave_up(self, error: RaftwoodError) -> None: ...
+    def ended(self) -> None: ...
+
+
+class WriterDriver:
+    """One for each writer; `phase_ms` tells how long it was in each phase."""
+
+    def __init__(self, name: str, around: Surroundings, host: WriterHost) -> None:
+        self.name = name
+        self._around = around
+        self._host = host
+        environment, settings = around.environment, around.settings
+        self.rules = WriterRules(
+            environment.random.randbytes(16), preallocates=settings.preallocates
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deleting: set[asyncio.Task[None]] = set()
+        self._writers: dict[int, LedgerWriter] = {}
+        self._pauses = 0
+        self.phase_ms: dict[Phase, float] = {}
+        self._phase_since = asyncio.get_running_loop().time()
+
+    def tell(self, event: Event) -> None:
+        """Something happened: do what follows from it."""
+        phase, now = self.rules.phase, asyncio.get_running_loop().time()
+        spent_ms = (now - self._phase_since) * 1000
+        self.phase_ms[phase] = self.phase_ms.get(phase, 0.0) + spent_ms
+        self._phase_since = now
+        for action in self.rules.step(event):
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case on.ReadMeta():
+                self._start(self._read_meta())
+            case on.SetMeta():
+                self._start(self._set_meta(action.meta, action.version))
+            case on.RecoverLedger():
+                self._start(self._recover(action.ledger))
+            case on.RebuildProducers():
+                self._start(self._rebuild(action.ledgers))
+            case on.CreateLedger():
+                self._start(self._create())
+            case on.CloseLedger():
+                self._start(self._close(action.ledger))
+            case on.DeleteLedger():
+                self._deleting.add(self._start(self._delete(action.ledger)))
+            case on.Write():
+                self._pauses = 0
+                self._host.write_to(self._writers[action.ledger])
+            case on.Pause():
+                self._start(self._pause())
+            case on.GiveUp():
+                kind = NotFound if action.is_missing else Fenced
+                self._host.gave_up(kind(f"log {self.name!r}: {action.reason}"))
+            case on.End():
+                self._host.ended()
+
+    def _start(self, work: Coroutine[None, None, Event | None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._deleting.discard)
+        return task
+
+    async def _guarded(self, work: Coroutine[None, None, Event | None]) -> None:
+        try:
+            event = await work
+            if event is not None:
+                self.tell(event)
+        except RaftwoodError as error:
+            self._host.gave_up(error)
+        except Exception as error:
+            self._host.gave_up(InternalError(f"log {self.name!r}: {error!r}"))
+            raise
+
+    async def _read_meta(self) -> Event:
+        while True:
+            try:
+                found = await self._around.metastore.get(meta_key(self.name))
+            except RaftwoodError as error:
+                await self._wait_after(error)
+                continue
+            if found is None:
+                return on.MetaRead(None, 0)
+            return on.MetaRead(decode_meta(found.value, name=self.name), found.version)
+
+    async def _set_meta(self, meta: LogMeta, version: int) -> Event:
+        try:
+            found = await self._around.metastore.compare_and_set(
+                meta_key(self.name), encode_meta(meta), version=version
+            )
+        except InvalidInput:
+            raise
+        except RaftwoodError as error:
+            await self._wait_after(error)
+            return on.MetaNotSet()
+        return on.MetaNotSet() if found is None else on.MetaSet(found)
+
+    async def _recover(self, ledger: int) -> Event:
+        meta = self._meta()
+        try:
+            reader = await self._around.ledgers.open(
+                ledger, recover=True, password=meta.config.ledger.password
+            )
+            try:
+                place = meta.place_of(ledger)
+                info = LedgerInfo(ledger, 0) if place is None else meta.ledgers[place]
+                info = await closed_info(reader, info)
+            finally:
+                await reader.close()
+        except StoreError:
+            raise
+        except RaftwoodError as error:
+            _log.warning("ledger_not_recovered", log=self.name, ledger=ledger, error=error.message)
+            return on.RecoveryFailed(ledger)
+        self._writers.pop(ledger, None)
+        self._host.settled(info)
+        return on.LedgerRecovered(info)
+
+    async def _rebuild(self, ledgers: tuple[LedgerInfo, ...]) -> Event:
+        while True:
+            try:
+                producers, last_ms = await rebuild_producers(
+                    self._around.source, self._meta(), ledgers
+                )
+            except StoreError:
+                raise
+            except RaftwoodError as error:
+                await self._wait_after(error)
+                continue
+            self._host.known_is(producers, last_ms=last_ms)
+            return on.ProducersRebuilt()
+
+    async def _create(self) -> Event:
+        meta = self._meta()
+        try:
+            writer = await self._around.ledgers.create(
+                meta.config.ledger, properties={LOG_PROPERTY: meta.token}
+            )
+        except InvalidInput:
+            raise
+        except RaftwoodError as error:
+            _log.warning("ledger_not_created", log=self.name, error=error.message)
+            return on.CreationFailed()
+        self._writers[writer.ledger] = writer
+        return on.LedgerCreated(writer.ledger, self._around.now_ms())
+
+    async def _close(self, ledger: int) -> Event:
+        writer = self._writers[ledger]
+        try:
+            await writer.close()
+        except (Fenced, NotFound):
+            return on.LedgerFenced(ledger)
+        except RaftwoodError:
+            return on.LedgerFailed(ledger)
+        del self._writers[ledger]
+        first_ms, last_ms = self._host.times_of(ledger)
+        meta = self._meta()
+        place = meta.place_of(ledger)
+        created_ms = 0 if place is None else meta.ledgers[place].created_ms
+        return on.LedgerClosed(
+            LedgerInfo(
+                ledger,
+                created_ms,
+                is_closed=True,
+                last_entry=writer.last_confirmed,
+                bytes=writer.length_bytes,
+                first_ms=first_ms,
+                last_ms=last_ms,
+            )
+        )
+
+    async def _delete(self, ledger: int) -> None:
+        writer = self._writers.pop(ledger, None)
+        if writer is not None:
+            await writer.abandon()
+        try:
+            await self._around.ledgers.delete(ledger)
+        except RaftwoodError as error:
+            _log.warning("ledger_not_deleted", log=self.name, ledger=ledger, error=error.message)
+
+    async def _pause(self) -> Event:
+        await self._wait()
+        return on.PauseEnded()
+
+    async def _wait_after(self, error: RaftwoodError) -> None:
+        _log.warning("log_meta_unavailable", log=self.name, error=error.message)
+        await self._wait()
+
+    async def _wait(self) -> None:
+        settings = self._around.settings
+        longest_ms = min(settings.pause_ms << min(self._pauses, 16), settings.pause_max_ms)
+        self._pauses += 1
+        await asyncio.sleep(longest_ms * self._around.environment.random.uniform(0.5, 1) / 1000)
+
+    def _meta(self) -> LogMeta:
+        assert self.rules.meta is not None
+        return self.rules.meta
+
+    async def cleaned_up(self) -> None:
+        """Until ledgers that nobody needs are deleted; each call of the store has its own end."""
+        while self._deleting:
+            await asyncio.wait(self._deleting)
+
+    async def close(self) -> None:
+        """Stop at once, as a crash would."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in self._writers.values():
+            await writer.abandon()
+        self._writers.clear()

@@ -1,0 +1,230 @@
+"""A log from the outside: append, read, tail, rotate, take over, shrink, terminate."""
+
+import asyncio
+
+import pytest
+
+from raftwood.base.errors import LogSealed, NotFound, OutOfRange
+from raftwood.base.position import Position
+from raftwood.dlog.errors import CannotRecover, Fenced
+from raftwood.dlog.log.messages import Message
+from raftwood.dlog.log.meta import LogConfig
+from tests.unit.dlog.log.kit import Kit, read_all, run_logs
+
+SMALL = LogConfig(entries_max=4)
+
+
+def test_what_is_appended_is_read_in_order_across_ledgers() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a", SMALL)
+        writer = await dlogs.open_writer("a")
+        positions = [await writer.append(b"%d" % n) for n in range(50)]
+        message = Message(b"payload", b"key", ((b"h", b"1"), (b"h", b"2")), 3)
+        positions.append(await writer.append(message))
+        assert positions == sorted(set(positions))
+        await asyncio.sleep(0.1)
+        reader = await dlogs.open_reader("a")
+        found = await read_all(reader)
+        assert [each.position for each in found] == positions
+        assert [bytes(each.message.payload) for each in found[:-1]] == [
+            b"%d" % n for n in range(50)
+        ]
+        assert found[-1].message == message
+        assert [each.position for each in await read_all(reader, positions[20])] == positions[20:]
+        assert len((await dlogs.info("a")).meta.ledgers) > 5
+        await reader.close()
+        await writer.close()
+
+    run_logs(scenario)
+
+
+def test_appends_of_one_turn_share_an_entry() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        positions = await writer.append_all([b"%d" % n for n in range(100)])
+        assert positions == [Position(positions[0] + n) for n in range(100)]
+        await writer.close()
+        found = await read_all(await dlogs.open_reader("a"))
+        assert [bytes(each.message.payload) for each in found] == [b"%d" % n for n in range(100)]
+
+    run_logs(scenario)
+
+
+def test_opening_a_writer_fences_the_one_before() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        first = await dlogs.open_writer("a")
+        before = await first.append(b"1", producer="p", sequence=1)
+        second = await kit.dlogs().open_writer("a")
+        with pytest.raises(Fenced):
+            await first.append(b"2", producer="p", sequence=2)
+        assert first.is_fenced
+        assert await second.append(b"1", producer="p", sequence=1) == before
+        after = await second.append(b"2", producer="p", sequence=2)
+        assert after > before
+        assert second.take_over.attempts == 1
+        assert second.take_over.interruption_ms > 0
+        await first.close()
+        await second.close()
+        found = await read_all(await dlogs.open_reader("a"))
+        assert [each.position for each in found] == [before, after]
+
+    run_logs(scenario)
+
+
+def test_a_tail_follows_a_live_writer_across_rotations_to_the_end() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a", SMALL)
+        reader = await kit.dlogs().open_reader("a")
+        seen: list[bytes] = []
+
+        async def follow() -> None:
+            async for each in reader.tail(Position(0)):
+                seen.append(bytes(each.message.payload))  # noqa: PERF401
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(follow())
+            writer = await dlogs.open_writer("a")
+            for n in range(30):
+                await writer.append(b"%d" % n)
+                await asyncio.sleep(0.01)
+                assert len(seen) == n + 1
+            await writer.terminate()
+            await writer.close()
+        assert seen == [b"%d" % n for n in range(30)]
+        await reader.close()
+
+    run_logs(scenario)
+
+
+def test_a_terminated_log_takes_no_more_and_knows_what_it_took() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        position = await writer.append(b"1", producer="p", sequence=1)
+        end = await dlogs.terminate("a")
+        assert end > position
+        assert await dlogs.terminate("a") == end
+        with pytest.raises(Fenced):
+            await writer.append(b"2")
+        await writer.close()
+        later = await dlogs.open_writer("a")
+        assert await later.append(b"1", producer="p", sequence=1) == position
+        with pytest.raises(LogSealed):
+            await later.append(b"2", producer="p", sequence=2)
+        assert await later.terminate() == end
+        await later.close()
+
+    run_logs(scenario)
+
+
+def test_shrinking_frees_whole_ledgers_and_spares_the_last_two() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a", SMALL)
+        writer = await dlogs.open_writer("a")
+        positions = [await writer.append(b"%d" % n, producer="p", sequence=n) for n in range(30)]
+        await asyncio.sleep(0.1)
+        ledgers = (await dlogs.info("a")).meta.ledgers
+        assert await dlogs.shrink("a", positions[13]) == positions[13]
+        info = await dlogs.info("a")
+        assert info.first == positions[13]
+        assert len(info.meta.ledgers) < len(ledgers)
+        reader = await dlogs.open_reader("a")
+        with pytest.raises(OutOfRange, match=str(positions[13])):
+            await reader.read(positions[12], bytes_max=1000)
+        assert [each.position for each in await read_all(reader, info.first)] == positions[13:]
+        with pytest.raises(OutOfRange):
+            await dlogs.shrink("a", Position(info.next + 1000))
+        await dlogs.shrink("a", info.next)
+        assert len((await dlogs.info("a")).meta.ledgers) == 2
+        # The writer goes on, though others changed the record.
+        again = await writer.append(b"3", producer="p", sequence=3)
+        assert again == positions[3]
+        for n in range(30, 40):
+            await writer.append(b"%d" % n)
+        assert not writer.is_fenced
+        await reader.close()
+        await writer.close()
+
+    run_logs(scenario)
+
+
+def test_a_ledger_that_fails_is_recovered_and_nobody_notices() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        first = await writer.append(b"first")
+        appends = [
+            asyncio.create_task(writer.append(b"%d" % n, producer="p", sequence=n))
+            for n in range(40)
+        ]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        kit.ledgers.refused_creates = 2
+        kit.ledgers.refused_recoveries = 1
+        kit.ledgers.break_writer(first >> 64)
+        positions = await asyncio.gather(*appends)
+        assert len(set(positions)) == 40
+        again = [await writer.append(b"%d" % n, producer="p", sequence=n) for n in range(40)]
+        assert again == list(positions)
+        await writer.close()
+        found = await read_all(await dlogs.open_reader("a"))
+        assert [each.position for each in found] == [first, *sorted(positions)]
+
+    run_logs(scenario)
+
+
+def test_too_few_bookies_for_a_new_ledger_delay_the_rotation_alone() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a", SMALL)
+        writer = await dlogs.open_writer("a")
+        kit.ledgers.refused_creates = 5
+        positions = [await writer.append(b"%d" % n) for n in range(500)]
+        assert len({each >> 64 for each in positions}) > 1
+        await writer.close()
+
+    run_logs(scenario)
+
+
+def test_a_log_is_found_by_its_name_and_removed_with_all_it_has() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        for name in ("a/1", "a/2", "b"):
+            await dlogs.create(name)
+        assert await dlogs.names("a/") == ["a/1", "a/2"]
+        writer = await dlogs.open_writer("a/1")
+        await writer.append(b"1")
+        await dlogs.cursors("a/1").move("c", Position(7), retains=True)
+        await dlogs.remove("a/1")
+        await dlogs.remove("a/1")
+        with pytest.raises((Fenced, NotFound)):
+            await writer.append(b"2")
+        await writer.close()
+        with pytest.raises(NotFound):
+            await dlogs.open_writer("a/1")
+        with pytest.raises(NotFound):
+            await dlogs.open_reader("a/1")
+        assert await dlogs.names() == ["a/2", "b"]
+        assert [each async for each in kit.ledgers.ledgers()] == []
+
+    run_logs(scenario)
+
+
+def test_the_store_of_ledgers_may_be_short_of_bookies_for_ever() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        kit.ledgers.refused_creates = 1_000_000
+        with pytest.raises(CannotRecover):
+            await dlogs.open_writer("a")
+
+    run_logs(scenario)
