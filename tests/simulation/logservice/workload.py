@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import RaftwoodError, SequenceForgotten
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import (
     LsnPastEnd,
     LsnTruncated,
     NotLeaseholder,
-    SequenceForgotten,
 )
 from raftwood.logservice.producers import WINDOW
 from raftwood.logservice.records import Record

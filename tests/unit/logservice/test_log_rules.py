@@ -14,6 +14,7 @@ from raftwood.base.errors import (
     Conflict,
     InvalidInput,
     RaftwoodError,
+    SequenceForgotten,
     StoreDamaged,
     UnsupportedVersion,
 )
@@ -23,7 +24,6 @@ from raftwood.logservice.errors import (
     LsnPastEnd,
     LsnTruncated,
     NotLeaseholder,
-    SequenceForgotten,
     SequenceGap,
 )
 from raftwood.logservice.log_rules import LogState

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from raftwood.base.errors import ConnectionLost, Overloaded
+from raftwood.base.errors import ConnectionLost, Overloaded, SequenceForgotten
 from raftwood.logservice.client import single_append
-from raftwood.logservice.errors import RecordTooLarge, SequenceForgotten
+from raftwood.logservice.errors import RecordTooLarge
 from raftwood.logservice.producers import WINDOW
 from raftwood.logservice.wire import append_pieces
 from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
