@@ -69,11 +69,11 @@ class Dlogs:
         source: LedgerSource | None = None,
     ) -> None:
         self._environment = environment
-        self._metastore = metastore
+        self.metastore = metastore
         self._ledgers = ledgers
         self._settings = settings or DlogSettings()
         self._source = source or StoredLedgers(ledgers)
-        self._metas = MetaCache(metastore)
+        self.metas = MetaCache(metastore)
         self._cache = EntryCache(self._settings.cache_bytes)
         self._around = Surroundings(environment, metastore, ledgers, self._source, self._settings)
 
@@ -82,29 +82,29 @@ class Dlogs:
         meta = LogMeta(token=self._environment.random.randbytes(16), config=config or LogConfig())
         key = meta_key(name)
         try:
-            version = await self._metastore.compare_and_set(key, encode_meta(meta), version=0)
+            version = await self.metastore.compare_and_set(key, encode_meta(meta), version=0)
         except RaftwoodError:
             # The answer may be lost, though the log is made: its token tells.
-            found = await self._metastore.get(key)
+            found = await self.metastore.get(key)
             if found is None or decode_meta(found.value, name=name).token != meta.token:
                 raise
             version = found.version
         if version is None:
             raise AlreadyExists(f"there is a log {name!r} already")
-        self._metas.note(name, meta, version)
+        self.metas.note(name, meta, version)
 
     async def names(self, prefix: str = "") -> list[str]:
         """Of all logs whose name begins so, in order."""
         found: list[str] = []
         start: str | None = ""
         while start is not None:
-            page = await self._metastore.range(prefix=KEYS + prefix, start=start, limit=_PAGE)
+            page = await self.metastore.range(prefix=KEYS + prefix, start=start, limit=_PAGE)
             found += (each.key.removeprefix(KEYS) for each in page.entries)
             start = page.next_start
         return found
 
     async def info(self, name: str) -> LogInfo:
-        known = await self._metas.read(name)
+        known = await self.metas.read(name)
         reader = await self.open_reader(name)
         try:
             end = await reader.end()
@@ -121,15 +121,15 @@ class Dlogs:
         """
         writer = LogWriter(name, self._around)
         await writer.open()
-        self._metas.forget(name)
+        self.metas.forget(name)
         return writer
 
     async def open_reader(self, name: str) -> LogReader:
         """`NotFound` where there is no such log."""
-        await self._metas.get(name)
+        await self.metas.get(name)
         return LogReader(
             name,
-            metas=self._metas,
+            metas=self.metas,
             source=self._source,
             cache=self._cache,
             settings=self._settings,
@@ -142,11 +142,13 @@ class Dlogs:
             return await writer.terminate()
         finally:
             await writer.close()
-            self._metas.forget(name)
+            self.metas.forget(name)
 
-    async def shrink(self, name: str, before: Position) -> Position:
-        """Free what is below a position; the first that can be read then."""
-        if before > (await self.info(name)).next:
+    async def shrink(self, name: str, before: Position, *, end: Position | None = None) -> Position:
+        """Free what is below a position; the first that can be read then. Whoever writes knows
+        where the log ends before the bookies have heard of it.
+        """
+        if before > (end or (await self.info(name)).next):
             raise OutOfRange(f"log {name!r}: position {before} is behind its end")
         return await self._shrink(name, lambda _: before)
 
@@ -188,20 +190,20 @@ class Dlogs:
         await self.change(name, lambda meta: replace(meta, config=config))
 
     def cursors(self, name: str) -> Cursors:
-        return Cursors(self._metastore, name)
+        return Cursors(self.metastore, name)
 
     async def change(self, name: str, change: Callable[[LogMeta], LogMeta]) -> LogMeta:
         """Change the record by compare-and-set; the writer in it stays, and takes it over."""
         for attempt in range(_ATTEMPTS):
-            known = await self._metas.read(name)
+            known = await self.metas.read(name)
             meta = change(known.meta)
             if meta == known.meta:
                 return meta
-            version = await self._metastore.compare_and_set(
+            version = await self.metastore.compare_and_set(
                 meta_key(name), encode_meta(meta), version=known.version
             )
             if version is not None:
-                self._metas.note(name, meta, version)
+                self.metas.note(name, meta, version)
                 return meta
             await asyncio.sleep(self._environment.random.random() * attempt / 100)
         raise Conflict(f"log {name!r} was changed by others {_ATTEMPTS} times: try again")
@@ -210,19 +212,17 @@ class Dlogs:
         """The log and all its messages; its writer is fenced. Nothing where it is gone already."""
         for _ in range(_ATTEMPTS):
             try:
-                known = await self._metas.read(name)
+                known = await self.metas.read(name)
             except NotFound:
                 return
             for info in known.meta.ledgers[-2:]:
                 await self._fence(known.meta, info)
-            done = await self._metastore.compare_and_set(
-                meta_key(name), None, version=known.version
-            )
+            done = await self.metastore.compare_and_set(meta_key(name), None, version=known.version)
             if done is not None:
                 break
         else:
             raise Conflict(f"log {name!r} was changed by others {_ATTEMPTS} times: try again")
-        self._metas.forget(name)
+        self.metas.forget(name)
         for cursor in await self.cursors(name).all():
             await self.cursors(name).remove(cursor.name)
         for info in known.meta.ledgers:
@@ -255,7 +255,7 @@ class Dlogs:
         metas: dict[bytes, LogMeta] = {}
         for name in await self.names():
             try:
-                meta = (await self._metas.read(name)).meta
+                meta = (await self.metas.read(name)).meta
             except NotFound:
                 continue
             metas[meta.token] = meta

@@ -1,7 +1,8 @@
 """An entry of a ledger: one or more messages, who sent them, and what else a writer must know.
 
     magic (1), compression (1), messages (2), runs (2), pieces of a snapshot behind this one (2),
-    append time in ms (8), entry of this ledger where the last snapshot began (8),
+    append time in ms (8), bytes of all messages that were ever appended, these too (8),
+    entry of this ledger where the last snapshot began (8),
     bytes of the snapshot (4), bytes of the body unpacked (4);
     per run: length of the producer's name (1), messages (2), first sequence (8), name;
     snapshot; body: the end of each message (4 each), then the messages
@@ -27,7 +28,7 @@ from raftwood.dlog.log.compression import Compression, compress, decompress
 from raftwood.dlog.log.messages import HEAD_BYTES, Message, decode_message
 
 MAGIC: Final = 1
-_HEAD: Final = struct.Struct(">BBHHHQQII")
+_HEAD: Final = struct.Struct(">BBHHHQQQII")
 _RUN: Final = struct.Struct(">BHQ")
 ENTRY_HEAD_BYTES: Final = _HEAD.size
 MESSAGES_MAX: Final = (1 << 16) - 1
@@ -56,6 +57,8 @@ class EntryHead(msgspec.Struct, frozen=True, gc=False):
     """A piece of it."""
     snapshot_pieces_left: int = 0
     compression: Compression = Compression.NONE
+    appended_bytes: int = 0
+    """Of all messages of the log up to here, those that are gone too, without their heads."""
 
 
 class DecodedEntry:
@@ -108,6 +111,7 @@ def encode_entry(head: EntryHead, parts: Sequence[Buffer], lengths: Sequence[int
             len(head.runs),
             head.snapshot_pieces_left,
             head.time_ms,
+            head.appended_bytes,
             head.snapshot_entry,
             len(head.snapshot),
             len(table) + end,
@@ -133,9 +137,8 @@ def decode_head(data: Buffer) -> tuple[EntryHead, int, int]:
         )
     if len(data) < ENTRY_HEAD_BYTES:
         raise StoreDamaged(f"an entry of {len(data)} bytes is too short: it is damaged")
-    _, kind, count, run_count, pieces, time_ms, snapshot_entry, snapshot_bytes, raw_bytes = (
-        _HEAD.unpack_from(data)
-    )
+    _, kind, count, run_count, pieces, time_ms, appended_bytes, *sizes = _HEAD.unpack_from(data)
+    snapshot_entry, snapshot_bytes, raw_bytes = sizes
     if kind > Compression.ZSTD:
         raise UnsupportedVersion(
             f"an entry with compression {kind}, which is not known here: use a newer program"
@@ -154,6 +157,7 @@ def decode_head(data: Buffer) -> tuple[EntryHead, int, int]:
         data[offset:snapshot_end],
         pieces,
         Compression(kind),
+        appended_bytes,
     )
     return head, snapshot_end, raw_bytes
 

@@ -10,6 +10,7 @@ from raftwood.base.files import Buffer
 from raftwood.base.position import Position, position_of_entry
 from raftwood.dlog.log.compression import Compression
 from raftwood.dlog.log.entries import MESSAGES_MAX, EntryHead, ProducerRun, encode_entry
+from raftwood.dlog.log.messages import HEAD_BYTES
 from raftwood.dlog.log.opening import add_runs
 from raftwood.dlog.log.producers import Producers
 
@@ -63,11 +64,18 @@ class EntryBuilder:
     """For one ledger; the table of producers is the log's, and gets what is built."""
 
     def __init__(
-        self, ledger: int, producers: Producers, *, entry_bytes: int, compression: Compression
+        self,
+        ledger: int,
+        producers: Producers,
+        *,
+        appended_bytes: int,
+        entry_bytes: int,
+        compression: Compression,
     ) -> None:
         self.entry = 0
         """The id of the next one."""
         self._ledger = ledger
+        self._appended_bytes = appended_bytes
         self._producers = producers
         self._entry_bytes = entry_bytes
         self._compression = compression
@@ -87,10 +95,12 @@ class EntryBuilder:
                 snapshot_entry=self._snapshot_entry,
                 snapshot=piece,
                 snapshot_pieces_left=len(pieces) - 1 - number,
+                appended_bytes=self._appended_bytes,
             )
             self.entry += 1
             yield encode_entry(head, (), ()), []
         group = self._take(queue)
+        self._appended_bytes += sum([pending.size - HEAD_BYTES for pending in group])
         head = EntryHead(
             now_ms,
             len(group),
@@ -99,6 +109,7 @@ class EntryBuilder:
             pieces[-1] if pieces else b"",
             0,
             self._compression,
+            self._appended_bytes,
         )
         parts: list[Buffer] = []
         for pending in group:

@@ -66,6 +66,11 @@ class LogReader:
         self._cache = cache
         self._settings = settings
         self._opened: dict[int, LedgerReader] = {}
+        self._confirmed = Position(0)
+
+    def confirm(self, end: Position) -> None:
+        """Whoever writes the log has said that it ends there: all before can be read at once."""
+        self._confirmed = max(self._confirmed, end)
 
     async def read(
         self, start: Position, *, bytes_max: int, wait_ms: int = 0
@@ -206,9 +211,15 @@ class LogReader:
 
     async def _open(self, known: KnownMeta, info: LedgerInfo) -> LedgerReader:
         reader = self._opened.pop(info.ledger, None)
+        if reader is not None and info.is_closed and not reader.is_closed:
+            await reader.close()  # it was opened before, and knows less
+            reader = None
         if reader is None:
             reader = await self._source.open(known.meta, info)
         self._opened[info.ledger] = reader
+        confirmed, entry, _ = entry_of_position(self._confirmed)
+        if confirmed == info.ledger and entry - 1 > reader.last_confirmed:
+            reader.confirm(entry - 1)
         while len(self._opened) > _OPENED_MAX:
             await self._opened.pop(next(iter(self._opened))).close()
         return reader
@@ -271,6 +282,15 @@ class LogReader:
         reader = await self._open(known, info)
         last, _ = await reader.wait(after=reader.last_confirmed, timeout_ms=0)
         return max(known.meta.first, position_of_entry(ledger=info.ledger, entry=last + 1))
+
+    async def appended_bytes(self) -> int:
+        """Of all messages that were ever appended, as the last entry that can be read says."""
+        known = await self._metas.read(self.name)
+        for info in reversed(known.meta.ledgers):
+            reader = await self._open(known, info)
+            if reader.last_confirmed >= 0:
+                return (await read_head(reader, reader.last_confirmed)).appended_bytes
+        return 0
 
     async def close(self) -> None:
         while self._opened:

@@ -112,6 +112,8 @@ class LogWriter:
         self._last_ms = 0
         self._times: dict[int, tuple[int, int]] = {}
         self._acked_end: Position | None = None
+        self.appended_bytes = 0
+        """Of all messages that were ever acked, without their heads."""
 
     # Opening and ending.
 
@@ -354,6 +356,7 @@ class LogWriter:
         for number, pending in enumerate(group):
             self._messages -= 1
             self._bytes -= pending.size
+            self.appended_bytes += pending.size - HEAD_BYTES
             if pending.producer:
                 self._pending.pop((pending.producer, pending.sequence), None)
             pending.resolve(Position(base + number))
@@ -373,8 +376,9 @@ class LogWriter:
 
     # What the driver says.
 
-    def known_is(self, producers: Producers, *, last_ms: int) -> None:
+    def known_is(self, producers: Producers, *, last_ms: int, appended_bytes: int) -> None:
         self._producers = producers
+        self.appended_bytes = appended_bytes
         self._last_ms = max(self._last_ms, last_ms)
 
     def write_to(self, ledger: LedgerWriter) -> None:
@@ -395,6 +399,7 @@ class LogWriter:
         builder = EntryBuilder(
             writer.ledger,
             self._producers,
+            appended_bytes=self.appended_bytes,
             entry_bytes=self._settings.entry_bytes,
             compression=self.meta.config.compression,
         )

@@ -56,21 +56,23 @@ async def closed_info(reader: LedgerReader, info: LedgerInfo) -> LedgerInfo:
 
 async def rebuild_producers(
     source: LedgerSource, meta: LogMeta, ledgers: Sequence[LedgerInfo]
-) -> tuple[Producers, int]:
-    """What every producer has written, from the last ledgers of a log, and the last entry's time.
+) -> tuple[Producers, int, int]:
+    """What every producer has written, from the last ledgers of a log, the last entry's time, and
+    how many bytes were ever appended.
 
     Goes back as far as the last snapshot that is complete, which is in the last ledger that has
     any messages.
     """
     producers = Producers()
-    last_ms, behind = 0, list[LedgerInfo]()
+    last_ms, appended_bytes = 0, 0
     for info in reversed(ledgers):
         if info.last_entry < 0:
             continue
-        behind.append(info)
         last_ms = last_ms or info.last_ms
         reader = await source.open(meta, info)
         try:
+            last = await read_head(reader, info.last_entry)
+            appended_bytes = max(appended_bytes, last.appended_bytes)
             start = await _snapshot_start(reader, info.last_entry)
             if start is not None:
                 await _replay(producers, reader, start, info)
@@ -78,7 +80,7 @@ async def rebuild_producers(
         finally:
             await reader.close()
     # What stands behind has pieces of a snapshot and no messages: they come after a whole one.
-    return producers, last_ms
+    return producers, last_ms, appended_bytes
 
 
 async def _snapshot_start(reader: LedgerReader, last: int) -> int | None:

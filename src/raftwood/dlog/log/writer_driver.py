@@ -51,7 +51,7 @@ class WriterHost(Protocol):
         """From here on, once all before is acked."""
         ...
 
-    def known_is(self, producers: Producers, *, last_ms: int) -> None:
+    def known_is(self, producers: Producers, *, last_ms: int, appended_bytes: int) -> None:
         """What stands in the log that was taken over."""
         ...
 
@@ -186,7 +186,7 @@ class WriterDriver:
     async def _rebuild(self, ledgers: tuple[LedgerInfo, ...]) -> Event:
         while True:
             try:
-                producers, last_ms = await rebuild_producers(
+                producers, last_ms, appended_bytes = await rebuild_producers(
                     self._around.source, self._meta(), ledgers
                 )
             except StoreError:
@@ -194,7 +194,7 @@ class WriterDriver:
             except RaftwoodError as error:
                 await self._wait_after(error)
                 continue
-            self._host.known_is(producers, last_ms=last_ms)
+            self._host.known_is(producers, last_ms=last_ms, appended_bytes=appended_bytes)
             return on.ProducersRebuilt()
 
     async def _create(self) -> Event:

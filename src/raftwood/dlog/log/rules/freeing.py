@@ -1,8 +1,9 @@
 """What may be freed: shrinking, retention, and ledgers that no list has. Pure rules.
 
 Only whole ledgers are freed, from the front, and never one of the last two: a writer may have them
-open, and a fence must outlive whoever sleeps. The record is changed first; ledgers are deleted once
-nobody can find them any more.
+open, and a fence must outlive whoever sleeps. Nor the last one that has entries: it says what every
+producer has written, and how much was ever appended. The record is changed first; ledgers are
+deleted once nobody can find them any more.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,9 @@ def shrunk(meta: LogMeta, before: Position) -> tuple[LogMeta, tuple[LedgerInfo, 
     first = max(meta.first, before)
     ledgers = meta.ledgers
     count = 0
-    while count < len(ledgers) - SPARED and ledgers[count].is_closed:
+    filled = [place for place, each in enumerate(ledgers) if each.last_entry >= 0]
+    limit = min(len(ledgers) - SPARED, filled[-1] if filled else len(ledgers))
+    while count < limit and ledgers[count].is_closed:
         if position_of_entry(ledger=ledgers[count + 1].ledger, entry=0) > first and (
             ledgers[count].end > first
         ):
