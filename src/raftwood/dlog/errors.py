@@ -11,7 +11,8 @@ Unavailable
 ├── NotEnoughBookies      too few for an ensemble
 ├── BookieUnavailable     one bookie does not answer, is full, or takes no writes
 │   └── BookieReadOnly
-└── CannotRecover         what a ledger holds cannot be told until more of its bookies answer
+├── CannotRecover         what a ledger holds cannot be told until more of its bookies answer
+└── NotOwner              another process owns the log's writer, or nobody does
 StoreError
 └── BadDigest             an entry is not what was written
 """
@@ -71,3 +72,9 @@ class BadDigest(StoreError):
     """The bytes of an entry are not those that its writer wrote."""
 
     code = "bad_digest"
+
+
+class NotOwner(Unavailable):
+    """The process that was asked does not own the log's writer: look who does."""
+
+    code = "not_owner"

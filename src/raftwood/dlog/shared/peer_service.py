@@ -1,0 +1,102 @@
+"""What the owner of logs does for others: it appends, says where a log ends, and ends it.
+
+What comes here is never sent on: whoever asked the wrong one is told so, and looks again.
+"""
+
+import asyncio
+from typing import Final
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.position import Position, position_from_bytes, position_to_bytes
+from raftwood.dlog.errors import NotOwner
+from raftwood.dlog.shared.owned_log import append_here, seal_here, tail_here
+from raftwood.dlog.shared.ownership import Phase
+from raftwood.dlog.shared.seat import Seat
+from raftwood.dlog.shared.seats import Seats
+from raftwood.dlog.shared.wire import (
+    APPEND,
+    SEAL,
+    TAIL,
+    WAIT_MS_MAX,
+    Appended,
+    LogRequest,
+    Tail,
+    TailRequest,
+    decode_append,
+    encode_appended,
+)
+from raftwood.net import Call, Payload, Service
+
+_OPENING_S_MAX: Final = 10.0
+
+
+class PeerService:
+    """Registers itself with a `Service`; the handshake has proved that a peer asks."""
+
+    def __init__(self, seats: Seats) -> None:
+        self._seats = seats
+
+    def register(self, service: Service) -> None:
+        service.fast(APPEND, self._append)
+        service.typed(TAIL, self._tail)
+        service.typed(SEAL, self._seal)
+
+    def _append(self, call: Call, payload: Payload) -> None:
+        log, batches = decode_append(payload)
+        seat = self._owned(log)
+        _Answer(call, seat, batches)
+
+    def _owned(self, log: str) -> Seat:
+        seat = self._seats.seat(log)
+        if seat.writer is None or not self._seats.is_in_office:
+            raise NotOwner(f"log {log!r} is not owned here: look who owns it")
+        return seat
+
+    async def _ready(self, log: str) -> Seat:
+        """Who asks may know of our claim before the writer is open."""
+        seat = self._seats.seat(log)
+        deadline = asyncio.get_running_loop().time() + _OPENING_S_MAX
+        while seat.rules.phase is Phase.OPENING and asyncio.get_running_loop().time() < deadline:
+            await seat.changed(deadline)
+        return self._owned(log)
+
+    async def _tail(self, _: Call, request: TailRequest) -> Tail:
+        seat = await self._ready(request.log)
+        wait_ms = min(request.wait_ms, WAIT_MS_MAX)
+        return await tail_here(
+            self._seats, seat, after=position_from_bytes(request.after), wait_ms=wait_ms
+        )
+
+    async def _seal(self, _: Call, request: LogRequest) -> bytes:
+        return position_to_bytes(await seal_here(await self._ready(request.log)))
+
+
+class _Answer:
+    """Of one request: goes out once all of its batches have an outcome; no task is needed."""
+
+    __slots__ = ("_call", "_left", "_results")
+
+    def __init__(self, call: Call, seat: Seat, batches: list[Appended]) -> None:
+        self._call = call
+        self._left = len(batches)
+        self._results: list[Position | RaftwoodError] = [Position(0)] * len(batches)
+        for place, batch in enumerate(batches):
+            try:
+                future = append_here(seat, batch)
+            except RaftwoodError as error:
+                self._settled(place, error)
+            else:
+                future.add_done_callback(lambda done, place=place: self._acked(place, done))  # type: ignore[misc]
+        if not batches:
+            call.reply(encode_appended(()))
+
+    def _acked(self, place: int, done: "asyncio.Future[Position]") -> None:
+        error = done.exception()
+        assert error is None or isinstance(error, RaftwoodError)
+        self._settled(place, done.result() if error is None else error)
+
+    def _settled(self, place: int, result: Position | RaftwoodError) -> None:
+        self._results[place] = result
+        self._left -= 1
+        if not self._left:
+            self._call.reply(encode_appended(self._results))
