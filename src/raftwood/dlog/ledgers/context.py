@@ -1,0 +1,114 @@
+"""What all writers, readers and recoveries of one client share, and how they change metadata."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import DeadlineExceeded, RaftwoodError, Unavailable
+from raftwood.dlog.errors import BookieUnavailable
+from raftwood.dlog.ledgers.model import LedgerMetadata
+from raftwood.dlog.ledgers.quarantine import Quarantine
+from raftwood.dlog.ledgers.seams import Bookies, LedgerMetadataStore, VersionedMetadata
+from raftwood.dlog.ledgers.settings import LedgerSettings
+
+Key = TypeVar("Key")
+Answer = TypeVar("Answer")
+_PAUSE_S = 0.05
+
+
+class ClientContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The seams of a client, its settings, and what it knows of bad bookies."""
+
+    bookies: Bookies
+    metadata: LedgerMetadataStore
+    environment: Environment
+    settings: LedgerSettings
+    quarantine: Quarantine
+
+    async def patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """A call of the metadata store that may be made twice, until it is answered."""
+        for tries_left in reversed(range(self.settings.metadata_tries)):
+            try:
+                return await call()
+            except (Unavailable, DeadlineExceeded):
+                if not tries_left:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+        raise AssertionError("at least one try was made")
+
+    async def get(self, ledger: int) -> VersionedMetadata:
+        return await self.patiently(lambda: self.metadata.get(ledger))
+
+    async def update(
+        self,
+        ledger: int,
+        known: VersionedMetadata,
+        change: Callable[[LedgerMetadata], LedgerMetadata | None],
+    ) -> VersionedMetadata:
+        """Change metadata by compare-and-set until that is done, or nothing is to be done.
+
+        `change` sees each time what stands there, and raises where it is too late.
+        """
+        for _ in range(self.settings.metadata_tries):
+            wanted = change(known.metadata)
+            if wanted is None:
+                return known
+            try:
+                version = await self.metadata.compare_and_set(ledger, wanted, version=known.version)
+            except (Unavailable, DeadlineExceeded):
+                # It may have been done: what stands there tells.
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                if version is not None:
+                    return VersionedMetadata(wanted, version)
+            known = await self.get(ledger)
+        if change(known.metadata) is None:
+            return known
+        raise Unavailable(f"ledger {ledger}: its metadata could not be written: try again")
+
+
+async def ask_all(
+    questions: Mapping[Key, Coroutine[Any, Any, Answer]],
+    *,
+    answered: Callable[[Key, Answer], bool],
+    failed: Callable[[Key, RaftwoodError], bool],
+    timeout_ms: float,
+) -> None:
+    """Ask several at once, and hear them as they come until one of the functions says enough.
+
+    One that does not answer in time has failed; those that are not needed are not waited for.
+    """
+    enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    left = len(questions)
+
+    def finish(is_enough: bool) -> None:
+        nonlocal left
+        left -= 1
+        if (is_enough or left == 0) and not enough.done():
+            enough.set_result(None)
+
+    async def ask(key: Key, question: Coroutine[Any, Any, Answer]) -> None:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                answer = await question
+        except TimeoutError:
+            finish(failed(key, BookieUnavailable(f"{key}: no answer in {timeout_ms} ms")))
+        except RaftwoodError as error:
+            finish(failed(key, error))
+        else:
+            finish(answered(key, answer))
+
+    tasks = [asyncio.create_task(ask(key, question)) for key, question in questions.items()]
+    try:
+        await enough
+    finally:
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+        for question in questions.values():
+            question.close()  # One that was never begun complains otherwise.

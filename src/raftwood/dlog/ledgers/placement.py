@@ -1,0 +1,94 @@
+"""Which bookies an entry goes to: spread over racks, by chance, those that failed lately last."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from raftwood.dlog.errors import NotEnoughBookies
+from raftwood.dlog.ledgers.model import BookieId, BookieInfo
+
+
+def choose_ensemble(
+    bookies: Sequence[BookieInfo],
+    *,
+    count: int,
+    chance: random.Random,
+    is_avoided: Callable[[BookieId], bool],
+) -> tuple[BookieId, ...]:
+    """A new ledger's; `NotEnoughBookies` where fewer take writes."""
+    chosen = _choose(bookies, count, chance=chance, is_avoided=is_avoided, beside=(), exclude=())
+    if len(chosen) < count:
+        raise NotEnoughBookies(
+            f"a ledger needs {count} bookies that take writes, and there are {len(chosen)}: start "
+            "more, or ask for a smaller ensemble"
+        )
+    return _interleaved(chosen, bookies)
+
+
+def choose_replacements(
+    bookies: Sequence[BookieInfo],
+    *,
+    ensemble: Sequence[BookieId],
+    places: Sequence[int],
+    may_return: bool,
+    chance: random.Random,
+    is_avoided: Callable[[BookieId], bool],
+) -> dict[int, BookieId]:
+    """Who takes which place; places for which there is nobody are left out.
+
+    With `may_return` a bookie that failed may have its own place again, where nobody else is left.
+    """
+    staying = [bookie for place, bookie in enumerate(ensemble) if place not in places]
+    chosen = _choose(
+        bookies,
+        len(places),
+        chance=chance,
+        is_avoided=is_avoided,
+        beside=staying,
+        exclude=ensemble,
+    )
+    replaced = dict(zip(places, chosen, strict=False))
+    if may_return:
+        writable = {each.id for each in bookies if not each.is_read_only}
+        for place in places:
+            if place not in replaced and ensemble[place] in writable:
+                replaced[place] = ensemble[place]
+    return replaced
+
+
+def _choose(
+    bookies: Iterable[BookieInfo],
+    count: int,
+    *,
+    chance: random.Random,
+    is_avoided: Callable[[BookieId], bool],
+    beside: Sequence[BookieId],
+    exclude: Collection[BookieId],
+) -> list[BookieId]:
+    racks = {each.id: each.rack for each in bookies}
+    used = Counter(racks[each] for each in beside if racks.get(each))
+    free = [each for each in bookies if not each.is_read_only and each.id not in exclude]
+    chance.shuffle(free)
+    free.sort(key=lambda each: is_avoided(each.id))
+    chosen: list[BookieId] = []
+    while free and len(chosen) < count:
+        # Racks come before quarantine only among those that are as good: a bookie that fails
+        # protects nothing. Unknown racks count as one each.
+        best = min(free, key=lambda each: (is_avoided(each.id), used[each.rack]))
+        free.remove(best)
+        chosen.append(best.id)
+        if best.rack:
+            used[best.rack] += 1
+    return chosen
+
+
+def _interleaved(chosen: Sequence[BookieId], bookies: Sequence[BookieInfo]) -> tuple[BookieId, ...]:
+    """Neighbours in other racks, because a write quorum is neighbours."""
+    racks = {each.id: each.rack for each in bookies}
+    left = list(chosen)
+    ordered = [left.pop(0)]
+    while left:
+        following = next((each for each in left if racks[each] != racks[ordered[-1]]), left[0])
+        left.remove(following)
+        ordered.append(following)
+    return tuple(ordered)

@@ -1,0 +1,206 @@
+"""`QuorumReader`: a view of a ledger, open or closed."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from raftwood.base.errors import OutOfRange, RaftwoodError
+from raftwood.dlog.errors import BookieUnavailable, NoSuchLedger
+from raftwood.dlog.ledgers.context import ClientContext, ask_all
+from raftwood.dlog.ledgers.digests import EntryDigest
+from raftwood.dlog.ledgers.ledger_store import Entry
+from raftwood.dlog.ledgers.model import BookieId, LedgerMetadata
+from raftwood.dlog.ledgers.reading import RangeReading
+from raftwood.dlog.ledgers.rules.quorums import is_covered
+from raftwood.dlog.ledgers.seams import VersionedMetadata
+
+_POLLED_MAX = 3
+"""So many bookies are asked for news; each hears of every publication that succeeds."""
+_POLL_MS_MAX = 5_000
+_PAUSE_MS = 50
+"""Before bookies are asked again that all failed."""
+_READ_TRIES = 3
+
+
+class QuorumReader:
+    """A `LedgerReader` over bookies."""
+
+    def __init__(self, context: ClientContext, ledger: int, known: VersionedMetadata) -> None:
+        self._context = context
+        self._ledger = ledger
+        self._known = known
+        config = known.metadata.config
+        self._digest = EntryDigest(ledger, config.digest, config.password)
+        self._last_confirmed = -1
+        self._length_bytes = 0
+        self._know(known)
+
+    @property
+    def ledger(self) -> int:
+        return self._ledger
+
+    @property
+    def is_closed(self) -> bool:
+        return self._known.metadata.is_closed
+
+    @property
+    def last_confirmed(self) -> int:
+        return self._last_confirmed
+
+    @property
+    def length_bytes(self) -> int:
+        return self._length_bytes
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """As this reader last saw them."""
+        return self._known.metadata
+
+    def _know(self, known: VersionedMetadata) -> None:
+        self._known = known
+        metadata = known.metadata
+        if metadata.is_closed:
+            self._last_confirmed = metadata.last_entry
+            self._length_bytes = metadata.length_bytes
+        else:
+            self._confirm(metadata.segments[-1].first - 1)
+
+    def _confirm(self, last_confirmed: int) -> None:
+        if last_confirmed > self._last_confirmed and not self.is_closed:
+            self._last_confirmed = last_confirmed
+
+    async def read(self, *, first: int, last: int) -> list[Entry]:
+        if not 0 <= first <= last <= self._last_confirmed:
+            raise OutOfRange(
+                f"ledger {self._ledger} can be read up to entry {self._last_confirmed}: {first} to "
+                f"{last} is not within"
+            )
+        entries: list[Entry] = []
+        for tries_left in reversed(range(_READ_TRIES)):
+            reading = RangeReading(
+                self._context,
+                self._ledger,
+                self._known.metadata,
+                first=first + len(entries),
+                last=last,
+            )
+            try:
+                await reading.run()
+            except RaftwoodError:
+                # Its entries may have moved to other bookies since, or the ledger is gone.
+                if not await self._refresh() or not tries_left:
+                    raise
+            for entry in range(first + len(entries), last + 1):
+                unpacked = reading.entries.get(entry)
+                if unpacked is None:
+                    break
+                self._confirm(unpacked.last_confirmed)
+                entries.append(Entry(entry, unpacked.data))
+            if len(entries) == last - first + 1:
+                break
+        return entries
+
+    async def _refresh(self) -> bool:
+        """Whether the metadata are others than before; `NoSuchLedger` where they are gone."""
+        before = self._known.version
+        self._know(await self._context.get(self._ledger))
+        return self._known.version != before
+
+    async def look(self) -> None:
+        """Ask bookies how far an open ledger is confirmed: some of any ack quorum, if they can."""
+        if self.is_closed:
+            return
+        config = self._known.metadata.config
+        heard = 0
+        gone = 0
+        last_error: RaftwoodError | None = None
+
+        def answered(place: int, answer: tuple[int, object]) -> bool:
+            nonlocal heard
+            published, packed = answer
+            self._confirm(published)
+            if isinstance(packed, bytes | bytearray | memoryview) and len(packed):
+                try:
+                    unpacked = self._digest.unpack(packed)
+                except RaftwoodError as error:
+                    return failed(place, error)
+                self._confirm(unpacked.last_confirmed)
+                self._length_bytes = max(self._length_bytes, unpacked.length_bytes)
+            heard |= 1 << place
+            return is_covered(config, heard)
+
+        def failed(place: int, error: RaftwoodError) -> bool:
+            nonlocal gone, heard, last_error
+            last_error = error
+            if isinstance(error, NoSuchLedger):
+                gone |= 1 << place
+                heard |= 1 << place
+            return is_covered(config, heard)
+
+        await ask_all(
+            {
+                place: self._context.bookies.read_last_confirmed(bookie, ledger=self._ledger)
+                for place, bookie in enumerate(self._known.metadata.segments[-1].bookies)
+            },
+            answered=answered,
+            failed=failed,
+            timeout_ms=self._context.settings.read_timeout_ms,
+        )
+        if not heard and last_error is not None:
+            raise BookieUnavailable(
+                f"ledger {self._ledger}: no bookie says how far it is confirmed: try again"
+            ) from last_error
+
+    async def wait(self, *, after: int, timeout_ms: int) -> tuple[int, bool]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        while not self.is_closed and self._last_confirmed <= after:
+            left_ms = int((deadline - loop.time()) * 1000)
+            if left_ms <= 0:
+                break
+            if not await self._poll(after, min(left_ms, _POLL_MS_MAX)):
+                await asyncio.sleep(min(left_ms, _PAUSE_MS) / 1000)
+        return self._last_confirmed, self.is_closed
+
+    async def _poll(self, after: int, timeout_ms: int) -> bool:
+        """Until there are news, or the time is over; false where no bookie answers."""
+        changed = BookieId("")
+        failures = 0
+
+        def answered(who: BookieId, last_confirmed: int) -> bool:
+            if who != changed:
+                self._confirm(last_confirmed)
+            return who == changed or self._last_confirmed > after
+
+        def failed(who: BookieId, _: RaftwoodError) -> bool:
+            nonlocal failures
+            failures += 1
+            return who == changed or failures == len(polled)
+
+        async def metadata_changed() -> int:
+            await self._context.metadata.wait_changed(
+                self._ledger, version=self._known.version, timeout_ms=timeout_ms
+            )
+            return -1
+
+        holders = self._known.metadata.segments[-1].bookies
+        polled = sorted(holders, key=self._context.quarantine.holds)[:_POLLED_MAX]
+        questions: dict[BookieId, Coroutine[Any, Any, int]] = {
+            bookie: self._context.bookies.wait_last_confirmed(
+                bookie, ledger=self._ledger, after=after, timeout_ms=timeout_ms
+            )
+            for bookie in polled
+        }
+        questions[changed] = metadata_changed()
+        await ask_all(
+            questions,
+            answered=answered,
+            failed=failed,
+            timeout_ms=timeout_ms + self._context.settings.read_timeout_ms,
+        )
+        if self._last_confirmed <= after:
+            await self._refresh()
+        return failures < len(polled)
+
+    async def close(self) -> None:
+        """Nothing is held between calls."""
