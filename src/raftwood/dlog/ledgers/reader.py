@@ -63,11 +63,11 @@ class QuorumReader:
             self._last_confirmed = metadata.last_entry
             self._length_bytes = metadata.length_bytes
         else:
-            self._confirm(metadata.segments[-1].first - 1)
+            self.confirm(metadata.segments[-1].first - 1)
 
-    def _confirm(self, last_confirmed: int) -> None:
-        if last_confirmed > self._last_confirmed and not self.is_closed:
-            self._last_confirmed = last_confirmed
+    def confirm(self, entry: int) -> None:
+        if entry > self._last_confirmed and not self.is_closed:
+            self._last_confirmed = entry
 
     async def read(self, *, first: int, last: int) -> list[Entry]:
         if not 0 <= first <= last <= self._last_confirmed:
@@ -94,7 +94,7 @@ class QuorumReader:
                 unpacked = reading.entries.get(entry)
                 if unpacked is None:
                     break
-                self._confirm(unpacked.last_confirmed)
+                self.confirm(unpacked.last_confirmed)
                 entries.append(Entry(entry, unpacked.data))
             if len(entries) == last - first + 1:
                 break
@@ -118,13 +118,13 @@ class QuorumReader:
         def answered(place: int, answer: tuple[int, object]) -> bool:
             nonlocal heard
             published, packed = answer
-            self._confirm(published)
+            self.confirm(published)
             if isinstance(packed, bytes | bytearray | memoryview) and len(packed):
                 try:
                     unpacked = self._digest.unpack(packed)
                 except RaftwoodError as error:
                     return failed(place, error)
-                self._confirm(unpacked.last_confirmed)
+                self.confirm(unpacked.last_confirmed)
                 self._length_bytes = max(self._length_bytes, unpacked.length_bytes)
             heard |= 1 << place
             return is_covered(config, heard)
@@ -154,6 +154,9 @@ class QuorumReader:
     async def wait(self, *, after: int, timeout_ms: int) -> tuple[int, bool]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
+        if timeout_ms <= 0 and not self.is_closed:
+            await self._refresh()
+            await self.look()
         while not self.is_closed and self._last_confirmed <= after:
             left_ms = int((deadline - loop.time()) * 1000)
             if left_ms <= 0:
@@ -169,7 +172,7 @@ class QuorumReader:
 
         def answered(who: BookieId, last_confirmed: int) -> bool:
             if who != changed:
-                self._confirm(last_confirmed)
+                self.confirm(last_confirmed)
             return who == changed or self._last_confirmed > after
 
         def failed(who: BookieId, _: RaftwoodError) -> bool:

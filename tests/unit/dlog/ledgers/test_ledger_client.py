@@ -290,6 +290,14 @@ def test_a_reader_waits_no_longer_than_asked() -> None:
         assert await reader.wait(after=-1, timeout_ms=700) == (0, False)
         with pytest.raises(OutOfRange):
             await reader.read(first=0, last=1)
+        await writer.append(b"b")
+        reader.confirm(1)
+        assert len(await reader.read(first=0, last=1)) == 2
+        await writer.append(b"c")
+        await writer.publish()
+        assert await reader.wait(after=1, timeout_ms=0) == (2, False)
+        await writer.close()
+        assert await reader.wait(after=2, timeout_ms=0) == (2, True)
 
     run(scenario)
 
