@@ -7,6 +7,7 @@ from raftwood.app.settings import Settings
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.logs import get_logger
 from raftwood.base.settings import Secret as SecretSetting
+from raftwood.dlog.bookie.server import BookieNetwork
 from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
 from raftwood.net.store_names import CLIENT_ROLE, OPERATOR_ROLE, READER_ROLE, STORE_ROLE
 from raftwood.net.stores import ClientNetwork
@@ -58,6 +59,22 @@ def _as(settings: Settings, role: str, name: str, secret: Secret) -> ClientNetwo
         role=role,
         name=name,
         tls=client_tls(settings),
+    )
+
+
+def bookie_network(settings: Settings, listen: str) -> BookieNetwork:
+    """Where a bookie serves, and how its clients prove themselves to it."""
+    secrets = settings.secrets
+    by_role = {
+        STORE_ROLE: _optional(secrets.stores),
+        CLIENT_ROLE: _secret("clients", secrets.clients),
+        READER_ROLE: _optional(secrets.readers),
+        OPERATOR_ROLE: _optional(secrets.operators),
+    }
+    return BookieNetwork(
+        listen=listen,
+        secrets={role: secret for role, secret in by_role.items() if secret is not None},
+        tls=server_tls(settings),
     )
 
 

@@ -30,6 +30,7 @@ _COMMANDS: Final = {
         "Run one store of the log service.",
     ),
     "gateway": ("raftwood.app.commands.gateway:app", "Run one gateway of LogHub."),
+    "bookie": ("raftwood.app.commands.bookie:app", "Run one bookie, which keeps ledgers."),
     "produce": ("raftwood.app.commands.produce:app", "Put lines into a logstore of LogHub."),
     "tail": ("raftwood.app.commands.tail:app", "Show the records of a logstore as they come."),
     "consume": (

@@ -1,10 +1,10 @@
 """From the addresses that a user names to connections with a running cluster."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from raftwood.app.cluster_network import client_network, operator_network
 from raftwood.app.groups import METASTORE_GROUP, METASTORE_SHARD
@@ -31,6 +31,7 @@ from raftwood.raft.remote.admin import ask_members
 from raftwood.raft.remote.client import AsyncRaftClient
 
 _AGAIN_S: Final = 0.5
+_Connected = TypeVar("_Connected")
 _log = get_logger("connecting")
 
 
@@ -114,16 +115,37 @@ async def awaited_cluster(
     """As `connected_cluster`, once the stores and their metastore answer: they may be started
     later than whoever needs them. The connections end with the stack.
     """
+    return await _awaited(
+        stack,
+        lambda: connected_cluster(environment, settings, addresses),
+        lambda both: both[0].status(),
+    )
+
+
+async def awaited_metastore(
+    stack: AsyncExitStack, environment: Environment, settings: Settings, addresses: str | None
+) -> MetaStore:
+    """As `connected_metastore`, once it answers."""
+    return await _awaited(
+        stack,
+        lambda: connected_metastore(environment, settings, addresses),
+        lambda store: store.status(),
+    )
+
+
+async def _awaited(
+    stack: AsyncExitStack,
+    connected: Callable[[], AbstractAsyncContextManager[_Connected]],
+    ask: Callable[[_Connected], Awaitable[object]],
+) -> _Connected:
     said = ""
     while True:
         try:
             async with AsyncExitStack() as attempt:
-                store, logs = await attempt.enter_async_context(
-                    connected_cluster(environment, settings, addresses)
-                )
-                await store.status()
+                found = await attempt.enter_async_context(connected())
+                await ask(found)
                 stack.push_async_exit(attempt.pop_all())
-                return store, logs
+                return found
         except (Unavailable, DeadlineExceeded) as error:
             if error.message != said:
                 said = error.message

@@ -3,9 +3,8 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from raftwood.app.commands.source import Source
 from raftwood.app.connecting import awaited_cluster
@@ -15,6 +14,7 @@ from raftwood.app.output import write_line
 from raftwood.app.process import (
     served_over_http,
     stop_on_signals,
+    unless_stopped,
     warn_of_open_secrets,
     write_ready_file,
 )
@@ -25,7 +25,6 @@ from raftwood.base.metrics import Metrics
 from raftwood.disk.real_environment import real_environment
 
 STOP_S_MAX: Final = 15.0
-_Result = TypeVar("_Result")
 _log = get_logger("gateway")
 
 
@@ -54,9 +53,7 @@ async def _serve(
         AsyncExitStack() as stack,
         served_over_http(settings, metrics, {"gateway": problem}),
     ):
-        cluster = await _unless_stopped(
-            stop, awaited_cluster(stack, environment, settings, connect)
-        )
+        cluster = await unless_stopped(stop, awaited_cluster(stack, environment, settings, connect))
         if cluster is None:
             return
         store, logs = cluster
@@ -77,17 +74,3 @@ async def _serve(
         await server.close()
         overdue.cancel()
     _log.info("stopped")
-
-
-async def _unless_stopped(
-    stop: asyncio.Event, work: Coroutine[Any, Any, _Result]
-) -> _Result | None:
-    """What comes of the work; None where it is given up, as the process is to stop."""
-    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not working.done():
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-        return None
-    return working.result()

@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import stat
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from raftwood.app.commands.source import Source
 from raftwood.app.http_server import Check, HttpServer
@@ -14,6 +15,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 
+_Result = TypeVar("_Result")
 _log = get_logger("process")
 
 
@@ -31,6 +33,18 @@ def stop_on_signals(environment: Environment) -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping, number.name)
     return stop
+
+
+async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Result | None:
+    """What comes of the work; None where it is given up, as the process is to stop."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not working.done():
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        return None
+    return working.result()
 
 
 @asynccontextmanager

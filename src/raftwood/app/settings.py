@@ -11,6 +11,7 @@ from raftwood.base.sections import (
     TlsSettings,
 )
 from raftwood.disk.segment_log.settings import LogSettings
+from raftwood.dlog.bookie.settings import BookieClientSettings, BookieSettings
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings, LogHubClientSettings, LogHubSettings
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
@@ -35,3 +36,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     gateway: GatewaySettings
     ways_in: WaysInSettings
     loghub_client: LogHubClientSettings
+    bookie: BookieSettings
+    bookie_client: BookieClientSettings

@@ -1,0 +1,1 @@
+"""Ledgers on real processes: bookies that are killed, stopped and wiped."""
