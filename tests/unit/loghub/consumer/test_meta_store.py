@@ -3,12 +3,14 @@ simulation too.
 """
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from raftwood.base.environment import Environment
-from raftwood.base.seams import MetaStore
+from raftwood.base.seams import Compare, KeyOperation, MetaStore, Outcome
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.consumer.lease_store import LeaseStore
 from raftwood.loghub.consumer.leases import NewLease, Owner, Renewal, Save, Take, signature
@@ -101,6 +103,41 @@ class _MetaSuite(LeaseStoreSuite):
                 assert (await store.renew(other, [Renewal("0", 1)])).worker.process == other.process
 
         self.run(scenario)
+
+
+def test_what_another_created_and_took_between_two_parts_of_a_creation_stays(
+    tmp_path: Path,
+) -> None:
+    new = [NewLease(f"{number:03}") for number in range(LEASES_MAX + 5)]
+    late = new[-1].shard
+
+    async def run() -> None:
+        with real_environment() as environment:
+            meta = await FileMetaStore.open(environment, str(tmp_path))
+            mine, other = [await _Kit(environment, meta).open() for _ in range(2)]
+            transact = meta.transact
+            parts = 0
+
+            async def interrupted(
+                compares: Sequence[Compare], operations: Sequence[KeyOperation]
+            ) -> Outcome:
+                nonlocal parts
+                parts += 1
+                outcome = await transact(compares, operations)
+                if parts == 1:
+                    await other.create(new)
+                    await other.take(ANNE, [Take(late, 0, sets_consumer=True)])
+                    await mine.own("process-m", 0)
+                return outcome
+
+            with mock.patch.object(meta, "transact", interrupted):
+                await mine.create(new)
+            found = await rows(other)
+            assert len(found) == len(new)
+            assert (found[late].lease_process, found[late].lease_id) == (ANNE.process, 1)
+            await meta.close()
+
+    asyncio.run(run())
 
 
 class TestMetaLeasesOnFiles(_MetaSuite):

@@ -108,12 +108,13 @@ class MetaLeaseStore:
 
     async def create(self, leases: Sequence[NewLease], *, deleted_seq: int | None = None) -> None:
         attempt = 0
-        entries = list(await self._read_all(self._root))
+        await self._read_all(self._root)
         while True:
             _, deleted = _counters(self._known.get(self._counter_key))
             if deleted_seq is not None and deleted_seq < deleted:
                 return
-            changes = RowChanges(self._leases(entries))
+            # What is compared below is what is known now: other calls may have read more meanwhile.
+            changes = RowChanges(self._leases(self._known.values()))
             await changes.memory.create(leases)
             # A lease whose parent has none says that the parent is over: parents come first.
             made = parents_first(changes.made)[:LEASES_MAX]
@@ -122,13 +123,12 @@ class MetaLeaseStore:
             changes.keep_made(made)
             # Whoever creates a lease counts: had anybody done so, this would not be written.
             if await self._is_written(changes, [self._lease_key(each.shard) for each in made]):
-                entries += [self._known[self._lease_key(each.shard)] for each in made]
                 continue
             attempt += 1
             if attempt == TRIES_MAX:
                 raise self._contended()
             await self._pause(attempt)
-            entries = list(await self._read_all(self._root))
+            await self._read_all(self._root)
 
     async def renew(self, worker: Owner, renewals: Sequence[Renewal]) -> Renewed:
         leases: list[Lease] = []
