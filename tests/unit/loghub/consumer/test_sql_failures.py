@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from raftwood.base.errors import (
     ConnectionLost,
     DeadlineExceeded,
-    Overloaded,
     RaftwoodError,
     Unavailable,
 )
@@ -157,13 +156,36 @@ def test_a_file_that_another_program_keeps_locked_is_given_up_in_time(tmp_path: 
         other.execute("BEGIN IMMEDIATE")
         # Readers do not wait for a writer.
         assert list(await rows(store)) == ["0"]
-        with pytest.raises((Overloaded, DeadlineExceeded)):
+        with pytest.raises(DeadlineExceeded):
             await store.renew(ANNE, [Renewal("0", 1)])
         other.execute("ROLLBACK")
         other.close()
         assert await _renewed_by_and_by(store) == 1
 
     _run(f"sqlite:///{path}", scenario)
+
+
+def test_a_new_file_that_others_open_at_the_same_time_is_waited_for(tmp_path: Path) -> None:
+    """SQLite answers at once, whatever it was told to wait, while a file's mode is changed."""
+    path = tmp_path / "leases.db"
+
+    async def scenario() -> None:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("CREATE TABLE t (x)")
+        other.execute("BEGIN IMMEDIATE")
+        with real_environment() as environment:
+            store = SqlLeaseStore(
+                environment, f"sqlite:///{path}", group="g", signature=SIGNATURE, timeout_s=10
+            )
+            opening = asyncio.create_task(store.open())
+            await asyncio.wait([opening], timeout=0.5)
+            assert not opening.done()
+            other.execute("COMMIT")
+            await opening
+            await store.close()
+        other.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_call_that_is_cancelled_leaves_the_store_usable(database_url: str) -> None:

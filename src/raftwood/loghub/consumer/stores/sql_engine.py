@@ -1,8 +1,9 @@
 """Connections to an SQL database: SQLite, PostgreSQL, MariaDB or MySQL, with bounds on every wait.
 
 A transaction that the database ended because of another one is tried again, a few times: nothing
-of it was done. All that a driver raises becomes an error of ours. A call that is given up or
-cancelled may still be done, for a short time.
+of it was done. One that SQLite would not begin is tried until the call's time is over. All that a
+driver raises becomes an error of ours. A call that is given up or cancelled may still be done, for
+a short time.
 """
 
 import asyncio
@@ -130,15 +131,17 @@ class SqlEngine:
         self, connect: Callable[[], Any], act: Callable[[AsyncConnection], Awaitable[Result]]
     ) -> Result:
         async with self._mapped(), asyncio.timeout(self._timeout_s):
-            for attempt in range(1, TRIES_MAX + 1):
+            attempt = 1
+            while True:
                 try:
                     async with connect() as connection:
                         return await act(connection)
                 except DBAPIError as error:
-                    if attempt == TRIES_MAX or not _was_ended_by_others(error):
-                        raise
-                await asyncio.sleep(PAUSE_S * attempt * self._random.random())
-        raise AssertionError("the last try returns or raises")
+                    if not _is_locked(error):
+                        if attempt == TRIES_MAX or not _was_ended_by_others(error):
+                            raise
+                        attempt += 1
+                await asyncio.sleep(PAUSE_S * attempt * (0.5 + self._random.random()))
 
     @asynccontextmanager
     async def _mapped(self) -> AsyncIterator[None]:
@@ -239,6 +242,11 @@ def _code(error: DBAPIError) -> object:
     return state if state is not None or not original.args else original.args[0]
 
 
+def _is_locked(error: DBAPIError) -> bool:
+    """SQLite waits for locks by itself, but not where somebody else opens a new file as well."""
+    return "database is locked" in str(error.orig)
+
+
 def _was_ended_by_others(error: DBAPIError) -> bool:
     # Two who insert one row: the second finds it at its next try.
     return isinstance(error, IntegrityError) or _code(error) in ENDED_BY_OTHERS
@@ -246,7 +254,7 @@ def _was_ended_by_others(error: DBAPIError) -> bool:
 
 def _mapped(error: DBAPIError, place: str) -> RaftwoodError:
     said = str(error.orig).splitlines()[0] if str(error.orig) else type(error.orig).__name__
-    if _was_ended_by_others(error) or "database is locked" in said:
+    if _was_ended_by_others(error):
         return Overloaded(f"too many change leases in {place} at once: try again")
     if error.connection_invalidated or _code(error) in (2003, 2006, 2013, "57P01", "57P03"):
         return ConnectionLost(f"the connection to {place} broke: {said}: try again")
