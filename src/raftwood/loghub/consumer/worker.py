@@ -169,6 +169,8 @@ class Worker:
 
     async def _list_shards(self) -> None:
         while True:
+            # What wants them listed from now on wants it once more.
+            self._listing.clear()
             deleted_seq = self._agent.deleted_seq
             try:
                 shards = await self._source.list_shards()
@@ -176,10 +178,10 @@ class Worker:
                 if not error.retriable:
                     raise
                 _log.warning("shards not listed", error=error.message)
-            else:
-                listed = [NewLease(each.id, each.parents) for each in shards]
-                self._feed(steps.ShardsListed(listed, deleted_seq))
-            self._listing.clear()
+                await asyncio.sleep(self.config.list_ms / 1000)
+                continue
+            listed = [NewLease(each.id, each.parents) for each in shards]
+            self._feed(steps.ShardsListed(listed, deleted_seq))
             try:
                 async with asyncio.timeout(self.config.list_ms / 1000):
                     await self._listing.wait()
@@ -208,6 +210,8 @@ class Worker:
     def _feed(self, event: steps.Event) -> None:
         for action in self._agent.step(event, self._now_ms()):
             self._do(action)
+        if self._agent.wants_list:
+            self._listing.set()
         self._woken.set()
 
     def _do(self, action: steps.Action) -> None:

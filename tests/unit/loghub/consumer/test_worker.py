@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from msgspec import structs
 
 from raftwood.base.errors import DeadlineExceeded
 from raftwood.loghub.consumer.errors import NameTaken
 from raftwood.loghub.consumer.leases import SHARD_END
 from raftwood.loghub.consumer.processor import AsyncProcessor
-from raftwood.loghub.consumer.source import ShardBatch
+from raftwood.loghub.consumer.source import ShardBatch, SourceShard
 from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.simulation.runner import Simulation, simulate
-from tests.unit.loghub.consumer.worker_kit import TIMES, FakeSource, Group, Recorder
+from tests.unit.loghub.consumer.worker_kit import TIMES, FakeShard, FakeSource, Group, Recorder
 
 
 async def feed(source: FakeSource, seconds: float) -> None:
@@ -94,6 +95,55 @@ def test_children_follow_their_parent_and_it_is_forgotten() -> None:
         assert max(seen.index(f"0:{number}") for number in range(20, 30)) < seen.index("0a:0")
         assert "0:19" not in seen
         assert ("0", "ended") in [event[1:] for event in group.seen.events]
+
+    simulate(4, scenario)
+
+
+def test_shards_are_listed_anew_where_a_list_is_from_before_a_deletion() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        group = Group(simulation, FakeSource(1, length=5))
+        group.start("a", list_ms=3_600_000)
+        await group.until(lambda: group.counts() == [1])
+        group.source.split("0")
+        group.source.put(3)
+        await group.until(lambda: "0" not in group.memory.leases)
+        # The worker that reads this to its end may not have heard of the deletion yet.
+        group.source.split("0a")
+        group.source.put(3)
+        await group.until(lambda: {"0aa", "0ab"} <= set(group.memory.leases), seconds=2)
+        await group.until(lambda: "0a" not in group.memory.leases)
+        await group.drain("a")
+        # Nor can one that has just come, which lists before it looks.
+        group.source.shards["1"] = FakeShard(length=3)
+        group.start("b", list_ms=3_600_000)
+        await group.until(lambda: "1" in group.memory.leases, seconds=2)
+        await group.until_all_seen()
+        await group.drain("b")
+        assert sorted(group.seen.all()) == sorted(group.source.everything())
+
+    simulate(4, scenario)
+
+
+def test_shards_are_listed_anew_where_one_ended_during_a_listing() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        source = FakeSource(1, length=5)
+        group = Group(simulation, source)
+        listed = source.list_shards
+
+        async def slow_list() -> Sequence[SourceShard]:
+            shards = await listed()
+            await asyncio.sleep(1)
+            return shards
+
+        group.start("a")
+        await group.until(lambda: group.counts() == [1])
+        source.list_shards = slow_list  # type: ignore[method-assign]
+        group.workers["a"].config = structs.replace(group.workers["a"].config, list_ms=3_600_000)
+        await asyncio.sleep(2.5)  # a listing has begun
+        source.split("0")
+        source.put(3)
+        await group.until(lambda: {"0a", "0b"} <= set(group.memory.leases), seconds=5)
+        await group.drain("a")
 
     simulate(4, scenario)
 

@@ -92,6 +92,11 @@ class LeaseAgent:
         """To be asked for before shards are listed."""
         return self._view.deleted_seq
 
+    @property
+    def wants_list(self) -> bool:
+        """The last list of shards is of no use any more: they should be listed anew at once."""
+        return self._view.is_listing_old
+
     def held(self) -> dict[str, Stage]:
         """Shards by stage, for people."""
         return {shard: hold.stage for shard, hold in self._holds.items()}

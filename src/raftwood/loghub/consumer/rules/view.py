@@ -125,13 +125,17 @@ class View:
     def listed(self, shards: Sequence[NewLease], deleted_seq: int) -> None:
         self.listing = shards, deleted_seq
 
+    @property
+    def is_listing_old(self) -> bool:
+        """Leases were deleted since then: what was listed may be over."""
+        return self.listing[1] < self.deleted_seq
+
     def unknown(self) -> list[NewLease]:
-        """Shards that need a lease; what was listed before leases were deleted may be over."""
-        shards, deleted_seq = self.listing
-        if deleted_seq < self.deleted_seq:
+        """Shards that need a lease."""
+        if self.is_listing_old:
             return []
         parents = {shard: lease.parents for shard, lease in self.leases.items()}
-        return creatable(parents, shards)
+        return creatable(parents, self.listing[0])
 
     def finished_parents(self) -> list[str]:
         """Ended, and all children have come as far as a checkpoint: nobody asks for them again."""
