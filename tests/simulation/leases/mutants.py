@@ -148,12 +148,12 @@ def _begins_at_once(self: LeaseAgent, hold: Hold) -> int:  # noqa: ARG001
 
 def _twice_as_fast(self: Observations, now_ms: int) -> int:
     looked_ms = now_ms if self._looked_ms is None else self._looked_ms
-    return self._clock_ms + 2 * (now_ms - looked_ms)
+    return self.clock_ms + 2 * (now_ms - looked_ms)
 
 
 def _at_the_last_look(self: Observations, now_ms: int) -> int:  # noqa: ARG001
     """Time stands still until the first look, and is never counted."""
-    return self._clock_ms
+    return self.clock_ms
 
 
 async def _delete_unseen(self: MemoryLeaseStore, shards: Sequence[str]) -> None:

@@ -386,7 +386,7 @@ class LeaseAgent:
         is_hung = bool(self._in(Stage.HUNG))
         moves = [
             move
-            for move in self._offers.planned(moves, now_ms)
+            for move in self._offers.planned(moves, self._view.looked_ms)
             if move.shard not in self._holds and not (is_hung and move.source != NOBODY)
         ]
         takes, self._refresh = own_part(moves, self._view.leases, self.me.process, fresh)

@@ -24,7 +24,7 @@ class Observations:
 
     def __init__(self, times: LeaseTimes) -> None:
         self._times = times
-        self._clock_ms = 0
+        self.clock_ms = 0
         """Grows while this worker looks; never faster than time."""
         self._looked_ms: int | None = None
         self._workers: dict[str, WorkerRow] = {}
@@ -39,7 +39,7 @@ class Observations:
 
     def look(self, workers: Iterable[WorkerRow], now_ms: int) -> None:
         """A scan showed these workers, and no others."""
-        self._clock_ms = self._at(now_ms)
+        self.clock_ms = self._at(now_ms)
         self._looked_ms = now_ms
         before = self._beats
         self._workers = {row.process: row for row in workers}
@@ -47,13 +47,13 @@ class Observations:
         for process, row in self._workers.items():
             beat = before.get(process)
             is_same = beat is not None and beat[0] == row.heartbeat
-            self._beats[process] = beat if beat and is_same else (row.heartbeat, self._clock_ms)
+            self._beats[process] = beat if beat and is_same else (row.heartbeat, self.clock_ms)
         self._joined = {
-            process: self._joined.get(process, self._clock_ms) for process in self._beats
+            process: self._joined.get(process, self.clock_ms) for process in self._beats
         }
         for process in before:
             if process not in self._beats:
-                self._gone[process] = self._clock_ms
+                self._gone[process] = self.clock_ms
         leasing = {process for process, _, _ in self._leases.values()}
         self._gone = {
             process: since
@@ -81,7 +81,7 @@ class Observations:
             row.process: row.instance
             for row in rows
             if not row.is_sent_away
-            and self._clock_ms - self._beats[row.process][1] < self.timeout_ms(row)
+            and self.clock_ms - self._beats[row.process][1] < self.timeout_ms(row)
         }
 
     def newcomers(self) -> list[str]:
@@ -89,7 +89,7 @@ class Observations:
         return [
             process
             for process, since in self._joined.items()
-            if self._clock_ms - since < self.timeout_ms(self._workers[process])
+            if self.clock_ms - since < self.timeout_ms(self._workers[process])
         ]
 
     def stale_workers(self) -> list[WorkerRow]:
@@ -97,7 +97,7 @@ class Observations:
         return [
             row
             for process, row in self._workers.items()
-            if self._clock_ms - self._beats[process][1] >= self.timeout_ms(row) * FORGET_TIMEOUTS
+            if self.clock_ms - self._beats[process][1] >= self.timeout_ms(row) * FORGET_TIMEOUTS
         ]
 
     def still_ms(self, lease: Lease) -> int:
@@ -108,7 +108,7 @@ class Observations:
             since = max(since, self._beats[process][1])
         elif process != NOBODY:
             since = max(since, self._gone.get(process, 0))
-        return self._clock_ms - since
+        return self.clock_ms - since
 
     def is_expired(self, lease: Lease) -> bool:
         """Nobody can be at work on it. A lease with id 0 never had anybody."""
@@ -120,4 +120,4 @@ class Observations:
         if self._looked_ms is None:
             return 0
         unseen_ms = now_ms - self._looked_ms
-        return self._clock_ms + min(unseen_ms, self._times.scan_ms + self._times.early_ms)
+        return self.clock_ms + min(unseen_ms, self._times.scan_ms + self._times.early_ms)

@@ -10,7 +10,9 @@ from raftwood.loghub.consumer.rules.plan import Move
 
 
 class Offers:
-    """As one worker sees them, in milliseconds of its clock."""
+    """As one worker sees them, in milliseconds during which it looked: nobody could take anything
+    while the store was away.
+    """
 
     def __init__(self, me: str, *, patience_ms: int) -> None:
         self._me = me
@@ -18,16 +20,16 @@ class Offers:
         self._offered: dict[str, tuple[str, int]] = {}
         """By shard: who else should take it, and since when."""
 
-    def planned(self, moves: Iterable[Move], now_ms: int) -> list[Move]:
+    def planned(self, moves: Iterable[Move], looked_ms: int) -> list[Move]:
         """The moves of a plan; this worker gets what another left for too long."""
         offered, self._offered = self._offered, {}
         found = []
         for move in moves:
             if move.source == NOBODY and move.target != self._me:
-                target, since_ms = offered.get(move.shard, (move.target, now_ms))
-                since_ms = since_ms if target == move.target else now_ms
+                target, since_ms = offered.get(move.shard, (move.target, looked_ms))
+                since_ms = since_ms if target == move.target else looked_ms
                 self._offered[move.shard] = move.target, since_ms
-                if now_ms - since_ms >= self._patience_ms:
+                if looked_ms - since_ms >= self._patience_ms:
                     found.append(Move(move.shard, NOBODY, self._me))
                     continue
             found.append(move)

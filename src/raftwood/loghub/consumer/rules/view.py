@@ -101,6 +101,11 @@ class View:
             if lease.lease_process == me.process
         ]
 
+    @property
+    def looked_ms(self) -> int:
+        """For how long this worker has looked, all in all."""
+        return self._observations.clock_ms
+
     def timeout_ms(self, lease: Lease) -> int:
         """For how long its consumer may be at work that is not heard of."""
         return self._observations.timeout_ms(lease)
