@@ -15,6 +15,7 @@ SEEDS = 60
 QUIET: dict[str, Any] = {
     "lose_request": 0.0,
     "lose_answer": 0.0,
+    "late": 0.0,
     "latency_ms": 20,
     "process_ms": 50,
     "by_bytes": False,
@@ -113,12 +114,14 @@ def test_orphans_are_read_again_within_twice_the_timeout(seed: int) -> None:
     victim = world.up()[seed % 3]
     orphans = list(victim.consumers)
     assert orphans
+    moves = world.store.moves
     victim.crash()
     _run_for(world, 2)
     live = [worker.owner.process for worker in world.up()]
     for shard in orphans:
         assert world.store.leases[shard].consumer_process in live
     assert world.spread() <= 1
+    assert world.store.moves - moves == len(orphans)
 
 
 @pytest.mark.parametrize("seed", range(12))

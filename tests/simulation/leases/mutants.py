@@ -206,6 +206,35 @@ def _left_to_whom_it_hangs_in() -> Iterator[None]:
         yield
 
 
+def _taken_by_its_own_timeout(self: MemoryLeaseStore, worker: Owner, takes: Any) -> Any:
+    """As if nobody else had to be waited for who has a longer one."""
+    for take in takes:
+        if lease := self.leases.get(take.shard):
+            self.leases[take.shard] = structs.replace(lease, timeout_ms=0)
+    return _take(self, worker, takes)
+
+
+async def _created_from_an_old_list(
+    self: MemoryLeaseStore,
+    leases: Any,
+    *,
+    deleted_seq: int | None = None,  # noqa: ARG001
+) -> None:
+    await _create(self, leases)
+
+
+_create = MemoryLeaseStore.create
+
+
+@contextmanager
+def _lists_never_get_old() -> Iterator[None]:
+    with (
+        mock.patch.object(MemoryLeaseStore, "create", _created_from_an_old_list),
+        mock.patch.object(View, "is_listing_old", property(lambda _: False)),
+    ):
+        yield
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A bug, and the weather in which it shows sooner than in most."""
@@ -228,6 +257,7 @@ _STEALS = _weights(join=2, drain=1) | {
     "workers": 1,
     "lose_request": 0.0,
     "lose_answer": 0.0,
+    "late": 0.0,
 }
 _CUTS = _weights(cut_off=4, pause=1) | {"workers": 3, "shards": 3, "process_ms": 300}
 _CUTS["weights"]["write"] = 40
@@ -235,6 +265,12 @@ _CUTS["pace_ms"] = 60
 _ZOMBIES = _weights(restart=2, pause=2) | {"workers": 2, "process_ms": 300, "save_every": 1}
 _FAMILY = _weights(split=2, merge=2, join=1) | {"shards": 3, "workers": 2}
 _HANGS = _weights(join=1, hang=2) | {"shards": 5, "workers": 3, "hangs_on": True}
+_WELL = {"latency_ms": 2, "lose_request": 0.0, "lose_answer": 0.0}
+_HASTE = _weights(join=3, drain=2, cut_off=4) | _WELL | {"workers": 2, "shards": 5, "late": 0.0}
+_HASTE |= {"is_mixed": True, "process_ms": 300, "pace_ms": 60}
+_HASTE["weights"]["write"] = 40
+_MERGES = _weights(merge=2) | _WELL | {"workers": 3, "shards": 8, "late": 0.1}
+_MERGES |= {"process_ms": 50, "save_every": 1, "pace_ms": 150}
 MUTANTS: dict[str, Mutant] = {
     "fences by name": Mutant(_fenced_by_name, _ZOMBIES),
     "bumps the epoch at the steal": Mutant(
@@ -275,6 +311,10 @@ MUTANTS: dict[str, Mutant] = {
         _replaced(Observations, "timeout_ms", lambda self, _: self._times.timeout_ms),
         _CUTS | {"is_mixed": True, "latency_ms": 20},
     ),
+    "forgets that its victim may be silent for longer": Mutant(
+        _replaced(MemoryLeaseStore, "take", _taken_by_its_own_timeout), _HASTE
+    ),
+    "takes an old list of shards for a new one": Mutant(_lists_never_get_old, _MERGES),
     "trusts its clock too much": Mutant(
         _replaced(LeaseTimes, "hold_ms", property(lambda times: times.timeout_ms * 5 // 4)),
         _CUTS,

@@ -36,6 +36,8 @@ class Profile:
     """One worker's calls of process() never return, also when all else is well again."""
     is_mixed: bool = False
     """Some workers have a shorter timeout than others."""
+    late: float = 0.0
+    """Of the calls and lists of shards: they arrive long after they were given up, or were true."""
     crash_at: tuple[int, int] | None = None
     """A worker by number, and the step at which it dies."""
 
@@ -68,6 +70,7 @@ class Profile:
             },
             hangs_on=source.random() < 0.15,
             is_mixed=source.random() < 0.15,
+            late=source.choice((0.0, 0.0, 0.02, 0.1)),
         )
 
     @property
@@ -76,6 +79,7 @@ class Profile:
         return not (
             self.lose_request
             or self.lose_answer
+            or self.late
             or self.crash_at
             or self.hangs_on
             or any(self.weights[fault] for fault in FAULTS)
@@ -91,6 +95,7 @@ class Profile:
                 **{name: getattr(chosen, name) for name in cls.__dataclass_fields__},
                 "lose_request": 0.0,
                 "lose_answer": 0.0,
+                "late": 0.0,
                 "hangs_on": False,
                 "latency_ms": 20,
                 "process_ms": 50,

@@ -93,8 +93,16 @@ class SimWorker:
     def list_shards(self) -> None:
         shards = self.world.oracle.shards.values()
         listed = [NewLease(each.name, each.parents) for each in shards]
-        self.feed(steps.ShardsListed(listed, self.agent.deleted_seq))
-        self.after(LIST_MS, self.list_shards)
+        event = steps.ShardsListed(listed, self.agent.deleted_seq)
+
+        def answered() -> None:
+            self.feed(event)
+            self.after(LIST_MS, self.list_shards)
+
+        if late_ms := self.world.late_ms():
+            self.after(late_ms, answered)
+        else:
+            answered()
 
     def feed(self, event: steps.Event) -> None:
         if not self.is_up:
@@ -214,7 +222,7 @@ class SimWorker:
                 over = True
                 act()
 
-        world.after(world.latency(), arrives)
+        world.after(world.latency() + world.late_ms(), arrives)
         self.after(CALL_MS, lambda: finish(failed))
 
     def _is_lost(self, chance: float) -> bool:

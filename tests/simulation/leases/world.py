@@ -100,6 +100,13 @@ class World:
     def latency(self) -> float:
         return self.random.uniform(0.5, 1.5) * self.profile.latency_ms
 
+    def late_ms(self) -> float:
+        """How much later than most something comes; mostly 0."""
+        chance = self.profile.late * self.bad
+        if not chance or self.random.random() >= chance:
+            return 0.0
+        return self.random.uniform(0.2, 1.5) * self.times.timeout_ms
+
     def process_ms(self) -> float:
         return self.random.uniform(0.2, 1.0) * self.profile.process_ms
 

@@ -462,6 +462,27 @@ def test_children_wait_for_all_their_parents_and_parents_are_deleted_at_last() -
     assert sorted(group.store.leases) == ["2", "3"]
 
 
+def test_a_shard_that_ended_and_was_deleted_before_its_thief_began_is_let_go() -> None:
+    group = Group("0", "1")
+    ben = group.join("ben")
+    group.run_until(lambda: len(ben.running) == 2, within_ms=T)
+    ben.stops_at_once = False
+    anne = group.join("anne")
+    anne.failing = {Call.BECOME}
+    group.run_until(lambda: bool(ben.stops), within_ms=T)
+    [(stolen, _)] = ben.stops
+    ben.stopped(stolen, SHARD_END)
+    group.list_shards(*group.listed, NewLease("2", (stolen,)))
+    group.run_until(lambda: "2" in {**anne.running, **ben.running}, within_ms=2 * T)
+    # She is the first, and deletes it herself.
+    for worker in (anne, ben):
+        if "2" in worker.running:
+            worker.save("2", "p1", 1)
+    group.run_until(lambda: stolen not in group.store.leases, within_ms=2 * T)
+    group.run_for(T)
+    assert stolen not in anne.agent.held()
+
+
 def test_shards_that_ended_do_not_count() -> None:
     group, anne = _alone(*_names(4))
     for shard in _names(2):

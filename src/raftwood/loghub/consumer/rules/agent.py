@@ -241,7 +241,9 @@ class LeaseAgent:
         if isinstance(asked, steps.AskCreate):
             self._calls.want(Call.SCAN, now_ms)
         elif isinstance(asked, steps.AskDelete):
-            self._view.forget(asked.shards)
+            ended = [lease.shard for lease in self._view.known(asked.shards) if lease.is_ended]
+            self._view.forget(ended)
+            self._drop_missing(ended, self._view.leases)
         elif isinstance(asked, steps.AskForget) and self._row in asked.rows:
             self._row = None
 
