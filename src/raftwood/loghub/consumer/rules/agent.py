@@ -48,7 +48,6 @@ class LeaseAgent:
         self._is_finished = False
         self._scans = 0
         self._refresh: list[str] = []
-        self._live: dict[str, str] = {}
         self._takes: dict[str, Take] = {}
         self._offers = Offers(me.process, patience_ms=2 * times.timeout_ms)
         self._is_tidy = True
@@ -241,9 +240,7 @@ class LeaseAgent:
         if isinstance(asked, steps.AskCreate):
             self._calls.want(Call.SCAN, now_ms)
         elif isinstance(asked, steps.AskDelete):
-            ended = [lease.shard for lease in self._view.known(asked.shards) if lease.is_ended]
-            self._view.forget(ended)
-            self._drop_missing(ended, self._view.leases)
+            self._drop_missing(self._view.deleted(asked.shards), ())
         elif isinstance(asked, steps.AskForget) and self._row in asked.rows:
             self._row = None
 
@@ -365,7 +362,7 @@ class LeaseAgent:
 
     def _plan(self, fresh: set[str], now_ms: int) -> None:
         """Choose what to take; where an id may be outdated, look again first."""
-        live = self._live = self._view.live(self.me, now_ms)
+        live = self._view.live(self.me, now_ms)
         self._takes, self._refresh = {}, []
         if self._calls.is_under_way((Call.TAKE,)):
             # What it took is not in the view yet, and would be missing in the count.
@@ -457,12 +454,8 @@ class LeaseAgent:
         if self._matched != self._view.version:
             self._ask_to_match(now_ms, actions)
         stale = self._view.stale_workers()
-        if stale and self._is_first() and self._calls.may_begin(Call.FORGET, now_ms):
+        if stale and self._view.is_first(self.me) and self._calls.may_begin(Call.FORGET, now_ms):
             self._begin(Call.FORGET, steps.AskForget(stale), now_ms, actions)
-
-    def _is_first(self) -> bool:
-        """Of what one worker should do for all: they agree on who is the first."""
-        return next(iter(self._live), None) == self.me.process
 
     def _ask_to_match(self, now_ms: int, actions: list[steps.Action]) -> None:
         """Leases for new shards, and none for those that are over."""
@@ -472,7 +465,7 @@ class LeaseAgent:
         finished = self._view.finished_parents()
         if not unknown and not finished:
             self._matched = self._view.version
-        if finished and self._is_first() and self._calls.may_begin(Call.DELETE, now_ms):
+        if finished and self._view.is_first(self.me) and self._calls.may_begin(Call.DELETE, now_ms):
             self._begin(Call.DELETE, steps.AskDelete(finished), now_ms, actions)
 
     def _ask_to_release(self, now_ms: int, actions: list[steps.Action]) -> None:

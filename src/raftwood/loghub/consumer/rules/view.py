@@ -79,6 +79,12 @@ class View:
         """As they were last seen."""
         return [lease for lease in self.leases.values() if lease.shard in shards]
 
+    def deleted(self, shards: Container[str]) -> list[str]:
+        """These were to be deleted; answers those that are gone, for what had not ended stays."""
+        gone = [lease.shard for lease in self.known(shards) if lease.is_ended]
+        self.forget(gone)
+        return gone
+
     def forget(self, shards: Iterable[str]) -> None:
         for shard in shards:
             self.version += 1
@@ -89,8 +95,13 @@ class View:
         """Instances by process, sorted; oneself is always alive."""
         found = {**self._observations.live(), me.process: me.instance}
         if found != self._live:
-            self._live, self.live_since_ms = found, now_ms
-        return dict(sorted(found.items(), key=lambda each: (each[1], each[0])))
+            self._live = dict(sorted(found.items(), key=lambda each: (each[1], each[0])))
+            self.live_since_ms = now_ms
+        return self._live
+
+    def is_first(self, me: Owner) -> bool:
+        """Of what one worker should do for all: they agree on who is the first."""
+        return next(iter(self._live), None) == me.process
 
     def renewals(self, shards: Iterable[str], me: Owner) -> list[Renewal]:
         """Of those that are one's own, as they were last seen."""
