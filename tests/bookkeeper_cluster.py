@@ -61,12 +61,12 @@ def processes() -> frozenset[int]:
     return frozenset(_alive)
 
 
-def java_command(folder: Path, *arguments: str) -> list[str]:
+def java_command(folder: Path, *arguments: str, classes: str = "") -> list[str]:
     """A Java machine with BookKeeper's libraries that logs warnings alone to its output."""
     logging = folder / "log4j2.xml"
     logging.write_text(_LOGGING)
     options = (*JAVA_OPTIONS, f"-Dlog4j2.configurationFile={logging}")
-    return ["java", *options, "-cp", f"{install()}/*", *arguments]
+    return ["java", *options, "-cp", classes or f"{install()}/*", *arguments]
 
 
 class Bookie:

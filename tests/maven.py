@@ -1,4 +1,7 @@
-"""Java libraries of others, fetched by Maven into a folder below `.cache` on first use."""
+"""Java libraries of others, fetched by Maven into a folder below `.cache` on first use.
+
+Programs that use them are compiled beside them.
+"""
 
 import fcntl
 import shutil
@@ -6,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 CACHE = Path(__file__).parents[1] / ".cache"
 INSTALL_SECONDS_MAX = 240
+COMPILE_SECONDS_MAX = 120
 Library = tuple[str, str, str]
 """Its group, its name and its version."""
 
@@ -70,3 +75,23 @@ def _fetch(name: str, pom: str, jars: Path) -> None:
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             raise NotInstalled(f"Maven could not fetch it: {type(error).__name__}") from None
         (Path(folder) / "jars").rename(jars)
+
+
+def compile_program(source: Path, jars: Path) -> str:
+    """The class path of a program of one file, and of the libraries in a folder that it uses."""
+    classes = jars.parent / f"classes-{zlib.crc32(source.read_bytes()):08x}"
+    path = f"{jars}/*"
+    if not classes.exists():
+        if shutil.which("javac") is None:
+            raise NotInstalled("there is java, and no javac")
+        with tempfile.TemporaryDirectory(dir=jars.parent) as folder:
+            made = Path(folder) / "classes"
+            subprocess.run(
+                ("javac", "-nowarn", "-cp", path, "-d", str(made), str(source)),
+                check=True,
+                capture_output=True,
+                timeout=COMPILE_SECONDS_MAX,
+            )
+            with suppress(OSError):  # another process was faster
+                made.rename(classes)
+    return f"{classes}:{path}"

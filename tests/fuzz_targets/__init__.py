@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from tests.fuzz_targets import (
+    bookkeeper,
     configuration,
     frames,
     hakeeper,
@@ -21,6 +22,8 @@ from tests.fuzz_targets import (
 Target = tuple[Callable[[bytes], object], Sequence[bytes]]
 
 TARGETS: dict[str, Target] = {
+    "BookKeeper answers": (bookkeeper.response_target, bookkeeper.response_seeds()),
+    "BookKeeper metadata": (bookkeeper.metadata_target, bookkeeper.metadata_seeds()),
     "configuration": (configuration.target, configuration.seeds()),
     "errors": (frames.error_target, frames.error_seeds()),
     "frames": (frames.target, frames.seeds()),

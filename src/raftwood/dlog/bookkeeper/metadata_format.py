@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from raftwood.base.errors import InvalidInput, StoreDamaged, UnsupportedVersion
 from raftwood.dlog.bookkeeper.messages import LedgerMetadataFormat
 from raftwood.dlog.ledgers.model import (
+    BOOKIE_ID,
     BookieId,
     Digest,
     EntryId,
@@ -100,7 +101,7 @@ def _metadata(message: Any) -> LedgerMetadata:
         password=message.password,
     )
     segments = tuple(
-        Segment(EntryId(each.firstEntryId), tuple(map(BookieId, each.ensembleMember)))
+        Segment(EntryId(each.firstEntryId), tuple(map(_bookie, each.ensembleMember)))
         for each in sorted(message.segment, key=lambda each: int(each.firstEntryId))
     )
     if any(len(each.bookies) != config.ensemble for each in segments):
@@ -113,9 +114,22 @@ def _metadata(message: Any) -> LedgerMetadata:
         last_entry=EntryId(message.lastEntryId if is_closed else -1),
         length_bytes=message.length if is_closed else 0,
         created_ms=message.ctime,
-        properties={each.key: each.value for each in message.customMetadata},
+        properties={_text(each.key): each.value for each in message.customMetadata},
         creation_token=message.cToken,
     )
+
+
+def _bookie(name: Any) -> BookieId:
+    if not BOOKIE_ID.fullmatch(_text(name)):
+        raise ValueError(f"{name!r} is no bookie's id")
+    return BookieId(name)
+
+
+def _text(value: Any) -> str:
+    """Protobuf hands out bytes where a text is none."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
 
 
 def _varint(value: int) -> bytes:

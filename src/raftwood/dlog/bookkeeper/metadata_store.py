@@ -288,7 +288,8 @@ def _endpoint(data: bytes) -> tuple[str, int] | None:
     except DecodeError:
         return None
     for each in message.endpoints:
-        if each.protocol == _BOOKIE_PROTOCOL and 0 < each.port < 1 << 16:
+        is_bookie = each.protocol == _BOOKIE_PROTOCOL and 0 < each.port < 1 << 16
+        if is_bookie and isinstance(each.host, str) and each.host:
             return each.host, each.port
     return None
 
