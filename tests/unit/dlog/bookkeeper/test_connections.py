@@ -117,7 +117,8 @@ def test_what_is_no_answer_of_a_bookie_ends_the_connection(answer: bytes) -> Non
 def test_any_bytes_are_answers_or_end_the_connection() -> None:
     async def main() -> None:
         async def dial(_protocol: asyncio.Protocol) -> asyncio.Transport:
-            return await asyncio.get_running_loop().create_future()  # never
+            never: asyncio.Future[asyncio.Transport] = asyncio.get_running_loop().create_future()
+            return await never
 
         seeds = [added(5, 0) + read(5, 2, b"x" * 40) + added(5, 1, 104)]
         ended = 0
