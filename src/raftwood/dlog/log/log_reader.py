@@ -147,10 +147,10 @@ class LogReader:
         self, start: Position, known: KnownMeta, deadline_s: float
     ) -> tuple[Position, bool]:
         """Nobody has a ledger open here: wait for the next writer."""
-        known = await self._metas.read(self.name)
+        fresh = await self._metas.read(self.name)
+        if fresh.version != known.version:
+            return start, False  # there may be a ledger by now
         end = known.meta.ledgers[-1].end if known.meta.ledgers else known.meta.first
-        if known.meta.last_ledger > start >> 64:
-            return start, False
         if start > end and (not known.meta.ledgers or known.meta.ledgers[-1].is_closed):
             raise OutOfRange(f"log {self.name!r}: position {start} is behind its end, {end}")
         left_s = deadline_s - asyncio.get_running_loop().time()

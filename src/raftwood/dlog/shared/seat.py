@@ -1,7 +1,7 @@
 """`Seat`: one log's ownership in this process, carried out.
 
 The rules say what to do (`ownership`); here it is done, by tasks that each end in an event. Whoever
-waits for a change of the seat is woken after each event.
+waits for a change of the seat is woken where an event has changed it.
 """
 
 import asyncio
@@ -86,12 +86,18 @@ class Seat:
 
     def tell(self, event: Event) -> None:
         """Something happened: do what follows from it."""
+        before = self._state()
         for action in self.rules.step(event):
             self._do(action)
+        if self._state() == before:
+            return
         _wake(self._waiters)
 
         if self.rules.phase is not Phase.OWNING:
             self.advanced()
+
+    def _state(self) -> tuple[Phase, int, Owner | None]:
+        return self.rules.phase, self.rules.claim, self.rules.elsewhere
 
     async def changed(self, deadline: float) -> None:
         """Until something happens to the seat, or the time is over."""

@@ -109,6 +109,9 @@ class SharedLog:
             seat = self._seats.seat(self.name)
             try:
                 found = await self._try(seat, here, there, deadline)
+            except NotFound:
+                self.is_removed = True
+                raise
             except _TRIED_AGAIN as error:
                 failures += 1
                 await self._pause(seat, error, failures, deadline)
@@ -210,7 +213,11 @@ class SharedLog:
     async def _meta(self) -> LogMeta:
         """As it is now; another log of this name is not this one."""
         self._check_there()
-        meta = (await self._dlogs.metas.read(self.name)).meta
+        try:
+            meta = (await self._dlogs.metas.read(self.name)).meta
+        except NotFound:
+            self.is_removed = True
+            raise
         if meta.token != self._token:
             self.is_removed = True
         self._check_there()

@@ -7,7 +7,7 @@ from typing import Final
 from weakref import WeakSet
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import AlreadyExists
+from raftwood.base.errors import AlreadyExists, InvalidName
 from raftwood.base.seams import Log, MetaStore
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
@@ -89,7 +89,10 @@ class SharedLogs:
 
     async def remove(self, name: str) -> None:
         """The log and all its batches; nothing where it is gone already."""
-        await self._dlogs.remove(name)
+        try:
+            await self._dlogs.remove(name)
+        except InvalidName:
+            return  # there never was one
         await remove_owner(self._store, name)
         log = self._opened.pop(name, None)
         if log is not None:
