@@ -1,7 +1,7 @@
 """A real BookKeeper for tests: a ZooKeeper server and bookies on free ports, installed by Maven.
 
-Bookies keep their data on disk and sync their journals. The last one registers under a name, the
-others under their addresses.
+Bookies keep their data on disk, sync their journals and do TLS where they are asked for it, for
+clients with a certificate. The last one registers under a name, the others under their addresses.
 
 python -m tests.bookkeeper_cluster        # runs one with four bookies until it is interrupted
 """
@@ -19,8 +19,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from kazoo.client import KazooClient
 
+from raftwood.net.tls import TlsFiles
 from tests import maven, zookeeper_server
 from tests.zookeeper_server import ZooKeeperServer, free_ports
 
@@ -72,9 +80,7 @@ def java_command(folder: Path, *arguments: str, classes: str = "") -> list[str]:
 class Bookie:
     """One bookie process with a folder of its own."""
 
-    def __init__(
-        self, folder: Path, zookeeper: str, *, name: str = "", settings: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, folder: Path, zookeeper: str, *, name: str, settings: Sequence[str]) -> None:
         self.folder = folder
         self._zookeeper = zookeeper
         self._name = name
@@ -181,10 +187,11 @@ class Bookie:
 class BookKeeperCluster:
     """A ZooKeeper server and bookies; all end with the block."""
 
-    def __init__(self, *, bookies: int = 4, settings: Sequence[str] = ()) -> None:
+    def __init__(self, *, bookies: int = 4) -> None:
         self._count = bookies
-        self._settings = settings
         self._ends = ExitStack()
+        self.tls = TlsFiles()
+        """For clients."""
         self.bookies: list[Bookie] = []
         self.zookeeper = ZooKeeperServer()
 
@@ -200,13 +207,14 @@ class BookKeeperCluster:
             ends.callback(self._end)
             with self.client() as client:
                 _format(client)
+                settings = self._make_certificates(folder)
                 for number in range(self._count):
                     name = f"bookie-{number}" if number == self._count - 1 else ""
                     bookie = Bookie(
                         folder / f"bookie-{number}",
                         self.zookeeper.address,
                         name=name,
-                        settings=self._settings,
+                        settings=settings,
                     )
                     self.bookies.append(bookie)
                     bookie.launch()
@@ -222,6 +230,31 @@ class BookKeeperCluster:
         trace: TracebackType | None,
     ) -> None:
         self._ends.close()
+
+    def _make_certificates(self, folder: Path) -> list[str]:
+        """Settings of the bookies; `tls` for clients."""
+        authority = trustme.CA()
+        authorities = folder / "authorities.pem"
+        authority.cert_pem.write_to_path(str(authorities))
+        bookie = authority.issue_cert("127.0.0.1")
+        certificate, key = folder / "certificate.pem", folder / "key.pem"
+        bookie.cert_chain_pems[0].write_to_path(str(certificate))
+        private = load_pem_private_key(bookie.private_key_pem.bytes(), None)
+        # The one kind of key that BookKeeper reads.
+        key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        client = folder / "client.pem"
+        authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(str(client))
+        self.tls = TlsFiles(certificate=str(client), authorities=str(authorities))
+        return [
+            "tlsProvider=JDK",
+            "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory",
+            "tlsClientAuthentication=true",
+            "tlsKeyStoreType=PEM",
+            f"tlsKeyStore={key}",
+            f"tlsCertificatePath={certificate}",
+            "tlsTrustStoreType=PEM",
+            f"tlsTrustStore={authorities}",
+        ]
 
     def _end(self) -> None:
         for bookie in self.bookies:
