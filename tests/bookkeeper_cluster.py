@@ -178,10 +178,16 @@ class Bookie:
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
-    def wipe(self) -> None:
-        """Lose all data, as with a new disk under an old name."""
-        shutil.rmtree(self.folder / "journal")
-        shutil.rmtree(self.folder / "ledgers")
+    def lose_data(self) -> None:
+        """As with a new disk under an old name."""
+        for name in ("journal", "ledgers"):
+            (self.folder / name).rename(self.folder / f"{name}.lost")
+
+    def find_data(self) -> None:
+        """The old disk is back."""
+        for name in ("journal", "ledgers"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            (self.folder / f"{name}.lost").rename(self.folder / name)
 
 
 class BookKeeperCluster:
