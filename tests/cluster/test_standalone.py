@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from raftwood.loghub.client import LogHubClient
+from raftwood.loghub.model import LogKind
 from tests.cluster.raft.cluster import free_ports
 
 WAIT_S_MAX = 90.0
@@ -55,7 +56,7 @@ def connected(parts: dict[str, Any]) -> LogHubClient:
 
 @pytest.mark.parametrize(
     ("command", "ports"),
-    [(("standalone",), 3), (("cluster", "up", "--stores=3", "--gateways=2"), 7)],
+    [(("standalone",), 6), (("cluster", "up", "--stores=3", "--gateways=2"), 10)],
     ids=["standalone", "cluster up"],
 )
 def test_what_was_written_is_there_after_a_restart(
@@ -65,14 +66,19 @@ def test_what_was_written_is_there_after_a_restart(
     given = (*command, f"--data={tmp_path / 'data'}", f"--port-base={base}")
     with running(*given, folder=tmp_path) as first, connected(first) as client:
         client.create_project("p")
-        client.create_logstore("p", "s", shard_count=1)
-        with client.producer("p", "s") as producer:
-            producer.send({"message": "kept"})
+        for kind in LogKind:
+            client.create_logstore("p", kind.value, shard_count=1, log=kind)
+            with client.producer("p", kind.value) as producer:
+                producer.send({"message": "kept"})
     with running(*given, folder=tmp_path) as second, connected(second) as client:
         assert second["loghub"] == first["loghub"]
         assert second["loghub"]["url"].startswith("http://127.0.0.1:")
-        with client.reader("p", "s") as reader:
-            assert [record.contents for record in reader] == [{"message": "kept"}]
+        for kind in LogKind:
+            with client.producer("p", kind.value) as producer:
+                producer.send({"message": "more"})
+            with client.reader("p", kind.value) as reader:
+                found = [record.contents["message"] for record in reader]
+            assert (kind, found) == (kind, ["kept", "more"])
     assert (tmp_path / "ready.json").stat().st_mode & 0o077 == 0
 
 

@@ -8,10 +8,8 @@ from typing import Any
 from raftwood.base.environment import Environment
 from raftwood.base.seams import Change, MetaStore
 from raftwood.dlog.log.dlogs import Dlogs
-from raftwood.dlog.log.meta import LogConfig
-from raftwood.dlog.log.settings import DlogSettings
 from raftwood.dlog.shared.peers import PeerNetwork
-from raftwood.dlog.shared.settings import DlogSharingSettings
+from raftwood.dlog.shared.settings import SharedDlogSettings
 from raftwood.dlog.shared.shared_logs import SharedLogs
 from raftwood.dlog.shared.wire import PEER_ROLE
 from raftwood.metastore.file_store import FileMetaStore
@@ -21,8 +19,7 @@ from tests.dlog_kit.memory_ledgers import MemoryLedgerStore
 
 SECRET = Secret(b"of all who share" * 2)
 NETWORK = PeerNetwork(cluster="test", secret=SECRET, server_role="gateway")
-CONFIG = LogConfig(entries_max=50)
-SHARING = DlogSharingSettings(lease_ms=2_000, timeout_ms=30_000)
+SETTINGS = SharedDlogSettings(lease_ms=2_000, timeout_ms=30_000, rotation_entries=50)
 
 
 class OutsideMetaStore:
@@ -70,15 +67,12 @@ class SharedWorld:
         simulation: Simulation,
         store: MetaStore,
         ledgers: MemoryLedgerStore,
-        *,
-        config: LogConfig,
-        sharing: DlogSharingSettings,
+        settings: SharedDlogSettings,
     ) -> None:
         self.simulation = simulation
         self.store: Any = OutsideMetaStore(store)
         self.ledgers = ledgers
-        self._config = config
-        self._sharing = sharing
+        self._settings = settings
         self.machines: dict[str, Machine] = {}
         self.logs: dict[str, SharedLogs] = {}
 
@@ -93,7 +87,7 @@ class SharedWorld:
 
     def _program(self, name: str) -> Callable[[Environment], Coroutine[Any, Any, None]]:
         async def program(environment: Environment) -> None:
-            dlogs = Dlogs(environment, self.store, self.ledgers, DlogSettings())
+            dlogs = Dlogs(environment, self.store, self.ledgers)
             me = f"{name}-{environment.random.randbytes(4).hex()}"
             logs = SharedLogs(
                 environment,
@@ -101,8 +95,7 @@ class SharedWorld:
                 dlogs,
                 NETWORK,
                 name=me,
-                settings=self._sharing,
-                config=self._config,
+                settings=self._settings,
             )
             service = Service()
             logs.register(service)
@@ -144,14 +137,13 @@ def run_shared(
     scenario: Callable[[SharedWorld], Coroutine[Any, Any, None]],
     *,
     seed: int = 1,
-    config: LogConfig = CONFIG,
-    sharing: DlogSharingSettings = SHARING,
+    settings: SharedDlogSettings = SETTINGS,
     delay_ms: float = 1,
 ) -> None:
     async def whole(simulation: Simulation) -> None:
         store = await FileMetaStore.open(simulation.environment, "meta")
         ledgers = MemoryLedgerStore(seed=seed, delay_ms=delay_ms, publish_ms=50)
-        world = SharedWorld(simulation, store, ledgers, config=config, sharing=sharing)
+        world = SharedWorld(simulation, store, ledgers, settings)
         await scenario(world)
         await world.stop()
         await ledgers.close()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -13,11 +14,22 @@ from raftwood.base.metrics import Metrics
 from raftwood.base.seams import MetaStore
 from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.bookie.local_bookies import LocalBookies
+from raftwood.dlog.bookie.membership import bookie_address
 from raftwood.dlog.bookie.remote_bookies import RemoteBookies
 from raftwood.dlog.bookie.server import BookieServer
 from raftwood.dlog.ledgers.seams import Bookies
 
 BOOKIES_MAX = 64
+
+
+def remote_bookies(environment: Environment, settings: Settings, store: MetaStore) -> RemoteBookies:
+    """Bookies that are registered in the metastore, wherever they run."""
+    return RemoteBookies(
+        environment,
+        client_network(settings),
+        settings.bookie_client,
+        address_of=partial(bookie_address, store),
+    )
 
 
 @asynccontextmanager
@@ -34,7 +46,7 @@ async def embedded_bookies(
     """So many bookies below a folder, registered in the metastore, and the way to talk to them.
 
     With `addresses`, one for each, other processes reach them as well, and this one reaches those
-    of others. Without, they serve this process alone, under names.
+    of others; they may be others the next time, for the bookies are known by names.
     """
     if not 1 <= count <= BOOKIES_MAX or len(addresses) not in (0, count):
         raise InvalidInput(
@@ -55,13 +67,13 @@ async def embedded_bookies(
                 network=bookie_network(settings, address) if address else None,
                 metrics=metrics,
                 log_settings=settings.log,
-                id_=address or f"embedded-{number + 1}",
+                id_=f"embedded-{number + 1}",
             )
             stack.push_async_callback(server.close)
             servers.append(server)
         others = None
         if addresses:
-            others = RemoteBookies(environment, client_network(settings), settings.bookie_client)
+            others = remote_bookies(environment, settings, store)
         bookies = LocalBookies({each.bookie.id: each.bookie for each in servers}, others)
         stack.push_async_callback(bookies.close)
         yield bookies

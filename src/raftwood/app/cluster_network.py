@@ -47,9 +47,12 @@ def reader_network(settings: Settings) -> ClientNetwork:
 
 def operator_network(settings: Settings) -> ClientNetwork:
     """As of a client, for somebody who may change the cluster."""
-    return _as(
-        settings, OPERATOR_ROLE, "operator", _secret("operators", settings.secrets.operators)
-    )
+    return _as(settings, OPERATOR_ROLE, "operator", operators_secret(settings))
+
+
+def operators_secret(settings: Settings) -> Secret:
+    """Which gateways know one another by, too."""
+    return _secret("operators", settings.secrets.operators)
 
 
 def _as(settings: Settings, role: str, name: str, secret: Secret) -> ClientNetwork:

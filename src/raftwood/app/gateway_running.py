@@ -8,6 +8,7 @@ from typing import Final
 
 from raftwood.app.commands.source import Source
 from raftwood.app.connecting import awaited_cluster
+from raftwood.app.dlog_opening import opened_dlogs
 from raftwood.app.event_loop import run
 from raftwood.app.gateway_server import GatewayServer
 from raftwood.app.output import write_line
@@ -57,7 +58,10 @@ async def _serve(
         if cluster is None:
             return
         store, logs = cluster
-        server = await GatewayServer.start(environment, settings, store, logs, metrics=metrics)
+        dlogs = await stack.enter_async_context(opened_dlogs(environment, settings, store))
+        server = await GatewayServer.start(
+            environment, settings, store, logs, dlogs=dlogs, metrics=metrics
+        )
         servers.append(server)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)

@@ -8,13 +8,15 @@ from typing import Final
 
 import msgspec
 
-from raftwood.app.cluster_network import reload_certificates, server_tls
+from raftwood.app.cluster_network import operators_secret, reload_certificates, server_tls
 from raftwood.app.logs_by_kind import LogsByKind
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
 from raftwood.base.metrics import Metrics
 from raftwood.base.seams import Logs, MetaStore
+from raftwood.dlog.shared.shared_logs import SharedLogs
+from raftwood.dlog.shared.wire import PEER_ROLE
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.http.serving import serve_http
@@ -51,12 +53,12 @@ class GatewayServer:
         logs: Logs,
         *,
         metrics: Metrics,
-        dlogs: Logs | None = None,
+        dlogs: SharedLogs | None = None,
     ) -> "GatewayServer":
         """Read the metadata, then listen. `logs` are the log service's; without `dlogs`, logstores
         that are kept in DLOG are refused.
         """
-        kinds = {LogKind.LOGSERVICE: logs}
+        kinds: dict[LogKind, Logs] = {LogKind.LOGSERVICE: logs}
         if dlogs is not None:
             kinds[LogKind.DLOG] = dlogs
         gateway = Gateway(
@@ -72,15 +74,21 @@ class GatewayServer:
         service = Service()
         RpcService(gateway).register(service)
         name = f"gateway-{environment.random.randbytes(6).hex()}"
+        peers: Secret | None = None
+        if dlogs is not None:
+            dlogs.register(service)
+            name, peers = dlogs.name, operators_secret(settings)
         credentials = ServerCredentials(
             cluster_id=CLUSTER,
             identity=Identity(role=GATEWAY_ROLE, node_id=name),
-            secret_of=_Secrets(gateway).secret_of,
+            secret_of=_Secrets(gateway, peers).secret_of,
         )
         started = cls(gateway, Server(service, credentials, environment.random))
         try:
             await gateway.start()
             await started._listen(environment, settings, metrics)
+            if dlogs is not None:
+                await dlogs.start(settings.gateway.advertise or started.address)
         except BaseException:
             await started.close(drain_ms=0)
             raise
@@ -126,8 +134,12 @@ class GatewayServer:
 
 class _Secrets(msgspec.Struct, frozen=True):
     gateway: Gateway
+    peers: Secret | None
+    """Of gateways that share logs; None where this one shares none."""
 
     def secret_of(self, peer: Identity) -> Secret | None:
+        if peer.role == PEER_ROLE:
+            return self.peers
         key = self.gateway.access.key(peer.node_id) if peer.role == KEY_ROLE else None
         return None if key is None else Secret(key.secret.encode())
 

@@ -1,4 +1,4 @@
-"""A cluster of processes on this machine: stores and gateways, in one folder.
+"""A cluster of processes on this machine: stores, bookies and gateways, in one folder.
 
 As `standalone`, each part in a process of its own; they end with the one that started them.
 """
@@ -25,14 +25,18 @@ STORES_MAX: Final = 9
 
 
 class LocalCluster:
-    """Where each process of a cluster is: ports from the base on, stores first."""
+    """Where each process of a cluster is: ports from the base on, stores first, bookies last."""
 
-    def __init__(self, folder: str, *, stores: int, gateways: int, port_base: int) -> None:
+    def __init__(
+        self, folder: str, *, stores: int, gateways: int, port_base: int, bookies: int = 0
+    ) -> None:
         if not 1 <= stores <= STORES_MAX or not 1 <= gateways <= STORES_MAX:
             raise InvalidInput(
                 f"{stores} stores and {gateways} gateways: give 1 to {STORES_MAX} of each"
             )
-        last = 65_535 - stores - 2 * gateways
+        if not 0 <= bookies <= STORES_MAX:
+            raise InvalidInput(f"{bookies} bookies: give 0 to {STORES_MAX}")
+        last = 65_535 - stores - 2 * gateways - bookies
         if not 1024 <= port_base <= last:
             raise InvalidInput(f"port base {port_base}: give 1024 to {last}")
         ports = iter(range(port_base, 65_536))
@@ -40,6 +44,7 @@ class LocalCluster:
         self.stores = {number: f"127.0.0.1:{next(ports)}" for number in range(1, stores + 1)}
         self.gateways = {number: f"127.0.0.1:{next(ports)}" for number in range(1, gateways + 1)}
         self.http = {number: f"127.0.0.1:{next(ports)}" for number in range(1, gateways + 1)}
+        self.bookies = {number: f"127.0.0.1:{next(ports)}" for number in range(1, bookies + 1)}
         self.config_file = f"{folder}/{CONFIG_FILE}"
 
     def prepare(self) -> Settings:
@@ -89,6 +94,25 @@ log_replicas = {replicas}
             *("gateway", "start", "--config", self.config_file),
             f"--set=gateway.listen={self.gateways[number]}",
             f"--set=gateway.http_listen={self.http[number]}",
+            *self._dlog_arguments(),
+        ]
+
+    def bookie_arguments(self, number: int) -> list[str]:
+        return [
+            *("bookie", "start", "--config", self.config_file),
+            f"--set=bookie.listen={self.bookies[number]}",
+            f"--set=bookie.data_folder={self.folder}/bookie-{number}",
+        ]
+
+    def _dlog_arguments(self) -> list[str]:
+        if not self.bookies:
+            return []
+        copies = min(3, len(self.bookies))
+        return [
+            "--set=dlog.store=bookies",
+            f"--set=dlog.ensemble={copies}",
+            f"--set=dlog.write_quorum={copies}",
+            f"--set=dlog.ack_quorum={min(2, copies)}",
         ]
 
 
@@ -107,6 +131,12 @@ async def running_cluster(
         async with connected_cluster(environment, settings, None) as (store, _):
             await begun(store.status)
             key = await access_key(cluster.folder, Access(environment, Metadata(store)))
+        await asyncio.gather(
+            *(
+                children.start(f"bookie-{number}", cluster.bookie_arguments(number))
+                for number in cluster.bookies
+            )
+        )
         await asyncio.gather(
             *(
                 children.start(f"gateway-{number}", cluster.gateway_arguments(number))

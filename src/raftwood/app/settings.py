@@ -12,6 +12,8 @@ from raftwood.base.sections import (
 )
 from raftwood.disk.segment_log.settings import LogSettings
 from raftwood.dlog.bookie.settings import BookieClientSettings, BookieSettings
+from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.shared.settings import SharedDlogSettings
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings, LogHubClientSettings, LogHubSettings
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
@@ -38,3 +40,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     loghub_client: LogHubClientSettings
     bookie: BookieSettings
     bookie_client: BookieClientSettings
+    dlog: SharedDlogSettings
+    dlog_client: DlogSettings

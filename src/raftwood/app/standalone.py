@@ -1,4 +1,4 @@
-"""All parts in one process: a store of the log service, and a gateway over it.
+"""All parts in one process: a store of the log service, bookies, and a gateway over them.
 
 The folder keeps everything: the store's data, the secrets by which the parts know one another, and
 an access key for whoever uses it. So what was written is there after a restart, under the same key.
@@ -8,12 +8,14 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 import msgspec
 
+from raftwood.app.bookies import embedded_bookies
 from raftwood.app.connecting import connected_cluster
+from raftwood.app.dlog_opening import opened_dlogs
 from raftwood.app.gateway_server import GatewayServer
 from raftwood.app.log_tenant import log_settings, log_tenant
 from raftwood.app.parts import LogHubPart, LogServicePart, Parts, write_privately
@@ -27,8 +29,9 @@ from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.access import EVERYWHERE, Access
 
 PORT_BASE: Final = 7400
-PORTS: Final = 3
-"""From the base on: the store, native clients of LogHub, HTTP."""
+BOOKIES: Final = 3
+PORTS: Final = 3 + BOOKIES
+"""From the base on: the store, native clients of LogHub, HTTP, bookies."""
 KEY_FILE: Final = "access-key.json"
 CONFIG_FILE: Final = "standalone.toml"
 _BEGIN_S_MAX: Final = 60.0
@@ -45,14 +48,25 @@ def standalone_settings(folder: str, *, port_base: int, flags: tuple[str, ...] =
         write_privately(file, _new_config(folder))
     with open(file, "rb") as opened:
         data = opened.read()
-    store, native, http = (f"127.0.0.1:{port_base + place}" for place in range(PORTS))
+    store, native, http, *_ = _addresses(port_base)
     given = (
         f"cluster.members=1={store}",
         f"gateway.listen={native}",
         f"gateway.http_listen={http}",
+        "dlog.store=bookies",
         *flags,
     )
     return log_settings(compose(Settings, data=data, file=file, flags=given).settings)
+
+
+def _addresses(port_base: int) -> list[str]:
+    return [f"127.0.0.1:{port_base + place}" for place in range(PORTS)]
+
+
+def _bookie_addresses(settings: Settings) -> list[str]:
+    """Behind the port of the store, which is the first."""
+    (store,) = settings.cluster.addresses().values()
+    return _addresses(int(store.rpartition(":")[2]))[-BOOKIES:]
 
 
 def _new_config(folder: str) -> bytes:
@@ -93,9 +107,27 @@ async def running_standalone(
         environment, settings, log_tenant, joins=False, metrics=metrics
     )
     try:
-        async with connected_cluster(environment, settings, None) as (store, logs):
+        async with AsyncExitStack() as stack:
+            store, logs = await stack.enter_async_context(
+                connected_cluster(environment, settings, None)
+            )
             await begun(store.status)
-            gateway = await GatewayServer.start(environment, settings, store, logs, metrics=metrics)
+            bookies = await stack.enter_async_context(
+                embedded_bookies(
+                    environment,
+                    settings,
+                    store,
+                    folder,
+                    count=BOOKIES,
+                    addresses=_bookie_addresses(settings),
+                )
+            )
+            dlogs = await stack.enter_async_context(
+                opened_dlogs(environment, settings, store, bookies)
+            )
+            gateway = await GatewayServer.start(
+                environment, settings, store, logs, dlogs=dlogs, metrics=metrics
+            )
             try:
                 key = await access_key(folder, gateway.gateway.access)
                 loghub = LogHubPart(

@@ -17,6 +17,13 @@ class GatewaySettings(Section, frozen=True):
             description="Address for native clients, host:port.",
         ),
     ] = "127.0.0.1:7200"
+    advertise: Annotated[
+        str,
+        Meta(
+            pattern=r"\A([^=\s]+:[0-9]{1,5})?\Z",
+            description="Where other gateways reach this one, host:port; else gateway.listen.",
+        ),
+    ] = ""
     http_listen: Annotated[
         str,
         Meta(

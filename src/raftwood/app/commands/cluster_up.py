@@ -1,4 +1,4 @@
-"""`raftwood cluster up`: stores and gateways as processes on this machine."""
+"""`raftwood cluster up`: stores, bookies and gateways as processes on this machine."""
 
 import os
 from typing import Annotated
@@ -20,6 +20,9 @@ def up(
     *,
     stores: Annotated[int, Parameter(help="How many stores; three or more survive a loss.")] = 3,
     gateways: Annotated[int, Parameter(help="How many gateways.")] = 1,
+    bookies: Annotated[
+        int, Parameter(help="How many bookies, for logstores that are kept in DLOG; 0: none.")
+    ] = 3,
     data: Annotated[str, Parameter(help="Folder that keeps everything.")] = "raftwood-cluster",
     port_base: Annotated[
         int, Parameter(help="The first of the ports, all on this machine's loopback address.")
@@ -36,7 +39,11 @@ def up(
     there when it is started again with the same folder.
     """
     cluster = LocalCluster(
-        os.path.abspath(data), stores=stores, gateways=gateways, port_base=port_base
+        os.path.abspath(data),
+        stores=stores,
+        gateways=gateways,
+        bookies=bookies,
+        port_base=port_base,
     )
     settings = cluster.prepare()
     with real_environment() as environment:

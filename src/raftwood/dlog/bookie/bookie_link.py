@@ -4,7 +4,7 @@ Long polls have a connection of their own, so that any number of them never hold
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from raftwood.base.environment import Environment
@@ -12,6 +12,7 @@ from raftwood.base.errors import (
     Cancelled,
     DeadlineExceeded,
     InternalError,
+    InvalidInput,
     Overloaded,
     ProtocolError,
     RaftwoodError,
@@ -38,6 +39,8 @@ from raftwood.net.stores import ClientNetwork
 
 BATCH_BYTES_MAX: Final = 4 << 20
 BATCH_COUNT_MAX: Final = 4_096
+AddressOf = Callable[[BookieId], Awaitable[str]]
+"""Where a bookie is reached now."""
 _BACKOFF: Final = Backoff(first_ms=20, longest_ms=1_000)
 _AWAY: Final = (Unavailable, DeadlineExceeded, Unauthenticated, Cancelled, ProtocolError)
 
@@ -51,12 +54,13 @@ class BookieLink:
         network: ClientNetwork,
         settings: BookieClientSettings,
         bookie: BookieId,
+        address_of: AddressOf | None = None,
     ) -> None:
         self.bookie = bookie
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._channels: list[Channel] = []
-        dial = dialling(environment, network, bookie)
+        dial = dialling(environment, network, bookie, address_of)
         for _ in range(2):
             self._channels.append(Channel(dial, environment.random, _BACKOFF))
         self._started = [False, False]
@@ -197,10 +201,14 @@ class _Answered:
 
 
 def dialling(
-    environment: Environment, network: ClientNetwork, bookie: BookieId
+    environment: Environment,
+    network: ClientNetwork,
+    bookie: BookieId,
+    address_of: AddressOf | None = None,
 ) -> Callable[[], Coroutine[Any, Any, Connection]]:
     """Makes one attempt to connect; the bookie must prove that it has this id."""
-    host, port = split_address(bookie)
+    if address_of is None:
+        split_address(bookie)
     credentials = ClientCredentials(
         cluster_id=network.cluster,
         identity=Identity(role=network.role, node_id=network.name),
@@ -209,6 +217,11 @@ def dialling(
     )
 
     async def dial() -> Connection:
+        address = bookie if address_of is None else await address_of(bookie)
+        try:
+            host, port = split_address(address)
+        except InvalidInput as error:
+            raise BookieUnavailable(f"bookie {bookie} is not registered anywhere now") from error
         return await connect(
             host, port, credentials, environment.random, limits=network.limits, tls=network.tls
         )

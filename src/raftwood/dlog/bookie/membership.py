@@ -29,6 +29,8 @@ class Registered(msgspec.Struct, frozen=True):
     instance: str
     rack: str = ""
     is_read_only: bool = False
+    address: str = ""
+    """Where it is reached, if that is not its id."""
 
 
 class WrongFolder(StoreError):
@@ -110,6 +112,12 @@ def _refusal(decision: Admission, bookie: str, instance: str, registered: str | 
         "acked. Bring the old folder back; or, once its ledgers were copied elsewhere or are given "
         "up, start it with --begin-anew"
     )
+
+
+async def bookie_address(store: MetaStore, bookie: BookieId) -> str:
+    """Where a bookie is reached now: its id, unless it registered under another name."""
+    found = await store.get(f"{BOOKIES}{bookie}")
+    return (decode_registered(found.value, bookie=bookie).address if found else "") or bookie
 
 
 async def running_bookies(store: MetaStore) -> list[BookieInfo]:

@@ -21,10 +21,13 @@ class Registration:
     was lost. Use `start`, and `close` when done.
     """
 
-    def __init__(self, store: MetaStore, bookie: Bookie, *, rack: str, lease_ms: int) -> None:
+    def __init__(
+        self, store: MetaStore, bookie: Bookie, *, rack: str, lease_ms: int, address: str = ""
+    ) -> None:
         self._store = store
         self._bookie = bookie
         self._rack = rack
+        self._address = address
         self._lease_ms = lease_ms
         self._lease = 0
         self._told: Registered | None = None
@@ -58,7 +61,8 @@ class Registration:
 
     async def _tell(self) -> None:
         now = asyncio.get_running_loop().time()
-        current = Registered(self._bookie.instance, self._rack, self._bookie.is_read_only)
+        bookie = self._bookie
+        current = Registered(bookie.instance, self._rack, bookie.is_read_only, self._address)
         if not self._lease:
             self._lease = await self._store.grant_lease(ttl_ms=self._lease_ms)
             self._told = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, Overloaded, RaftwoodError, ShuttingDown
 from raftwood.base.files import Buffer
-from raftwood.dlog.bookie.bookie_link import BookieLink
+from raftwood.dlog.bookie.bookie_link import AddressOf, BookieLink
 from raftwood.dlog.bookie.settings import BookieClientSettings
 from raftwood.dlog.bookie.waiting import WAIT_MS_MAX
 from raftwood.dlog.bookie.wire import (
@@ -40,7 +40,11 @@ class RemoteBookies:
         environment: Environment,
         network: ClientNetwork,
         settings: BookieClientSettings | None = None,
+        *,
+        address_of: AddressOf | None = None,
     ) -> None:
+        """Without `address_of`, ids are addresses."""
+        self._address_of = address_of
         self._environment = environment
         self._network = network
         self._settings = settings or BookieClientSettings()
@@ -125,7 +129,9 @@ class RemoteBookies:
             if len(self._links) >= self._settings.connections_max:
                 self._make_room()
             try:
-                link = BookieLink(self._environment, self._network, self._settings, bookie)
+                link = BookieLink(
+                    self._environment, self._network, self._settings, bookie, self._address_of
+                )
             except InvalidInput as error:
                 raise BookieUnavailable(
                     f"bookie {bookie} is not reached over the network: its id is no address"

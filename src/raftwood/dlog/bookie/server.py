@@ -66,7 +66,8 @@ class BookieServer:
     ) -> "BookieServer":
         """Open the folder, make sure that it is the one of this id, listen, and register.
 
-        Without a network, the bookie serves this process alone, under any `id_`.
+        Under an `id_` of its own, it may be reached at another address each time; without a
+        network, it serves this process alone.
         """
         bookie_id = BookieId(id_ or settings.id)
         stack = AsyncExitStack()
@@ -98,7 +99,11 @@ class BookieServer:
             collector.start()
             stack.push_async_callback(collector.close)
             registration = Registration(
-                store, bookie, rack=settings.rack, lease_ms=settings.lease_ms
+                store,
+                bookie,
+                rack=settings.rack,
+                lease_ms=settings.lease_ms,
+                address=network.listen if id_ and network else "",
             )
             # Closed before all else: a bookie that is about to stop is not offered any more.
             stack.push_async_callback(registration.close)

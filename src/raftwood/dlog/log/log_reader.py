@@ -94,13 +94,17 @@ class LogReader:
         return found, following
 
     async def read_entries(
-        self, start: Position, *, bytes_max: int, wait_ms: int = 0
+        self, start: Position, *, bytes_max: int, wait_ms: int = 0, end: Position | None = None
     ) -> tuple[list[StoredEntry], Position]:
-        """As `read`, whole entries of about so many bytes in all."""
+        """As `read`, whole entries of about so many bytes in all; behind `end` nothing is looked
+        for, by whoever knows that there is nothing yet.
+        """
         deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000
         bytes_max = min(bytes_max, _BYTES_MAX)
-        while True:
+        while end is None or start < end:
             known = await self._metas.get(self.name)
+            if end is not None and known.meta.last_ledger < end >> 64:
+                known = await self._metas.read(self.name)
             self._check_not_shrunk(start, known)
             info = next((i for i in known.meta.ledgers if i.ledger >= start >> 64), None)
             try:
@@ -123,7 +127,8 @@ class LogReader:
                     raise
                 continue
             if is_over:
-                return [], start
+                break
+        return [], start
 
     def _check_not_shrunk(self, start: Position, known: KnownMeta) -> None:
         if start < known.meta.first:
@@ -176,7 +181,10 @@ class LogReader:
         last, is_closed = reader.last_confirmed, reader.is_closed
         if entry > last and not is_closed:
             last, is_closed = await reader.wait(after=entry - 1, timeout_ms=_left_ms(deadline_s))
-        if entry > last + 1 or (entry == last + 1 and batch):
+        is_behind = entry > last + 1 or (entry == last + 1 and batch > 0)
+        if is_behind and is_closed and info.ledger != known.meta.last_ledger:
+            return [], start, True  # in the gap before the next ledger
+        if is_behind:
             raise OutOfRange(
                 f"log {self.name!r}: position {start} is behind the last entry, {last} of ledger "
                 f"{ledger}"

@@ -22,7 +22,7 @@ from raftwood.dlog.shared.ownership import (
 )
 from raftwood.dlog.shared.peers import PeerNetwork, Peers
 from raftwood.dlog.shared.seat import Seat
-from raftwood.dlog.shared.settings import DlogSharingSettings
+from raftwood.dlog.shared.settings import SharedDlogSettings
 from raftwood.dlog.shared.tenure import Tenure
 
 CLOSE_S_MAX: Final = 5.0
@@ -39,7 +39,7 @@ class Seats:
         store: MetaStore,
         open_writer: Callable[[str], Awaitable[LogWriter]],
         network: PeerNetwork,
-        settings: DlogSharingSettings,
+        settings: SharedDlogSettings,
         *,
         name: str,
     ) -> None:

@@ -1,22 +1,53 @@
-"""How processes share logs."""
+"""Where logs of ledgers are kept, and which gateway owns one."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from raftwood.base.settings import Section
+from raftwood.dlog.ledgers.model import Digest, LedgerConfig
+from raftwood.dlog.log.meta import LogConfig
+
+LedgerStoreKind = Literal["", "bookies", "bookkeeper"]
 
 
-class DlogSharingSettings(Section, frozen=True):
-    """Which gateway owns a log that is kept in DLOG, and for how long."""
+class SharedDlogSettings(Section, frozen=True):
+    """DLOG: where ledgers are kept, how new ones are replicated, and who owns a log."""
 
-    advertise: Annotated[
-        str,
+    scope = "cluster"
+
+    store: Annotated[
+        LedgerStoreKind,
         Meta(
-            pattern=r"\A([^=\s]+:[0-9]{1,5})?\Z",
-            description="Where other gateways reach this one, host:port; else gateway.listen.",
+            description="Where ledgers are kept: bookies (those of the metastore), or bookkeeper; "
+            "without it, gateways take no logstores with log = dlog."
         ),
     ] = ""
+    bookkeeper: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="The ZooKeeper of Apache BookKeeper, HOST:PORT[,HOST:PORT][/chroot].",
+        ),
+    ] = ""
+    ensemble: Annotated[int, Meta(ge=1, le=64, description="Bookies of a new ledger.")] = 3
+    write_quorum: Annotated[int, Meta(ge=1, le=64, description="Copies of each entry.")] = 3
+    ack_quorum: Annotated[
+        int, Meta(ge=1, le=64, description="Copies that are durable when an append is acked.")
+    ] = 2
+    digest: Annotated[
+        Literal["crc32c", "crc32", "mac", "dummy"],
+        Meta(description="How entries are protected on their way through bookies."),
+    ] = "crc32c"
+    rotation_entries: Annotated[
+        int, Meta(ge=1, description="A ledger of so many entries has a successor.")
+    ] = 1_000_000
+    rotation_bytes: Annotated[
+        int, Meta(ge=1, description="A ledger of so many bytes has a successor.")
+    ] = 256 << 20
+    rotation_ms: Annotated[
+        int, Meta(ge=1, description="A ledger that is so old has a successor.")
+    ] = 24 * 3_600_000
     lease_ms: Annotated[
         int,
         Meta(
@@ -41,3 +72,20 @@ class DlogSharingSettings(Section, frozen=True):
             description="How long an append may wait for the log's owner and its bookies.",
         ),
     ] = 15_000
+
+    def __post_init__(self) -> None:
+        self.log_config()
+
+    def log_config(self) -> LogConfig:
+        """Of logs that are made from now on."""
+        return LogConfig(
+            ledger=LedgerConfig(
+                ensemble=self.ensemble,
+                write_quorum=self.write_quorum,
+                ack_quorum=self.ack_quorum,
+                digest=Digest(self.digest),
+            ),
+            entries_max=self.rotation_entries,
+            bytes_max=self.rotation_bytes,
+            age_max_ms=self.rotation_ms,
+        )

@@ -244,7 +244,7 @@ class SharedLog:
                 return [], start
         self._reader.confirm(self._end)
         entries, following = await self._reader.read_entries(
-            start, bytes_max=bytes_max, wait_ms=int(self._timeout_s * 1000)
+            start, bytes_max=bytes_max, wait_ms=int(self._timeout_s * 1000), end=self._end
         )
         found: list[StoredBatch] = []
         size = 0

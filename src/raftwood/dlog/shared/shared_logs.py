@@ -10,12 +10,11 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import AlreadyExists, InvalidName
 from raftwood.base.seams import Log, MetaStore
 from raftwood.dlog.log.dlogs import Dlogs
-from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.shared.owner_records import remove_owner
 from raftwood.dlog.shared.peer_service import PeerService
 from raftwood.dlog.shared.peers import PeerNetwork
 from raftwood.dlog.shared.seats import Seats
-from raftwood.dlog.shared.settings import DlogSharingSettings
+from raftwood.dlog.shared.settings import SharedDlogSettings
 from raftwood.dlog.shared.shared_log import SharedLog
 from raftwood.net import Service
 
@@ -36,14 +35,12 @@ class SharedLogs:
         network: PeerNetwork,
         *,
         name: str,
-        settings: DlogSharingSettings | None = None,
-        config: LogConfig | None = None,
+        settings: SharedDlogSettings | None = None,
     ) -> None:
         self.name = name
         self._store = store
         self._dlogs = dlogs
-        self._settings = settings or DlogSharingSettings()
-        self._config = config or LogConfig()
+        self._settings = settings or SharedDlogSettings()
         self.seats = Seats(
             environment, store, dlogs.open_writer, network, self._settings, name=name
         )
@@ -61,7 +58,7 @@ class SharedLogs:
     async def create(self, name: str) -> None:
         """A log without batches; nothing where it is there already."""
         try:
-            await self._dlogs.create(name, self._config)
+            await self._dlogs.create(name, self._settings.log_config())
         except AlreadyExists:
             return
 

@@ -1,6 +1,8 @@
 """A DLOG as the `Log` and `Logs` seams: the suites that every log passes, on several processes."""
 
+from raftwood.base.position import Position
 from raftwood.base.seams import Log, Logs
+from raftwood.loghub.server.log_search import next_batch
 from tests.dlog_kit.shared_world import SharedWorld, run_shared
 from tests.unit.seams import logs_suite
 from tests.unit.seams.log_suite import LogSuite, Scenario
@@ -50,3 +52,30 @@ class TestSharedLogs(LogsSuite):
             await scenario(_LogsKit(world))
 
         run_shared(whole)
+
+
+def test_a_read_may_begin_at_any_position_between_the_first_and_the_last() -> None:
+    async def scenario(world: SharedWorld) -> None:
+        one, two = await world.start("g1"), await world.start("g2")
+        await one.create("log")
+        log, other = await one.open("log"), await two.open("log")
+        positions = [await log.append(b"%d" % n, producer="a", sequence=n) for n in range(120)]
+        assert len({each >> 64 for each in positions}) > 1
+        bounds = await other.bounds()
+        began = world.simulation.now
+        starts = [
+            *range(bounds.first, bounds.next, (bounds.next - bounds.first) // 50),
+            *(each + 1 for each in positions),
+            bounds.next - 1,
+        ]
+        for start in starts:
+            expected = [each for each in positions if each >= start][:1]
+            batches, following = await other.read(Position(start), bytes_max=1)
+            while not batches and following < bounds.next:
+                batches, following = await other.read(following, bytes_max=1)
+            assert [each.position for each in batches] == expected
+        assert world.simulation.now - began < 5
+        # Halving over positions with such gaps finds what it looks for.
+        assert await next_batch(other, Position(positions[49] + 1), bounds.next) is not None
+
+    run_shared(scenario)

@@ -1,0 +1,97 @@
+"""From the settings to ledgers, the logs made of them, and these as gateways share them."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from raftwood.app.bookies import remote_bookies
+from raftwood.app.cluster_network import client_tls, operators_secret
+from raftwood.app.settings import Settings
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.seams import MetaStore
+from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
+from raftwood.dlog.ledgers.ledger_client import LedgerClient
+from raftwood.dlog.ledgers.ledger_store import LedgerStore
+from raftwood.dlog.ledgers.seams import Bookies
+from raftwood.dlog.log.dlogs import Dlogs
+from raftwood.dlog.shared.peers import PeerNetwork
+from raftwood.dlog.shared.shared_logs import SharedLogs
+from raftwood.loghub.wire import CLUSTER, GATEWAY_ROLE
+
+
+@asynccontextmanager
+async def opened_ledgers(
+    environment: Environment,
+    settings: Settings,
+    store: MetaStore,
+    bookies: Bookies | None = None,
+) -> AsyncIterator[LedgerStore]:
+    """As `dlog.store` says; on bookies of our own, by these where some run in this process."""
+    if settings.dlog.store == "bookkeeper":
+        ledgers = await bookkeeper_ledgers(environment, settings.dlog.bookkeeper)
+    elif settings.dlog.store == "bookies":
+        if bookies is None:
+            bookies = remote_bookies(environment, settings, store)
+        ledgers = LedgerClient(bookies, MetaLedgers(store, environment.random), environment)
+    else:
+        raise InvalidConfiguration(
+            "dlog.store is not set: bookies for those of this cluster, bookkeeper for Apache "
+            "BookKeeper"
+        )
+    try:
+        yield ledgers
+    finally:
+        await ledgers.close()
+
+
+async def bookkeeper_ledgers(environment: Environment, address: str) -> LedgerClient:
+    """Ledgers of Apache BookKeeper, by its ZooKeeper: HOST:PORT[,HOST:PORT][/chroot]."""
+    if not address:
+        raise InvalidConfiguration(
+            "dlog.bookkeeper is not set: give BookKeeper's ZooKeeper, HOST:PORT/ledgers"
+        )
+    try:
+        from raftwood.dlog.bookkeeper.bookies import BookKeeperBookies  # noqa: PLC0415 (an extra)
+        from raftwood.dlog.bookkeeper.metadata_store import (  # noqa: PLC0415 (an extra)
+            BookKeeperMetadataStore,
+        )
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(
+            f"BookKeeper needs {error.name}: install it with pip install 'raftwood[bookkeeper]'"
+        ) from error
+    metadata = await BookKeeperMetadataStore.open(address)
+    return LedgerClient(BookKeeperBookies(metadata.address_of), metadata, environment)
+
+
+@asynccontextmanager
+async def opened_dlogs(
+    environment: Environment,
+    settings: Settings,
+    store: MetaStore,
+    bookies: Bookies | None = None,
+) -> AsyncIterator[SharedLogs | None]:
+    """Logs for a gateway; None where `dlog.store` is not set."""
+    if not settings.dlog.store:
+        yield None
+        return
+    async with AsyncExitStack() as stack:
+        ledgers = await stack.enter_async_context(
+            opened_ledgers(environment, settings, store, bookies)
+        )
+        dlogs = Dlogs(environment, store, ledgers, settings.dlog_client)
+        network = PeerNetwork(
+            cluster=CLUSTER,
+            secret=operators_secret(settings),
+            server_role=GATEWAY_ROLE,
+            tls=client_tls(settings),
+        )
+        logs = SharedLogs(
+            environment,
+            store,
+            dlogs,
+            network,
+            name=f"gateway-{environment.random.randbytes(6).hex()}",
+            settings=settings.dlog,
+        )
+        stack.push_async_callback(logs.close)
+        yield logs
