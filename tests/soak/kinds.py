@@ -18,6 +18,7 @@ from tests.fuzz_targets import TARGETS
 from tests.pipeline.storm import run_pipeline_matrix
 from tests.simulation.consumer_group_model.world import run as run_group_model
 from tests.simulation.consumer_groups.world import run_groups as run_group_gateways
+from tests.simulation.dlog import run_dlog
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
 from tests.simulation.leases import run as run_leases
 from tests.simulation.loghub.world import choose_plan as choose_hub_plan
@@ -192,6 +193,19 @@ def _leases(seed: int) -> Counts:
     }
 
 
+def _dlog(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    report = run_dlog(seed, twice=twice)
+    return {
+        "logs of ledgers: seeds": 1,
+        "logs of ledgers: seeds run twice, hash equal": int(twice),
+        "logs of ledgers: steps of contending writers": report.steps,
+        "logs of ledgers: messages acknowledged": report.acked,
+        "logs of ledgers: take-overs": report.takeovers,
+        "logs of ledgers: crashes": report.crashes,
+    }
+
+
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
     "hosts": _hosts,
@@ -201,6 +215,7 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "hakeeper": _hakeeper,
     "groups": _groups,
     "leases": _leases,
+    "dlog": _dlog,
     "images": _images,
     "processes": _processes,
     "fuzz": _fuzz,

@@ -166,7 +166,7 @@ class Dlogs:
 
         def change(meta: LogMeta) -> LogMeta:
             nonlocal freed
-            meta, freed = shrunk(meta, before(meta))
+            meta, freed = shrunk(meta, before(meta), now_ms=self._around.now_ms())
             return meta
 
         meta = await self.change(name, change)

@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from raftwood.base.errors import (
     InvalidInput,
     LogSealed,
@@ -32,56 +30,10 @@ from raftwood.dlog.log.messages import HEAD_BYTES, Message, message_parts, paylo
 from raftwood.dlog.log.meta import LEDGERS_MAX, LedgerInfo, LogMeta
 from raftwood.dlog.log.producers import Producers
 from raftwood.dlog.log.rules import events as on
-from raftwood.dlog.log.rules.writer_rules import Phase
-from raftwood.dlog.log.writer_driver import Surroundings, WriterDriver
+from raftwood.dlog.log.writer_driver import Surroundings, TakeOver, WriterDriver
+from raftwood.dlog.log.written_ledger import WrittenLedger
 
 SEQUENCE_MAX = (1 << 63) - 1
-
-
-class TakeOver(msgspec.Struct, frozen=True):
-    """How long each phase of a take-over took; `interruption_ms` is how long nobody could write."""
-
-    read_ms: float
-    fence_ms: float
-    create_ms: float
-    claim_ms: float
-    attempts: int
-
-    @property
-    def interruption_ms(self) -> float:
-        return self.fence_ms + self.create_ms + self.claim_ms
-
-
-class _Ledger:
-    """A ledger that is written, and what of it waits for acks."""
-
-    def __init__(self, owner: "LogWriter", writer: LedgerWriter, builder: EntryBuilder) -> None:
-        self._owner = owner
-        self.writer = writer
-        self.builder = builder
-        self.under_way: deque[tuple[int, list[Pending]]] = deque()
-        """Entries in order; an entry with a piece of a snapshot alone has no messages."""
-        self.has_failed = False
-        """It takes nothing more."""
-        self.asks_rotation = False
-        self.first_ms = 0
-        self.last_ms = 0
-
-    def append(self, data: bytes, group: list[Pending]) -> None:
-        self.under_way.append((self.builder.entry - 1, group))
-        self.writer.append(data).add_done_callback(self._acked)
-
-    def _acked(self, future: "asyncio.Future[int]") -> None:
-        error = None if future.cancelled() else future.exception()
-        if self.has_failed:
-            return
-        if error is not None or future.cancelled():
-            self.has_failed = True
-            self._owner.ledger_failed(self.writer.ledger, error)
-            return
-        entry, group = self.under_way.popleft()
-        assert future.result() == entry, f"entry {future.result()} was acked in place of {entry}"
-        self._owner.acked(self, entry, group)
 
 
 class LogWriter:
@@ -102,12 +54,14 @@ class LogWriter:
         self._pending: dict[tuple[bytes, int], Pending] = {}
         self._messages = 0
         self._bytes = 0
-        self._ledger: _Ledger | None = None
+        self._ledger: WrittenLedger | None = None
         self._next: LedgerWriter | None = None
         """Written once all that went to the one before is acked."""
         self._is_flushing = False
-        self._publishing: asyncio.Task[None] | None = None
         self._age_timer: asyncio.TimerHandle | None = None
+        self._validity_timer: asyncio.TimerHandle | None = None
+        self._held: list[tuple[int, int, list[Pending]]] = []
+        """Acked by the bookies, and not by this writer yet."""
         self._rotated: list[asyncio.Future[None]] = []
         self._last_ms = 0
         self._times: dict[int, tuple[int, int]] = {}
@@ -151,14 +105,8 @@ class LogWriter:
 
     @property
     def take_over(self) -> TakeOver:
-        spent = self._driver.phase_ms
-        return TakeOver(
-            spent.get(Phase.READING, 0.0),
-            spent.get(Phase.FENCING, 0.0),
-            spent.get(Phase.CREATING, 0.0),
-            spent.get(Phase.CLAIMING, 0.0),
-            self._driver.rules.attempts + 1,
-        )
+        """How long each phase of it took."""
+        return self._driver.take_over
 
     @property
     def next_position(self) -> Position:
@@ -198,24 +146,24 @@ class LogWriter:
         self._check_open()
         self._is_ending = True
         self._end = self._loop.create_future()
-        while self._queue or (self._ledger is not None and self._ledger.under_way):
-            waiting = self._queue[-1] if self._queue else self._last_under_way()
+        while (waiting := self._last_waiting()) is not None:
             await asyncio.wait([waiting.joined()])
             if self._error is not None:
                 raise self._error
         self._driver.tell(on.EndAsked(terminates))
         await self._end
 
-    def _last_under_way(self) -> Pending:
-        assert self._ledger is not None
-        return next(group[-1] for _, group in reversed(self._ledger.under_way) if group)
+    def _last_waiting(self) -> Pending | None:
+        if self._queue:
+            return self._queue[-1]
+        groups = [group for _, _, group in self._held]
+        if self._ledger is not None:
+            groups += [group for _, group in self._ledger.under_way]
+        return next((group[-1] for group in reversed(groups) if group), None)
 
     async def abandon(self) -> None:
         """Stop at once, as a crash would: what is under way fails, and may be stored or not."""
         self._fail(ShuttingDown(f"the writer of log {self.name!r} was closed"))
-        if self._publishing is not None:
-            self._publishing.cancel()
-            await asyncio.wait([self._publishing])
         await self._driver.close()
 
     # Appending.
@@ -338,20 +286,33 @@ class LogWriter:
             ledger.asks_rotation = True
             self._driver.tell(on.RotationAsked())
 
-    def acked(self, ledger: _Ledger, entry: int, group: list[Pending]) -> None:
+    def acked(self, ledger: WrittenLedger, entry: int, group: list[Pending]) -> None:
         if self._error is not None:
             return
         self._settle(ledger.writer.ledger, entry, group)
-        if not ledger.under_way:
-            if self._next is not None:
-                self._switch()
-            elif not self._queue:
-                self._publish()
+        if self._next is not None and not ledger.under_way:
+            self._switch()
         if self._queue:
             self._flush_soon()
 
+    def _is_valid(self) -> bool:
+        now_ns = self._around.environment.clock.monotonic_ns()
+        return now_ns - self._driver.verified_ns < self.meta.config.grace_ms * 500_000
+
     def _settle(self, ledger: int, entry: int, group: list[Pending]) -> None:
-        self._acked_end = position_of_entry(ledger=ledger, entry=entry + 1)
+        """An entry is stored. Whoever slept so long may be fenced, and the fence gone with its
+        ledger: look before it is said.
+        """
+        if self._held or not self._is_valid():
+            self._held.append((ledger, entry, group))
+            self._driver.tell(on.ValidityEnded())
+        else:
+            self._say_acked(ledger, entry, group)
+
+    def _say_acked(self, ledger: int, entry: int, group: list[Pending]) -> None:
+        self._acked_end = max(
+            self._acked_end or Position(0), position_of_entry(ledger=ledger, entry=entry + 1)
+        )
         base = position_of_entry(ledger=ledger, entry=entry)
         for number, pending in enumerate(group):
             self._messages -= 1
@@ -361,19 +322,6 @@ class LogWriter:
                 self._pending.pop((pending.producer, pending.sequence), None)
             pending.resolve(Position(base + number))
 
-    def _publish(self) -> None:
-        """Nothing else goes out that would tell readers of the last entry: tell them."""
-        if self._publishing is None and self._ledger is not None and not self._is_ending:
-            self._publishing = self._loop.create_task(self._publish_now(self._ledger.writer))
-
-    async def _publish_now(self, writer: LedgerWriter) -> None:
-        try:
-            await writer.publish()
-        except RaftwoodError:
-            pass  # The next append says what is wrong.
-        finally:
-            self._publishing = None
-
     # What the driver says.
 
     def known_is(self, producers: Producers, *, last_ms: int, appended_bytes: int) -> None:
@@ -382,6 +330,8 @@ class LogWriter:
         self._last_ms = max(self._last_ms, last_ms)
 
     def write_to(self, ledger: LedgerWriter) -> None:
+        if self._error is not None:
+            return
         self._next = ledger
         for done in self._rotated:
             if not done.done():
@@ -403,7 +353,7 @@ class LogWriter:
             entry_bytes=self._settings.entry_bytes,
             compression=self.meta.config.compression,
         )
-        self._ledger = _Ledger(self, writer, builder)
+        self._ledger = WrittenLedger(self, writer, builder)
         self._acked_end = position_of_entry(ledger=writer.ledger, entry=0)
         if self._age_timer is not None:
             self._age_timer.cancel()
@@ -447,6 +397,21 @@ class LogWriter:
             return self._ledger.first_ms, self._ledger.last_ms
         return self._times.pop(ledger, (0, 0))
 
+    def verified(self) -> None:
+        if self._error is not None:
+            return
+        if self._validity_timer is not None:
+            self._validity_timer.cancel()
+        self._validity_timer = self._loop.call_later(
+            self.meta.config.grace_ms / 4000, self._driver.tell, on.ValidityEnded()
+        )
+        if not self._is_valid():
+            self._driver.tell(on.ValidityEnded())
+            return
+        held, self._held = self._held, []
+        for ledger, entry, group in held:
+            self._say_acked(ledger, entry, group)
+
     def gave_up(self, error: RaftwoodError) -> None:
         self._fail(error)
 
@@ -461,8 +426,9 @@ class LogWriter:
         if self._error is not None:
             return
         self._error = error
-        if self._age_timer is not None:
-            self._age_timer.cancel()
+        for timer in (self._age_timer, self._validity_timer):
+            if timer is not None:
+                timer.cancel()
         waiting: list[asyncio.Future[Any]] = [*self._rotated, self._ready]
         if self._end is not None:
             waiting.append(self._end)
@@ -471,6 +437,8 @@ class LogWriter:
                 future.set_exception(error)
                 future.exception()
         groups = [group for _, group in self._ledger.under_way] if self._ledger else []
+        groups += [group for _, _, group in self._held]
+        self._held.clear()
         for pending in [*(each for group in groups for each in group), *self._queue]:
             pending.fail(error)
         self._queue.clear()

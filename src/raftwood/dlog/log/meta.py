@@ -42,6 +42,10 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A ledger of so many entries has a successor, and likewise below."""
     bytes_max: int = 1 << 30
     age_max_ms: int = 24 * 3600 * 1000
+    grace_ms: int = 600_000
+    """A ledger whose writer was fenced is not deleted earlier: with it goes the fence, and the
+    writer may be asleep. A writer that has not looked for half as long whether it is still the one
+    acks nothing before it has."""
     compression: Compression = Compression.NONE
     retention_ms: int = 0
     """Ledgers whose last message is older may go; 0: none for its age."""
@@ -49,7 +53,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest ledgers may go while the log has more; 0: none for its size."""
 
     def __post_init__(self) -> None:
-        if min(self.entries_max, self.bytes_max, self.age_max_ms) < 1:
+        if min(self.entries_max, self.bytes_max, self.age_max_ms, self.grace_ms) < 1:
             raise InvalidInput("a ledger's bounds are 1 entry, 1 byte and 1 ms at the least")
         if min(self.retention_ms, self.retention_bytes) < 0:
             raise InvalidInput("a retention is 0, for none, or above")
@@ -67,6 +71,12 @@ class LedgerInfo(msgspec.Struct, frozen=True, array_like=True):
     last_ms: int = 0
     """Of its last entry that has messages; 0 where it has none."""
     is_offloaded: bool = False
+    fenced_ms: int = 0
+    """When somebody else closed it; 0: its own writer did."""
+
+    def may_go(self, *, now_ms: int, grace_ms: int) -> bool:
+        """Whether nobody can believe any more to be its writer."""
+        return self.is_closed and (not self.fenced_ms or now_ms - self.fenced_ms >= grace_ms)
 
     @property
     def end(self) -> Position:

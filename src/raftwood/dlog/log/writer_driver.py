@@ -63,12 +63,30 @@ class WriterHost(Protocol):
         """When the first and the last entry of a ledger were appended."""
         ...
 
+    def verified(self) -> None:
+        """The record has this writer in it."""
+        ...
+
     def gave_up(self, error: RaftwoodError) -> None: ...
     def ended(self) -> None: ...
 
 
+class TakeOver(msgspec.Struct, frozen=True):
+    """How long each phase of a take-over took; `interruption_ms` is how long nobody could write."""
+
+    read_ms: float
+    fence_ms: float
+    create_ms: float
+    claim_ms: float
+    attempts: int
+
+    @property
+    def interruption_ms(self) -> float:
+        return self.fence_ms + self.create_ms + self.claim_ms
+
+
 class WriterDriver:
-    """One for each writer; `phase_ms` tells how long it was in each phase."""
+    """One for each writer; its answers come to the host."""
 
     def __init__(self, name: str, around: Surroundings, host: WriterHost) -> None:
         self.name = name
@@ -82,14 +100,27 @@ class WriterDriver:
         self._deleting: set[asyncio.Task[None]] = set()
         self._writers: dict[int, LedgerWriter] = {}
         self._pauses = 0
-        self.phase_ms: dict[Phase, float] = {}
+        self._phase_ms: dict[Phase, float] = {}
         self._phase_since = asyncio.get_running_loop().time()
+        self.verified_ns = 0
+        """When the record was asked that had this writer in it."""
+
+    @property
+    def take_over(self) -> TakeOver:
+        spent = self._phase_ms
+        return TakeOver(
+            spent.get(Phase.READING, 0.0),
+            spent.get(Phase.FENCING, 0.0),
+            spent.get(Phase.CREATING, 0.0),
+            spent.get(Phase.CLAIMING, 0.0),
+            self.rules.attempts + 1,
+        )
 
     def tell(self, event: Event) -> None:
         """Something happened: do what follows from it."""
         phase, now = self.rules.phase, asyncio.get_running_loop().time()
         spent_ms = (now - self._phase_since) * 1000
-        self.phase_ms[phase] = self.phase_ms.get(phase, 0.0) + spent_ms
+        self._phase_ms[phase] = self._phase_ms.get(phase, 0.0) + spent_ms
         self._phase_since = now
         for action in self.rules.step(event):
             self._do(action)
@@ -129,15 +160,24 @@ class WriterDriver:
         return task
 
     async def _guarded(self, work: Coroutine[None, None, Event | None]) -> None:
+        asked_ns = self._around.environment.clock.monotonic_ns()
         try:
             event = await work
             if event is not None:
                 self.tell(event)
+            if isinstance(event, on.MetaRead | on.MetaSet) and self._is_writer():
+                self.verified_ns = asked_ns
+                self._host.verified()
         except RaftwoodError as error:
             self._host.gave_up(error)
         except Exception as error:
             self._host.gave_up(InternalError(f"log {self.name!r}: {error!r}"))
             raise
+
+    def _is_writer(self) -> bool:
+        rules = self.rules
+        is_in_office = rules.phase in (Phase.CLAIMING, Phase.WRITING)
+        return is_in_office and rules.meta is not None and rules.meta.writer == rules.writer
 
     async def _read_meta(self) -> Event:
         while True:

@@ -79,6 +79,10 @@ class PauseEnded(msgspec.Struct, frozen=True):
     """Time to try again."""
 
 
+class ValidityEnded(msgspec.Struct, frozen=True):
+    """It is long ago that the record was seen with this writer in it."""
+
+
 class EndAsked(msgspec.Struct, frozen=True):
     """No more will be appended; with `terminates`, by nobody ever."""
 
@@ -100,6 +104,7 @@ Event = (
     | LedgerFailed
     | LedgerFenced
     | PauseEnded
+    | ValidityEnded
     | EndAsked
 )
 

@@ -1,9 +1,9 @@
 """What may be freed: shrinking, retention, and ledgers that no list has. Pure rules.
 
 Only whole ledgers are freed, from the front, and never one of the last two: a writer may have them
-open, and a fence must outlive whoever sleeps. Nor the last one that has entries: it says what every
-producer has written, and how much was ever appended. The record is changed first; ledgers are
-deleted once nobody can find them any more.
+open. Nor one that was fenced of late: the fence must outlive whoever sleeps. Nor the last one that
+has entries: it says what every producer has written, and how much was ever appended. The record is
+changed first; ledgers are deleted once nobody can find them any more.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,9 @@ from raftwood.dlog.log.meta import LedgerInfo, LogMeta
 SPARED: Final = 2
 
 
-def shrunk(meta: LogMeta, before: Position) -> tuple[LogMeta, tuple[LedgerInfo, ...]]:
+def shrunk(
+    meta: LogMeta, before: Position, *, now_ms: int
+) -> tuple[LogMeta, tuple[LedgerInfo, ...]]:
     """The record without what is below a position, and the ledgers that go.
 
     What is below can't be read any more from then on, though its ledger may stay.
@@ -27,7 +29,8 @@ def shrunk(meta: LogMeta, before: Position) -> tuple[LogMeta, tuple[LedgerInfo, 
     count = 0
     filled = [place for place, each in enumerate(ledgers) if each.last_entry >= 0]
     limit = min(len(ledgers) - SPARED, filled[-1] if filled else len(ledgers))
-    while count < limit and ledgers[count].is_closed:
+    grace_ms = meta.config.grace_ms
+    while count < limit and ledgers[count].may_go(now_ms=now_ms, grace_ms=grace_ms):
         if position_of_entry(ledger=ledgers[count + 1].ledger, entry=0) > first and (
             ledgers[count].end > first
         ):

@@ -62,6 +62,9 @@ class WriterRules:
         self._version = 0
         self.attempts = 0
         self._recovering: dict[int, LedgerInfo | None] = {}
+        self._fenced_now: tuple[int, ...] = ()
+        """What this take-over has closed; others that are closed were so by their own writer, or
+        for long."""
         self._unrecovered: list[int] = []
         """To be tried again after the pause."""
         self._is_rebuilt = False
@@ -70,6 +73,7 @@ class WriterRules:
         self._proposed: LogMeta | None = None
         """What is being set."""
         self._is_checking = False
+        self._is_verifying = False
         self._dropped: tuple[int, ...] = ()
         """Empty ledgers that a take-over leaves out of the list."""
         self._rotates = False
@@ -126,6 +130,8 @@ class WriterRules:
                 return dropped + self._give_up(
                     f"ledger {event.ledger} is fenced: another writes the log now"
                 )
+            case on.ValidityEnded():
+                return self._verify()
             case on.EndAsked():
                 self._ends = event
                 return self._go_on()
@@ -139,6 +145,8 @@ class WriterRules:
             return [*self._drop_spare(None), on.GiveUp("there is no such log", is_missing=True)]
         if self._is_checking:
             return self._checked(meta, event.version)
+        if self.phase is Phase.WRITING:
+            return self._verified(meta, event.version)
         self.meta, self._version = meta, event.version
         if meta.is_terminated:
             self.phase = Phase.CLAIMING  # There is nothing to claim.
@@ -162,6 +170,7 @@ class WriterRules:
         """Nobody else can append to the log now, but others may be about to claim it as well."""
         meta = self._known()
         ledgers = tuple(self._recovering.get(each.ledger) or each for each in meta.ledgers)
+        self._fenced_now = tuple(each.ledger for each in meta.ledgers if not each.is_closed)
         self.meta = replace(meta, ledgers=ledgers)
         self._recovering = {}
         self.phase = Phase.CREATING
@@ -183,18 +192,24 @@ class WriterRules:
         if self.phase is not Phase.CREATING:
             return self._go_on()
         self.phase = Phase.CLAIMING
-        return self._set(self._claim())
+        return self._set(self._claim(event.now_ms))
 
-    def _claim(self) -> LogMeta:
+    def _claim(self, now_ms: int) -> LogMeta:
+        """What was fenced is so from now on, in the record; empty ledgers go, in time."""
         meta = self._known()
-        # Empty ledgers go once they are no longer among the last two: until then a writer that
-        # sleeps could wake up and find no fence.
+        ledgers = tuple(
+            replace(each, fenced_ms=now_ms) if each.ledger in self._fenced_now else each
+            for each in meta.ledgers
+        )
+        grace_ms = meta.config.grace_ms
         kept = tuple(
             each
-            for place, each in enumerate(meta.ledgers)
-            if each.last_entry >= 0 or not each.is_closed or place >= len(meta.ledgers) - 1
+            for place, each in enumerate(ledgers)
+            if each.last_entry >= 0
+            or place >= len(ledgers) - 1
+            or not each.may_go(now_ms=now_ms, grace_ms=grace_ms)
         )
-        self._dropped = tuple(each.ledger for each in meta.ledgers if each not in kept)
+        self._dropped = tuple(each.ledger for each in ledgers if each not in kept)
         return replace(
             meta,
             writer=self.writer,
@@ -379,6 +394,22 @@ class WriterRules:
         if self.spare is None:
             raise InvariantViolated("there is no ledger to go on with")
         return LedgerInfo(self.spare, self._spare_ms)
+
+    def _verify(self) -> list[Action]:
+        # A change that is under way will tell as well.
+        if self.phase is not Phase.WRITING or self._proposed is not None or self._is_verifying:
+            return []
+        self._is_verifying = True
+        return [on.ReadMeta()]
+
+    def _verified(self, meta: LogMeta, version: int) -> list[Action]:
+        self._is_verifying = False
+        if meta.writer != self.writer:
+            dropped = self._drop_spare(meta) if self._proposed is None else []
+            return [*dropped, *self._give_up("another writer has taken the log over")]
+        if self._proposed is None:
+            self.meta, self._version = meta, version
+        return []
 
     # What went wrong.
 
