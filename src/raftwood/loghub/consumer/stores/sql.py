@@ -155,7 +155,7 @@ class SqlLeaseStore:
 
         async def make(connection: AsyncConnection) -> None:
             # Before all rows are read: of two who create the same, the second sees the first's.
-            await self._count(connection, 0)
+            await self._set_counters(connection, latest=CHANGES.c.latest)
             _, deleted = await self._counters(connection)
             if deleted_seq is not None and deleted_seq < deleted:
                 return

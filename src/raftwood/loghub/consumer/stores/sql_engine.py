@@ -7,7 +7,7 @@ a short time.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -39,6 +39,8 @@ CONNECTIONS_MAX = 3
 """A worker renews, scans and saves at once, and none of these may wait for another."""
 TRIES_MAX = 5
 PAUSE_S = 0.02
+MIGRATION_S = 15.0
+"""Tables are made once, and all who open wait for it; a slow disk takes its time for each."""
 CLEAN_UP_S = 3.0
 """SQLAlchemy gives a connection two seconds to end well."""
 IDLE_S = 1
@@ -54,7 +56,7 @@ ENDED_BY_OTHERS = ("40001", "40P01", 1213, 1205, 1020)
 
 
 class SqlEngine:
-    """One database; each call is given up after `timeout_s`."""
+    """One database; each call but `migrate` is given up after `timeout_s`."""
 
     def __init__(self, environment: Environment, url: str, *, timeout_s: float) -> None:
         self._random = environment.random
@@ -74,19 +76,22 @@ class SqlEngine:
 
     async def migrate(self) -> None:
         """Make the tables or bring them up to date, one process at a time."""
-        await self.write(self._migrate)
+        await self._call(self._writes.begin, self._migrate, max(MIGRATION_S, self._timeout_s))
 
     async def _migrate(self, connection: AsyncConnection) -> None:
         match connection.dialect.name:
             case "postgresql":
+                await connection.execute(
+                    text("SELECT set_config('transaction_timeout', '0', true)")
+                )
                 # Until the transaction ends.
                 await connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK_NUMBER})"))
                 await connection.run_sync(migrate)
             case "sqlite":
                 await connection.run_sync(migrate)
             case _:
-                wait_s = max(1, int(self._timeout_s))
-                got = await connection.scalar(text(f"SELECT GET_LOCK('{LOCK_NAME}', {wait_s})"))
+                wait = text(f"SELECT GET_LOCK('{LOCK_NAME}', {MIGRATION_S:.0f})")
+                got = await connection.scalar(wait)
                 if not got:
                     raise Overloaded(f"somebody else migrates {self.place} for long: try again")
                 try:
@@ -96,41 +101,48 @@ class SqlEngine:
 
     async def read(self, act: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
         """Each statement sees all that was committed before it."""
-        return await self._call(self._tried(self._reads.connect, act))
+        return await self._call(self._reads.connect, act, self._timeout_s)
 
     async def write(self, act: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
         """One transaction; `act` may run several times."""
-        return await self._call(self._tried(self._writes.begin, act))
+        return await self._call(self._writes.begin, act, self._timeout_s)
 
-    async def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def _call(
+        self,
+        connect: Callable[[], Any],
+        act: Callable[[AsyncConnection], Awaitable[Result]],
+        seconds: float,
+    ) -> Result:
         """Await the work, in a task of its own.
 
         A driver that is broken off needs time to get rid of its connection, and must not be broken
         off in that again. So the work ends by itself, whether or not somebody still waits for it.
         """
+        work = self._tried(connect, act, seconds)
         task = asyncio.create_task(work, name=f"a call to {self.place}")
         self._running.add(task)
         task.add_done_callback(self._ended)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(seconds):
                 return await asyncio.shield(task)
         except TimeoutError:
-            raise self._late() from None
+            raise self._late(seconds) from None
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # whoever still waits for it gets it too
 
-    def _late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(
-            f"{self.place} gave no answer within {self._timeout_s:g} s: try again"
-        )
+    def _late(self, seconds: float) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{self.place} gave no answer within {seconds:g} s: try again")
 
     async def _tried(
-        self, connect: Callable[[], Any], act: Callable[[AsyncConnection], Awaitable[Result]]
+        self,
+        connect: Callable[[], Any],
+        act: Callable[[AsyncConnection], Awaitable[Result]],
+        seconds: float,
     ) -> Result:
-        async with self._mapped(), asyncio.timeout(self._timeout_s):
+        async with self._mapped(seconds), asyncio.timeout(seconds):
             attempt = 1
             while True:
                 try:
@@ -144,11 +156,11 @@ class SqlEngine:
                 await asyncio.sleep(PAUSE_S * attempt * (0.5 + self._random.random()))
 
     @asynccontextmanager
-    async def _mapped(self) -> AsyncIterator[None]:
+    async def _mapped(self, seconds: float) -> AsyncIterator[None]:
         try:
             yield
         except TimeoutError:
-            raise self._late() from None
+            raise self._late(seconds) from None
         except NoConnectionFree:
             raise Overloaded(f"all connections to {self.place} are at work: try again") from None
         except DBAPIError as error:
@@ -212,13 +224,17 @@ def _engine(url: URL, timeout_s: float) -> AsyncEngine:
 
 def _prepare_postgresql(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
-    # Older ones do not know it.
-    cursor.execute(
-        f"SELECT set_config('transaction_timeout', '{TRANSACTION_S}s', false) "
-        "WHERE current_setting('server_version_num')::int >= 170000"
-    )
+    cursor.execute(_transaction_timeout(TRANSACTION_S, is_local=False))
     cursor.close()
     connection.commit()
+
+
+def _transaction_timeout(seconds: int, *, is_local: bool) -> str:
+    """Of this transaction or of all; none for 0. Older servers do not know it."""
+    return (
+        f"SELECT set_config('transaction_timeout', '{seconds}s', {is_local}) "
+        "WHERE current_setting('server_version_num')::int >= 170000"
+    )
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
