@@ -94,9 +94,9 @@ class ChildProcesses:
     def running(self) -> list[str]:
         return [each for each, process in self._processes.items() if process.returncode is None]
 
-    async def end(self) -> dict[str, int]:
-        """End all that run in order; their exit statuses."""
-        running = self.running()
+    async def end(self, prefix: str = "") -> dict[str, int]:
+        """End all that run, or those whose names begin so, in order; their exit statuses."""
+        running = [each for each in self.running() if each.startswith(prefix)]
         for name in running:
             self.stop(name)
         return {name: await self.wait(name) for name in running}

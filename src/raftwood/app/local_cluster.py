@@ -151,4 +151,5 @@ async def running_cluster(
         )
         service = LogServicePart(",".join(cluster.stores.values()), cluster.config_file)
         yield Parts(loghub, service, os.getpid()), children
-        await children.end()
+        for kind in ("gateway-", "bookie-", "store-"):
+            await children.end(kind)
