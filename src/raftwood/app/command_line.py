@@ -44,6 +44,8 @@ _COMMANDS: Final = {
     "group": ("raftwood.app.commands.group:app", "Make and look at consumer groups."),
     "pipeline": ("raftwood.app.commands.pipeline:app", "Run jobs on streams with Spark."),
     "log": ("raftwood.app.commands.log:app", "Make, write, read and truncate logs."),
+    "dlog": ("raftwood.app.commands.dlog:app", "Make, write, read and shrink logs of ledgers."),
+    "ledger": ("raftwood.app.commands.ledger:app", "Look at ledgers, and recover them."),
     "cluster": (
         "raftwood.app.commands.cluster:app",
         "Look at and change a cluster of the log service.",

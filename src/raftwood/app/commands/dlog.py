@@ -1,0 +1,300 @@
+"""`raftwood dlog`: logs made of ledgers."""
+
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from raftwood.app.commands.dlog_target import (
+    DLOG_TARGET,
+    DlogTarget,
+    position_of,
+    position_text,
+)
+from raftwood.app.commands.log_append import opened_input
+from raftwood.app.line_input import line_batches
+from raftwood.app.output import size_text, time_text, write_json, write_records, write_rows
+from raftwood.app.settings import Settings
+from raftwood.base.errors import InvalidInput
+from raftwood.base.position import Position
+from raftwood.dlog.log.dlogs import Dlogs
+from raftwood.dlog.log.log_reader import StoredMessage
+from raftwood.dlog.log.log_writer import LogWriter
+
+app = App(name="dlog", help_format="plaintext")
+
+_READ_BYTES = 1 << 20
+_WAIT_MS = 10_000
+_APPENDED_AT_ONCE = 4_096
+_From = Annotated[
+    str | None,
+    Parameter(name="--from", help="Where to begin: LEDGER:ENTRY[:BATCH], or as a number."),
+]
+_LEDGERS = {
+    "ledger": "ledger",
+    "state": "state",
+    "entries": "entries",
+    "bytes": "bytes",
+    "made": "made",
+}
+
+
+@app.command
+def create(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
+    """Make a log, replicated and rotated as the section dlog of the settings says."""
+
+    async def work(dlogs: Dlogs, settings: Settings) -> int:
+        await dlogs.create(name, settings.dlog.log_config())
+        return await _show(dlogs, name, target)
+
+    return target.with_dlogs(work)
+
+
+@app.command(name="list")
+def list_logs(
+    *,
+    prefix: Annotated[str, Parameter(help="Only those whose names begin so.")] = "",
+    target: DlogTarget = DLOG_TARGET,
+) -> int:
+    """List the logs."""
+
+    async def work(dlogs: Dlogs, _: Settings) -> int:
+        rows = [{"log": each} for each in await dlogs.names(prefix)]
+        write_rows(rows, {"log": "log"}, target.output)
+        return 0
+
+    return target.with_dlogs(work)
+
+
+@app.command
+def append(
+    name: str,
+    *data: Annotated[
+        str,
+        Parameter(allow_leading_hyphen=True, help="A message each; none for lines of the input."),
+    ],
+    target: DlogTarget = DLOG_TARGET,
+) -> int:
+    """Take the log over, append messages, and tell where they stand.
+
+    Whoever wrote the log before is fenced: a gateway takes it back with its next append.
+    """
+    for each in data:
+        if each.startswith("--"):
+            raise InvalidInput(f"unknown option {each}: a message like this comes by the input")
+
+    async def work(dlogs: Dlogs, _: Settings) -> int:
+        writer = await dlogs.open_writer(name)
+        try:
+            if data:
+                messages = [each.encode(errors="surrogateescape") for each in data]
+                positions = await writer.append_all(messages)
+            else:
+                positions = await _append_lines(writer)
+        finally:
+            await writer.close()
+        rows = [_place(each) for each in positions]
+        write_rows(rows, {"at": "at", "position": "position"}, target.output)
+        return 0
+
+    return target.with_dlogs(work)
+
+
+async def _append_lines(writer: LogWriter) -> list[Position]:
+    positions: list[Position] = []
+    async for lines in line_batches(opened_input(None), line_bytes_max=4 << 20):
+        for first in range(0, len(lines), _APPENDED_AT_ONCE):
+            positions += await writer.append_all(lines[first : first + _APPENDED_AT_ONCE])
+    return positions
+
+
+def _place(position: Position) -> dict[str, Any]:
+    # JSON has no integers of 128 bits.
+    return {"at": position_text(position), "position": str(position)}
+
+
+@app.command
+def read(
+    name: str,
+    *,
+    first: _From = None,
+    count: Annotated[int | None, Parameter(help="End after so many messages.")] = None,
+    target: DlogTarget = DLOG_TARGET,
+) -> int:
+    """Print a log's messages, a line each, up to its end; with JSON, one object per line."""
+
+    async def work(dlogs: Dlogs, _: Settings) -> int:
+        info = await dlogs.info(name)
+        await _print(dlogs, name, _start(first, info.first), count, target, end=info.next)
+        return 0
+
+    return target.with_dlogs(work)
+
+
+@app.command
+def tail(
+    name: str,
+    *,
+    first: _From = None,
+    count: Annotated[int | None, Parameter(help="End after so many messages.")] = None,
+    target: DlogTarget = DLOG_TARGET,
+) -> int:
+    """Print messages as they come, from now on or from a position on, until it is interrupted.
+
+    It ends where the log was ended for ever.
+    """
+
+    async def work(dlogs: Dlogs, _: Settings) -> int:
+        info = await dlogs.info(name)
+        await _print(dlogs, name, _start(first, info.next), count, target, end=None)
+        return 0
+
+    return target.with_dlogs(work)
+
+
+def _start(given: str | None, default: Position) -> Position:
+    return default if given is None else position_of(given)
+
+
+async def _print(
+    dlogs: Dlogs,
+    name: str,
+    start: Position,
+    count: int | None,
+    target: DlogTarget,
+    *,
+    end: Position | None,
+) -> None:
+    if count is not None and count < 1:
+        raise InvalidInput(f"--count {count} shows nothing: give 1 or more")
+    reader = await dlogs.open_reader(name)
+    try:
+        while end is None or start < end:
+            wait_ms = _WAIT_MS if end is None else 0
+            found, following = await reader.read(start, bytes_max=_READ_BYTES, wait_ms=wait_ms)
+            shown = found if count is None else found[:count]
+            write_records(map(_shown, shown), ("at", "data"), target.output)
+            if count is not None:
+                count -= len(shown)
+                if not count:
+                    return
+            if following == start and (end is not None or await reader.is_at_end(start)):
+                return
+            start = following
+    finally:
+        await reader.close()
+
+
+def _shown(stored: StoredMessage) -> dict[str, Any]:
+    payload = bytes(stored.message.payload)
+    shown = _place(stored.position) | {"time": time_text(stored.time_ms / 1000)}
+    try:
+        return shown | {"data": payload.decode()}
+    except UnicodeDecodeError:
+        return shown | {"data": payload.decode(errors="backslashreplace"), "base64": payload}
+
+
+@app.command
+def info(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
+    """Show a log's bounds and its ledgers."""
+
+    async def work(dlogs: Dlogs, _: Settings) -> int:
+        return await _show(dlogs, name, target)
+
+    return target.with_dlogs(work)
+
+
+async def _show(dlogs: Dlogs, name: str, target: DlogTarget) -> int:
+    found = await dlogs.info(name)
+    meta = found.meta
+    ledgers: list[dict[str, Any]] = [
+        {
+            "ledger": each.ledger,
+            "state": "closed" if each.is_closed else "open",
+            "entries": each.last_entry + 1 if each.is_closed else None,
+            "bytes": each.bytes if each.is_closed else None,
+            "made": time_text(each.created_ms / 1000),
+        }
+        for each in meta.ledgers
+    ]
+    config = meta.config.ledger
+    about = {
+        "log": name,
+        "state": meta.state.value,
+        "first": position_text(found.first),
+        "next": position_text(found.next),
+        "takeovers": meta.takeovers,
+        "ensemble": config.ensemble,
+        "write_quorum": config.write_quorum,
+        "ack_quorum": config.ack_quorum,
+        "digest": config.digest.value,
+        "properties": meta.properties,
+    }
+    if target.output == "json":
+        write_json(about | {"ledgers": ledgers})
+        return 0
+    rows = [{"name": key.replace("_", " "), "value": value} for key, value in about.items()]
+    write_rows(rows, {"name": "of the log", "value": "value"}, "text")
+    sizes = [
+        each | {"bytes": None if each["bytes"] is None else size_text(each["bytes"])}
+        for each in ledgers
+    ]
+    write_rows(sizes, _LEDGERS, "text")
+    return 0
+
+
+@app.command
+def rotate(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
+    """Take the log over and go on in a new ledger; the one before is closed."""
+
+    async def work(dlogs: Dlogs, _: Settings) -> int:
+        writer = await dlogs.open_writer(name)
+        try:
+            await writer.rotate()
+        finally:
+            await writer.close()
+        return await _show(dlogs, name, target)
+
+    return target.with_dlogs(work)
+
+
+@app.command
+def shrink(
+    name: str,
+    *,
+    before: Annotated[
+        str, Parameter(help="The first position to keep: LEDGER:ENTRY[:BATCH], or as a number.")
+    ],
+    target: DlogTarget = DLOG_TARGET,
+) -> int:
+    """Let go of all before a position; whole ledgers are deleted, but for the last two."""
+    position = position_of(before)
+
+    async def work(dlogs: Dlogs, _: Settings) -> int:
+        await dlogs.shrink(name, position)
+        return await _show(dlogs, name, target)
+
+    return target.with_dlogs(work)
+
+
+@app.command
+def fence(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
+    """Take the log from whoever writes it, and let it go: from here on that one acks nothing."""
+
+    async def work(dlogs: Dlogs, _: Settings) -> int:
+        writer = await dlogs.open_writer(name)
+        took = writer.take_over
+        await writer.close()
+        row = {
+            "log": name,
+            "interruption_ms": round(took.interruption_ms, 1),
+            "fence_ms": round(took.fence_ms, 1),
+        }
+        columns = {
+            "log": "fenced log",
+            "interruption_ms": "interruption in ms",
+            "fence_ms": "of it fencing",
+        }
+        write_rows([row], columns, target.output)
+        return 0
+
+    return target.with_dlogs(work)
