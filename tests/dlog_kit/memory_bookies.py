@@ -70,6 +70,10 @@ class MemoryBookie:
     def wipe(self) -> None:
         self.ledgers.clear()
 
+    def entries_of(self, ledger: int) -> dict[int, bytes]:
+        found = self.ledgers.get(ledger)
+        return {} if found is None else found.entries
+
     def corrupt(self, ledger: int, entry: int) -> None:
         """One bit of its copy is another one."""
         entries = self.ledgers[ledger].entries
@@ -126,6 +130,9 @@ class Weather(msgspec.Struct, kw_only=True):
     """How the network is; may be changed at any time."""
 
     delay_ms_max: float = 0
+    stutters: float = 0
+    """Which part of messages takes up to `stutter_ms` instead, and all adds behind it too."""
+    stutter_ms: float = 0
     lost_answers: float = 0
     """Of calls of the metadata store, which part is done without an answer."""
     timeout_ms: float = 5_000
@@ -184,7 +191,10 @@ class MemoryBookies:
         self.is_cut_off = False
 
     def _delay_s(self) -> float:
-        return self._random.random() * self._cluster.weather.delay_ms_max / 1000
+        weather = self._cluster.weather
+        if weather.stutters and self._random.random() < weather.stutters:
+            return self._random.random() * weather.stutter_ms / 1000
+        return self._random.random() * weather.delay_ms_max / 1000
 
     def prepare_add(
         self,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from unittest import mock
 
 import pytest
 
@@ -15,12 +16,13 @@ from raftwood.dlog.errors import (
     NoSuchLedger,
     NotEnoughBookies,
 )
+from raftwood.dlog.ledgers.digests import master_key
 from raftwood.dlog.ledgers.ledger_client import LedgerClient
 from raftwood.dlog.ledgers.ledger_store import LedgerReader, LedgerStore
 from raftwood.dlog.ledgers.model import Digest, LedgerConfig, LedgerState
 from raftwood.dlog.ledgers.settings import LedgerSettings
 from raftwood.simulation import Simulation, simulate
-from tests.dlog_kit.memory_bookies import MemoryCluster, Weather
+from tests.dlog_kit.memory_bookies import MemoryBookie, MemoryCluster, Weather
 
 CONFIG = LedgerConfig()
 
@@ -329,5 +331,36 @@ def test_a_deleted_ledger_is_gone() -> None:
             await store.info(writer.ledger)
         with pytest.raises(NoSuchLedger):
             await reader.read(first=0, last=0)
+
+    run(scenario)
+
+
+def test_every_read_of_a_recovery_fences() -> None:
+    async def scenario(world: World) -> None:
+        store = world.client()
+        writer = await store.create(CONFIG)
+        await asyncio.gather(*[writer.append(data(each)) for each in range(10)])
+        await writer.abandon()
+        asked: list[tuple[int, bytes | None]] = []
+        read = MemoryBookie.read
+
+        def spy(self: MemoryBookie, ledger: int, entry: int, fence_key: bytes | None) -> bytes:
+            asked.append((entry, fence_key))
+            return read(self, ledger, entry, fence_key)
+
+        with mock.patch.object(MemoryBookie, "read", spy):
+            await store.open(writer.ledger, recover=True)
+        assert {entry for entry, _ in asked} >= {-1, 9, 10}
+        assert {key for _, key in asked} == {master_key(b"")}
+
+    run(scenario)
+
+
+def test_a_ledger_that_nobody_wrote_to_is_recovered_as_empty() -> None:
+    async def scenario(world: World) -> None:
+        store = world.client()
+        writer = await store.create(CONFIG)
+        reader = await store.open(writer.ledger, recover=True)
+        assert (reader.last_confirmed, reader.is_closed, reader.length_bytes) == (-1, True, 0)
 
     run(scenario)

@@ -72,6 +72,10 @@ class Writing:
         self._size = config.ensemble
         self._ack_quorum = config.ack_quorum
         self._write_sets = write_sets(config)
+        self._bits = [
+            [1 << place & members for place in range(config.ensemble)]
+            for members in self._write_sets
+        ]
         self._add_timeout_ms = add_timeout_ms
         self._lag_bytes_max = lag_bytes_max
         self._answered = [last_confirmed] * config.ensemble
@@ -111,17 +115,18 @@ class Writing:
         pending = self.pending.get(entry)
         if pending is None:
             return False
-        pending.acks |= 1 << place & self._write_sets[entry % self._size]
-        return entry == self.last_confirmed + 1 and self._is_ackable(pending)
-
-    def _is_ackable(self, pending: Pending) -> bool:
-        return not self.is_changing and pending.acks.bit_count() >= self._ack_quorum
+        pending.acks |= self._bits[entry % self._size][place]
+        return (
+            entry == self.last_confirmed + 1
+            and pending.acks.bit_count() >= self._ack_quorum
+            and not self.is_changing
+        )
 
     def next_acked(self) -> Pending | None:
         """The next entry in order, if it may be acked: it is from then on confirmed."""
         entry = self.last_confirmed + 1
         pending = self.pending.get(entry)
-        if pending is None or not self._is_ackable(pending):
+        if pending is None or pending.acks.bit_count() < self._ack_quorum or self.is_changing:
             return None
         del self.pending[entry]
         self.last_confirmed = entry

@@ -1,0 +1,147 @@
+"""Bugs planted in the rules on purpose: each must be caught, or the oracle proves nothing."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+from raftwood.dlog.ledgers.model import BookieId, LedgerConfig, LedgerMetadata
+from raftwood.dlog.ledgers.rules import recovering
+from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding
+from raftwood.dlog.ledgers.rules.writing import Pending, Writing
+from tests.simulation.ledger_model import actors
+from tests.simulation.ledger_model.actors import Recoverer, Writer
+
+Plant = Callable[[], AbstractContextManager[Any]]
+_next_acked = Writing.next_acked
+_stored = Writing.stored
+_changed = Writing.changed
+_fencing = Fencing.__init__
+
+
+def _patched(owner: object, name: str, value: object) -> Plant:
+    return lambda: mock.patch.object(owner, name, value)
+
+
+def _always(self: Writing, entry: int, bookie: BookieId) -> bool:
+    _stored(self, entry, bookie)
+    return True
+
+
+def _any_stored(self: Writing) -> Pending | None:
+    for entry, pending in self.pending.items():
+        if pending.acks.bit_count() >= self._ack_quorum and not self.is_changing:
+            del self.pending[entry]
+            self.last_confirmed = max(self.last_confirmed, entry)
+            self.confirmed_bytes = max(self.confirmed_bytes, pending.length_bytes)
+            return pending
+    return None
+
+
+def _while_changing(self: Writing) -> Pending | None:
+    is_changing, self.is_changing = self.is_changing, False
+    try:
+        return _next_acked(self)
+    finally:
+        self.is_changing = is_changing
+
+
+def _one_ack_less(self: Writing, config: LedgerConfig, *arguments: Any, **options: Any) -> None:
+    _writing(self, config, *arguments, **options)
+    self._ack_quorum = max(1, config.ack_quorum - 1)
+
+
+_writing = Writing.__init__
+
+
+def _keeps_acks(
+    self: Writing, replaced: dict[int, BookieId], *, now_ms: float
+) -> list[tuple[Pending, BookieId]]:
+    acks = {entry: pending.acks for entry, pending in self.pending.items()}
+    sends = _changed(self, replaced, now_ms=now_ms)
+    for entry, pending in self.pending.items():
+        pending.acks = acks[entry]
+    return sends
+
+
+def _without_floor(self: Fencing, config: LedgerConfig, *, first: int) -> None:
+    _fencing(self, config, first=first)
+    self.last_confirmed = -1
+
+
+def _tells_nobody(
+    self: Writer, _first: int, _before: object, _after: object, then: Callable[[], None]
+) -> None:
+    self.world.later(self, then)
+
+
+def _ignores_others(
+    self: Writer,
+    change: Callable[[LedgerMetadata], LedgerMetadata | None],
+    then: Callable[[], None],
+) -> None:
+    """The compare-and-set is made, and its outcome not looked at."""
+    wanted = change(self.metadata)
+    if wanted is not None:
+        self.world.send_compare_and_set(self, wanted, self.version, lambda *_: then())
+        self.metadata, self.version = wanted, self.version + 1
+
+
+def _silence_is_a_miss(self: Finding, place: int, entry: int) -> None:
+    self.missing(place, entry)
+
+
+def _closes_early(self: Recoverer) -> None:
+    """What was found is not stored by an ack quorum yet."""
+    if self.finding is not None and not self.is_dead:
+        _go_on(self)
+        if self.finding.is_ended and self.writing.pending and not self.is_closing:
+            self.writing.last_confirmed = self.writing.next_entry - 1
+            self.close()
+
+
+_go_on = Recoverer.go_on
+
+_RACE = {
+    "quorums": (3, 3, 2),
+    "is_one_slow": True,
+    "lost": 0,
+    "lost_reads": 0.3,
+    "faults": 0,
+    "recoveries": 0.02,
+    "appends": 0.05,
+}
+_CHANGES = {"quorums": (3, 3, 2), "spare_bookies": 2, "faults": 0.05, "recoveries": 0.02}
+WEATHER: dict[str, dict[str, Any]] = {
+    "recovery reads without fencing": _RACE,
+    "a damaged entry is a missing one": {**_RACE, "faults": 0.05, "is_one_damaged": True},
+    "the last segment says nothing of what is confirmed": _CHANGES,
+    "a lost compare-and-set is taken for done": _CHANGES,
+}
+"""In which a bug shows sooner than in most."""
+MUTANTS: dict[str, Plant] = {
+    "recovery reads without fencing": _patched(Recoverer, "reads_fence", False),
+    "a damaged entry is a missing one": _patched(Recoverer, "damage_is_silence", False),
+    "silence is a miss": _patched(Finding, "unknown", _silence_is_a_miss),
+    "an entry is absent after one miss": _patched(recovering, "misses_needed", lambda _: 1),
+    "one fenced bookie is enough": _patched(
+        recovering, "is_covered", lambda _, places: places != 0
+    ),
+    "the last segment says nothing of what is confirmed": _patched(
+        Fencing, "__init__", _without_floor
+    ),
+    "a recovery closes before its adds are acked": _patched(Recoverer, "go_on", _closes_early),
+    "a recovery tells nobody of its ensembles": _patched(
+        actors, "with_segment", lambda segments, _first, _bookies: segments
+    ),
+    "acks are out of order": lambda: mock.patch.multiple(
+        Writing, next_acked=_any_stored, stored=_always
+    ),
+    "acks go on while the ensemble changes": lambda: mock.patch.multiple(
+        Writing, next_acked=_while_changing, stored=_always
+    ),
+    "acks of replaced bookies count": _patched(Writing, "changed", _keeps_acks),
+    "one ack less is enough": _patched(Writing, "__init__", _one_ack_less),
+    "a changed ensemble is told to nobody": _patched(Writer, "persist", _tells_nobody),
+    "a lost compare-and-set is taken for done": _patched(Writer, "update", _ignores_others),
+}

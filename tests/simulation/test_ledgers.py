@@ -1,0 +1,42 @@
+"""The quorum client under seeded faults keeps its promises; planted bugs are found."""
+
+import pytest
+
+from raftwood.base.errors import RaftwoodError
+from tests.simulation.ledgers import run
+from tests.simulation.ledgers.mutants import MUTANTS
+from tests.simulation.ledgers.oracle import Violation
+
+SEEDS = 150
+
+
+def test_faults_break_no_promise() -> None:
+    reports = [run(seed).result for seed in range(20)]
+    assert sum(report.acked for report in reports) > 200
+    assert sum(report.seen for report in reports) > 200
+
+
+@pytest.mark.slow
+def test_many_lives_break_no_promise() -> None:
+    reports = [run(seed).result for seed in range(100, 220)]
+    # A run in which nothing is replaced or recovered would keep all promises.
+    assert sum(report.segments - 1 for report in reports) > 10
+    assert sum(report.recoveries for report in reports) > 200
+
+
+def test_a_seed_repeats_its_run() -> None:
+    for seed in range(3):
+        run(seed, twice=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    for seed in range(SEEDS):
+        try:
+            MUTANTS[name].run(seed)
+        except Violation:
+            return
+        except RaftwoodError:
+            continue  # It fails otherwise, which is no proof.
+    pytest.fail(f"{name}: not caught within {SEEDS} runs")
