@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from tests.fuzz_targets import (
     bookkeeper,
     configuration,
+    dlog_entries,
     frames,
     hakeeper,
     log_shards,
@@ -25,6 +26,9 @@ TARGETS: dict[str, Target] = {
     "BookKeeper answers": (bookkeeper.response_target, bookkeeper.response_seeds()),
     "BookKeeper metadata": (bookkeeper.metadata_target, bookkeeper.metadata_seeds()),
     "configuration": (configuration.target, configuration.seeds()),
+    "dlog entries": (dlog_entries.entry_target, dlog_entries.entry_seeds()),
+    "dlog meta records": (dlog_entries.meta_target, dlog_entries.meta_seeds()),
+    "dlog offloaded ledgers": (dlog_entries.offload_target, dlog_entries.offload_seeds()),
     "errors": (frames.error_target, frames.error_seeds()),
     "frames": (frames.target, frames.seeds()),
     "hakeeper commands": (hakeeper.command_target, hakeeper.command_seeds()),

@@ -78,6 +78,7 @@ ALLOWED_IN_SIMULATION = {
     ("disk/real_environment.py", "random"): _REAL,
     ("disk/real_environment.py", "time"): _REAL,
     ("disk/thread_files.py", "threading"): _REAL,
+    ("dlog/log/offload_store.py", "asyncio.to_thread"): "for a library that blocks",
     ("loghub/client/log_handler.py", "threading"): "for programs that are all threads",
     ("loghub/client/sync_producer.py", "threading"): "for programs that are all threads",
     ("loghub/consumer/sources/kafka.py", "concurrent"): "for a library that is all threads",

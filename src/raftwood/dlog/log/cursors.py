@@ -49,7 +49,7 @@ def decode_cursor(data: bytes, *, name: str, version: int) -> Cursor:
         )
     try:
         stored = _DECODER.decode(data[5:])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"cursor {name!r} cannot be read: {error}") from error
     if len(stored.position) != 16:
         raise StoreDamaged(f"cursor {name!r} has no position")

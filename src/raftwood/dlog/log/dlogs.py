@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     AlreadyExists,
     Conflict,
+    InvalidConfiguration,
     NotFound,
     OutOfRange,
     RaftwoodError,
@@ -34,8 +36,10 @@ from raftwood.dlog.log.meta import (
     meta_key,
 )
 from raftwood.dlog.log.meta_cache import MetaCache
+from raftwood.dlog.log.offload import OffloadedLedgers, copy_ledger, object_name
+from raftwood.dlog.log.offload_store import OffloadStore
 from raftwood.dlog.log.opening import LedgerSource, StoredLedgers
-from raftwood.dlog.log.rules.freeing import orphans, retained_from, shrunk
+from raftwood.dlog.log.rules.freeing import SPARED, offloaded, orphans, retained_from, shrunk
 from raftwood.dlog.log.settings import DlogSettings
 from raftwood.dlog.log.writer_driver import LOG_PROPERTY, Surroundings
 
@@ -66,13 +70,16 @@ class Dlogs:
         ledgers: LedgerStore,
         settings: DlogSettings | None = None,
         *,
-        source: LedgerSource | None = None,
+        offload: OffloadStore | None = None,
     ) -> None:
         self._environment = environment
         self.metastore = metastore
         self._ledgers = ledgers
         self._settings = settings or DlogSettings()
-        self._source = source or StoredLedgers(ledgers)
+        self._offload = offload
+        self._source: LedgerSource = StoredLedgers(ledgers)
+        if offload is not None:
+            self._source = OffloadedLedgers(self._source, offload)
         self.metas = MetaCache(metastore)
         self._cache = EntryCache(self._settings.cache_bytes)
         self._around = Surroundings(environment, metastore, ledgers, self._source, self._settings)
@@ -172,8 +179,35 @@ class Dlogs:
         meta = await self.change(name, change)
         # Deleted once nobody finds them in the record; what fails here is an orphan, found later.
         for info in freed:
-            await self._ledgers.delete(info.ledger)
+            await self._delete(meta, info)
         return meta.first
+
+    async def _delete(self, meta: LogMeta, info: LedgerInfo) -> None:
+        await self._ledgers.delete(info.ledger)
+        if info.is_offloaded and self._offload is not None:
+            await self._offload.delete(object_name(meta, info.ledger))
+
+    async def offload(self, name: str) -> list[int]:
+        """Copy closed ledgers to the store for that and delete them, all but the last two; those
+        that were offloaded now.
+        """
+        if self._offload is None:
+            raise InvalidConfiguration(f"log {name!r}: give a store to offload ledgers to")
+        done: list[int] = []
+        meta = (await self.metas.read(name)).meta
+        for info in meta.ledgers[:-SPARED]:
+            may_go = info.may_go(now_ms=self._around.now_ms(), grace_ms=meta.config.grace_ms)
+            if info.is_offloaded or not may_go:
+                continue
+            reader = await self._source.open(meta, info)
+            try:
+                await copy_ledger(reader, self._offload, object_name(meta, info.ledger))
+            finally:
+                await reader.close()
+            await self.change(name, partial(offloaded, ledger=info.ledger))
+            await self._ledgers.delete(info.ledger)
+            done.append(info.ledger)
+        return done
 
     async def set_properties(self, name: str, properties: dict[str, str | None]) -> dict[str, str]:
         """Set some, and remove those that are None; all there are then."""
@@ -226,7 +260,7 @@ class Dlogs:
         for cursor in await self.cursors(name).all():
             await self.cursors(name).remove(cursor.name)
         for info in known.meta.ledgers:
-            await self._ledgers.delete(info.ledger)
+            await self._delete(known.meta, info)
 
     async def _fence(self, meta: LogMeta, info: LedgerInfo) -> None:
         try:

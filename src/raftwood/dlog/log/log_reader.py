@@ -122,6 +122,8 @@ class LogReader:
                     if is_closed:
                         start, is_over = await self._behind(start, info, known, deadline_s)
             except NoSuchLedger:
+                if info is not None and info.ledger in self._opened:
+                    await self._opened.pop(info.ledger).close()
                 fresh = await self._metas.read(self.name)
                 if fresh.version == known.version:
                     raise

@@ -18,7 +18,7 @@ from raftwood.dlog.log.compression import Compression
 
 FORMAT: Final = 1
 _HEAD: Final = b"DLOG" + bytes([FORMAT])
-LEDGERS_MAX: Final = 7_000
+LEDGERS_MAX: Final = 6_000
 """So many fit into what a metastore takes as one value (512 KiB) with properties at their largest
 and everything about a ledger at its largest; beyond it the last ledger goes on until some are
 shrunk."""
@@ -142,10 +142,10 @@ def decode_meta(data: bytes, *, name: str) -> LogMeta:
         )
     try:
         stored = _DECODER.decode(data[5:])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, InvalidInput) as error:
         raise StoreDamaged(f"log {name!r}: its meta record cannot be read: {error}") from error
     ids = [each.ledger for each in stored.meta.ledgers]
-    if ids != sorted(set(ids)) or len(stored.first) != 16:
+    if ids != sorted(set(ids)) or (ids and ids[0] < 0) or len(stored.first) != 16:
         raise StoreDamaged(f"log {name!r}: the ledgers of its meta record are out of order")
     return msgspec.structs.replace(stored.meta, first=Position(int.from_bytes(stored.first, "big")))
 

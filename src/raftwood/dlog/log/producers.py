@@ -134,7 +134,7 @@ class Producers:
 def decode_piece(piece: bytes | memoryview) -> list[_Producer]:
     try:
         producers = _DECODER.decode(piece)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreDamaged("a snapshot of producers cannot be read: it is damaged") from error
     return producers
 

@@ -69,6 +69,17 @@ def retained_from(meta: LogMeta, *, now_ms: int, needed: Iterable[Position] = ()
     return first
 
 
+def offloaded(meta: LogMeta, *, ledger: int) -> LogMeta:
+    """The record with a ledger's copy in its place."""
+    return replace(
+        meta,
+        ledgers=tuple(
+            replace(each, is_offloaded=True) if each.ledger == ledger else each
+            for each in meta.ledgers
+        ),
+    )
+
+
 def orphans(meta: LogMeta | None, ledgers: Iterable[int]) -> list[int]:
     """Of the ledgers made for a log, those that can never come into its list.
 
@@ -77,5 +88,5 @@ def orphans(meta: LogMeta | None, ledgers: Iterable[int]) -> list[int]:
     """
     if meta is None:
         return sorted(ledgers)
-    listed = {each.ledger for each in meta.ledgers}
+    listed = {each.ledger for each in meta.ledgers if not each.is_offloaded}
     return sorted(each for each in ledgers if each < meta.last_ledger and each not in listed)

@@ -1,0 +1,120 @@
+"""Closed ledgers go to files; readers, shrinking and removal go through to them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from pyarrow.fs import LocalFileSystem
+
+from raftwood.base.errors import InvalidConfiguration, NotFound, StoreDamaged
+from raftwood.base.position import Position
+from raftwood.dlog.log.dlogs import Dlogs
+from raftwood.dlog.log.meta import LogConfig
+from raftwood.dlog.log.offload_store import ArrowOffloadStore
+from tests.running import run
+from tests.unit.dlog.log.kit import Kit, read_all, run_logs
+
+SMALL = LogConfig(entries_max=4, grace_ms=1)
+
+
+class MemoryOffload:
+    """An `OffloadStore` for simulations."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.flips = False
+
+    async def write(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        data = bytearray()
+        async for part in parts:
+            data += part
+        if self.flips:
+            data[len(data) // 2] ^= 1
+        self.objects[name] = bytes(data)
+
+    async def size(self, name: str) -> int:
+        if name not in self.objects:
+            raise NotFound(name)
+        return len(self.objects[name])
+
+    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+        await asyncio.sleep(0.001)
+        return self.objects[name][offset : offset + length]
+
+    async def delete(self, name: str) -> None:
+        self.objects.pop(name, None)
+
+
+def offloading(kit: Kit, store: MemoryOffload) -> Dlogs:
+    return Dlogs(kit.environment, kit.metastore, kit.ledgers, offload=store)
+
+
+async def filled(dlogs: Dlogs) -> list[Position]:
+    await dlogs.create("a", SMALL)
+    writer = await dlogs.open_writer("a")
+    positions = [await writer.append(b"%d" % n, producer="p", sequence=n) for n in range(40)]
+    await writer.close()
+    return positions
+
+
+def test_an_offloaded_ledger_is_read_as_before() -> None:
+    async def scenario(kit: Kit) -> None:
+        store = MemoryOffload()
+        dlogs = offloading(kit, store)
+        positions = await filled(dlogs)
+        reader = await dlogs.open_reader("a")
+        before = await read_all(reader)
+        done = await dlogs.offload("a")
+        assert len(done) == len(store.objects) > 3
+        left = [each async for each in kit.ledgers.ledgers()]
+        assert not set(done) & set(left)
+        # One reader had them open as ledgers, the other finds the copies.
+        other = await offloading(kit, store).open_reader("a")
+        assert await read_all(reader) == before
+        assert await read_all(other) == before
+        assert [each.position for each in before] == positions
+        assert await dlogs.offload("a") == []
+        assert await dlogs.shrink("a", positions[20]) == positions[20]
+        assert len(store.objects) < len(done)
+        await dlogs.remove("a")
+        assert store.objects == {}
+        await reader.close()
+        await other.close()
+
+    run_logs(scenario)
+
+
+def test_a_copy_that_is_not_the_same_leaves_the_ledger_where_it_is() -> None:
+    async def scenario(kit: Kit) -> None:
+        store = MemoryOffload()
+        dlogs = offloading(kit, store)
+        await filled(dlogs)
+        store.flips = True
+        with pytest.raises(StoreDamaged):
+            await dlogs.offload("a")
+        meta = (await dlogs.info("a")).meta
+        assert not any(each.is_offloaded for each in meta.ledgers)
+        assert len(await read_all(await dlogs.open_reader("a"))) == 40
+        with pytest.raises(InvalidConfiguration):
+            await kit.dlogs().offload("a")
+
+    run_logs(scenario)
+
+
+def test_files_are_written_read_in_parts_and_deleted(tmp_path: Path) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+
+    async def main() -> None:
+        store = ArrowOffloadStore(LocalFileSystem(), str(tmp_path))
+        await store.write("log/1.dlof", parts())
+        assert await store.size("log/1.dlof") == 6
+        assert await store.read("log/1.dlof", offset=2, length=3) == b"etw"
+        await store.delete("log/1.dlof")
+        await store.delete("log/1.dlof")
+        with pytest.raises(NotFound):
+            await store.size("log/1.dlof")
+
+    run(main())
