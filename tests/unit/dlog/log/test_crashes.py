@@ -1,0 +1,113 @@
+"""A crash at every single step of a take-over, a rotation, the end, and of shrinking."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.position import Position
+from raftwood.dlog.log.dlogs import Dlogs
+from raftwood.dlog.log.meta import LogConfig
+from raftwood.dlog.log.settings import DlogSettings
+from tests.simulation.dlog.faults import Client, FaultyLedgers, FaultyMeta
+from tests.unit.dlog.log.kit import Kit, read_all, run_logs
+
+COUNT = 12
+CONFIG = LogConfig(entries_max=3, grace_ms=1)
+SETTINGS = DlogSettings(pause_ms=1, entry_bytes=1)
+Acked = dict[int, Position]
+Work = Callable[[Dlogs, Acked], Coroutine[None, None, None]]
+
+
+async def append(dlogs: Dlogs, acked: Acked) -> None:
+    """Take over, append across rotations, and close."""
+    writer = await dlogs.open_writer("a")
+    try:
+        futures = []
+        for number in range(COUNT):
+            futures.append(writer.submit(b"%d" % number, producer="p", sequence=number))
+            if number % 5 == 4:
+                await writer.rotate()
+        for number, future in enumerate(futures):
+            acked[number] = await future
+        await writer.close()
+    finally:
+        await writer.abandon()
+
+
+async def terminate(dlogs: Dlogs, acked: Acked) -> None:
+    await append(dlogs, acked)
+    await dlogs.terminate("a")
+
+
+async def shrink(dlogs: Dlogs, acked: Acked) -> None:
+    await append(dlogs, acked)
+    await dlogs.shrink("a", acked[8])
+
+
+async def crashed_at(kit: Kit, work: Work, step: int | None) -> tuple[list[str], Acked]:
+    """Its steps up to the crash, and what was acked."""
+    client = Client(random.Random(step))
+    client.crash_at = step
+    acked: Acked = {}
+    dlogs = Dlogs(
+        kit.environment,
+        FaultyMeta(kit.metastore, client),
+        FaultyLedgers(kit.ledgers, client),
+        SETTINGS,
+    )
+    task = asyncio.create_task(work(dlogs, acked))
+    await asyncio.wait([task, client.crashed], return_when=asyncio.FIRST_COMPLETED)
+    client.crash()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    return client.steps, acked
+
+
+async def check_what_is_left(kit: Kit, acked: Acked) -> None:
+    """The next writer finds all that was acked, and stores what was not."""
+    dlogs = kit.dlogs(SETTINGS)
+    writer = await dlogs.open_writer("a")
+    positions: Acked = {}
+    with suppress(RaftwoodError):
+        for number in range(COUNT):
+            positions[number] = await writer.append(b"%d" % number, producer="p", sequence=number)
+    assert len(positions) == COUNT or writer.is_terminated
+    await writer.close()
+    assert {number: positions[number] for number in acked} == acked
+    info = await dlogs.info("a")
+    found = await read_all(await dlogs.open_reader("a"), info.first)
+    by_position = {each.position: int(bytes(each.message.payload)) for each in found}
+    assert by_position == {
+        position: number for number, position in positions.items() if position >= info.first
+    }
+    await dlogs.remove_orphans()
+    listed = [each.ledger for each in info.meta.ledgers]
+    assert [each async for each in kit.ledgers.ledgers() if each <= listed[-1]] == listed
+
+
+@pytest.mark.parametrize("work", [append, terminate, shrink])
+def test_after_a_crash_at_any_step_nothing_acked_is_lost_or_twice(work: Work) -> None:
+    steps: list[str] = []
+
+    async def scenario(kit: Kit, step: int | None) -> None:
+        dlogs = kit.dlogs(SETTINGS)
+        await dlogs.create("a", CONFIG)
+        old = await dlogs.open_writer("a")
+        await old.append(b"0", producer="p", sequence=0)
+        await old.abandon()
+        found, acked = await crashed_at(kit, work, step)
+        if step is None:
+            steps.extend(found)
+        await asyncio.sleep(0.01)
+        await check_what_is_left(kit, acked)
+
+    run_logs(partial(scenario, step=None))
+    assert {"before recover", "after create", "after set", "append", "before close"} <= set(steps)
+    for step in range(len(steps)):
+        run_logs(partial(scenario, step=step))
