@@ -14,7 +14,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.model import AccessKey, Role
+from raftwood.loghub.model import AccessKey, LogKind, Role
 from raftwood.loghub.server.access import Access
 from raftwood.loghub.server.metadata import Metadata
 from tests.cluster.logservice.processes import CLIENT_TIMEOUT_MS, WAIT_S_MAX, LogProcesses
@@ -93,14 +93,14 @@ class HubProcesses(LogProcesses):
         for number in numbers or self.gateways:
             await self.gateways[number].ready()
 
-    async def prepare(self, *, shards: int) -> None:
+    async def prepare(self, *, shards: int, log: LogKind = LogKind.LOGSERVICE) -> None:
         """A key, and a logstore; once all runs."""
         async with connected_metastore(self._environment, self.app_settings(), None) as store:
             metadata = Metadata(store)
             self.key = await Access(self._environment, metadata).create({"*": Role.ADMIN})
         client = await self.hub_client()
         await client.create_project(PROJECT)
-        await client.create_logstore(PROJECT, LOGSTORE, shard_count=shards)
+        await client.create_logstore(PROJECT, LOGSTORE, shard_count=shards, log=log)
 
     async def hub_client(self) -> AsyncLogHubClient:
         """Closed at the end at the latest."""

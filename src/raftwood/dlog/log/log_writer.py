@@ -93,6 +93,11 @@ class LogWriter:
         return isinstance(self._error, Fenced | NotFound)
 
     @property
+    def has_given_up(self) -> bool:
+        """Fenced, closed or broken: nothing will ever be acked here again."""
+        return self._error is not None
+
+    @property
     def is_terminated(self) -> bool:
         meta = self._driver.rules.meta
         return meta is not None and meta.is_terminated

@@ -3,11 +3,7 @@
 import asyncio
 
 from raftwood.base.errors import (
-    InvalidInput,
-    LogSealed,
-    Overloaded,
     RaftwoodError,
-    SequenceForgotten,
 )
 from raftwood.base.position import Position, position_to_bytes
 from raftwood.dlog.errors import NotOwner
@@ -16,26 +12,23 @@ from raftwood.dlog.shared.seat import Seat
 from raftwood.dlog.shared.seats import Seats
 from raftwood.dlog.shared.wire import Appended, Tail
 
-_OF_THE_REQUEST = (InvalidInput, LogSealed, SequenceForgotten, Overloaded)
-"""The writer goes on after these; after any other it is of no use."""
-
 
 def append_here(seat: Seat, batch: Appended) -> "asyncio.Future[Position]":
     """Shares an entry with whatever else comes in this loop turn."""
     writer = _writer(seat)
     try:
         future = writer.submit(batch.data, producer=batch.producer, sequence=batch.sequence)
-    except RaftwoodError as error:
-        note_error(seat, writer, error)
+    except RaftwoodError:
+        note_failure(seat, writer)
         raise
     if seat.tails:
         future.add_done_callback(lambda _: seat.advanced())
     return future
 
 
-def note_error(seat: Seat, writer: LogWriter, error: RaftwoodError) -> None:
-    """A writer that acks no more is given back."""
-    if not isinstance(error, _OF_THE_REQUEST):
+def note_failure(seat: Seat, writer: LogWriter) -> None:
+    """A writer that acks no more is given back; others refuse one request, or end in order."""
+    if writer.has_given_up:
         seat.failed(writer)
 
 
@@ -66,8 +59,8 @@ async def seal_here(seat: Seat) -> Position:
     writer = _writer(seat)
     try:
         await writer.terminate()
-    except RaftwoodError as error:
-        note_error(seat, writer, error)
+    except RaftwoodError:
+        note_failure(seat, writer)
         raise
     seat.advanced()
     return writer.next_position

@@ -9,7 +9,7 @@ from typing import Final
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.position import Position, position_from_bytes, position_to_bytes
 from raftwood.dlog.errors import NotOwner
-from raftwood.dlog.shared.owned_log import append_here, seal_here, tail_here
+from raftwood.dlog.shared.owned_log import append_here, note_failure, seal_here, tail_here
 from raftwood.dlog.shared.ownership import Phase
 from raftwood.dlog.shared.seat import Seat
 from raftwood.dlog.shared.seats import Seats
@@ -74,10 +74,11 @@ class PeerService:
 class _Answer:
     """Of one request: goes out once all of its batches have an outcome; no task is needed."""
 
-    __slots__ = ("_call", "_left", "_results")
+    __slots__ = ("_call", "_left", "_results", "_seat", "_writer")
 
     def __init__(self, call: Call, seat: Seat, batches: list[Appended]) -> None:
         self._call = call
+        self._seat, self._writer = seat, seat.writer
         self._left = len(batches)
         self._results: list[Position | RaftwoodError] = [Position(0)] * len(batches)
         for place, batch in enumerate(batches):
@@ -93,6 +94,8 @@ class _Answer:
     def _acked(self, place: int, done: "asyncio.Future[Position]") -> None:
         error = done.exception()
         assert error is None or isinstance(error, RaftwoodError)
+        if error is not None and self._writer is not None:
+            note_failure(self._seat, self._writer)
         self._settled(place, done.result() if error is None else error)
 
     def _settled(self, place: int, result: Position | RaftwoodError) -> None:

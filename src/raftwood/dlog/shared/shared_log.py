@@ -27,7 +27,7 @@ from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.log_reader import LogReader
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.meta import LogMeta
-from raftwood.dlog.shared.owned_log import append_here, note_error, seal_here, tail_here
+from raftwood.dlog.shared.owned_log import append_here, note_failure, seal_here, tail_here
 from raftwood.dlog.shared.ownership import Owner, Wanted
 from raftwood.dlog.shared.seat import Seat
 from raftwood.dlog.shared.seats import Seats
@@ -76,8 +76,8 @@ class SharedLog:
         async def here(seat: Seat, writer: LogWriter) -> Position:
             try:
                 return await append_here(seat, appended)
-            except RaftwoodError as error:
-                note_error(seat, writer, error)
+            except RaftwoodError:
+                note_failure(seat, writer)
                 raise
 
         async def there(owner: Owner, timeout_ms: int) -> Position:

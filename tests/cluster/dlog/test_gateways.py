@@ -1,0 +1,118 @@
+"""A logstore kept in DLOG, on gateways and bookies as processes: owners are killed and stopped."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftwood.app.connecting import connected_metastore
+from raftwood.base.environment import Environment
+from raftwood.disk.real_environment import real_environment
+from raftwood.dlog.shared.owner_records import look_up
+from raftwood.loghub.model import LogKind
+from tests.cluster.dlog.bookie_processes import BookieProcess
+from tests.cluster.loghub.load import HubLoad
+from tests.cluster.loghub.processes import LOGSTORE, PROJECT, GatewayNode, HubProcesses
+from tests.cluster.raft.cluster import LOCAL, free_ports
+from tests.running import run
+
+LEASE_MS = 1_500
+
+
+class DlogHub(HubProcesses):
+    """Bookies beside the gateways, and one store for the metastore."""
+
+    def __init__(self, environment: Environment, folder: Path, **options: Any) -> None:
+        settings = {
+            "dlog.store": "bookies",
+            "dlog.lease_ms": LEASE_MS,
+            "dlog.rotation_entries": 40,
+            "hakeeper.log_replicas": 1,
+            "hakeeper.hakeeper_replicas": 1,
+            "loghub.log_replicas": 1,
+        }
+        super().__init__(environment, folder, first=1, settings=settings, **options)
+        self.bookies = [
+            BookieProcess(number, folder, f"{LOCAL}:{port}", self._file)
+            for number, port in enumerate(free_ports(3), 1)
+        ]
+
+    async def __aexit__(self, *arguments: object) -> None:
+        await super().__aexit__(*arguments)
+        for each in self.bookies:
+            each.discard()
+
+    async def start_all(self) -> None:
+        await self.start()
+        for each in self.bookies:
+            each.launch_bookie()
+        for each in self.bookies:
+            await each.ready()
+        await self.start_gateways()
+
+    async def owner(self) -> GatewayNode:
+        """Of the first shard that can be written."""
+        client = await self.hub_client()
+        shards = await client.shards(PROJECT, LOGSTORE)
+        log = next(each.log for each in shards if each.status == "readwrite")
+        async with connected_metastore(self._environment, self.app_settings(), None) as store:
+            while True:
+                owner = (await look_up(store, log)).owner
+                if owner is not None:
+                    break
+                await asyncio.sleep(0.02)
+        return next(each for each in self.gateways.values() if each.address == owner.address)
+
+
+@asynccontextmanager
+async def dlog_hub(folder: Path, **options: Any) -> AsyncIterator[DlogHub]:
+    with real_environment() as environment:
+        async with DlogHub(environment, folder, **options) as hub:
+            yield hub
+
+
+@pytest.mark.slow
+def test_what_was_acked_is_there_once_and_in_order_when_owners_are_killed_and_stopped(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with dlog_hub(tmp_path) as hub:
+            await hub.start_all()
+            await hub.prepare(shards=1, log=LogKind.DLOG)
+            client = await hub.hub_client()
+            load = HubLoad(client)
+            async with load:
+                await load.more(100)
+                killed = await hub.owner()
+                await killed.kill()
+                began = time.monotonic()
+                await load.more(1)
+                interruption_s = time.monotonic() - began
+                print(f"taken over {interruption_s * 1000:.0f} ms after a kill -9")
+                await load.more(100)
+                assert (await hub.owner()).address != killed.address
+                hub.launch_gateways(killed.store)
+                await killed.ready()
+                await client.split_shard(PROJECT, LOGSTORE, shard=0)
+                await load.more(100)
+                # Stopped for longer than its lease: another one has the log when it wakes up.
+                stopped = await hub.owner()
+                stopped.signal(signal.SIGSTOP)
+                try:
+                    await asyncio.sleep(LEASE_MS / 1000 + 0.5)
+                    await load.more(100)
+                    assert (await hub.owner()).address != stopped.address
+                finally:
+                    stopped.signal(signal.SIGCONT)
+                await load.more(100)
+                await client.merge_shard(PROJECT, LOGSTORE, shard=1)
+                await load.more(50)
+            await load.check()
+            assert (await client.logstore(PROJECT, LOGSTORE)).log is LogKind.DLOG
+
+    run(body())
