@@ -82,7 +82,7 @@ class Peers:
         if channel.is_connected:
             return
         try:
-            await channel.connected(timeout_ms)
+            await channel.connected(timeout_ms, retries=False)
         except RaftwoodError:
             if isinstance(getattr(channel.last_error, "__cause__", None), ConnectionRefusedError):
                 self._ended(owner)
