@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from tests.fuzz_targets import (
+    bookies,
     bookkeeper,
     configuration,
     dlog_entries,
@@ -23,6 +24,9 @@ from tests.fuzz_targets import (
 Target = tuple[Callable[[bytes], object], Sequence[bytes]]
 
 TARGETS: dict[str, Target] = {
+    "bookie answers": (bookies.answer_target, bookies.answer_seeds()),
+    "bookie requests": (bookies.request_target, bookies.request_seeds()),
+    "kept of ledgers": (bookies.kept_target, bookies.kept_seeds()),
     "BookKeeper answers": (bookkeeper.response_target, bookkeeper.response_seeds()),
     "BookKeeper metadata": (bookkeeper.metadata_target, bookkeeper.metadata_seeds()),
     "configuration": (configuration.target, configuration.seeds()),
