@@ -7,6 +7,8 @@ import pytest
 
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
+from raftwood.dlog.bookie.local_bookies import LocalBookies
+from raftwood.dlog.ledgers.seams import Bookies
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.simulation import Simulation, simulate
 from tests.dlog_kit.bookie_servers import BookieServers
@@ -14,11 +16,24 @@ from tests.unit.dlog.bookie.bookies_suite import BookiesSuite, Scenario
 from tests.zookeeper_server import free_ports
 
 
+class MixedServers(BookieServers):
+    """The first is reached over the network, the second one in this process."""
+
+    def client(self) -> Bookies:
+        return LocalBookies({self.ids[1]: self.local[self.ids[1]]}, super().client())
+
+
 async def run_scenario(
-    environment: Environment, folder: str, scenario: Scenario, ids: list[str], *, is_remote: bool
+    environment: Environment,
+    folder: str,
+    scenario: Scenario,
+    ids: list[str],
+    *,
+    is_remote: bool,
+    kind: type[BookieServers] = BookieServers,
 ) -> None:
     store = await FileMetaStore.open(environment, f"{folder}/meta")
-    servers = BookieServers(environment, store, folder, ids, is_remote=is_remote)
+    servers = kind(environment, store, folder, ids, is_remote=is_remote)
     try:
         await servers.start_all()
         bookies = servers.client()
@@ -46,6 +61,17 @@ class TestRemote(BookiesSuite):
         async def main(simulation: Simulation) -> None:
             ids = ["127.0.0.1:3181", "127.0.0.1:3182"]
             await run_scenario(simulation.environment, "/data", scenario, ids, is_remote=True)
+
+        simulate(1, main)
+
+
+class TestMixed(BookiesSuite):
+    def run(self, scenario: Scenario) -> None:
+        async def main(simulation: Simulation) -> None:
+            ids = ["127.0.0.1:3181", "127.0.0.1:3182"]
+            await run_scenario(
+                simulation.environment, "/data", scenario, ids, is_remote=True, kind=MixedServers
+            )
 
         simulate(1, main)
 
