@@ -21,6 +21,8 @@ from tests.simulation.consumer_groups.world import run_groups as run_group_gatew
 from tests.simulation.dlog import run_dlog
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
 from tests.simulation.leases import run as run_leases
+from tests.simulation.ledger_model import run as run_ledger_model
+from tests.simulation.ledgers import run as run_ledger
 from tests.simulation.loghub.world import choose_plan as choose_hub_plan
 from tests.simulation.loghub.world import run_hub
 from tests.simulation.logservice.world import choose_plan, run_logs
@@ -38,6 +40,7 @@ RAFT_EVENTS = 40_000
 HAKEEPER_EVENTS = 40_000
 GROUP_EVENTS = 4_000
 LEASE_RUNS = 5
+LEDGER_EVENTS = 40_000
 HOSTS_FAULTS_S = 120.0
 PROCESSES_EVERY = 500
 """One seed of so many, for real processes take real time."""
@@ -184,6 +187,20 @@ def _groups(seed: int) -> Counts:
     }
 
 
+def _ledger_model(seed: int) -> Counts:
+    return {"ledgers: sans-io events": run_ledger_model(seed, LEDGER_EVENTS).events}
+
+
+def _ledgers(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    report = run_ledger(seed, twice=twice)
+    return {
+        "ledgers: runs of the quorum client": 1,
+        "ledgers: seeds run twice, hash equal": int(twice),
+        "ledgers: entries acknowledged": report.result.acked,
+    }
+
+
 def _leases(seed: int) -> Counts:
     reports = [run_leases(seed * LEASE_RUNS + number) for number in range(LEASE_RUNS)]
     return {
@@ -215,6 +232,8 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "hakeeper": _hakeeper,
     "groups": _groups,
     "leases": _leases,
+    "ledger_model": _ledger_model,
+    "ledgers": _ledgers,
     "dlog": _dlog,
     "images": _images,
     "processes": _processes,

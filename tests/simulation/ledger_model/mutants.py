@@ -104,7 +104,7 @@ _go_on = Recoverer.go_on
 
 _RACE = {
     "quorums": (3, 3, 2),
-    "is_one_slow": True,
+    "slow": "all",
     "lost": 0,
     "lost_reads": 0.3,
     "faults": 0,

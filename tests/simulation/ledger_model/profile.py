@@ -15,7 +15,8 @@ class Profile:
     lost: float
     """Of adds and of changes of metadata: done, and not answered."""
     lost_reads: float
-    is_one_slow: bool
+    slow: str
+    """Whom the writer's adds reach late: nobody, one, all."""
     is_one_damaged: bool
     faults: float
     appends: float
@@ -28,7 +29,7 @@ class Profile:
             spare_bookies=chance.randint(0, 2),
             lost=chance.choice([0, 0.02, 0.15]),
             lost_reads=chance.choice([0, 0.02, 0.3]),
-            is_one_slow=chance.random() < 0.7,
+            slow=chance.choice(["nobody", "one", "all"]),
             is_one_damaged=chance.random() < 0.3,
             faults=chance.choice([0, 0.01, 0.05]),
             appends=chance.choice([0.1, 0.3]),

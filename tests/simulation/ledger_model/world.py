@@ -57,8 +57,8 @@ class World:
         self._messages: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._lost = profile.lost
         self._lost_reads = profile.lost_reads
-        self._slow = chance.choice(names) if profile.is_one_slow else None
-        """Adds reach this one late."""
+        self._slow = {"nobody": [], "one": [chance.choice(names)], "all": names}[profile.slow]
+        """The writer's adds reach these late."""
         self._damaged = chance.choice(names) if profile.is_one_damaged and ack_quorum > 1 else None
         self.writer = Writer(self, self.metadata, 0, -1)
         self.recoverers: list[Recoverer] = []
@@ -139,7 +139,8 @@ class World:
         action, arguments = messages[chosen]
         if (
             action == self._add_arrived
-            and arguments[1] == self._slow
+            and arguments[1] in self._slow
+            and not arguments[0].is_recovery
             and self.random.random() < _LATE
         ):
             return
