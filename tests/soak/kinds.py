@@ -19,6 +19,7 @@ from tests.pipeline.storm import run_pipeline_matrix
 from tests.simulation.consumer_group_model.world import run as run_group_model
 from tests.simulation.consumer_groups.world import run_groups as run_group_gateways
 from tests.simulation.dlog import run_dlog
+from tests.simulation.dlog_model import run as run_dlog_model
 from tests.simulation.hakeeper_model.world import run as run_hakeeper
 from tests.simulation.leases import run as run_leases
 from tests.simulation.ledger_model import run as run_ledger_model
@@ -39,6 +40,7 @@ FUZZ_INPUTS = 6_000
 RAFT_EVENTS = 40_000
 HAKEEPER_EVENTS = 40_000
 GROUP_EVENTS = 4_000
+DLOG_EVENTS = 40_000
 LEASE_RUNS = 5
 LEDGER_EVENTS = 40_000
 HOSTS_FAULTS_S = 120.0
@@ -214,6 +216,7 @@ def _dlog(seed: int) -> Counts:
     twice = seed % TWICE_EVERY == 0
     report = run_dlog(seed, twice=twice)
     return {
+        "logs of ledgers: sans-io events": run_dlog_model(seed, DLOG_EVENTS).events,
         "logs of ledgers: seeds": 1,
         "logs of ledgers: seeds run twice, hash equal": int(twice),
         "logs of ledgers: steps of contending writers": report.steps,

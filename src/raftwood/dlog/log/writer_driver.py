@@ -134,7 +134,7 @@ class WriterDriver:
             case on.RecoverLedger():
                 self._start(self._recover(action.ledger))
             case on.RebuildProducers():
-                self._start(self._rebuild(action.ledgers))
+                self._start(self._rebuild(action))
             case on.CreateLedger():
                 self._start(self._create())
             case on.CloseLedger():
@@ -223,19 +223,20 @@ class WriterDriver:
         self._host.settled(info)
         return on.LedgerRecovered(info)
 
-    async def _rebuild(self, ledgers: tuple[LedgerInfo, ...]) -> Event:
+    async def _rebuild(self, action: on.RebuildProducers) -> Event:
         while True:
             try:
                 producers, last_ms, appended_bytes = await rebuild_producers(
-                    self._around.source, self._meta(), ledgers
+                    self._around.source, self._meta(), action.ledgers
                 )
             except StoreError:
                 raise
             except RaftwoodError as error:
                 await self._wait_after(error)
                 continue
-            self._host.known_is(producers, last_ms=last_ms, appended_bytes=appended_bytes)
-            return on.ProducersRebuilt()
+            if action.attempt == self.rules.attempts:
+                self._host.known_is(producers, last_ms=last_ms, appended_bytes=appended_bytes)
+            return on.ProducersRebuilt(action.attempt)
 
     async def _create(self) -> Event:
         meta = self._meta()

@@ -50,7 +50,9 @@ class CreationFailed(msgspec.Struct, frozen=True):
 
 
 class ProducersRebuilt(msgspec.Struct, frozen=True):
-    """It is known what every producer has written."""
+    """It is known what every producer has written, as that attempt found the log."""
+
+    attempt: int
 
 
 class RotationAsked(msgspec.Struct, frozen=True):
@@ -130,6 +132,7 @@ class RebuildProducers(msgspec.Struct, frozen=True):
     """From these ledgers, which are closed; answered by `ProducersRebuilt`."""
 
     ledgers: tuple[LedgerInfo, ...]
+    attempt: int
 
 
 class CreateLedger(msgspec.Struct, frozen=True):

@@ -108,14 +108,17 @@ class WriterRules:
             case on.RecoveryFailed():
                 if self.phase is Phase.WRITING:
                     self._unrecovered.append(event.ledger)
-                else:
-                    self.phase = Phase.READING  # The list itself may be another one by now.
+                    return self._pause()
+                if self.phase is not Phase.FENCING or event.ledger not in self._recovering:
+                    return []
+                self.phase = Phase.READING  # The list itself may be another one by now.
                 return self._pause()
             case on.PauseEnded():
                 self._is_pausing = False
                 return self._try_again()
             case on.ProducersRebuilt():
-                self._is_rebuilt = True
+                # An earlier attempt's answer is of a log that others have written since.
+                self._is_rebuilt = self._is_rebuilt or event.attempt == self.attempts
                 return self._write_if_ready()
             case on.RotationAsked():
                 self._rotates = True
@@ -147,12 +150,14 @@ class WriterRules:
             return self._checked(meta, event.version)
         if self.phase is Phase.WRITING:
             return self._verified(meta, event.version)
+        if self.phase is not Phase.READING:
+            return []
         self.meta, self._version = meta, event.version
+        self._is_rebuilt = False
         if meta.is_terminated:
             self.phase = Phase.CLAIMING  # There is nothing to claim.
-            return [on.RebuildProducers(meta.ledgers)]
+            return [on.RebuildProducers(meta.ledgers, self.attempts)]
         self.phase = Phase.FENCING
-        self._is_rebuilt = False
         self._recovering = {each.ledger: None for each in meta.ledgers[-FENCED:]}
         if not self._recovering:
             return self._fenced()
@@ -163,6 +168,8 @@ class WriterRules:
             return []
         if self.phase is Phase.WRITING:
             return self._failed_is_recovered(info)
+        if self.phase is not Phase.FENCING:
+            return []  # Asked for twice, and the other failed.
         self._recovering[info.ledger] = info
         return self._fenced() if all(self._recovering.values()) else []
 
@@ -175,7 +182,7 @@ class WriterRules:
         self._recovering = {}
         self.phase = Phase.CREATING
         self._is_creating = True
-        return [on.CreateLedger(), on.RebuildProducers(ledgers)]
+        return [on.CreateLedger(), on.RebuildProducers(ledgers, self.attempts)]
 
     def _created(self, event: on.LedgerCreated) -> list[Action]:
         self._is_creating = False
@@ -218,10 +225,12 @@ class WriterRules:
         )
 
     def _write_if_ready(self) -> list[Action]:
+        if not self._is_rebuilt:
+            return []
         if self._known().is_terminated:
             self.phase = Phase.ENDED
             return [on.End()]
-        if not self._is_rebuilt or self.current is None or self.phase is not Phase.CLAIMING:
+        if self.current is None or self.phase is not Phase.CLAIMING:
             return []
         self.phase = Phase.WRITING
         return [on.Write(self.current), *self._go_on()]
@@ -259,9 +268,9 @@ class WriterRules:
         """A change that adds no ledger is seen by what it was for."""
         proposed = self._proposed
         assert proposed is not None
-        known = {each.ledger: each for each in meta.ledgers}
+        is_closed = {each.ledger: each.is_closed for each in meta.ledgers}
         return meta.state is proposed.state and all(
-            known[ledger].is_closed for ledger in self._closed if ledger in known
+            is_closed.get(each.ledger, True) for each in proposed.ledgers if each.is_closed
         )
 
     def _begin_again(self, meta: LogMeta) -> list[Action]:
