@@ -1,6 +1,7 @@
-"""The whole story: lines of web servers go into a stream, Spark parses them, errors and figures by
-the minute go to streams of their own, the rest to an archive, and the log is truncated. Then
-processes share a stream by leases, while one joins, one is killed, and a shard is split.
+"""The whole story: lines of web servers go into a stream that is kept in ledgers, Spark parses
+them, errors and figures by the minute go to streams of their own, the rest to an archive, and the
+log is truncated. Then processes share a stream by leases, while one joins, one is killed, and a
+shard is split.
 
 Everything is counted on its way in, and again at its end.
 """
@@ -24,6 +25,7 @@ from raftwood.app.demo.story import StoryListener
 from raftwood.app.demo.web_logs import web_logs
 from raftwood.app.demo.web_truth import WebTruth
 from raftwood.loghub.client import LogHubClient
+from raftwood.loghub.model import LogKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 PROJECT: Final = "web"
 STREAMS: Final = {"access": 2, "parsed": 2, "errors": 1, "minutes": 1}
 """Each with so many shards."""
+KEPT_IN_DLOG: Final = ("access",)
+"""In ledgers on bookies; the others in the log service."""
 FILE: Final = "web_pipeline.toml"
 _REPORT_LINES: Final = 2_000
 
@@ -135,9 +139,12 @@ class _Demo:
     def make_streams(self) -> None:
         self._client.create_project(PROJECT)
         for name, shards in STREAMS.items():
-            self._client.create_logstore(PROJECT, name, shard_count=shards)
+            kind = LogKind.DLOG if name in KEPT_IN_DLOG else LogKind.LOGSERVICE
+            self._client.create_logstore(PROJECT, name, shard_count=shards, log=kind)
         self._firsts = self._first_positions()
-        self._listener.on_step(f"streams: {', '.join(f'{PROJECT}/{each}' for each in STREAMS)}")
+        names = ", ".join(f"{PROJECT}/{each}" for each in STREAMS)
+        kept = ", ".join(f"{PROJECT}/{each}" for each in KEPT_IN_DLOG)
+        self._listener.on_step(f"streams: {names}; of these {kept} is kept in ledgers (DLOG)")
 
     def _first_positions(self) -> dict[int, int]:
         details = self._client.describe(PROJECT, "parsed")

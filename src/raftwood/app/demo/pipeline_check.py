@@ -67,7 +67,7 @@ def checks(
         and (known.requests, known.errors, known.bytes) == (each.requests, each.errors, each.bytes)
     )
     return [
-        Check("lines made → lines in the stream", total.requests, figures.lines_stored),
+        Check("lines made → lines in the stream in DLOG", total.requests, figures.lines_stored),
         Check("lines made → parsed, archive ∪ tail", total.requests, figures.parsed),
         Check("bytes served → parsed, archive ∪ tail", total.bytes, figures.parsed_bytes),
         Check("lines shipped before the archive → archived", archived_lines, figures.archived),

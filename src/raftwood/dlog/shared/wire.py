@@ -131,6 +131,8 @@ def decode_appended(payload: Payload) -> list[Position | RaftwoodError]:
         answer = _decode_answer(payload)
     except _UNREADABLE as error:
         raise ProtocolError(f"the answer to a forwarded append cannot be read: {error}") from error
+    if len(answer.positions) % 16:
+        raise ProtocolError("the positions of a forwarded append are cut off")
     found: list[Position | RaftwoodError] = [
         position_from_bytes(answer.positions[at : at + 16])
         for at in range(0, len(answer.positions), 16)
