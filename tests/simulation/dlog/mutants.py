@@ -76,18 +76,6 @@ def writes_to_the_next_ledger_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log_writer.LogWriter, "write_to", write_to)
 
 
-def opens_a_third_ledger(patch: pytest.MonkeyPatch) -> None:
-    """The next rotation does not wait until the ledger before is closed: it is never fenced."""
-
-    class Mutated(WriterRules):
-        def _go_on(self) -> list[Action]:
-            if self._ends is None:
-                self.retiring = None
-            return super()._go_on()
-
-    patch.setattr(writer_driver, "WriterRules", Mutated)
-
-
 def forgets_the_producers(patch: pytest.MonkeyPatch) -> None:
     """A retry through the next writer is stored twice."""
 
@@ -171,7 +159,6 @@ MUTANTS: list[Mutant] = [
     sets_before_it_fences,
     does_not_fence,
     writes_to_the_next_ledger_at_once,
-    opens_a_third_ledger,
     forgets_the_producers,
     deletes_before_the_record_says_so,
     writes_before_it_is_in_the_record,

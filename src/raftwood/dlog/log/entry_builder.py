@@ -18,7 +18,7 @@ SNAPSHOT_PIECE_BYTES: Final = 256 << 10
 SNAPSHOT_EVERY_BYTES: Final = 8 << 20
 """Whoever takes over reads about so much at the most."""
 SNAPSHOT_EVERY_ENTRIES: Final = 4_096
-SNAPSHOT_SHARE: Final = 16
+SNAPSHOT_SHARE: Final = 4
 """A large snapshot comes only after so many times its own size."""
 
 
