@@ -47,6 +47,9 @@ def test_tallies_add_up_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
         "hub": [(0, 1)],
         "groups": [(0, 1)],
         "leases": [(0, 1)],
+        "ledger_model": [(0, 1)],
+        "ledgers": [(0, 1)],
+        "dlog": [(0, 1)],
         "images": [(0, 3)],
         "fuzz": [(0, 3)],
     }
