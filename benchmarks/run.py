@@ -25,6 +25,8 @@ from benchmarks import group_commit, rpc_echo
 from benchmarks.consumers import compare as consumers
 from benchmarks.consumers import report as consumers_report
 from benchmarks.harness.report import Verdict, statements
+from benchmarks.ledgers import compare as ledgers
+from benchmarks.ledgers import report as ledgers_report
 from benchmarks.loghub import compare as loghub
 from benchmarks.loghub import report as loghub_report
 from benchmarks.logservice import compare as logservice
@@ -84,6 +86,12 @@ def _consumers(quick: bool, progress: Callable[[str], None]) -> Outcome:
     return Outcome(results, consumers_report.tables(results), below, statements(results))
 
 
+def _ledgers(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    results = ledgers.compare(pace=ledgers.QUICK if quick else None, progress=progress)
+    below = _below(ledgers_report.verdicts(results))
+    return Outcome(results, ledgers_report.tables(results), below, statements(results))
+
+
 def _pipeline(quick: bool, progress: Callable[[str], None]) -> Outcome:
     results = pipeline.compare(pace=pipeline.QUICK if quick else None, progress=progress)
     below = _below(pipeline_report.verdicts(results))
@@ -107,6 +115,7 @@ PARTS: dict[str, Part] = {
     "loghub": _loghub,
     "consumers": _consumers,
     "pipeline": _pipeline,
+    "ledgers": _ledgers,
 }
 
 

@@ -193,8 +193,10 @@ class Bookie:
 class BookKeeperCluster:
     """A ZooKeeper server and bookies; all end with the block."""
 
-    def __init__(self, *, bookies: int = 4) -> None:
+    def __init__(self, *, bookies: int = 4, folder: Path | None = None) -> None:
+        """The data go below the folder, or to where temporary files do."""
         self._count = bookies
+        self._parent = folder
         self._ends = ExitStack()
         self.tls = TlsFiles()
         """For clients."""
@@ -208,7 +210,7 @@ class BookKeeperCluster:
 
     def __enter__(self) -> Self:
         with ExitStack() as ends:
-            folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
+            folder = Path(ends.enter_context(tempfile.TemporaryDirectory(dir=self._parent)))
             ends.enter_context(self.zookeeper)
             ends.callback(self._end)
             with self.client() as client:
