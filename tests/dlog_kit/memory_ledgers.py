@@ -99,7 +99,7 @@ class MemoryLedgerWriter:
         future: asyncio.Future[int] = loop.create_future()
         if self._error is not None or self._is_closing:
             future.set_exception(self._error or LedgerClosed(f"ledger {self.ledger} is closed"))
-        elif len(self._under_way) >= self._store.under_way_max:
+        elif len(self._under_way) >= self._store.under_way_max or self._store.refuses(data):
             future.set_exception(Overloaded(f"ledger {self.ledger}: wait for acks, then append"))
         else:
             self._ledger.publish(self.last_confirmed)
@@ -217,8 +217,9 @@ class MemoryLedgerReader:
 class MemoryLedgerStore:
     """A `LedgerStore`; several users of one store are several clients of one cluster.
 
-    `refused_creates` and `refused_recoveries` fail so many calls to come; `break_writer` ends a
-    writer as a lost quorum would.
+    `refused_creates` and `refused_recoveries` fail so many calls to come, `refused_append` the next
+    append that has these bytes in it, as too much; `break_writer` ends a writer as a lost quorum
+    would.
     """
 
     def __init__(
@@ -235,6 +236,7 @@ class MemoryLedgerStore:
         self.under_way_max = under_way_max
         self.refused_creates = 0
         self.refused_recoveries = 0
+        self.refused_append: bytes | None = None
         self._ledgers: dict[int, _Ledger] = {}
         self._next = 0
 
@@ -272,6 +274,12 @@ class MemoryLedgerStore:
             raise CannotRecover(f"ledger {ledger.number}: too few bookies answer: try again")
         ledger.state = LedgerState.CLOSED
         ledger.wake()
+
+    def refuses(self, data: Buffer) -> bool:
+        if self.refused_append is None or self.refused_append not in bytes(data):
+            return False
+        self.refused_append = None
+        return True
 
     def break_writer(self, ledger: int, error: RaftwoodError | None = None) -> None:
         """Its appends fail from here on; the ledger stays open until somebody recovers it."""

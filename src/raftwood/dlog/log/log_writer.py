@@ -393,6 +393,9 @@ class LogWriter:
             else:
                 again += group
         ledger.under_way.clear()
+        for pending in again:
+            # Its place in the ledger that failed must not come into a snapshot.
+            self._producers.remove(pending.producer, pending.sequence)
         self._queue.extendleft(reversed(again))
         if self._next is not None:
             self._switch()

@@ -101,6 +101,22 @@ class Producers:
             oldest = self._known.pop(next(iter(self._known)))
             self._runs -= len(oldest.runs)
 
+    def remove(self, name: bytes, sequence: int) -> None:
+        """It was not stored after all. The highest sequence stays what it is: what lies too far
+        behind it was forgotten, and must not pass for new.
+        """
+        producer = self._known.get(name)
+        if producer is None:
+            return
+        runs = producer.runs
+        place = bisect_right(runs, sequence, key=_first) - 1
+        if place < 0 or sequence > runs[place].last:
+            return
+        run = runs[place]
+        left = [_part(run, run.first, sequence - 1), _part(run, sequence + 1, run.last)]
+        runs[place : place + 1] = [each for each in left if each.first <= each.last]
+        self._runs += sum(each.first <= each.last for each in left) - 1
+
     def _forget_old(self, producer: _Producer) -> None:
         floor, runs = producer.top - WINDOW, producer.runs
         dropped = 0
@@ -141,6 +157,11 @@ def decode_piece(piece: bytes | memoryview) -> list[_Producer]:
 
 def _single(sequence: int, position: Position) -> Run:
     return Run(sequence, sequence, position >> 64, position & _LOW)
+
+
+def _part(run: Run, first: int, last: int) -> Run:
+    low = run.low + (first - run.first) * run.step
+    return Run(first, last, run.ledger, low, run.step if first < last else 0)
 
 
 def _extend(run: Run, sequence: int, position: Position) -> bool:

@@ -26,13 +26,19 @@ class WrittenLedger:
         """Entries in order; an entry with a piece of a snapshot alone has no messages."""
         self.has_failed = False
         """It takes nothing more."""
+        self._has_refused = False
+        """Nothing is sent any more: it would be stored under the number of what was refused."""
         self.asks_rotation = False
         self.first_ms = 0
         self.last_ms = 0
 
     def append(self, data: bytes, group: list[Pending]) -> None:
         self.under_way.append((self.builder.entry - 1, group))
-        self.writer.append(data).add_done_callback(self._acked)
+        if self._has_refused:
+            return
+        future = self.writer.append(data)
+        self._has_refused = future.done() and future.exception() is not None
+        future.add_done_callback(self._acked)
 
     def _acked(self, future: "asyncio.Future[int]") -> None:
         error = None if future.cancelled() else future.exception()

@@ -9,6 +9,7 @@ from raftwood.base.position import Position
 from raftwood.dlog.errors import CannotRecover, Fenced
 from raftwood.dlog.log.messages import Message
 from raftwood.dlog.log.meta import LogConfig
+from raftwood.dlog.log.settings import DlogSettings
 from tests.unit.dlog.log.kit import Kit, read_all, run_logs
 
 SMALL = LogConfig(entries_max=4)
@@ -178,6 +179,50 @@ def test_a_ledger_that_fails_is_recovered_and_nobody_notices() -> None:
         await writer.close()
         found = await read_all(await dlogs.open_reader("a"))
         assert [each.position for each in found] == [first, *sorted(positions)]
+
+    run_logs(scenario)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_failed_in_one_ledger_and_the_next_is_not_taken_for_stored(seed: int) -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs(DlogSettings(entry_bytes=1))
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        ledger = (await writer.append(b"first")) >> 64
+        futures = [writer.submit(b"%d" % n, producer=f"p{n}", sequence=0) for n in range(10)]
+        await asyncio.sleep(0)
+        kit.ledgers.break_writer(ledger)
+        while (successor := writer.meta.last_ledger) == ledger:  # noqa: ASYNC110
+            await asyncio.sleep(0.0001)
+        await asyncio.sleep(0.0005)  # Its entries are under way.
+        kit.ledgers.break_writer(successor)
+        await writer.abandon()
+        await asyncio.gather(*futures, return_exceptions=True)
+        writer = await dlogs.open_writer("a")
+        for n in range(10):
+            await writer.append(b"%d" % n, producer=f"p{n}", sequence=0)
+        await writer.close()
+        found = await read_all(await dlogs.open_reader("a"))
+        payloads = sorted(bytes(each.message.payload) for each in found[1:])
+        assert payloads == [b"%d" % n for n in range(10)]
+
+    run_logs(scenario, seed=seed)
+
+
+def test_an_entry_that_the_ledger_refuses_leaves_its_number_to_nobody() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs(DlogSettings(entry_bytes=1))
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        kit.ledgers.refused_append = b"message 3"
+        positions = await writer.append_all([b"message %d" % n for n in range(10)])
+        await writer.close()
+        found = await read_all(await dlogs.open_reader("a"))
+        assert [bytes(each.message.payload) for each in found] == [
+            b"message %d" % n for n in range(10)
+        ]
+        assert [each.position for each in found] == positions
 
     run_logs(scenario)
 

@@ -27,6 +27,9 @@ def test_sequences_in_any_order_are_found_where_they_stand() -> None:
         table.add(name, sequence, Position(position))
         model[name, sequence] = Position(position)
         tops[name] = max(tops.get(name, 0), sequence)
+        if rng.random() < 0.1:
+            table.remove(name, sequence)
+            del model[name, sequence]
         if rng.random() < 0.01:
             table = _copied(table, rng.choice([1, 1000, 1 << 20]))
     for (name, sequence), where in model.items():
