@@ -416,9 +416,9 @@ class WriterRules:
         if meta.writer != self.writer:
             dropped = self._drop_spare(meta) if self._proposed is None else []
             return [*dropped, *self._give_up("another writer has taken the log over")]
-        if self._proposed is None:
+        if self._proposed is None and version > self._version:
             self.meta, self._version = meta, version
-        return []
+        return self._go_on()
 
     # What went wrong.
 
