@@ -169,8 +169,9 @@ class QuorumWriter(Adding):
             return
         self._is_closing = True
         if self._writing.pending:
-            self._at_rest = self._loop.create_future()
-            await self._at_rest
+            if self._at_rest is None:
+                self._at_rest = self._loop.create_future()
+            await asyncio.shield(self._at_rest)  # Others may wait for it as well.
         if isinstance(self._error, Fenced | NoSuchLedger):
             await self._stop()
             raise self._error

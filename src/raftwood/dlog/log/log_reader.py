@@ -101,6 +101,7 @@ class LogReader:
         """
         deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000
         bytes_max = min(bytes_max, _BYTES_MAX)
+        has_opened_anew = False
         while end is None or start < end:
             known = await self._metas.get(self.name)
             if end is not None and known.meta.last_ledger < end >> 64:
@@ -122,11 +123,14 @@ class LogReader:
                     if is_closed:
                         start, is_over = await self._behind(start, info, known, deadline_s)
             except NoSuchLedger:
-                if info is not None and info.ledger in self._opened:
-                    await self._opened.pop(info.ledger).close()
+                # It was freed, or offloaded since it was opened, which the record may say already.
+                opened = None if info is None else self._opened.pop(info.ledger, None)
+                if opened is not None:
+                    await opened.close()
                 fresh = await self._metas.read(self.name)
-                if fresh.version == known.version:
+                if fresh.version == known.version and (opened is None or has_opened_anew):
                     raise
+                has_opened_anew = fresh.version == known.version
                 continue
             if is_over:
                 break

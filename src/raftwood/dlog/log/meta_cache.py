@@ -65,10 +65,18 @@ class MetaCache:
 
     async def wait_changed(self, name: str, *, version: int, timeout_s: float) -> None:
         """Until the record has another version, or the time is over."""
+        key = meta_key(name)
         try:
             async with asyncio.timeout(timeout_s):
-                async for changes in self._metastore.watch(meta_key(name), after_version=version):
-                    if any(change.key == meta_key(name) for change in changes):
+                # The record may be older than what a watch can tell of: the store's version is not.
+                page = await self._metastore.range(prefix=key, limit=1)
+                if not page.entries or (page.entries[0].key, page.entries[0].version) != (
+                    key,
+                    version,
+                ):
+                    return
+                async for changes in self._metastore.watch(key, after_version=page.version):
+                    if any(change.key == key for change in changes):
                         return
         except TimeoutError:
             pass

@@ -181,6 +181,34 @@ def test_too_few_bookies_fail_appends_after_a_while() -> None:
     run(scenario, bookies=3)
 
 
+def test_bookies_that_hang_and_stay_registered_fail_appends_after_a_while() -> None:
+    async def scenario(world: World) -> None:
+        world.cluster.weather.timeout_ms = 3_600_000
+        store = world.client()
+        writer = await store.create(CONFIG)
+        await writer.append(data(0))
+        world.cluster[0].is_hanging = world.cluster[1].is_hanging = True
+        async with asyncio.timeout(60):
+            with pytest.raises(NotEnoughBookies):
+                await writer.append(data(1))
+        world.cluster[0].is_hanging = world.cluster[1].is_hanging = False
+
+    run(scenario, bookies=3)
+
+
+def test_a_writer_may_be_closed_by_two_at_once() -> None:
+    async def scenario(world: World) -> None:
+        store = world.client()
+        writer = await store.create(CONFIG)
+        ack = writer.append(data(0))
+        async with asyncio.timeout(60):
+            await asyncio.gather(writer.close(), writer.close())
+        assert await ack == 0
+        assert await read_all(await store.open(writer.ledger, recover=False)) == [data(0)]
+
+    run(scenario)
+
+
 def test_a_bookie_with_too_much_to_do_is_not_dead() -> None:
     async def scenario(world: World) -> None:
         store = world.client()

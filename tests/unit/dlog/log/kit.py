@@ -9,6 +9,7 @@ from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.log_reader import LogReader, StoredMessage
 from raftwood.dlog.log.settings import DlogSettings
 from raftwood.metastore.file_store import FileMetaStore
+from raftwood.metastore.rules import REMOVALS_KEPT
 from raftwood.simulation import Simulation, simulate
 from tests.dlog_kit.memory_ledgers import MemoryLedgerStore
 
@@ -29,10 +30,16 @@ class Kit:
 
 
 def run_logs(
-    scenario: Callable[[Kit], Awaitable[None]], *, seed: int = 1, delay_ms: float = 1
+    scenario: Callable[[Kit], Awaitable[None]],
+    *,
+    seed: int = 1,
+    delay_ms: float = 1,
+    removals_kept: int = REMOVALS_KEPT,
 ) -> None:
     async def main(simulation: Simulation) -> None:
-        metastore = await FileMetaStore.open(simulation.environment, "meta")
+        metastore = await FileMetaStore.open(
+            simulation.environment, "meta", removals_kept=removals_kept
+        )
         ledgers = MemoryLedgerStore(seed=seed, delay_ms=delay_ms)
         await scenario(Kit(simulation.environment, metastore, ledgers))
         await ledgers.close()

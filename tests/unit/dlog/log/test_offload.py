@@ -12,6 +12,7 @@ from raftwood.base.position import Position
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.log.offload_store import ArrowOffloadStore
+from raftwood.dlog.log.settings import DlogSettings
 from tests.running import run
 from tests.unit.dlog.log.kit import Kit, read_all, run_logs
 
@@ -46,8 +47,8 @@ class MemoryOffload:
         self.objects.pop(name, None)
 
 
-def offloading(kit: Kit, store: MemoryOffload) -> Dlogs:
-    return Dlogs(kit.environment, kit.metastore, kit.ledgers, offload=store)
+def offloading(kit: Kit, store: MemoryOffload, settings: DlogSettings | None = None) -> Dlogs:
+    return Dlogs(kit.environment, kit.metastore, kit.ledgers, settings, offload=store)
 
 
 async def filled(dlogs: Dlogs) -> list[Position]:
@@ -81,6 +82,21 @@ def test_an_offloaded_ledger_is_read_as_before() -> None:
         assert store.objects == {}
         await reader.close()
         await other.close()
+
+    run_logs(scenario)
+
+
+def test_a_reader_that_had_the_ledger_open_and_knows_the_new_record_finds_the_copy() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = offloading(kit, MemoryOffload(), DlogSettings(cache_bytes=0))
+        positions = await filled(dlogs)
+        reader = await dlogs.open_reader("a")
+        await reader.read(positions[0], bytes_max=1)
+        await dlogs.offload("a")
+        await dlogs.metas.read("a")
+        messages, _ = await reader.read(positions[1], bytes_max=1)
+        assert messages[0].position == positions[1]
+        await reader.close()
 
     run_logs(scenario)
 

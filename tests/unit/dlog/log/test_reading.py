@@ -9,7 +9,7 @@ from raftwood.base.position import Position
 from raftwood.dlog.log.arrow import to_arrow
 from raftwood.dlog.log.compression import Compression
 from raftwood.dlog.log.messages import Message
-from raftwood.dlog.log.meta import LogConfig
+from raftwood.dlog.log.meta import LogConfig, meta_key
 from raftwood.dlog.log.settings import DlogSettings
 from tests.unit.dlog.log.kit import Kit, read_all, run_logs
 
@@ -180,3 +180,31 @@ def test_a_large_table_of_producers_is_found_by_the_next_writer(
     monkeypatch.setattr("raftwood.dlog.log.entry_builder.SNAPSHOT_EVERY_ENTRIES", 5)
     monkeypatch.setattr("raftwood.dlog.log.entry_builder.SNAPSHOT_SHARE", 0)
     run_logs(scenario)
+
+
+def test_a_tail_waits_at_a_log_that_was_closed_long_ago() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        await writer.append(b"1")
+        await writer.close()
+        reader = await dlogs.open_reader("a")
+        end = await reader.end()
+        for number in range(20):  # More than the metastore remembers.
+            version = await kit.metastore.compare_and_set(
+                f"{meta_key('a')}/{number}", b"", version=0
+            )
+            assert version is not None
+            await kit.metastore.compare_and_set(f"{meta_key('a')}/{number}", None, version=version)
+        assert await reader.read(end, bytes_max=1, wait_ms=50) == ([], end)
+        waiting = asyncio.create_task(reader.read(end, bytes_max=1, wait_ms=60_000))
+        await asyncio.sleep(0.1)
+        writer = await dlogs.open_writer("a")
+        await writer.append(b"2")
+        messages, _ = await waiting
+        assert [bytes(each.message.payload) for each in messages] == [b"2"]
+        await writer.close()
+        await reader.close()
+
+    run_logs(scenario, removals_kept=5)
