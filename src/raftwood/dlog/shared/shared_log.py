@@ -137,7 +137,8 @@ class SharedLog:
             await self._seats.peers.connected(owner, left_ms)
             return await there(owner, left_ms)
         seat.tell(Wanted())
-        if seat.writer is None and seat.elsewhere is None:
+        # A writer whose lease is over by the clock is stopped in a moment.
+        if seat.elsewhere is None and (seat.writer is None or not self._seats.is_in_office):
             await seat.changed(deadline)
         if isinstance(seat.error, NotFound):
             raise seat.error
