@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from kazoo.client import KazooClient
 
 from raftwood.net.tls import TlsFiles
-from tests import maven, zookeeper_server
+from tests import lasting, maven, zookeeper_server
 from tests.zookeeper_server import ZooKeeperServer, free_ports
 
 VERSION = "4.18.0"
@@ -55,18 +55,11 @@ JAVA_OPTIONS = (
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
 )
 
-_alive: set[int] = set()
-
 
 def install() -> Path:
     """The folder with the libraries, fetched on first use."""
     zookeeper_server.install()
     return maven.install("bookkeeper", *LIBRARIES)
-
-
-def processes() -> frozenset[int]:
-    """Of all bookies that run now: a test may restart one that outlives it."""
-    return frozenset(_alive)
 
 
 def java_command(folder: Path, *arguments: str, classes: str = "") -> list[str]:
@@ -110,7 +103,7 @@ class Bookie:
             self._process = subprocess.Popen(
                 java_command(self.folder, *heap, *main), stdout=output, stderr=output
             )
-        _alive.add(self._process.pid)
+        lasting.lasts(self._process.pid)
 
     def _lines(self) -> tuple[str, ...]:
         return (
@@ -159,14 +152,14 @@ class Bookie:
             self.resume()
             self._process.send_signal(number)
             self._process.wait()
-            _alive.discard(self._process.pid)
+            lasting.ended(self._process.pid)
             self._process = None
 
     def ended(self, timeout_s: float) -> int:
         """What it ends with by itself."""
         assert self._process is not None
         status = self._process.wait(timeout_s)
-        _alive.discard(self._process.pid)
+        lasting.ended(self._process.pid)
         self._process = None
         return status
 

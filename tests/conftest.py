@@ -16,7 +16,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from tests import bookkeeper_cluster
+from tests import lasting
 from tests.bookkeeper_cluster import BookKeeperCluster
 from tests.components import COMPONENTS, Missing
 from tests.databases import SERVERS, DatabaseServer
@@ -128,9 +128,9 @@ def _resources() -> set[str]:
     """Threads, child processes and sockets of this process, by name."""
     process = psutil.Process()
     threads = {f"thread {thread.name} {thread.ident}" for thread in threading.enumerate()}
-    lasting = bookkeeper_cluster.processes()
+    shared = lasting.processes()
     descendants = process.children(recursive=True) if _has_children() else []
-    children = {f"process {child.pid}" for child in descendants if child.pid not in lasting}
+    children = {f"process {child.pid}" for child in descendants if child.pid not in shared}
     sockets = {
         f"socket {connection.laddr}-{connection.raddr}"
         for connection in process.net_connections("inet")

@@ -85,6 +85,10 @@ class BookieServers:
         self._local.pop(id_, None)
         await self.running.pop(id_).close()
 
+    def replace(self, id_: BookieId, bookie: Bookie) -> None:
+        """What this process takes for the bookie from now on."""
+        self._local[id_] = bookie
+
     def client(self) -> Bookies:
         if self._is_remote:
             return RemoteBookies(self._environment, client_network(), QUICK)

@@ -1,14 +1,44 @@
-"""BookKeeper's Java client on the bookies that all tests of a process share."""
+"""BookKeeper's Java client on the bookies that all tests of a process share, and these bookies
+beside ours.
+"""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from tests.bookkeeper_cluster import BookKeeperCluster
+from tests.cluster.dlog.bookie_processes import BookieProcesses, bookie_processes
+from tests.dlog_kit.sites import COUNT, BookKeeperSite, EmbeddedSite, ProcessSite, Site
 from tests.interop.dlog.java_ledgers import JavaLedgers
+
+SITES = (
+    "embedded",
+    "processes",
+    pytest.param("bookkeeper", marks=pytest.mark.needs("bookkeeper")),
+)
 
 
 @pytest.fixture(scope="session")
 def java(bookkeeper: BookKeeperCluster) -> Iterator[JavaLedgers]:
     with JavaLedgers(bookkeeper.address) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookieProcesses]:
+    with bookie_processes(tmp_path_factory.mktemp("bookies"), COUNT) as running:
+        asyncio.run(running.start())
+        yield running
+
+
+@pytest.fixture(scope="session", params=SITES)
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Four bookies of each kind; whoever breaks one mends it."""
+    match request.param:
+        case "embedded":
+            return EmbeddedSite(tmp_path_factory.mktemp("embedded"))
+        case "processes":
+            return ProcessSite(request.getfixturevalue("processes"))
+        case _:
+            return BookKeeperSite(request.getfixturevalue("bookkeeper"))

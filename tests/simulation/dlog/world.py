@@ -18,6 +18,7 @@ from raftwood.dlog.log.log_reader import LogReader, StoredMessage
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.log.writer_driver import LOG_PROPERTY
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.simulation import Simulation, assert_deterministic, simulate
 from tests.dlog_kit.memory_bookies import MemoryCluster, Weather
@@ -26,7 +27,6 @@ from tests.simulation.dlog.faults import Client, FaultyLedgers, FaultyMeta
 from tests.simulation.dlog.notebook import Name, Notebook, Violation, content
 
 LOG = "log"
-WRITING_S_MAX = 30
 VIRTUAL_S_MAX = 120
 COMMAND = ".venv/bin/python -m tests.soak dlog --seed {seed}"
 SETTINGS = DlogSettings(pause_ms=5, pause_max_ms=50, entry_bytes=60, open_timeout_ms=120_000)
@@ -46,6 +46,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     delay_ms: float = 3
     grace_ms: int = 400
     """Twice what a change of the record takes at the most, and more."""
+    writing_s_max: int = 30
+    """Whoever writes for longer waits for ever."""
+    administer_s: float = 0.1
+    """The longest pause of whoever removes what nobody needs."""
     shrinks: bool = False
     bookies: int = 0
     """0: ledgers in memory; else so many simulated bookies under the quorum client."""
@@ -91,6 +95,11 @@ class World:
         weather = Weather(delay_ms_max=plan.delay_ms, lost_answers=plan.lost / 2, timeout_ms=300)
         self.cluster = MemoryCluster(plan.bookies, weather=weather) if plan.bookies else None
         self.stores: list[LedgerStore] = []
+
+    @property
+    def has_bookies(self) -> bool:
+        """That something may happen to."""
+        return self.cluster is not None
 
     def ledgers(self) -> LedgerStore:
         """As one process has them."""
@@ -205,7 +214,7 @@ class World:
         """Shrinks now and then, with crashes, and removes what nobody needs."""
         dlogs = self.dlogs()
         while not self.is_over:
-            await asyncio.sleep(self.rng.random() * 0.1)
+            await asyncio.sleep(self.rng.random() * self.plan.administer_s)
             with suppress(Conflict, OutOfRange, Unavailable, NotFound):
                 await dlogs.remove_orphans()
             if self.plan.shrinks and self.notebook.acked:
@@ -249,10 +258,21 @@ class World:
             await reader.close()
         await dlogs.remove_orphans()
         listed = [each.ledger for each in info.meta.ledgers]
-        left = [each async for each in self.ledgers().ledgers() if each < listed[-1]]
+        left = await self._ledgers_of(info.meta.token, below=listed[-1])
         if left != listed[:-1]:
             raise Violation(f"ledgers {left} are there, the list has {listed}")
         return stored, info.first, info.meta.takeovers
+
+    async def _ledgers_of(self, token: bytes, *, below: int) -> list[int]:
+        """Those that were made for a log and are still there."""
+        ledgers = self.ledgers()
+        found = [each async for each in ledgers.ledgers() if each < below]
+        infos = [await ledgers.info(each) for each in found]
+        return [
+            ledger
+            for ledger, info in zip(found, infos, strict=True)
+            if info.properties.get(LOG_PROPERTY) == token
+        ]
 
     async def close(self) -> None:
         for store in [*self.stores, self._memory]:
@@ -280,7 +300,7 @@ def run_dlog(seed: int, plan: Plan | None = None, *, twice: bool = False) -> Rep
         world = World(seed, chosen, simulation.environment, meta)
         try:
             async with asyncio.timeout(VIRTUAL_S_MAX):
-                report = await _run(world)
+                report = await run_world(world)
         except TimeoutError:
             raise Violation("somebody waits for ever") from None
         await world.close()
@@ -292,16 +312,17 @@ def run_dlog(seed: int, plan: Plan | None = None, *, twice: bool = False) -> Rep
     return run(seed, scenario, repeat_command=COMMAND).result
 
 
-async def _run(world: World) -> Report:
+async def run_world(world: World) -> Report:
+    """Writers contend while others read, shrink and break; then all is looked at."""
     plan = world.plan
     await world.dlogs().create(LOG, LogConfig(entries_max=plan.entries_max, grace_ms=plan.grace_ms))
     async with asyncio.TaskGroup() as group:
         others = [group.create_task(world.follow()), group.create_task(world.administer())]
-        if plan.bookies:
+        if world.has_bookies:
             others.append(group.create_task(world.befall()))
         is_stuck = False
         try:
-            async with asyncio.timeout(WRITING_S_MAX), asyncio.TaskGroup() as writers:
+            async with asyncio.timeout(plan.writing_s_max), asyncio.TaskGroup() as writers:
                 for number in range(plan.writers):
                     writers.create_task(world.write(f"p{number:02}"))
         except TimeoutError:
