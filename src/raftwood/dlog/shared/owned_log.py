@@ -21,8 +21,7 @@ def append_here(seat: Seat, batch: Appended) -> "asyncio.Future[Position]":
     except RaftwoodError:
         note_failure(seat, writer)
         raise
-    if seat.tails:
-        future.add_done_callback(lambda _: seat.advanced())
+    future.add_done_callback(seat.acked)
     return future
 
 

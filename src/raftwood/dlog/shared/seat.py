@@ -119,6 +119,11 @@ class Seat:
             if waiter in waiters:
                 waiters.remove(waiter)
 
+    def acked(self, _: object) -> None:
+        """An append has an outcome; whoever waits may have begun to after it was sent."""
+        if self.tails:
+            self.advanced()
+
     def advanced(self) -> None:
         """Whoever waits for more looks again."""
         _wake(self.tails)

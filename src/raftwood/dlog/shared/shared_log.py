@@ -137,9 +137,11 @@ class SharedLog:
             await self._seats.peers.connected(owner, left_ms)
             return await there(owner, left_ms)
         seat.tell(Wanted())
-        # A writer whose lease is over by the clock is stopped in a moment.
-        if seat.elsewhere is None and (seat.writer is None or not self._seats.is_in_office):
+        if seat.elsewhere is None and seat.writer is None:
             await seat.changed(deadline)
+        elif seat.elsewhere is None:
+            # Out of office: that is heard of in a moment, unless the lease is renewed after all.
+            await seat.changed(min(deadline, self._loop.time() + _PAUSE_S))
         if isinstance(seat.error, NotFound):
             raise seat.error
         return None

@@ -1,5 +1,7 @@
 """A DLOG as the `Log` and `Logs` seams: the suites that every log passes, on several processes."""
 
+import asyncio
+
 from raftwood.base.position import Position
 from raftwood.base.seams import Log, Logs
 from raftwood.loghub.server.log_search import next_batch
@@ -77,5 +79,37 @@ def test_a_read_may_begin_at_any_position_between_the_first_and_the_last() -> No
         assert world.simulation.now - began < 5
         # Halving over positions with such gaps finds what it looks for.
         assert await next_batch(other, Position(positions[49] + 1), bounds.next) is not None
+
+    run_shared(scenario)
+
+
+def test_who_waits_at_the_end_hears_of_what_was_under_way_already() -> None:
+    async def scenario(world: SharedWorld) -> None:
+        logs = await world.start("g1")
+        await logs.create("log")
+        log = await logs.open("log")
+        end = await log.append(b"first", producer="a", sequence=1)
+        _, end = await log.read(end, bytes_max=1)
+        append = asyncio.create_task(log.append(b"second", producer="a", sequence=2))
+        await asyncio.sleep(0.01)
+        began = world.simulation.now
+        batches, _ = await log.read(end, bytes_max=1, wait_ms=20_000)
+        assert [bytes(each.data) for each in batches] == [b"second"]
+        assert world.simulation.now - began < 1
+        await append
+
+    run_shared(scenario, delay_ms=50)
+
+
+def test_an_append_waits_where_the_lease_is_over_and_nobody_has_been_told_yet() -> None:
+    async def scenario(world: SharedWorld) -> None:
+        logs = await world.start("g1")
+        await logs.create("log")
+        log = await logs.open("log")
+        await log.append(b"first", producer="a", sequence=1)
+        logs.seats._tenure._until = 0.0  # the timer comes later
+        await log.append(b"second", producer="a", sequence=2)
+        batches, _ = await log.read(Position(0), bytes_max=100)
+        assert [bytes(each.data) for each in batches] == [b"first", b"second"]
 
     run_shared(scenario)
