@@ -76,7 +76,7 @@ class QuorumWriter(Adding):
                 ),
             )
             return waiter
-        length_bytes = self._length_bytes = self._length_bytes + size
+        length_bytes = self._length_bytes + size
         self._carried = last_confirmed = writing.last_confirmed
         packed = self._digest.pack(
             entry=writing.next_entry,
@@ -85,6 +85,7 @@ class QuorumWriter(Adding):
             data=data,
         )
         self._add(packed, size, length_bytes, waiter)
+        self._length_bytes = length_bytes
         return waiter
 
     def _confirmed(self) -> None:

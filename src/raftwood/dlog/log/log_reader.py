@@ -190,6 +190,8 @@ class LogReader:
         is_behind = entry > last + 1 or (entry == last + 1 and batch > 0)
         if is_behind and is_closed and info.ledger != known.meta.last_ledger:
             return [], start, True  # in the gap before the next ledger
+        if is_behind and not is_closed:
+            return [], start, False  # its writer may have acked it, and readers not heard of it yet
         if is_behind:
             raise OutOfRange(
                 f"log {self.name!r}: position {start} is behind the last entry, {last} of ledger "

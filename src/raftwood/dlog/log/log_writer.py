@@ -274,8 +274,13 @@ class LogWriter:
         limit = self._settings.entries_in_flight_max
         while queue and len(ledger.under_way) < limit:
             now_ms = self._last_ms = max(self._last_ms, self._around.now_ms())
-            for data, group in ledger.builder.build(queue, now_ms=now_ms):
-                ledger.append(data, group)
+            try:
+                for data, group in ledger.builder.build(queue, now_ms=now_ms):
+                    ledger.append(data, group)
+            except RaftwoodError as error:
+                # No ledger of this store would take it: nobody shall wait for it.
+                self._fail(error)
+                return
             ledger.first_ms = ledger.first_ms or now_ms
             ledger.last_ms = now_ms
         config = self.meta.config

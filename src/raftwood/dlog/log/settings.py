@@ -13,13 +13,13 @@ class DlogSettings(Section, frozen=True):
     scope: ClassVar[Scope] = "node"
     entry_bytes: Annotated[
         int,
-        Meta(ge=1, le=32 << 20, description="Messages share an entry up to about so many bytes."),
+        Meta(ge=1, le=12 << 20, description="Messages share an entry up to about so many bytes."),
     ] = 256 << 10
     message_bytes_max: Annotated[
         int,
         Meta(
             ge=1,
-            le=32 << 20,
+            le=12 << 20,
             description="The largest message; BookKeeper's bookies take entries below 5 MiB.",
         ),
     ] = 4 << 20

@@ -1,6 +1,7 @@
 """Reading: by time, within bounds, as Arrow; cursors, retention and properties."""
 
 import asyncio
+from unittest import mock
 
 import pytest
 
@@ -11,6 +12,7 @@ from raftwood.dlog.log.compression import Compression
 from raftwood.dlog.log.messages import Message
 from raftwood.dlog.log.meta import LogConfig, meta_key
 from raftwood.dlog.log.settings import DlogSettings
+from tests.dlog_kit.memory_ledgers import MemoryLedgerWriter
 from tests.unit.dlog.log.kit import Kit, read_all, run_logs
 
 
@@ -208,3 +210,37 @@ def test_a_tail_waits_at_a_log_that_was_closed_long_ago() -> None:
         await reader.close()
 
     run_logs(scenario, removals_kept=5)
+
+
+def test_a_position_that_was_acked_is_waited_for_until_readers_hear_of_it() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs(DlogSettings(entry_bytes=1))
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        kit.ledgers.publish_ms = 100
+        positions = await writer.append_all([b"%d" % n for n in range(5)])
+        reader = await dlogs.open_reader("a")
+        assert await reader.read(positions[3], bytes_max=1) == ([], positions[3])
+        messages, _ = await reader.read(positions[3], bytes_max=1, wait_ms=1_000)
+        assert [each.position for each in messages] == [positions[3]]
+        await writer.close()
+        with pytest.raises(OutOfRange):
+            await reader.read(Position(positions[4] + (1 << 20)), bytes_max=1)
+        await reader.close()
+
+    run_logs(scenario)
+
+
+def test_a_message_that_no_ledger_takes_fails_and_is_not_waited_for() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        with mock.patch.object(MemoryLedgerWriter, "append", side_effect=TooLarge("an add")):
+            async with asyncio.timeout(10):
+                with pytest.raises(TooLarge):
+                    await writer.append(b"1")
+        assert writer.has_given_up
+        await writer.close()
+
+    run_logs(scenario)
