@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -49,7 +50,19 @@ class ArrowOffloadStore:
                 await _blocking(stream.write, part)
         finally:
             await _blocking(stream.close)
+        await _blocking(self._sync, f"{path}.part")
         await _blocking(system.move, f"{path}.part", path)
+        await _blocking(self._sync, path.rpartition("/")[0])
+        await _blocking(self._sync, self._folder)
+
+    def _sync(self, path: str) -> None:
+        """The ledger is deleted after this; object stores are durable by themselves."""
+        if self._file_system.type_name == "local":
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
 
     async def size(self, name: str) -> int:
         info = await _blocking(self._file_system.get_file_info, self._path(name))

@@ -1,8 +1,10 @@
 """Closed ledgers go to files; readers, shrinking and removal go through to them."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from pyarrow.fs import LocalFileSystem
@@ -125,7 +127,11 @@ def test_files_are_written_read_in_parts_and_deleted(tmp_path: Path) -> None:
 
     async def main() -> None:
         store = ArrowOffloadStore(LocalFileSystem(), str(tmp_path))
-        await store.write("log/1.dlof", parts())
+        synced: list[int] = []
+        with mock.patch.object(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino)):
+            await store.write("log/1.dlof", parts())
+        durable = [tmp_path / "log/1.dlof", tmp_path / "log", tmp_path]
+        assert synced == [each.stat().st_ino for each in durable]
         assert await store.size("log/1.dlof") == 6
         assert await store.read("log/1.dlof", offset=2, length=3) == b"etw"
         await store.delete("log/1.dlof")
