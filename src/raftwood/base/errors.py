@@ -7,6 +7,7 @@ RaftwoodError
 │   ├── TooLarge
 │   └── OutOfRange            outside what is stored; says what is
 ├── Unauthenticated
+│   └── OtherServer           another one listens where the one that was meant did
 ├── PermissionDenied
 ├── NotFound
 ├── AlreadyExists
@@ -90,6 +91,12 @@ class Unauthenticated(RaftwoodError):
 
     code = "unauthenticated"
     http_status = 401
+
+
+class OtherServer(Unauthenticated):
+    """Another server listens at the address than the one that was meant."""
+
+    code = "other_server"
 
 
 class PermissionDenied(RaftwoodError):

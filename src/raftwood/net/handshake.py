@@ -26,6 +26,7 @@ import msgspec
 from raftwood.base.errors import (
     InvalidConfiguration,
     InvalidName,
+    OtherServer,
     ProtocolError,
     Unauthenticated,
     UnsupportedVersion,
@@ -216,7 +217,7 @@ class ClientHandshake:
     def _check_meant(self, server: Identity) -> None:
         meant = self._credentials.server
         if meant is not None and meant != server:
-            raise Unauthenticated(f"another server answers than {meant}: check the address")
+            raise OtherServer(f"another server answers than {meant}: check the address")
 
 
 class ServerHandshake:

@@ -7,7 +7,14 @@ from typing import Final
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InternalError, ProtocolError, RaftwoodError
+from raftwood.base.errors import (
+    InternalError,
+    OtherServer,
+    ProtocolError,
+    RaftwoodError,
+    Unauthenticated,
+    Unavailable,
+)
 from raftwood.base.position import Position, position_from_bytes
 from raftwood.dlog.shared.ownership import Owner
 from raftwood.dlog.shared.wire import (
@@ -83,9 +90,15 @@ class Peers:
             return
         try:
             await channel.connected(timeout_ms, retries=False)
-        except RaftwoodError:
-            if isinstance(getattr(channel.last_error, "__cause__", None), ConnectionRefusedError):
+        except RaftwoodError as error:
+            cause = getattr(channel.last_error, "__cause__", None)
+            if isinstance(error, OtherServer) or isinstance(cause, ConnectionRefusedError):
                 self._ended(owner)
+            if isinstance(error, Unauthenticated):
+                raise Unavailable(
+                    f"owner {owner.name} at {owner.address} is not reached: {error.message}; have "
+                    "all gateways the same secrets.operators?"
+                ) from error
             raise
 
     def append(

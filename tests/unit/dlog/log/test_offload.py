@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from raftwood.base.errors import InvalidConfiguration, NotFound, StoreDamaged
+from raftwood.base.errors import InvalidConfiguration, NotFound, OutOfRange, StoreDamaged
 from raftwood.base.position import Position
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
@@ -43,6 +43,8 @@ class MemoryOffload:
 
     async def read(self, name: str, *, offset: int, length: int) -> bytes:
         await asyncio.sleep(0.001)
+        if name not in self.objects:
+            raise NotFound(name)
         return self.objects[name][offset : offset + length]
 
     async def delete(self, name: str) -> None:
@@ -99,6 +101,26 @@ def test_a_reader_that_had_the_ledger_open_and_knows_the_new_record_finds_the_co
         messages, _ = await reader.read(positions[1], bytes_max=1)
         assert messages[0].position == positions[1]
         await reader.close()
+
+    run_logs(scenario)
+
+
+def test_a_copy_that_was_freed_is_out_of_range_to_whoever_reads_it() -> None:
+    async def scenario(kit: Kit) -> None:
+        store = MemoryOffload()
+        dlogs = offloading(kit, store, DlogSettings(cache_bytes=0))
+        positions = await filled(dlogs)
+        await dlogs.offload("a")
+        for opens_before in (True, False):
+            other = offloading(kit, store, DlogSettings(cache_bytes=0))
+            reader = await other.open_reader("a")
+            place = 0 if opens_before else 20
+            if opens_before:
+                await reader.read(positions[place], bytes_max=1)
+            await dlogs.shrink("a", positions[place + 10])
+            with pytest.raises(OutOfRange):
+                await reader.read(positions[place + 1], bytes_max=1)
+            await reader.close()
 
     run_logs(scenario)
 
