@@ -7,7 +7,8 @@ ledger that is found as an orphan.
 
 from collections.abc import AsyncIterator
 
-from raftwood.base.errors import OutOfRange, StoreDamaged
+from raftwood.base.errors import NotFound, OutOfRange, StoreDamaged
+from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.ledgers.ledger_store import Entry, LedgerReader
 from raftwood.dlog.log.meta import LedgerInfo, LogMeta
 from raftwood.dlog.log.offload_format import (
@@ -71,7 +72,10 @@ class OffloadedReader:
                 f"{last}"
             )
         offset, length = self._index.range_of(first=first, last=last)
-        data = await self._store.read(self._name, offset=offset, length=length)
+        try:
+            data = await self._store.read(self._name, offset=offset, length=length)
+        except NotFound as error:
+            raise _no_such_copy(self._ledger) from error
         entries = list(decode_entries(data, ledger=self._ledger))
         if len(entries) != last + 1 - first:
             raise StoreDamaged(f"ledger {self._ledger}: what was offloaded is cut off")
@@ -97,7 +101,15 @@ class OffloadedLedgers:
     async def open(self, meta: LogMeta, info: LedgerInfo) -> LedgerReader:
         if not info.is_offloaded:
             return await self._inner.open(meta, info)
-        return await OffloadedReader.open(self._store, object_name(meta, info.ledger), info.ledger)
+        name = object_name(meta, info.ledger)
+        try:
+            return await OffloadedReader.open(self._store, name, info.ledger)
+        except NotFound as error:
+            raise _no_such_copy(info.ledger) from error
+
+
+def _no_such_copy(ledger: int) -> NoSuchLedger:
+    return NoSuchLedger(f"there is no copy of ledger {ledger}: it was freed")
 
 
 async def copy_ledger(reader: LedgerReader, store: OffloadStore, name: str) -> None:

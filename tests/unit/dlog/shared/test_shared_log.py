@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from raftwood.base.position import Position
 from raftwood.base.seams import Log, Logs
 from raftwood.loghub.server.log_search import next_batch
@@ -111,5 +113,25 @@ def test_an_append_waits_where_the_lease_is_over_and_nobody_has_been_told_yet() 
         await log.append(b"second", producer="a", sequence=2)
         batches, _ = await log.read(Position(0), bytes_max=100)
         assert [bytes(each.data) for each in batches] == [b"first", b"second"]
+
+    run_shared(scenario)
+
+
+@pytest.mark.parametrize("name", ["g1", "g2"])
+def test_the_log_of_one_that_was_started_anew_at_its_address_is_taken_at_once(name: str) -> None:
+    async def scenario(world: SharedWorld) -> None:
+        logs, other = await world.start("g1"), await world.start("g2")
+        await logs.create("log")
+        await (await logs.open("log")).append(b"first", producer="a", sequence=1)
+        await (await other.open("log")).append(b"second", producer="b", sequence=1)
+        world.machines["g1"].kill()
+        await world.start("g1")  # the record of the one that died is still there
+        began = world.simulation.now
+        log = await world.logs[name].open("log")
+        await log.append(b"third", producer="a", sequence=2)
+        assert world.simulation.now - began < 0.5
+        batches, following = await log.read(Position(0), bytes_max=100)
+        batches += (await log.read(following, bytes_max=100))[0]
+        assert [bytes(each.data) for each in batches] == [b"first", b"second", b"third"]
 
     run_shared(scenario)
