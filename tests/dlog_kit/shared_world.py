@@ -110,8 +110,9 @@ class SharedWorld:
                     await logs.start(f"{name}:7000")
                     self.logs[name] = logs
                     await asyncio.get_running_loop().create_future()
-                finally:
+                except asyncio.CancelledError:  # Who is killed has no time for it.
                     await logs.close()
+                    raise
 
         return program
 
