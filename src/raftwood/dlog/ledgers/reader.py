@@ -112,7 +112,6 @@ class QuorumReader:
             return
         config = self._known.metadata.config
         heard = 0
-        gone = 0
         last_error: RaftwoodError | None = None
 
         def answered(place: int, answer: tuple[int, object]) -> bool:
@@ -130,10 +129,9 @@ class QuorumReader:
             return is_covered(config, heard)
 
         def failed(place: int, error: RaftwoodError) -> bool:
-            nonlocal gone, heard, last_error
+            nonlocal heard, last_error
             last_error = error
             if isinstance(error, NoSuchLedger):
-                gone |= 1 << place
                 heard |= 1 << place
             return is_covered(config, heard)
 

@@ -26,8 +26,9 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A bookie that failed is avoided for so long, where there are others."""
     entries_under_way_max: int = 10_000
     """Of one writer; above it, `Overloaded`."""
-    bytes_under_way_max: int = 64 << 20
-    """As above; an entry alone may be larger."""
+    bytes_under_way_max: int = 128 << 20
+    """As above; an entry alone may be larger. Well above what a log has under way, whose entries
+    have heads and snapshots beside the messages that it counts."""
     lag_bytes_max: int = 64 << 20
     """A bookie that is so far behind the others is replaced: memory holds what it has not got."""
     read_window: int = 64
