@@ -24,7 +24,7 @@ and everything about a ledger at its largest; beyond it the last ledger goes on 
 shrunk."""
 PROPERTIES_BYTES_MAX: Final = 64 << 10
 KEYS: Final = "dlog/logs/"
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}")
+_NAME: Final = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 
 class LogState(StrEnum):
@@ -155,7 +155,7 @@ def checked_log_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidName(
             f"log name {name[:270]!r} is not allowed: use 1 to 255 letters, digits, '.', '_', '-' "
-            "or '/', beginning with a letter or digit"
+            "or '/', with a letter or digit at the beginning and behind each '/'"
         )
     return name
 

@@ -100,9 +100,13 @@ class SharedLog:
         self,
         here: Callable[[Seat, LogWriter], Awaitable[_Result]],
         there: Callable[[Owner, int], Awaitable[_Result]],
+        *,
+        waits_s: float = 0.0,
     ) -> _Result:
-        """Whoever that is by then: each attempt may find another one."""
-        deadline = self._loop.time() + self._timeout_s
+        """Whoever that is by then: each attempt may find another one. An answer may be meant to
+        come so much later.
+        """
+        deadline = self._loop.time() + self._timeout_s + waits_s
         failures = 0
         while True:
             self._check_there()
@@ -183,9 +187,8 @@ class SharedLog:
             return await tail_here(self._seats, seat, after=after, wait_ms=left_ms())
 
         async def there(owner: Owner, timeout_ms: int) -> Tail:
-            waits = left_ms()
-            request = TailRequest(self.name, position_to_bytes(after), waits)
-            return await self._seats.peers.tail(owner, request, timeout_ms + waits)
+            request = TailRequest(self.name, position_to_bytes(after), left_ms())
+            return await self._seats.peers.tail(owner, request, timeout_ms)
 
         while True:
             self._check_there()
@@ -193,12 +196,12 @@ class SharedLog:
             if seat.writer is None and seat.elsewhere is None:
                 found = await self._tail_of_nobody()
                 if found is None:
-                    found = await self._at_owner(here, there)
+                    found = await self._at_owner(here, there, waits_s=left_ms() / 1000)
                 elif found.position <= after and not found.is_sealed and left_ms():
                     await seat.changed(until)
                     continue
             else:
-                found = await self._at_owner(here, there)
+                found = await self._at_owner(here, there, waits_s=left_ms() / 1000)
             self._end = max(self._end, found.position)
             return found
 

@@ -61,7 +61,7 @@ def test_the_largest_record_fits_into_a_metastore() -> None:
 
 def test_names_have_parts_and_nothing_strange() -> None:
     assert checked_log_name("a/b-1.c_2") == "a/b-1.c_2"
-    for name in ("", "/a", "a b", "a" * 256, "ü"):
+    for name in ("", "/a", "a b", "a" * 256, "ü", "a//b", "a/", "a/.b", "a\n"):
         with pytest.raises(InvalidName):
             checked_log_name(name)
 

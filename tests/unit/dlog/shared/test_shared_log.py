@@ -6,6 +6,7 @@ import pytest
 
 from raftwood.base.position import Position
 from raftwood.base.seams import Log, Logs
+from raftwood.dlog.shared.settings import SharedDlogSettings
 from raftwood.loghub.server.log_search import next_batch
 from tests.dlog_kit.shared_world import SharedWorld, run_shared
 from tests.unit.seams import logs_suite
@@ -135,3 +136,22 @@ def test_the_log_of_one_that_was_started_anew_at_its_address_is_taken_at_once(na
         assert [bytes(each.data) for each in batches] == [b"first", b"second", b"third"]
 
     run_shared(scenario)
+
+
+def test_who_waits_longer_than_a_call_may_take_does_not_notice_that_the_owner_dies() -> None:
+    async def scenario(world: SharedWorld) -> None:
+        one, two = await world.start("g1"), await world.start("g2")
+        await one.create("log")
+        log, other = await one.open("log"), await two.open("log")
+        await log.append(b"first", producer="a", sequence=1)
+        end = (await other.bounds()).next
+        waiting = asyncio.create_task(other.read(end, bytes_max=1, wait_ms=20_000))
+        await asyncio.sleep(10)
+        world.machines["g1"].kill()
+        await asyncio.sleep(5)
+        await other.append(b"second", producer="a", sequence=2)
+        batches, following = await waiting
+        batches += (await other.read(following, bytes_max=1))[0]
+        assert bytes(batches[0].data) == b"second"
+
+    run_shared(scenario, settings=SharedDlogSettings(lease_ms=2_000, timeout_ms=3_000))
