@@ -157,6 +157,8 @@ class WriterDriver:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._deleting.discard)
+        # A task that ends before it began has not touched its work, which complains otherwise.
+        task.add_done_callback(lambda _: work.close())
         return task
 
     async def _guarded(self, work: Coroutine[None, None, Event | None]) -> None:

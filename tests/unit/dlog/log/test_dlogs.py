@@ -1,6 +1,8 @@
 """A log from the outside: append, read, tail, rotate, take over, shrink, terminate."""
 
 import asyncio
+import gc
+import warnings
 
 import pytest
 
@@ -75,6 +77,25 @@ def test_opening_a_writer_fences_the_one_before() -> None:
         assert [each.position for each in found] == [before, after]
 
     run_logs(scenario)
+
+
+def test_a_writer_that_is_abandoned_at_once_leaves_nothing_unawaited() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("log")
+        writer = await dlogs.open_writer("log")
+        await writer.append(b"first")
+        await asyncio.sleep(1)
+        rotation = writer.rotate()
+        rotation.send(None)  # It has begun, and what it began has not.
+        await writer.abandon()
+        rotation.close()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run_logs(scenario)
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
 
 
 def test_a_tail_follows_a_live_writer_across_rotations_to_the_end() -> None:
