@@ -20,7 +20,7 @@ class SharedDlogSettings(Section, frozen=True):
         LedgerStoreKind,
         Meta(
             description="Where ledgers are kept: bookies (those of the metastore), or bookkeeper; "
-            "without it, gateways take no logstores with log = dlog."
+            "without it, gateways take no logstores that are kept in DLOG."
         ),
     ] = ""
     bookkeeper: Annotated[
@@ -61,7 +61,7 @@ class SharedDlogSettings(Section, frozen=True):
         Meta(
             ge=100,
             le=86_400_000,
-            description="A log that nobody appends to for so long is given back.",
+            description="A log that nobody appends to or waits at for so long is given back.",
         ),
     ] = 300_000
     timeout_ms: Annotated[
