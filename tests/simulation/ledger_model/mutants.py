@@ -11,11 +11,10 @@ from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding
 from raftwood.dlog.ledgers.rules.writing import Pending, Writing
 from tests.simulation.ledger_model import actors
 from tests.simulation.ledger_model.actors import Recoverer, Writer
+from tests.simulation.ledgers.mutants import acks_while_changing, keeps_acks_of_the_replaced
 
 Plant = Callable[[], AbstractContextManager[Any]]
-_next_acked = Writing.next_acked
 _stored = Writing.stored
-_changed = Writing.changed
 _fencing = Fencing.__init__
 
 
@@ -38,30 +37,12 @@ def _any_stored(self: Writing) -> Pending | None:
     return None
 
 
-def _while_changing(self: Writing) -> Pending | None:
-    is_changing, self.is_changing = self.is_changing, False
-    try:
-        return _next_acked(self)
-    finally:
-        self.is_changing = is_changing
-
-
 def _one_ack_less(self: Writing, config: LedgerConfig, *arguments: Any, **options: Any) -> None:
     _writing(self, config, *arguments, **options)
     self._ack_quorum = max(1, config.ack_quorum - 1)
 
 
 _writing = Writing.__init__
-
-
-def _keeps_acks(
-    self: Writing, replaced: dict[int, BookieId], *, now_ms: float
-) -> list[tuple[Pending, BookieId]]:
-    acks = {entry: pending.acks for entry, pending in self.pending.items()}
-    sends = _changed(self, replaced, now_ms=now_ms)
-    for entry, pending in self.pending.items():
-        pending.acks = acks[entry]
-    return sends
 
 
 def _without_floor(self: Fencing, config: LedgerConfig, *, first: int) -> None:
@@ -138,9 +119,9 @@ MUTANTS: dict[str, Plant] = {
         Writing, next_acked=_any_stored, stored=_always
     ),
     "acks go on while the ensemble changes": lambda: mock.patch.multiple(
-        Writing, next_acked=_while_changing, stored=_always
+        Writing, next_acked=acks_while_changing, stored=_always
     ),
-    "acks of replaced bookies count": _patched(Writing, "changed", _keeps_acks),
+    "acks of replaced bookies count": _patched(Writing, "changed", keeps_acks_of_the_replaced),
     "one ack less is enough": _patched(Writing, "__init__", _one_ack_less),
     "a changed ensemble is told to nobody": _patched(Writer, "persist", _tells_nobody),
     "a lost compare-and-set is taken for done": _patched(Writer, "update", _ignores_others),

@@ -46,7 +46,7 @@ def _stored_and_ackable(self: Writing, entry: int, bookie: BookieId) -> bool:
 _changed = Writing.changed
 
 
-def _keeps_acks_of_the_replaced(
+def keeps_acks_of_the_replaced(
     self: Writing, replaced: dict[int, BookieId], *, now_ms: float
 ) -> list[tuple[Pending, BookieId]]:
     acks = {entry: pending.acks for entry, pending in self.pending.items()}
@@ -59,7 +59,7 @@ def _keeps_acks_of_the_replaced(
 _next_acked = Writing.next_acked
 
 
-def _acks_while_changing(self: Writing) -> Pending | None:
+def acks_while_changing(self: Writing) -> Pending | None:
     is_changing, self.is_changing = self.is_changing, False
     try:
         return _next_acked(self)
@@ -156,11 +156,11 @@ MUTANTS: dict[str, Mutant] = {
         _SLOW,
     ),
     "acks of replaced bookies count": Mutant(
-        _patched(Writing, "changed", _keeps_acks_of_the_replaced), _FAULTS
+        _patched(Writing, "changed", keeps_acks_of_the_replaced), _FAULTS
     ),
     "acks go on while the ensemble changes": Mutant(
         lambda: mock.patch.multiple(
-            Writing, next_acked=_acks_while_changing, stored=_stored_and_ackable
+            Writing, next_acked=acks_while_changing, stored=_stored_and_ackable
         ),
         _FAULTS,
     ),

@@ -131,6 +131,8 @@ class Peers:
     def _channel(self, owner: Owner) -> Channel:
         channel = self._channels.get(owner)
         if channel is None:
+            for each in [each for each in self._channels if each.name == owner.name]:
+                self.forget(each)  # Under an earlier lease.
             channel = self._channels[owner] = Channel(
                 lambda: self._dial(owner),
                 self._environment.random,

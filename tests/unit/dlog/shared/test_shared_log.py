@@ -155,3 +155,19 @@ def test_who_waits_longer_than_a_call_may_take_does_not_notice_that_the_owner_di
         assert bytes(batches[0].data) == b"second"
 
     run_shared(scenario, settings=SharedDlogSettings(lease_ms=2_000, timeout_ms=3_000))
+
+
+def test_a_process_that_owns_under_one_lease_after_another_takes_one_connection() -> None:
+    async def scenario(world: SharedWorld) -> None:
+        one, two = await world.start("g1"), await world.start("g2")
+        await one.create("log")
+        log, other = await one.open("log"), await two.open("log")
+        for sequence in range(1, 5):
+            await log.append(b"here", producer="a", sequence=sequence)
+            assert world.owner("log") == "g1"
+            await other.append(b"there", producer="b", sequence=sequence)
+            one.seats._tenure._end()
+            await asyncio.sleep(3)  # the record is gone
+        assert len(two.seats.peers._channels) == 1
+
+    run_shared(scenario)
