@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from raftwood.base.environment import Environment
 from raftwood.base.seams import Change, MetaStore
@@ -17,6 +17,7 @@ from raftwood.net import Identity, Secret, Server, ServerCredentials, Service
 from raftwood.simulation import Machine, Simulation, simulate
 from tests.dlog_kit.memory_ledgers import MemoryLedgerStore
 
+Result = TypeVar("Result")
 SECRET = Secret(b"of all who share" * 2)
 NETWORK = PeerNetwork(cluster="test", secret=SECRET, server_role="gateway")
 SETTINGS = SharedDlogSettings(lease_ms=2_000, timeout_ms=30_000, rotation_entries=50)
@@ -75,6 +76,7 @@ class SharedWorld:
         self._settings = settings
         self.machines: dict[str, Machine] = {}
         self.logs: dict[str, SharedLogs] = {}
+        self._contexts: dict[str, contextvars.Context] = {}
 
     async def start(self, name: str) -> SharedLogs:
         """A process on a machine of this name, anew where there was one."""
@@ -108,6 +110,7 @@ class SharedWorld:
                 await server.listen(name, 7000)
                 try:
                     await logs.start(f"{name}:7000")
+                    self._contexts[name] = contextvars.copy_context()
                     self.logs[name] = logs
                     await asyncio.get_running_loop().create_future()
                 except asyncio.CancelledError:  # Who is killed has no time for it.
@@ -115,6 +118,17 @@ class SharedWorld:
                     raise
 
         return program
+
+    async def within(
+        self, name: str, work: Coroutine[Any, Any, Result], *, timeout_s: float
+    ) -> Result:
+        """Done by the process itself, and dead or stopped with it; `TimeoutError` then."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work, context=self._contexts[name])
+        await asyncio.wait([task], timeout=timeout_s)
+        if not task.done():
+            raise TimeoutError
+        return task.result()
 
     def owner(self, log: str) -> str:
         """The machine whose process owns a log; empty where none does."""
