@@ -2,11 +2,11 @@
 
 import pytest
 
-from raftwood.base.errors import RaftwoodError
+from tests.dlog_kit.violations import assert_caught
 from tests.simulation.dlog import Plan, mutants, run_dlog
-from tests.simulation.dlog.notebook import Violation
+from tests.simulation.dlog.mutants import SMALL
 
-SMALL = Plan(sessions=2, messages=12, lost=0.2, entries_max=2)
+SEEDS = 40
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -28,25 +28,10 @@ def test_bookies_that_are_killed_and_come_back_lose_nothing(seed: int) -> None:
     assert run_dlog(100 + seed, plan).acked
 
 
-OTHER_PLANS: dict[mutants.Mutant, Plan] = {
-    mutants.believes_that_a_lost_answer_is_a_no: Plan(
-        writers=3, sessions=2, messages=30, lost=0.5, crashes=0.5, entries_max=1
-    ),
-    mutants.deletes_what_was_just_fenced: Plan(
-        sessions=2, messages=12, lost=0.2, entries_max=2, bookies=4, delay_ms=1
-    ),
-    mutants.deletes_before_the_record_says_so: Plan(
-        sessions=2, messages=12, lost=0.2, entries_max=2, shrinks=True
-    ),
-}
-FIRST_SEEDS: dict[mutants.Mutant, int] = {mutants.writes_to_the_next_ledger_at_once: 3}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_planted_bug_is_caught(mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant(monkeypatch)
-    first = FIRST_SEEDS.get(mutant, 0)
-    with pytest.raises((Violation, RaftwoodError, ExceptionGroup)):
-        for seed in range(first, first + 8):
-            run_dlog(seed, OTHER_PLANS.get(mutant, SMALL))
+@pytest.mark.parametrize("planted", mutants.MUTANTS, ids=lambda each: each.plant.__name__)
+def test_a_planted_bug_is_caught_by_what_it_breaks(
+    planted: mutants.Planted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted.plant(monkeypatch)
+    seeds = range(planted.first, planted.first + SEEDS)
+    assert_caught(planted.harm, lambda seed: run_dlog(seed, planted.plan), seeds)

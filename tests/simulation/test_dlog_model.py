@@ -7,7 +7,7 @@ from raftwood.dlog.log.meta import LogMeta
 from raftwood.dlog.log.rules import writer_rules
 from raftwood.dlog.log.rules.events import Action
 from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
-from tests.simulation.dlog.notebook import Violation
+from tests.dlog_kit.violations import Harm, assert_caught
 from tests.simulation.dlog_model import run
 
 EVENTS = 3_000
@@ -57,16 +57,20 @@ class GoesOnAfterAnotherWriter(WriterRules):
 
 
 @pytest.mark.parametrize(
-    "rules", [OpensAThird, TakesAnyRebuild, TakesALostAnswerForANo, GoesOnAfterAnotherWriter]
+    ("rules", "harm"),
+    [
+        (OpensAThird, Harm.OPEN_LEDGERS),
+        (TakesAnyRebuild, Harm.UNKNOWN_PRODUCERS),
+        (TakesALostAnswerForANo, Harm.LISTED_AND_DELETED),
+        (GoesOnAfterAnotherWriter, Harm.OPEN_LEDGERS),
+    ],
 )
-def test_a_planted_bug_in_the_rules_is_found(rules: type[WriterRules]) -> None:
-    with pytest.raises(Violation):
-        for seed in range(SEEDS):
-            run(seed, EVENTS, rules)
+def test_a_planted_bug_in_the_rules_is_caught_by_what_it_breaks(
+    rules: type[WriterRules], harm: Harm
+) -> None:
+    assert_caught(harm, lambda seed: run(seed, EVENTS, rules), range(SEEDS))
 
 
-def test_one_ledger_fenced_in_place_of_two_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_ledger_fenced_in_place_of_two_leaves_one_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_rules, "FENCED", 1)
-    with pytest.raises(Violation):
-        for seed in range(SEEDS):
-            run(seed, EVENTS)
+    assert_caught(Harm.OPEN_LEDGERS, lambda seed: run(seed, EVENTS), range(SEEDS))

@@ -1,9 +1,10 @@
 """Bugs that could be in the log, each planted for one run; what is said of each says its harm."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from raftwood.base.position import Position
 from raftwood.dlog.ledgers.ledger_store import LedgerWriter
@@ -15,6 +16,8 @@ from raftwood.dlog.log.rules import events as on
 from raftwood.dlog.log.rules import freeing, writer_rules
 from raftwood.dlog.log.rules.events import Action, Event
 from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
+from tests.dlog_kit.violations import Harm
+from tests.simulation.dlog.world import Plan
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -154,14 +157,42 @@ def believes_that_a_lost_answer_is_a_no(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(writer_driver, "WriterRules", Mutated)
 
 
-MUTANTS: list[Mutant] = [
-    fences_one_ledger,
-    sets_before_it_fences,
-    does_not_fence,
-    writes_to_the_next_ledger_at_once,
-    forgets_the_producers,
-    deletes_before_the_record_says_so,
-    writes_before_it_is_in_the_record,
-    deletes_what_was_just_fenced,
-    believes_that_a_lost_answer_is_a_no,
+SMALL = Plan(sessions=2, messages=12, lost=0.2, entries_max=2)
+_ALIVE = Plan(writers=4, sessions=6, messages=12, lost=0, crashes=0, entries_max=2)
+"""Nobody dies: an old writer goes on for as long as it is let."""
+
+
+class Planted(NamedTuple):
+    """A bug, what it must be seen to break, and the plan and the first seed that bring it about."""
+
+    plant: Mutant
+    harm: Harm
+    plan: Plan = SMALL
+    first: int = 0
+
+
+MUTANTS = [
+    Planted(fences_one_ledger, Harm.TWICE, _ALIVE),
+    Planted(
+        sets_before_it_fences, Harm.TWICE, replace(_ALIVE, entries_max=50, delay_ms=10), first=5
+    ),
+    Planted(does_not_fence, Harm.ACKED_OFF_THE_LIST, _ALIVE),
+    Planted(
+        writes_to_the_next_ledger_at_once,
+        Harm.ACKS_OUT_OF_ORDER,
+        replace(_ALIVE, writers=1, sessions=1, messages=150, entries_max=1, bookies=4, delay_ms=10),
+        first=1,
+    ),
+    Planted(forgets_the_producers, Harm.TWICE),
+    Planted(
+        deletes_before_the_record_says_so, Harm.LISTED_AND_DELETED, replace(SMALL, shrinks=True)
+    ),
+    Planted(writes_before_it_is_in_the_record, Harm.ACKED_OFF_THE_LIST),
+    Planted(deletes_what_was_just_fenced, Harm.TWO_WRITERS, replace(SMALL, bookies=4, delay_ms=1)),
+    Planted(
+        believes_that_a_lost_answer_is_a_no,
+        Harm.LISTED_AND_DELETED,
+        Plan(writers=3, sessions=2, messages=30, lost=0.5, crashes=0.5, entries_max=1),
+        first=1,
+    ),
 ]

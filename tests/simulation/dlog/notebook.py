@@ -1,16 +1,14 @@
 """What writers sent and were acked, and what must then stand in the log."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 
 from raftwood.base.position import Position
 from raftwood.dlog.log.log_reader import StoredMessage
+from raftwood.dlog.log.meta import LogMeta
+from tests.dlog_kit.violations import Harm, Violation
 
 Name = tuple[str, int]
 """A producer and its sequence."""
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 def content(name: Name) -> bytes:
@@ -20,43 +18,68 @@ def content(name: Name) -> bytes:
 class Notebook:
     def __init__(self) -> None:
         self.acked: dict[Name, Position] = {}
+        self.last_acked = Position(-1)
+        self.sent_behind: dict[Name, Position] = {}
         self.sessions: dict[int, list[Name]] = defaultdict(list)
         """What each writer took as new, in order; by the number of the writer."""
+        self._unacked: dict[int, deque[Name]] = defaultdict(deque)
         self.seen: dict[Position, bytes] = {}
         """By readers while all was going on."""
         self.ledgers: dict[int, int] = {}
         """Which writer made it."""
 
-    def ack(self, name: Name, position: Position) -> None:
+    def take(self, session: int, name: Name) -> None:
+        """A writer took it as new."""
+        self.sessions[session].append(name)
+        self._unacked[session].append(name)
+
+    def send(self, name: Name) -> None:
+        """For the first time, or once more: where it stands is behind what is acked by now."""
+        self.sent_behind.setdefault(name, self.last_acked)
+
+    def ack(self, session: int, name: Name, position: Position) -> None:
         before = self.acked.setdefault(name, position)
         if before != position:
-            raise Violation(f"{name} was acked at {before:#x} and at {position:#x}")
+            raise Violation(Harm.TWICE, f"{name} was acked at {before:#x} and at {position:#x}")
+        if position <= self.sent_behind[name]:
+            raise Violation(
+                Harm.TWO_WRITERS,
+                f"{name} at {position:#x}, sent behind {self.sent_behind[name]:#x}",
+            )
+        self.last_acked = max(self.last_acked, position)
+        waiting = self._unacked[session]
+        if name in waiting:
+            if waiting[0] != name:
+                raise Violation(Harm.ACKS_OUT_OF_ORDER, f"{name} before {waiting[0]}")
+            waiting.popleft()
 
     def see(self, message: StoredMessage, after: Position | None) -> None:
         if after is not None and message.position <= after:
-            raise Violation(f"a reader went back from {after:#x} to {message.position:#x}")
+            raise Violation(Harm.OUT_OF_ORDER, f"{message.position:#x} was read after {after:#x}")
         data = bytes(message.message.payload)
         if self.seen.setdefault(message.position, data) != data:
-            raise Violation(f"readers saw different things at {message.position:#x}")
+            raise Violation(Harm.SEEN_AND_GONE, f"at {message.position:#x} is another now")
 
-    def check(self, stored: list[StoredMessage], first: Position) -> None:
-        """Of the whole log at the end: `first` is where it begins."""
+    def check(self, stored: list[StoredMessage], meta: LogMeta) -> None:
+        """Of the whole log at its end."""
+        first = meta.first
         positions = [each.position for each in stored]
         if positions != sorted(set(positions)):
-            raise Violation("the log is not in order")
+            raise Violation(Harm.OUT_OF_ORDER, "the positions of the log")
         at = {each.position: bytes(each.message.payload) for each in stored}
         for name, position in self.acked.items():
             if position >= first and at.get(position) != content(name):
-                found = at.get(position)
-                raise Violation(f"{name} was acked at {position:#x}, where {found!r} stands")
+                raise Violation(
+                    _harm_of(position, meta, is_other=position in at), f"{name} at {position:#x}"
+                )
         places: dict[bytes, Position] = {}
         for position, data in at.items():
             if data in places:
-                raise Violation(f"{data!r} stands at {places[data]:#x} and at {position:#x}")
+                raise Violation(Harm.TWICE, f"{data!r} at {places[data]:#x} and {position:#x}")
             places[data] = position
         for position, data in self.seen.items():
             if position >= first and at.get(position) != data:
-                raise Violation(f"a reader saw {data!r} at {position:#x}, and it is gone")
+                raise Violation(Harm.SEEN_AND_GONE, f"{data!r} at {position:#x}")
         for session, names in self.sessions.items():
             self._check_session(session, names, places, first)
 
@@ -77,7 +100,17 @@ class Notebook:
                     lost = lost or name
                 continue
             if lost is not None:
-                raise Violation(f"{lost} is lost, and {name}, which came later, is stored")
+                raise Violation(Harm.HOLE, f"{lost} is lost, {name} is not")
             if position < last:
-                raise Violation(f"{name} stands before what came earlier")
+                raise Violation(Harm.OUT_OF_ORDER, f"{name} stands before what came earlier")
             last = position
+
+
+def _harm_of(position: Position, meta: LogMeta, *, is_other: bool) -> Harm:
+    """What became of a message that does not stand where it was acked."""
+    place = meta.place_of(position >> 64)
+    if place is None:
+        return Harm.ACKED_OFF_THE_LIST
+    if position >= meta.ledgers[place].end:
+        return Harm.ACKED_BEHIND_THE_END
+    return Harm.MOVED if is_other else Harm.LOST

@@ -10,21 +10,23 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import Conflict, NotFound, OutOfRange, RaftwoodError, Unavailable
 from raftwood.base.position import Position
 from raftwood.base.seams import MetaStore
+from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.ledgers.ledger_client import LedgerClient
 from raftwood.dlog.ledgers.ledger_store import LedgerStore
 from raftwood.dlog.ledgers.settings import LedgerSettings
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.log_reader import LogReader, StoredMessage
 from raftwood.dlog.log.log_writer import LogWriter
-from raftwood.dlog.log.meta import LogConfig
+from raftwood.dlog.log.meta import LogConfig, LogMeta
 from raftwood.dlog.log.settings import DlogSettings
 from raftwood.dlog.log.writer_driver import LOG_PROPERTY
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.simulation import Simulation, assert_deterministic, simulate
 from tests.dlog_kit.memory_bookies import MemoryCluster, Weather
 from tests.dlog_kit.memory_ledgers import MemoryLedgerStore
+from tests.dlog_kit.violations import Harm, Violation
 from tests.simulation.dlog.faults import Client, FaultyLedgers, FaultyMeta
-from tests.simulation.dlog.notebook import Name, Notebook, Violation, content
+from tests.simulation.dlog.notebook import Name, Notebook, content
 
 LOG = "log"
 VIRTUAL_S_MAX = 120
@@ -91,6 +93,8 @@ class World:
         self.sessions = 0
         self.clients: list[Client] = []
         self.is_over = False
+        self.wrong: list[Violation] = []
+        """What the record says of ledgers that is not so."""
         self._memory = MemoryLedgerStore(seed=seed, delay_ms=plan.delay_ms)
         weather = Weather(delay_ms_max=plan.delay_ms, lost_answers=plan.lost / 2, timeout_ms=300)
         self.cluster = MemoryCluster(plan.bookies, weather=weather) if plan.bookies else None
@@ -173,10 +177,11 @@ class World:
         waiting: list[asyncio.Task[None]] = []
         try:
             for name in due:
+                self.notebook.send(name)
                 future = writer.submit(content(name), producer=name[0], sequence=name[1])
                 if not future.done():
-                    self.notebook.sessions[session].append(name)
-                waiting.append(asyncio.create_task(self._acked(name, future)))
+                    self.notebook.take(session, name)
+                waiting.append(asyncio.create_task(self._acked(session, name, future)))
                 if self.rng.random() < 0.3:
                     await asyncio.sleep(self.rng.random() * self.plan.delay_ms / 500)
                 if self.rng.random() < 0.05:
@@ -187,8 +192,8 @@ class World:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _acked(self, name: Name, future: "asyncio.Future[Position]") -> None:
-        self.notebook.ack(name, await future)
+    async def _acked(self, session: int, name: Name, future: "asyncio.Future[Position]") -> None:
+        self.notebook.ack(session, name, await future)
 
     async def follow(self) -> None:
         """A reader of all that comes, from where the log begins."""
@@ -204,6 +209,8 @@ class World:
                     continue
                 except Unavailable:
                     continue
+                except NoSuchLedger as error:
+                    raise Violation(Harm.LISTED_AND_DELETED, f"{error}") from error
                 for message in found:
                     self.notebook.see(message, last)
                     last = message.position
@@ -242,15 +249,19 @@ class World:
             await asyncio.sleep(self.rng.random() * 0.4)
             bookie.is_down = False
 
-    async def settle(self) -> tuple[list[StoredMessage], Position, int]:
+    async def settle(self) -> tuple[list[StoredMessage], LogMeta]:
         """In peace: end the log, and read all of it."""
         for client in self.clients:
             await asyncio.gather(*client.late)
         if self.cluster is not None:
             self.cluster.weather.lost_answers = 0
         dlogs = self.dlogs()
-        end = await dlogs.terminate(LOG)
+        try:
+            end = await dlogs.terminate(LOG)
+        except RaftwoodError as error:
+            raise Violation(Harm.UNWRITABLE, f"it cannot be ended: {error}") from error
         info = await dlogs.info(LOG)
+        await self._close_all(info.meta)
         reader = await dlogs.open_reader(LOG)
         try:
             stored = await _read_all(reader, info.first, end)
@@ -259,9 +270,29 @@ class World:
         await dlogs.remove_orphans()
         listed = [each.ledger for each in info.meta.ledgers]
         left = await self._ledgers_of(info.meta.token, below=listed[-1])
+        if not {*listed[:-1]} <= {*left}:
+            raise Violation(Harm.LISTED_AND_DELETED, f"{left} are there, the list has {listed}")
         if left != listed[:-1]:
-            raise Violation(f"ledgers {left} are there, the list has {listed}")
-        return stored, info.first, info.meta.takeovers
+            raise Violation(Harm.LEDGERS_LEFT, f"{left} are there, the list has {listed}")
+        return stored, info.meta
+
+    async def _close_all(self, meta: LogMeta) -> None:
+        """All are closed as the record has it; else that is kept for later: what became of messages
+        says more.
+        """
+        store, password = self.ledgers(), meta.config.ledger.password
+        for info in meta.ledgers:
+            try:
+                is_closed = (await store.info(info.ledger)).is_closed
+                if not (is_closed and info.is_closed):
+                    self.wrong.append(Violation(Harm.OPEN_LEDGERS, f"ledger {info.ledger}"))
+                reader = await store.open(info.ledger, recover=True, password=password)
+            except NoSuchLedger as error:
+                raise Violation(Harm.LISTED_AND_DELETED, f"{error}") from error
+            if info.is_closed and info.last_entry != reader.last_confirmed:
+                detail = f"{info}, entries up to {reader.last_confirmed}"
+                self.wrong.append(Violation(Harm.WRONG_RECORD, detail))
+            await reader.close()
 
     async def _ledgers_of(self, token: bytes, *, below: int) -> list[int]:
         """Those that were made for a log and are still there."""
@@ -287,7 +318,11 @@ async def _read_all(reader: LogReader, start: Position, end: Position) -> list[S
                 found, start = await reader.read(start, bytes_max=2_000, wait_ms=5_000)
                 stored += found
     except TimeoutError:
-        raise Violation(f"the log cannot be read from {start:#x} to its end, {end:#x}") from None
+        raise Violation(Harm.UNREADABLE, f"nothing comes from {start:#x} to {end:#x}") from None
+    except NoSuchLedger as error:
+        raise Violation(Harm.LISTED_AND_DELETED, f"{error}") from error
+    except RaftwoodError as error:
+        raise Violation(Harm.UNREADABLE, f"at {start:#x}: {error}") from error
     return stored
 
 
@@ -302,7 +337,9 @@ def run_dlog(seed: int, plan: Plan | None = None, *, twice: bool = False) -> Rep
             async with asyncio.timeout(VIRTUAL_S_MAX):
                 report = await run_world(world)
         except TimeoutError:
-            raise Violation("somebody waits for ever") from None
+            raise Violation(Harm.UNWRITABLE, "somebody waits for ever") from None
+        except ExceptionGroup as group:
+            raise _first_of(group) from group
         await world.close()
         await meta.close()
         await asyncio.sleep(0)
@@ -310,6 +347,15 @@ def run_dlog(seed: int, plan: Plan | None = None, *, twice: bool = False) -> Rep
 
     run = assert_deterministic if twice else simulate
     return run(seed, scenario, repeat_command=COMMAND).result
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Where several tasks failed, the first that found a promise broken, else the first."""
+    found, _ = group.split(Violation)
+    first: BaseException = found or group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
 
 
 async def run_world(world: World) -> Report:
@@ -328,14 +374,16 @@ async def run_world(world: World) -> Report:
         except TimeoutError:
             is_stuck = True
         world.is_over = True
-    stored, first, takeovers = await world.settle()
-    world.notebook.check(stored, first)
+    stored, meta = await world.settle()
+    world.notebook.check(stored, meta)
+    if world.wrong:
+        raise world.wrong[0]
     if is_stuck:
-        raise Violation("a writer waits for ever")
+        raise Violation(Harm.UNWRITABLE, "a writer waits for ever")
     return Report(
         len(world.notebook.acked),
         len(stored),
-        takeovers,
+        meta.takeovers,
         world.crashes,
         len(world.notebook.ledgers),
         world.steps,

@@ -8,7 +8,7 @@ from raftwood.dlog.log.meta import LedgerInfo, LogMeta
 from raftwood.dlog.log.rules import events as on
 from raftwood.dlog.log.rules.events import Action, Event
 from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
-from tests.simulation.dlog.notebook import Violation
+from tests.dlog_kit.violations import Harm, Violation
 
 
 class ModelLedger:
@@ -72,7 +72,7 @@ class Process:
             if own in listed and not {each for each in before if each < own} <= {
                 *(self.known or ())
             }:
-                raise Violation("a writer begins that does not know what the log holds")
+                raise Violation(Harm.UNKNOWN_PRODUCERS, f"{before} before {own}: {self.known}")
 
     def _switch(self) -> None:
         old = None if self.ledger is None else self.store.ledgers[self.ledger]
@@ -140,11 +140,11 @@ class Process:
                 return self._close(action)
             case on.DeleteLedger():
                 if store.meta.place_of(action.ledger) is not None:
-                    raise Violation(f"ledger {action.ledger} is deleted, and in the list")
+                    raise Violation(Harm.LISTED_AND_DELETED, f"ledger {action.ledger}")
                 return None
             case on.Pause():
                 return on.PauseEnded()
-        raise Violation(f"nobody knows how to do {action}")
+        raise AssertionError(f"nobody knows how to do {action}")
 
     def _rebuilt(self, action: on.RebuildProducers) -> Event:
         if action.attempt == self.rules.attempts:

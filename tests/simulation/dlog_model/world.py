@@ -8,7 +8,7 @@ import msgspec
 from raftwood.dlog.log.meta import LogMeta
 from raftwood.dlog.log.rules import events as on
 from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
-from tests.simulation.dlog.notebook import Violation
+from tests.dlog_kit.violations import Harm, Violation
 from tests.simulation.dlog_model.process import ModelLedger, Process
 
 PROCESSES_MAX = 5
@@ -58,7 +58,7 @@ class World:
         self.version += 1
         for info in self.meta.ledgers[:-2]:
             if not self.ledgers[info.ledger].is_closed:
-                raise Violation(f"ledger {info.ledger} is open, and not among the last two")
+                raise Violation(Harm.OPEN_LEDGERS, f"ledger {info.ledger} of {self.meta.ledgers}")
         return True
 
     def start(self) -> Process:
@@ -109,7 +109,7 @@ class World:
             if last.actions:
                 last.act()
         if not self.meta.is_terminated:
-            raise Violation(f"the log was not ended: {last.rules.phase}")
+            raise Violation(Harm.UNWRITABLE, f"it was not ended: {last.rules.phase}")
         self._check()
 
     def _check(self) -> None:
@@ -118,15 +118,17 @@ class World:
         for number in listed:
             for place, message in enumerate(self.ledgers[number].stored):
                 if message in found:
-                    raise Violation(f"message {message} stands twice")
+                    raise Violation(Harm.TWICE, f"message {message}")
                 found[message] = number, place
         for message, where in self.acked.items():
-            if found.get(message) != where:
-                raise Violation(f"message {message} was acked at {where}: {found.get(message)}")
+            if message not in found:
+                raise Violation(Harm.LOST, f"message {message} was acked at {where}")
+            if found[message] != where:
+                raise Violation(Harm.MOVED, f"message {message}: {where} to {found[message]}")
         for info in self.meta.ledgers:
             stored = len(self.ledgers[info.ledger].stored) - 1
             if not info.is_closed or info.last_entry != stored:
-                raise Violation(f"the record has {info}, the ledger entries up to {stored}")
+                raise Violation(Harm.WRONG_RECORD, f"{info}, entries up to {stored}")
 
 
 def run(seed: int, events: int, rules: Callable[[bytes], WriterRules] = rules) -> Report:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -9,6 +10,7 @@ from raftwood.dlog.ledgers.model import BookieId, LedgerConfig, LedgerMetadata
 from raftwood.dlog.ledgers.rules import recovering
 from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding
 from raftwood.dlog.ledgers.rules.writing import Pending, Writing
+from tests.dlog_kit.violations import Harm
 from tests.simulation.ledger_model import actors
 from tests.simulation.ledger_model.actors import Recoverer, Writer
 from tests.simulation.ledgers.mutants import acks_while_changing, keeps_acks_of_the_replaced
@@ -93,36 +95,63 @@ _RACE = {
     "appends": 0.05,
 }
 _CHANGES = {"quorums": (3, 3, 2), "spare_bookies": 2, "faults": 0.05, "recoveries": 0.02}
-WEATHER: dict[str, dict[str, Any]] = {
-    "recovery reads without fencing": _RACE,
-    "a damaged entry is a missing one": {**_RACE, "faults": 0.05, "is_one_damaged": True},
-    "the last segment says nothing of what is confirmed": _CHANGES,
-    "a lost compare-and-set is taken for done": _CHANGES,
-}
-"""In which a bug shows sooner than in most."""
-MUTANTS: dict[str, Plant] = {
-    "recovery reads without fencing": _patched(Recoverer, "reads_fence", False),
-    "a damaged entry is a missing one": _patched(Recoverer, "damage_is_silence", False),
-    "silence is a miss": _patched(Finding, "unknown", _silence_is_a_miss),
-    "an entry is absent after one miss": _patched(recovering, "misses_needed", lambda _: 1),
-    "one fenced bookie is enough": _patched(
-        recovering, "is_covered", lambda _, places: places != 0
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug, what it must be seen to break, and the weather in which it shows sooner."""
+
+    plant: Plant
+    harm: Harm
+    weather: dict[str, Any] = field(default_factory=dict)
+
+
+MUTANTS = {
+    "recovery reads without fencing": Planted(
+        _patched(Recoverer, "reads_fence", False), Harm.CLOSED_BEFORE_ACKED, _RACE
     ),
-    "the last segment says nothing of what is confirmed": _patched(
-        Fencing, "__init__", _without_floor
+    "a damaged entry is a missing one": Planted(
+        _patched(Recoverer, "damage_is_silence", False),
+        Harm.CLOSED_BEFORE_ACKED,
+        {**_RACE, "faults": 0.05, "is_one_damaged": True},
     ),
-    "a recovery closes before its adds are acked": _patched(Recoverer, "go_on", _closes_early),
-    "a recovery tells nobody of its ensembles": _patched(
-        actors, "with_segment", lambda segments, _first, _bookies: segments
+    "silence is a miss": Planted(
+        _patched(Finding, "unknown", _silence_is_a_miss), Harm.CLOSED_BEFORE_ACKED
     ),
-    "acks are out of order": lambda: mock.patch.multiple(
-        Writing, next_acked=_any_stored, stored=_always
+    "an entry is absent after one miss": Planted(
+        _patched(recovering, "misses_needed", lambda _: 1), Harm.CLOSED_BEFORE_ACKED
     ),
-    "acks go on while the ensemble changes": lambda: mock.patch.multiple(
-        Writing, next_acked=acks_while_changing, stored=_always
+    "one fenced bookie is enough": Planted(
+        _patched(recovering, "is_covered", lambda _, places: places != 0), Harm.UNFENCED_ACK
     ),
-    "acks of replaced bookies count": _patched(Writing, "changed", keeps_acks_of_the_replaced),
-    "one ack less is enough": _patched(Writing, "__init__", _one_ack_less),
-    "a changed ensemble is told to nobody": _patched(Writer, "persist", _tells_nobody),
-    "a lost compare-and-set is taken for done": _patched(Writer, "update", _ignores_others),
+    "the last segment says nothing of what is confirmed": Planted(
+        _patched(Fencing, "__init__", _without_floor), Harm.CLOSED_BEFORE_ACKED, _CHANGES
+    ),
+    "a recovery closes before its adds are acked": Planted(
+        _patched(Recoverer, "go_on", _closes_early), Harm.TOO_FEW_COPIES
+    ),
+    "a recovery tells nobody of its ensembles": Planted(
+        _patched(actors, "with_segment", lambda segments, _first, _bookies: segments),
+        Harm.TOO_FEW_COPIES,
+    ),
+    "acks are out of order": Planted(
+        lambda: mock.patch.multiple(Writing, next_acked=_any_stored, stored=_always),
+        Harm.ACKS_OUT_OF_ORDER,
+    ),
+    "acks go on while the ensemble changes": Planted(
+        lambda: mock.patch.multiple(Writing, next_acked=acks_while_changing, stored=_always),
+        Harm.TOO_FEW_COPIES,
+    ),
+    "acks of replaced bookies count": Planted(
+        _patched(Writing, "changed", keeps_acks_of_the_replaced), Harm.TOO_FEW_COPIES
+    ),
+    "one ack less is enough": Planted(
+        _patched(Writing, "__init__", _one_ack_less), Harm.CLOSED_BEFORE_ACKED
+    ),
+    "a changed ensemble is told to nobody": Planted(
+        _patched(Writer, "persist", _tells_nobody), Harm.CLOSED_BEFORE_ACKED
+    ),
+    "a lost compare-and-set is taken for done": Planted(
+        _patched(Writer, "update", _ignores_others), Harm.CLOSED_BEFORE_ACKED, _CHANGES
+    ),
 }

@@ -1,11 +1,8 @@
 """What must hold at every moment of a ledger's life, and at its end."""
 
 from raftwood.dlog.ledgers.model import BookieId, LedgerConfig, LedgerMetadata, Segment
+from tests.dlog_kit.violations import Harm, Violation
 from tests.simulation.ledger_model.bookies import ModelBookie
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 def data_of(entry: int) -> bytes:
@@ -26,9 +23,9 @@ class Oracle:
 
     def entry_acked(self, entry: int) -> None:
         if entry != self.acked + 1:
-            raise Violation(f"entry {entry} is acked after {self.acked}")
+            raise Violation(Harm.ACKS_OUT_OF_ORDER, f"entry {entry} after {self.acked}")
         if self.closed is not None and entry > self.closed.last_entry:
-            raise Violation(f"entry {entry} is acked, and the ledger closed before it")
+            raise Violation(Harm.ACKED_BEHIND_THE_END, f"entry {entry}")
         self.acked = entry
 
     def stored_by_writer(self, entry: int, config: LedgerConfig, bookie: BookieId) -> None:
@@ -42,19 +39,22 @@ class Oracle:
             and len(copies) >= config.ack_quorum
             and not any(self._bookies[each].is_fenced for each in copies)
         ):
-            raise Violation(f"entry {entry} can be acked, and no fenced bookie has it")
+            raise Violation(Harm.UNFENCED_ACK, f"entry {entry}")
 
     def ledger_closed(self, metadata: LedgerMetadata) -> None:
         if self.closed is not None and self.closed != metadata:
-            raise Violation(f"closed as {metadata}, and before as {self.closed}")
+            raise Violation(Harm.CLOSED_OTHERWISE, f"{metadata}, before {self.closed}")
         self.closed = metadata
-        if metadata.last_entry < max(self.acked, self.seen):
-            raise Violation(
-                f"closed behind {metadata.last_entry}: {self.acked} was acked, {self.seen} seen"
-            )
-        length_bytes = sum(len(data_of(each)) for each in range(metadata.last_entry + 1))
+        last = metadata.last_entry
+        if last < self.acked:
+            raise Violation(Harm.CLOSED_BEFORE_ACKED, f"behind {last}, {self.acked} was acked")
+        if last < self.seen:
+            raise Violation(Harm.CLOSED_BEFORE_SEEN, f"behind {last}, {self.seen} was read")
+        length_bytes = sum(len(data_of(each)) for each in range(last + 1))
         if metadata.length_bytes != length_bytes:
-            raise Violation(f"{metadata.length_bytes} bytes instead of {length_bytes}")
+            raise Violation(
+                Harm.WRONG_LENGTH, f"{metadata.length_bytes} bytes instead of {length_bytes}"
+            )
 
     def check_copies(self) -> None:
         """Every entry is where its segment says, as often as its ack promised."""
@@ -65,4 +65,4 @@ class Oracle:
             holders = [self._bookies[bookies[place]] for place in config.places(entry)]
             copies = [each.entries[entry][0] for each in holders if entry in each.entries]
             if len(copies) < config.ack_quorum or set(copies) != {data_of(entry)}:
-                raise Violation(f"entry {entry} is stored as {copies}")
+                raise Violation(Harm.TOO_FEW_COPIES, f"entry {entry}: {copies}")

@@ -13,9 +13,10 @@ from raftwood.dlog.ledgers.model import (
     LedgerState,
     Segment,
 )
+from tests.dlog_kit.violations import Harm, Violation
 from tests.simulation.ledger_model.actors import Adder, Recoverer, Request, Writer
 from tests.simulation.ledger_model.bookies import DOWN, ModelBookie
-from tests.simulation.ledger_model.oracle import Oracle, Violation
+from tests.simulation.ledger_model.oracle import Oracle
 from tests.simulation.ledger_model.profile import Profile
 
 _RECOVERERS_MAX = 3
@@ -116,7 +117,7 @@ class World:
         is_done = version == self.version
         if is_done:
             if self.metadata.is_closed:
-                raise Violation("a closed ledger was changed")
+                raise Violation(Harm.CLOSED_OTHERWISE, f"{metadata}")
             self.metadata, self.version = metadata, version + 1
             if metadata.state is LedgerState.CLOSED:
                 self.oracle.ledger_closed(metadata)
@@ -215,7 +216,7 @@ class World:
                 self.recoverers.append(Recoverer(self))
             self._deliver()
             if self.events > limit:
-                raise Violation("the ledger could not be closed though all bookies are up")
+                raise Violation(Harm.NOT_RECOVERED, "it stays open")
         while self._messages and self.events <= limit:
             self._deliver()
         self.oracle.check_copies()

@@ -15,6 +15,7 @@ from raftwood.dlog.ledgers.rules import recovering
 from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding
 from raftwood.dlog.ledgers.rules.writing import Pending, Writing
 from raftwood.dlog.ledgers.writer import QuorumWriter
+from tests.dlog_kit.violations import Harm
 from tests.simulation.ledgers.profile import Profile
 from tests.simulation.ledgers.world import run
 
@@ -99,10 +100,12 @@ def _silence_is_a_miss(self: Finding, place: int, entry: int) -> None:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug, and the weather in which it shows."""
+    """A bug, what it must be seen to break, and the weather and first seed that bring it about."""
 
     plant: Plant
+    harm: Harm
     weather: dict[str, Any] = field(default_factory=dict)
+    first: int = 0
 
     def run(self, seed: int) -> None:
         profile = replace(Profile.choose(seed), **self.weather)
@@ -140,34 +143,54 @@ _DAMAGE: dict[str, Any] = {**_SLOW, "is_corrupt": True, "faults": 6}
 
 MUTANTS: dict[str, Mutant] = {
     "an entry is absent after one miss": Mutant(
-        _patched(recovering, "misses_needed", lambda _: 1), _SLOW
+        _patched(recovering, "misses_needed", lambda _: 1), Harm.CLOSED_BEFORE_ACKED, _SLOW
     ),
-    "silence is a miss": Mutant(_patched(Finding, "unknown", _silence_is_a_miss), _RACE_AND_FAULTS),
+    "silence is a miss": Mutant(
+        _patched(Finding, "unknown", _silence_is_a_miss),
+        Harm.CLOSED_BEFORE_ACKED,
+        _RACE_AND_FAULTS,
+        first=60,
+    ),
     "a damaged entry is a missing one": Mutant(
-        _patched(recovery, "EntryDigest", _DamagedIsMissing), _DAMAGE
+        _patched(recovery, "EntryDigest", _DamagedIsMissing),
+        Harm.CLOSED_BEFORE_ACKED,
+        _DAMAGE,
+        first=30,
     ),
     "the last segment says nothing of what is confirmed": Mutant(
-        _patched(Fencing, "__init__", _without_floor), _FAULTS
+        _patched(Fencing, "__init__", _without_floor),
+        Harm.CLOSED_BEFORE_ACKED,
+        _FAULTS,
+        first=100,
     ),
     "acks are out of order": Mutant(
         lambda: mock.patch.multiple(
             Writing, next_acked=_acks_whatever_is_stored, stored=_stored_and_ackable
         ),
+        Harm.ACKS_OUT_OF_ORDER,
         _SLOW,
     ),
     "acks of replaced bookies count": Mutant(
-        _patched(Writing, "changed", keeps_acks_of_the_replaced), _FAULTS
+        _patched(Writing, "changed", keeps_acks_of_the_replaced),
+        Harm.TOO_FEW_COPIES,
+        _FAULTS,
+        first=35,
     ),
     "acks go on while the ensemble changes": Mutant(
         lambda: mock.patch.multiple(
             Writing, next_acked=acks_while_changing, stored=_stored_and_ackable
         ),
+        Harm.TOO_FEW_COPIES,
         _FAULTS,
+        first=65,
     ),
     "a changed ensemble is told to nobody": Mutant(
-        _patched(QuorumWriter, "_persist", _persists_nothing), _FAULTS
+        _patched(QuorumWriter, "_persist", _persists_nothing), Harm.TOO_FEW_COPIES, _FAULTS
     ),
     "readers take all entries for confirmed": Mutant(
-        _patched(reader, "EntryDigest", _AllIsConfirmed), _RACE
+        _patched(reader, "EntryDigest", _AllIsConfirmed),
+        Harm.CLOSED_BEFORE_SEEN,
+        _RACE,
+        first=55,
     ),
 }

@@ -3,10 +3,7 @@
 from raftwood.dlog.ledgers.ledger_store import Entry
 from raftwood.dlog.ledgers.model import LedgerMetadata
 from tests.dlog_kit.memory_bookies import MemoryCluster
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
+from tests.dlog_kit.violations import Harm, Violation
 
 
 class Oracle:
@@ -22,30 +19,32 @@ class Oracle:
 
     def entry_acked(self, entry: int, data: bytes) -> None:
         if entry != self.acked + 1 or self.appended[entry] != data:
-            raise Violation(f"entry {entry} is acked after {self.acked}")
+            raise Violation(Harm.ACKS_OUT_OF_ORDER, f"entry {entry} after {self.acked}")
         if self.closed is not None and entry > self.closed.last_entry:
-            raise Violation(f"entry {entry} is acked after the ledger was closed before it")
+            raise Violation(Harm.ACKED_BEHIND_THE_END, f"entry {entry}")
         self.acked = entry
 
     def entries_read(self, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.id >= len(self.appended) or self.appended[entry.id] != entry.data:
-                raise Violation(f"entry {entry.id} was read, and never appended")
+                raise Violation(Harm.READ_UNWRITTEN, f"entry {entry.id}")
             self.seen = max(self.seen, entry.id)
 
     def ledger_closed(self, metadata: LedgerMetadata) -> None:
         self.recoveries += 1
         if self.closed is not None and self.closed != metadata:
-            raise Violation(f"closed as {metadata}, and before as {self.closed}")
+            raise Violation(Harm.CLOSED_OTHERWISE, f"{metadata}, before {self.closed}")
         self.closed = metadata
         last = metadata.last_entry
         if last < self.acked:
-            raise Violation(f"closed behind entry {last}, and {self.acked} was acked")
+            raise Violation(Harm.CLOSED_BEFORE_ACKED, f"behind {last}, {self.acked} was acked")
         if last < self.seen:
-            raise Violation(f"closed behind entry {last}, and {self.seen} was read")
+            raise Violation(Harm.CLOSED_BEFORE_SEEN, f"behind {last}, {self.seen} was read")
         length_bytes = sum(len(data) for data in self.appended[: last + 1])
         if last >= len(self.appended) or metadata.length_bytes != length_bytes:
-            raise Violation(f"{metadata.length_bytes} bytes up to {last}, not {length_bytes}")
+            raise Violation(
+                Harm.WRONG_LENGTH, f"{metadata.length_bytes} bytes up to {last}, not {length_bytes}"
+            )
 
     def check_copies(self, cluster: MemoryCluster, ledger: int) -> None:
         """Every entry is where its segment says, as often as its ack promised."""
@@ -58,4 +57,4 @@ class Oracle:
                 for place in config.places(entry)
             )
             if copies < config.ack_quorum:
-                raise Violation(f"entry {entry} is stored {copies} times")
+                raise Violation(Harm.TOO_FEW_COPIES, f"entry {entry}: {copies}")
