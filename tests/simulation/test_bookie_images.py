@@ -24,12 +24,16 @@ def test_a_bookie_comes_back_from_every_crash_image(seed: int) -> None:
 
 
 def _is_caught(make: Callable[[int], BookieImages]) -> None:
+    """Some image comes back without what was acked; any other failure proves nothing."""
+    others: list[str] = []
     for seed in range(6):
         try:
             make(seed).check(limit=150)
-        except (Broken, RaftwoodError):
-            return
-    pytest.fail("no image showed the planted bug")
+        except (Broken, RaftwoodError) as error:
+            if "lacks what was acked" in str(error):
+                return
+            others.append(str(error))
+    pytest.fail(f"no image showed the planted bug; other failures: {others}")
 
 
 class _NoSync(ForgetfulFiles):
