@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from raftwood.app.commands.hub_target import HUB, HubTarget, Stream, stream_of
 from raftwood.app.commands.lease_target import LEASES, LeaseTarget, lease_store
+from raftwood.app.commands.quantities import quantity_of
 from raftwood.app.commands.tail import Printer
 from raftwood.app.consume_processors import Printing, Running, factory_of
 from raftwood.app.process import served_over_http, stop_on_signals
@@ -17,7 +18,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
 from raftwood.base.logs import set_up_logs
 from raftwood.base.metrics import Metrics
-from raftwood.base.quantities import MILLISECONDS, parse_quantity
+from raftwood.base.quantities import MILLISECONDS
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.processor import ProcessorFactory
@@ -138,10 +139,7 @@ def _factory(run: str | None, processor: str | None, printer: Printer) -> Proces
 
 
 def _milliseconds(text: str) -> int:
-    try:
-        found = parse_quantity(text, MILLISECONDS)
-    except ValueError as error:
-        raise InvalidInput(f"--timeout {text[:60]!r}: {error}") from error
+    found = quantity_of("--timeout", text, MILLISECONDS)
     if found < TIMEOUT_MS_MIN:
         raise InvalidInput(f"--timeout {text}: give 1s at least")
     return found

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
+from msgspec.structs import replace
 
 from raftwood.app.commands.dlog_target import (
     DLOG_TARGET,
@@ -11,11 +12,13 @@ from raftwood.app.commands.dlog_target import (
     position_text,
 )
 from raftwood.app.commands.log_append import opened_input
+from raftwood.app.commands.quantities import quantity_of
 from raftwood.app.line_input import line_batches
 from raftwood.app.output import size_text, time_text, write_json, write_records, write_rows
 from raftwood.app.settings import Settings
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, OutOfRange
 from raftwood.base.position import Position
+from raftwood.base.quantities import BYTES, MILLISECONDS
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.log_reader import StoredMessage
 from raftwood.dlog.log.log_writer import LogWriter
@@ -39,11 +42,25 @@ _LEDGERS = {
 
 
 @app.command
-def create(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
+def create(
+    name: str,
+    *,
+    retention_age: Annotated[
+        str, Parameter(help="Ledgers older than this are freed, such as 7d; 0: never.")
+    ] = "0",
+    retention_bytes: Annotated[
+        str, Parameter(help="The oldest ledgers above this are freed, such as 10GiB; 0: never.")
+    ] = "0",
+    target: DlogTarget = DLOG_TARGET,
+) -> int:
     """Make a log, replicated and rotated as the section dlog of the settings says."""
+    retention = {
+        "retention_ms": quantity_of("--retention-age", retention_age, MILLISECONDS),
+        "retention_bytes": quantity_of("--retention-bytes", retention_bytes, BYTES),
+    }
 
     async def work(dlogs: Dlogs, settings: Settings) -> int:
-        await dlogs.create(name, settings.dlog.log_config())
+        await dlogs.create(name, replace(settings.dlog.log_config(), **retention))
         return await _show(dlogs, name, target)
 
     return target.with_dlogs(work)
@@ -124,7 +141,12 @@ def read(
 
     async def work(dlogs: Dlogs, _: Settings) -> int:
         info = await dlogs.info(name)
-        await _print(dlogs, name, _start(first, info.first), count, target, end=info.next)
+        start = _start(first, info.first)
+        if start > info.next:
+            raise OutOfRange(
+                f"log {name!r} ends at {position_text(info.next)}: there is nothing at {first}"
+            )
+        await _print(dlogs, name, start, count, target, end=info.next)
         return 0
 
     return target.with_dlogs(work)
@@ -227,6 +249,8 @@ async def _show(dlogs: Dlogs, name: str, target: DlogTarget) -> int:
         "write_quorum": config.write_quorum,
         "ack_quorum": config.ack_quorum,
         "digest": config.digest.value,
+        "retention_ms": meta.config.retention_ms,
+        "retention_bytes": meta.config.retention_bytes,
         "properties": meta.properties,
     }
     if target.output == "json":

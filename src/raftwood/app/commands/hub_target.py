@@ -7,13 +7,14 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from raftwood.app.cluster_network import client_tls
+from raftwood.app.commands.quantities import quantity_of
 from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.event_loop import run
 from raftwood.app.output import Format
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, Unauthenticated
-from raftwood.base.quantities import BYTES, parse_quantity
+from raftwood.base.quantities import BYTES
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
@@ -108,9 +109,4 @@ def stream_of(text: str) -> tuple[str, str]:
 
 def size_of(option: str, text: str | None) -> int | None:
     """A number of bytes, with a unit or without."""
-    if text is None:
-        return None
-    try:
-        return parse_quantity(text, BYTES)
-    except ValueError as error:
-        raise InvalidInput(f"{option} {text[:60]!r}: {error}") from error
+    return None if text is None else quantity_of(option, text, BYTES)

@@ -22,7 +22,8 @@ class DlogSettings(Section, frozen=True):
             le=12 << 20,
             description="The largest message; BookKeeper's bookies take entries below 5 MiB.",
         ),
-    ] = 4 << 20
+    ] = (4 << 20) + (64 << 10)
+    """A batch of 4 MiB, what LogHub takes at most, and its heads."""
     entries_in_flight_max: Annotated[
         int, Meta(ge=1, le=10_000, description="Entries of one log that wait for their ack.")
     ] = 256

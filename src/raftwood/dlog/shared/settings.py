@@ -64,6 +64,14 @@ class SharedDlogSettings(Section, frozen=True):
             description="A log that nobody appends to or waits at for so long is given back.",
         ),
     ] = 300_000
+    upkeep_ms: Annotated[
+        int,
+        Meta(
+            ge=1_000,
+            le=86_400_000,
+            description="How often a gateway frees what logs retain no longer, and lost ledgers.",
+        ),
+    ] = 600_000
     timeout_ms: Annotated[
         int,
         Meta(

@@ -16,6 +16,7 @@ from raftwood.dlog.shared.peers import PeerNetwork
 from raftwood.dlog.shared.seats import Seats
 from raftwood.dlog.shared.settings import SharedDlogSettings
 from raftwood.dlog.shared.shared_log import SharedLog
+from raftwood.dlog.shared.upkeep import Upkeep
 from raftwood.net import Service
 
 OPENED_MAX: Final = 4_096
@@ -44,6 +45,7 @@ class SharedLogs:
         self.seats = Seats(
             environment, store, dlogs.open_writer, network, self._settings, name=name
         )
+        self._upkeep = Upkeep(environment, dlogs, interval_ms=self._settings.upkeep_ms)
         self._opened: dict[str, SharedLog] = {}
         """In the order in which they were last asked for."""
         self._used: WeakSet[SharedLog] = WeakSet()
@@ -54,6 +56,7 @@ class SharedLogs:
     async def start(self, address: str) -> None:
         """The service is served there: from here on this process can own logs."""
         await self.seats.start(address)
+        self._upkeep.start()
 
     async def create(self, name: str) -> None:
         """A log without batches; nothing where it is there already."""
@@ -101,6 +104,7 @@ class SharedLogs:
 
     async def close(self) -> None:
         """Give back what is owned here, so that others need not wait for it."""
+        await self._upkeep.close()
         await self.seats.close()
         for log in list(self._used):
             await log.close()

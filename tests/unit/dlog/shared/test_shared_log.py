@@ -3,12 +3,15 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from raftwood.base.position import Position
 from raftwood.base.seams import Log, Logs
+from raftwood.dlog.log.meta import LogConfig
+from raftwood.dlog.log.writer_driver import LOG_PROPERTY
 from raftwood.dlog.shared.settings import SharedDlogSettings
 from raftwood.loghub.server.log_search import next_batch
-from tests.dlog_kit.shared_world import SharedWorld, run_shared
+from tests.dlog_kit.shared_world import SETTINGS, SharedWorld, run_shared
 from tests.unit.seams import logs_suite
 from tests.unit.seams.log_suite import LogSuite, Scenario
 from tests.unit.seams.logs_suite import LogsSuite
@@ -171,3 +174,30 @@ def test_a_process_that_owns_under_one_lease_after_another_takes_one_connection(
         assert len(two.seats.peers._channels) == 1
 
     run_shared(scenario)
+
+
+def test_what_is_retained_no_longer_and_ledgers_that_were_lost_are_freed() -> None:
+    async def scenario(world: SharedWorld) -> None:
+        first = await world.start("a")
+        dlogs = first._dlogs
+        config = LogConfig(retention_ms=60_000, entries_max=10, grace_ms=1_000)
+        await dlogs.create("short", config)
+        log = await first.open("short")
+        positions = [
+            await log.append(b"%d" % each, producer="p", sequence=each) for each in range(100)
+        ]
+        token = (await dlogs.metas.read("short")).meta.token
+        lost = await world.ledgers.create(config.ledger, properties={LOG_PROPERTY: token})
+        await lost.abandon()
+        for each in range(100, 130):
+            await log.append(b"%d" % each, producer="p", sequence=each)
+        held = [each async for each in world.ledgers.ledgers()]
+        assert lost.ledger in held
+        await asyncio.sleep(600)
+        left = [each async for each in world.ledgers.ledgers()]
+        assert lost.ledger not in left
+        assert len(left) <= len(held) - 8
+        assert (await log.bounds()).first > positions[80]
+        assert await log.append(b"on", producer="p", sequence=130) > positions[-1]
+
+    run_shared(scenario, settings=replace(SETTINGS, upkeep_ms=60_000))
