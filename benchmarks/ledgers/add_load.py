@@ -1,9 +1,11 @@
 """A load of BookKeeper through our client, as `peers/bookkeeper/AddLoad.java` is through its own.
 
-    python -m benchmarks.ledgers.add_load HOST:PORT/ledgers IN_FLIGHT:BYTES:WARM_S:SECONDS …
+    python -m benchmarks.ledgers.add_load TARGET IN_FLIGHT:BYTES:WARM_S:SECONDS …
 
-Prints a line of JSON for each case; a case `visible:COUNT` is how long it takes from an ack until a
-reader elsewhere sees the entry.
+The target is HOST:PORT/ledgers of BookKeeper, or config=FILE for bookies of our own. Prints a line
+of JSON for each case; a case `visible:COUNT` is how long it takes from an ack until a reader
+elsewhere sees the entry, and `takeover:COUNT` for how long nobody can write to a log while one
+writer takes over from another that is busy.
 """
 
 import asyncio
@@ -14,11 +16,12 @@ import time
 
 import uvloop
 
+from benchmarks.ledgers.targets import opened_target
 from raftwood.disk.real_environment import real_environment
-from raftwood.dlog.bookkeeper.connecting import connect_bookkeeper
 from raftwood.dlog.ledgers.ledger_client import LedgerClient
 from raftwood.dlog.ledgers.ledger_store import LedgerWriter
 from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.log.dlogs import Dlogs
 
 PAUSE_S = 0.02
 
@@ -95,22 +98,51 @@ async def measure_visible(
     }
 
 
-async def main(address: str, cases: list[str]) -> None:
+async def measure_take_over(dlogs: Dlogs, other: Dlogs, count: int) -> dict[str, float]:
+    """A writer's appends are under way whenever the next one takes over; by turns."""
+    name = f"takeover-{time.time_ns()}"
+    await dlogs.create(name)
+    taken = []
+    writer = await dlogs.open_writer(name)
+    for number in range(count):
+        under_way = [writer.submit(bytes(100)) for _ in range(64)]
+        await under_way[0]
+        following = await (other, dlogs)[number % 2].open_writer(name)
+        taken.append(following.take_over.interruption_ms)
+        await asyncio.gather(*under_way, return_exceptions=True)
+        await writer.abandon()
+        writer = following
+    await writer.close()
+    await dlogs.remove(name)
+    return {"take_over_p50_ms": statistics.median(taken), "take_over_longest_ms": max(taken)}
+
+
+async def main(target: str, cases: list[str]) -> None:
     with real_environment() as environment:
-        client = await connect_bookkeeper(address, environment)
-        other = await connect_bookkeeper(address, environment)
-        for case in cases:
-            first, *rest = case.split(":")
-            if first == "visible":
-                found = await measure_visible(client, other, int(rest[0]))
-            else:
-                size, warm_s, seconds = rest
-                found = await measure(
-                    client, int(first), int(size), warm_s=float(warm_s), seconds=float(seconds)
-                )
-            print(json.dumps(found), flush=True)
-        await client.close()
-        await other.close()
+        async with (
+            opened_target(environment, target) as (client, store),
+            opened_target(environment, target) as (other, other_store),
+        ):
+            dlogs = Dlogs(environment, store, client)
+            other_dlogs = Dlogs(environment, other_store, other)
+            await run_cases(cases, client, other, dlogs, other_dlogs)
+
+
+async def run_cases(
+    cases: list[str], client: LedgerClient, other: LedgerClient, dlogs: Dlogs, other_dlogs: Dlogs
+) -> None:
+    for case in cases:
+        first, *rest = case.split(":")
+        if first == "visible":
+            found = await measure_visible(client, other, int(rest[0]))
+        elif first == "takeover":
+            found = await measure_take_over(dlogs, other_dlogs, int(rest[0]))
+        else:
+            size, warm_s, seconds = rest
+            found = await measure(
+                client, int(first), int(size), warm_s=float(warm_s), seconds=float(seconds)
+            )
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

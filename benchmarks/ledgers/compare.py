@@ -1,24 +1,31 @@
-"""The whole comparison: both clients in turns on the same three bookies, round after round."""
+"""The whole comparison: both clients in turns on the same three bookies, round after round; and our
+client on three bookies of our own.
+"""
 
+import asyncio
+import contextlib
 import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 
 import msgspec
 from tests import bookkeeper_cluster, maven
 from tests.bookkeeper_cluster import BookKeeperCluster
+from tests.cluster.dlog.bookie_processes import bookie_processes
 
 from benchmarks.harness.cluster import ClusterFailed, check_disk
 from benchmarks.harness.comparison import Results, Steps
 from benchmarks.harness.measure import Figures
 from benchmarks.peers.programs import CACHE, REPOSITORY, SOURCES
 
-OURS, JAVA = "raftwood", "java"
-SYSTEMS = (OURS, JAVA)
+OURS, JAVA, OWN = "raftwood", "java", "own bookies"
+SYSTEMS = (OURS, JAVA, OWN)
 LOAD_EXTRA_S = 120.0
 VISIBLE_TIMES = 100
+TAKE_OVERS = 20
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -50,10 +57,12 @@ QUICK = Pace(warm_up_s=1.0, warm_s=0.3, seconds=0.7, rounds=1)
 
 
 class LedgerResults(Results, kw_only=True):
-    """With how long it takes from an ack until a reader elsewhere sees the entry."""
+    """By system, medians of each round."""
 
-    visible_ms: list[float] = msgspec.field(default_factory=list)
-    """Medians, one for each round."""
+    visible_ms: dict[str, list[float]] = msgspec.field(default_factory=dict)
+    """From an ack until a reader elsewhere sees the entry."""
+    take_over_ms: dict[str, list[float]] = msgspec.field(default_factory=dict)
+    """For how long nobody can write while one writer takes over from another."""
 
 
 def compare(
@@ -63,7 +72,7 @@ def compare(
     folder: pathlib.Path = CACHE / "data",
     progress: Callable[[str], None] = print,
 ) -> LedgerResults:
-    """Those of the two clients that are named."""
+    """Those that are named."""
     pace = pace or Pace()
     results = LedgerResults(disk=check_disk(folder))
     steps = Steps(results, progress)
@@ -78,18 +87,37 @@ def compare(
     results.systems = dict.fromkeys(names, about)
     if JAVA in names:
         results.systems[JAVA] += ", its own limit of 5,000 adds per second turned off"
-    with BookKeeperCluster(bookies=3, folder=folder) as cluster:
-        commands = {OURS: _ours(cluster), JAVA: _java(cluster, java)}
+    if OWN in names:
+        results.systems[OWN] = "`raftwood bookie start` × 3, E=3 W=3 A=2, CRC32C"
+    with (
+        BookKeeperCluster(bookies=3, folder=folder) as cluster,
+        _own_bookies(folder, is_wanted=OWN in names) as config,
+    ):
+        commands = {OURS: _ours(cluster.address), JAVA: _java(cluster, java)}
+        commands[OWN] = _ours(f"config={config}")
         for number in range(1, pace.rounds + 1):
             for name in names:
                 with steps.step(f"round {number}: {name}"):
-                    visible = _round(name, commands[name], pace, steps)
-                    results.visible_ms += visible
+                    _round(name, commands[name], pace, steps, results)
     return results
 
 
-def _ours(cluster: BookKeeperCluster) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.ledgers.add_load", cluster.address]
+@contextlib.contextmanager
+def _own_bookies(folder: pathlib.Path, *, is_wanted: bool) -> Iterator[str]:
+    """The file of settings by which they are reached."""
+    if not is_wanted:
+        yield ""
+        return
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as own,
+        bookie_processes(pathlib.Path(own), 3) as processes,
+    ):
+        asyncio.run(processes.start())
+        yield str(processes.config)
+
+
+def _ours(target: str) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.ledgers.add_load", target]
 
 
 def _java(cluster: BookKeeperCluster, classes: str) -> list[str]:
@@ -101,13 +129,13 @@ def _java(cluster: BookKeeperCluster, classes: str) -> list[str]:
     return [word for word in command if word not in few]
 
 
-def _round(name: str, command: list[str], pace: Pace, steps: Steps) -> list[float]:
-    """All cases in one process; the medians of what takes until an ack is visible, if it knows."""
+def _round(name: str, command: list[str], pace: Pace, steps: Steps, results: LedgerResults) -> None:
+    """All cases in one process."""
     asked = [f"{MANY.in_flight}:{MANY.payload_bytes}:{pace.warm_up_s}:0.1"]
     asked += [f"{each.in_flight}:{each.payload_bytes}:{pace.warm_s}:{pace.seconds}"
               for each in CASES]  # fmt: skip
-    if name == OURS:
-        asked.append(f"visible:{VISIBLE_TIMES}")
+    if name != JAVA:
+        asked += [f"visible:{VISIBLE_TIMES}", f"takeover:{TAKE_OVERS}"]
     try:
         done = subprocess.run(
             (*command, *asked),
@@ -123,7 +151,11 @@ def _round(name: str, command: list[str], pace: Pace, steps: Steps) -> list[floa
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     for case, found in zip(CASES, lines[1:], strict=False):
         steps.loaded(name, case.name, _figures(case, found))
-    return [each["visible_p50_ms"] for each in lines if "visible_p50_ms" in each]
+    for each in lines:
+        if "visible_p50_ms" in each:
+            results.visible_ms.setdefault(name, []).append(each["visible_p50_ms"])
+        if "take_over_p50_ms" in each:
+            results.take_over_ms.setdefault(name, []).append(each["take_over_p50_ms"])
 
 
 def _figures(case: Case, found: dict[str, float]) -> Figures:

@@ -6,7 +6,7 @@ from typing import Final
 import rich.table
 
 from benchmarks.harness.report import Goal, Verdict, goals_table, judged, table
-from benchmarks.ledgers.compare import CASES, JAVA, LARGE, MANY, MOST, OURS, LedgerResults
+from benchmarks.ledgers.compare import CASES, JAVA, LARGE, MANY, MOST, OURS, OWN, LedgerResults
 
 GOALS: Final = (
     Goal(MANY.name, JAVA, "appends_per_second", 1.0),
@@ -32,11 +32,11 @@ def verdicts(results: LedgerResults) -> list[Verdict]:
                 is_least=False,
             )
         )
-    if results.visible_ms:
+    if results.visible_ms.get(OURS):
         found.append(
             Verdict(
                 what="from an ack until a reader sees it, p50",
-                measured=statistics.median(results.visible_ms),
+                measured=statistics.median(results.visible_ms[OURS]),
                 goal=VISIBLE_MS,
                 unit=" ms",
                 is_least=False,
@@ -66,5 +66,18 @@ def tables(results: LedgerResults) -> list[rich.table.Table]:
                 f"{row.client_cpu_us:.1f}",
                 f"{ratio:.2f}×" if is_peer else "",
             )
+    shown = [made, _waits(results)]
     found = verdicts(results)
-    return [made, goals_table("Ledgers: what is to be reached", found)] if found else [made]
+    return [*shown, goals_table("Ledgers: what is to be reached", found)] if found else shown
+
+
+def _waits(results: LedgerResults) -> rich.table.Table:
+    made = table("How long it takes, p50 in ms", ["what", OURS, OWN])
+    for what, taken in (
+        ("from an ack until a reader elsewhere sees it", results.visible_ms),
+        ("nobody can write while another takes a busy log over", results.take_over_ms),
+    ):
+        cells = (f"{statistics.median(taken[name]):.2f}" if taken.get(name) else "" for name in
+                 (OURS, OWN))  # fmt: skip
+        made.add_row(what, *cells)
+    return made

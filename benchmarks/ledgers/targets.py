@@ -1,0 +1,45 @@
+"""Where ledgers are: Apache BookKeeper, or bookies of our own as processes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.zookeeper_clients import opened as opened_zookeeper
+
+from raftwood.app.bookies import remote_bookies
+from raftwood.app.connecting import connected_metastore
+from raftwood.app.settings import Settings
+from raftwood.base.configuration import load_configuration
+from raftwood.base.environment import Environment
+from raftwood.base.seams import MetaStore
+from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
+from raftwood.dlog.bookkeeper.connecting import connect_bookkeeper
+from raftwood.dlog.ledgers.ledger_client import LedgerClient
+
+OWN = "config="
+
+
+@asynccontextmanager
+async def opened_target(
+    environment: Environment, target: str
+) -> AsyncIterator[tuple[LedgerClient, MetaStore]]:
+    """`config=FILE` for the cluster with these settings, else the address of BookKeeper's
+    ZooKeeper; the metastore is in the same place.
+    """
+    if target.startswith(OWN):
+        file = target.removeprefix(OWN)
+        settings = load_configuration(Settings, file=file).settings
+        async with connected_metastore(environment, settings, None) as store:
+            bookies = remote_bookies(environment, settings, store)
+            metadata = MetaLedgers(store, environment.random)
+            client = LedgerClient(bookies, metadata, environment)
+            try:
+                yield client, store
+            finally:
+                await client.close()
+        return
+    async with opened_zookeeper(target.partition("/")[0]) as store:
+        client = await connect_bookkeeper(target, environment)
+        try:
+            yield client, store
+        finally:
+            await client.close()
