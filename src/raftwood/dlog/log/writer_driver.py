@@ -97,7 +97,8 @@ class WriterDriver:
             environment.random.randbytes(16), preallocates=settings.preallocates
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._deleting: set[asyncio.Task[None]] = set()
+        self._untidy: set[asyncio.Task[None]] = set()
+        """Those that make a ledger, which may come too late to be used, or delete one."""
         self._writers: dict[int, LedgerWriter] = {}
         self._pauses = 0
         self._phase_ms: dict[Phase, float] = {}
@@ -136,11 +137,11 @@ class WriterDriver:
             case on.RebuildProducers():
                 self._start(self._rebuild(action))
             case on.CreateLedger():
-                self._start(self._create())
+                self._untidy.add(self._start(self._create()))
             case on.CloseLedger():
                 self._start(self._close(action.ledger))
             case on.DeleteLedger():
-                self._deleting.add(self._start(self._delete(action.ledger)))
+                self._untidy.add(self._start(self._delete(action.ledger)))
             case on.Write():
                 self._pauses = 0
                 self._host.write_to(self._writers[action.ledger])
@@ -156,7 +157,7 @@ class WriterDriver:
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self._deleting.discard)
+        task.add_done_callback(self._untidy.discard)
         # A task that ends before it began has not touched its work, which complains otherwise.
         task.add_done_callback(lambda _: work.close())
         return task
@@ -307,9 +308,11 @@ class WriterDriver:
         return self.rules.meta
 
     async def cleaned_up(self) -> None:
-        """Until ledgers that nobody needs are deleted; each call of the store has its own end."""
-        while self._deleting:
-            await asyncio.wait(self._deleting)
+        """Until ledgers that nobody needs are deleted, one that is being made as well; each call of
+        the store has its own end.
+        """
+        while self._untidy:
+            await asyncio.wait(self._untidy)
 
     async def close(self) -> None:
         """Stop at once, as a crash would."""

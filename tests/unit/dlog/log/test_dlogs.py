@@ -3,12 +3,16 @@
 import asyncio
 import gc
 import warnings
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from raftwood.base.errors import LogSealed, NotFound, OutOfRange
 from raftwood.base.position import Position
 from raftwood.dlog.errors import CannotRecover, Fenced
+from raftwood.dlog.ledgers.ledger_store import LedgerWriter
+from raftwood.dlog.ledgers.model import LedgerConfig
 from raftwood.dlog.log.messages import Message
 from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.log.settings import DlogSettings
@@ -96,6 +100,26 @@ def test_a_writer_that_is_abandoned_at_once_leaves_nothing_unawaited() -> None:
         run_logs(scenario)
         gc.collect()
     assert [str(each.message) for each in caught] == []
+
+
+def test_a_writer_that_is_closed_at_once_leaves_no_ledger_that_was_being_made() -> None:
+    async def scenario(kit: Kit) -> None:
+        make = kit.ledgers.create
+
+        async def make_slowly(config: LedgerConfig, **options: Any) -> LedgerWriter:
+            made = await make(config, **options)
+            await asyncio.sleep(1)
+            return made
+
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        with patch.object(kit.ledgers, "create", make_slowly):
+            writer = await dlogs.open_writer("a")
+            await writer.close()
+        listed = [each.ledger for each in (await dlogs.info("a")).meta.ledgers]
+        assert [each async for each in kit.ledgers.ledgers()] == listed
+
+    run_logs(scenario)
 
 
 def test_a_tail_follows_a_live_writer_across_rotations_to_the_end() -> None:

@@ -1,0 +1,38 @@
+"""Commands carried out in the test's process, on ledgers that run elsewhere."""
+
+import io
+import json
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+from raftwood.app.command_line import run
+
+
+class Commands:
+    """All with the same flags, which say where the ledgers are."""
+
+    def __init__(self, *flags: str) -> None:
+        self.flags = flags
+
+    def run(self, *arguments: str, status: int = 0, expect: str = "") -> str:
+        """What it printed, or its error where it is to fail."""
+        output, errors = io.StringIO(), io.StringIO()
+        with redirect_stdout(output), redirect_stderr(errors):
+            ended = run([*arguments, *self.flags])
+        assert ended == status, (arguments, output.getvalue(), errors.getvalue())
+        assert "Traceback" not in errors.getvalue()
+        shown = errors.getvalue() if status else output.getvalue()
+        assert expect in shown
+        return shown
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.run(*arguments, "--format=json"))
+
+    def messages(self, *arguments: str) -> list[str]:
+        lines = self.run("dlog", "read", *arguments, "--format=json").splitlines()
+        return [json.loads(line)["data"] for line in lines]
+
+    def append(self, log: str, *messages: str) -> Sequence[str]:
+        """Where they stand."""
+        return [row["at"] for row in self.json("dlog", "append", log, *messages)]
