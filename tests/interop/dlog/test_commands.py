@@ -1,0 +1,65 @@
+"""The command line and a gateway on the bookies of Apache BookKeeper."""
+
+from pathlib import Path
+
+import pytest
+
+from raftwood.loghub.model import LogKind
+from tests.bookkeeper_cluster import BookKeeperCluster
+from tests.cluster.test_standalone import connected, consecutive_ports, running
+from tests.dlog_kit.command_kit import Commands
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("bookkeeper")]
+
+
+def test_logs_in_bookkeeper_are_made_written_read_and_fenced(
+    bookkeeper: BookKeeperCluster,
+) -> None:
+    commands = Commands(f"--bookkeeper={bookkeeper.address}")
+    made = commands.json("dlog", "create", "audit")
+    assert (made["state"], made["ledgers"]) == ("open", [])
+    first = commands.append("audit", "in", "höher")
+    commands.append("audit", "out")
+    assert commands.messages("audit") == ["in", "höher", "out"]
+    assert commands.messages("audit", "--from", first[1]) == ["höher", "out"]
+    (fenced,) = commands.json("dlog", "fence", "audit")
+    assert fenced["interruption_ms"] >= fenced["fence_ms"] >= 0
+
+    ledgers = [each["ledger"] for each in commands.json("dlog", "info", "audit")["ledgers"]]
+    listed = {row["ledger"]: row for row in commands.json("ledger", "list", "--count=9999")}
+    assert {listed[ledger]["state"] for ledger in ledgers} == {"closed"}
+    shown = commands.json("ledger", "show", str(ledgers[0]))
+    assert (shown["last_entry"], len(shown["segments"][0]["bookies"])) == (0, 3)
+    assert commands.json("ledger", "recover", str(ledgers[0])) == shown
+
+    commands.run("dlog", "read", "nothing", status=1, expect="log 'nothing'")
+    commands.run("ledger", "show", "999999999", status=1, expect="no ledger 999999999")
+
+
+def test_a_logstore_is_kept_in_bookkeeper(bookkeeper: BookKeeperCluster, tmp_path: Path) -> None:
+    command = (
+        "standalone",
+        f"--data={tmp_path / 'data'}",
+        f"--port-base={consecutive_ports(6)}",
+        "--set=dlog.store=bookkeeper",
+        f"--set=dlog.bookkeeper={bookkeeper.address}",
+    )
+    sent = [f"line {number}" for number in range(1_000)]
+    with running(*command, folder=tmp_path) as parts, connected(parts) as client:
+        client.create_project("p")
+        client.create_logstore("p", "s", shard_count=1, log=LogKind.DLOG)
+        with client.producer("p", "s") as producer:
+            for line in sent:
+                producer.send({"message": line})
+        with client.reader("p", "s") as reader:
+            assert [record.contents["message"] for record in reader] == sent
+        service = parts["logservice"]
+        commands = Commands(
+            f"--connect={service['address']}",
+            f"--config={service['config']}",
+            *command[-2:],
+        )
+        (row,) = commands.json("dlog", "list")
+        ledger = commands.json("dlog", "info", row["log"])["ledgers"][0]["ledger"]
+        bookies = set(commands.json("ledger", "show", str(ledger))["ensemble"])
+        assert bookies <= {each.id for each in bookkeeper.bookies}
