@@ -3,16 +3,27 @@ streams, with both versions of signatures.
 """
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
-from aliyun.log import GetLogsRequest, LogException, LogItem, PutLogsRequest, QueuedLogHandler
+from aliyun.log import (
+    GetLogsRequest,
+    LogClient,
+    LogException,
+    LogItem,
+    PutLogsRequest,
+    QueuedLogHandler,
+)
 
-from raftwood.loghub.model import Role
+from raftwood.loghub.log_names import kind_of_log
+from raftwood.loghub.model import LogKind, Role
+from tests.cluster.test_standalone import connected, consecutive_ports, running
 from tests.unit.loghub.gateway_kit import ThreadedGateway, threaded_gateway
 
 FIRST, END = "0" * 32, "f" * 32
@@ -123,6 +134,31 @@ def test_logs_are_put_and_pulled_in_order(client: Any, options: dict[str, Any]) 
     assert (group["topic"], group["source"]) == ("a topic", "a source")
     empty = client.pull_logs("p", "s", 0, pulled.get_next_cursor())
     assert (empty.get_loggroup_count(), empty.get_next_cursor()) == (0, pulled.get_next_cursor())
+
+
+@pytest.mark.slow
+def test_logs_are_put_and_pulled_in_order_where_they_are_kept_in_ledgers(tmp_path: Path) -> None:
+    given = (f"--data={tmp_path / 'data'}", f"--port-base={consecutive_ports(6)}")
+    sent = [f"{number} höher" for number in range(20)]
+    with running("standalone", *given, folder=tmp_path) as parts, connected(parts) as native:
+        native.create_project("p")
+        native.create_logstore("p", "s", shard_count=1, log=LogKind.DLOG)
+        part = parts["loghub"]
+        with patch.dict(os.environ, {"http_proxy": part["url"], "no_proxy": ""}):
+            key = part["access_key_id"], part["access_key_secret"]
+            client: Any = LogClient("http://sls.test", *key)
+            try:
+                for value in sent:
+                    put(client, value)
+                assert read(client, 0, count=7) == sent
+                client.split_shard("p", "s", 0, "8" + "0" * 31)
+                put(client, "low", key=FIRST)
+                put(client, "high", key=END)
+                assert [read(client, shard) for shard in range(3)] == [sent, ["low"], ["high"]]
+            finally:
+                client._session.close()
+        kinds = [kind_of_log(each.log) for each in native.shards("p", "s")]
+        assert kinds == [LogKind.DLOG] * 3
 
 
 def test_a_pull_by_time_ends_at_its_end(client: Any) -> None:
