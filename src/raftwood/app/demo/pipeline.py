@@ -1,7 +1,7 @@
-"""The whole story: lines of web servers go into a stream that is kept in ledgers, Spark parses
-them, errors and figures by the minute go to streams of their own, the rest to an archive, and the
-log is truncated. Then processes share a stream by leases, while one joins, one is killed, and a
-shard is split.
+"""The whole story: lines of web servers go into a stream that is kept in ledgers, whose writer is
+fenced; Spark parses them, errors and figures by the minute go to streams of their own, the rest to
+an archive, the log is truncated, and more lines come. Then processes share a stream by leases,
+while one joins, one is killed, and a shard is split.
 
 Everything is counted on its way in, and again at its end.
 """
@@ -22,6 +22,7 @@ from raftwood.app.demo.consumers import play as play_consumers
 from raftwood.app.demo.pipeline_check import Check, Figures, MinuteRow, checks, read_minutes
 from raftwood.app.demo.standalone_process import StandaloneProcess
 from raftwood.app.demo.story import StoryListener
+from raftwood.app.demo.take_over import TakenOver, take_over
 from raftwood.app.demo.web_logs import web_logs
 from raftwood.app.demo.web_truth import WebTruth
 from raftwood.loghub.client import LogHubClient
@@ -67,6 +68,7 @@ class PipelineOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: float
     shipped_per_s: float
+    taken_over: TakenOver
     runs: list[JobRun]
     figures: Figures
     minutes: list[MinuteRow]
@@ -90,6 +92,7 @@ def run(folder: str, plan: PipelinePlan, listener: StoryListener) -> PipelineOut
             plan.lines + plan.later, seed=plan.seed, lines_per_minute=plan.lines_per_minute
         )
         shipped_per_s = demo.ship(islice(lines, plan.lines), plan.lines)
+        taken_over = demo.take_over()
         with demo.spark() as spark:
             demo.run_jobs(spark, ("parse", "errors", "minutes", "archive"))
             demo.ship(lines, plan.later)
@@ -106,6 +109,7 @@ def run(folder: str, plan: PipelinePlan, listener: StoryListener) -> PipelineOut
     return PipelineOutcome(
         seconds=time.perf_counter() - began,
         shipped_per_s=shipped_per_s,
+        taken_over=taken_over,
         runs=demo.runs,
         figures=figures,
         minutes=minutes,
@@ -130,6 +134,7 @@ class _Demo:
         self._plan = plan
         self._listener = listener
         self._loghub = standalone.loghub
+        self._logservice = standalone.parts.logservice
         self._client = client
         self._firsts: dict[int, int] = {}
         """Where each shard of what is parsed began."""
@@ -165,6 +170,16 @@ class _Demo:
         per_s = sent / (time.perf_counter() - began)
         self._listener.on_step(f"{sent:,} lines shipped to {PROJECT}/access, {per_s:,.0f} lines/s")
         return per_s
+
+    def take_over(self) -> TakenOver:
+        """Whoever writes the first stream is fenced; what is shipped later goes on all the same."""
+        shards = self._client.shards(PROJECT, "access")
+        taken = take_over(self._logservice, [each.log for each in shards])
+        self._listener.on_step(
+            f"{PROJECT}/access, {taken.ledgers} ledgers so far, was taken over by another writer: "
+            f"{taken.interruption_ms:.0f} ms nobody could write"
+        )
+        return taken
 
     def spark(self) -> Any:
         from raftwood.pipeline.jobs.spark_running import running_spark  # noqa: PLC0415 (an extra)
