@@ -106,7 +106,7 @@ def test_what_cannot_be_done_is_said(commands: Commands) -> None:
     commands.run("dlog", "create", "a b", status=2, expect="is not allowed")
     commands.run("dlog", "read", "errors", "--from=1:x", status=2, expect="LEDGER:ENTRY")
     commands.run("dlog", "read", "errors", "--from=x", status=2, expect="decimal number")
-    commands.run("dlog", "read", "errors", "--from=99999:0", status=2, expect="behind its end")
+    commands.run("dlog", "read", "errors", "--from=99999:0", status=2, expect="there is nothing at")
     commands.run("dlog", "tail", "errors", "--from=99999:0", status=2, expect="behind its end")
     commands.run("dlog", "shrink", "errors", "--before=99999:0", status=2, expect="behind its end")
     commands.run("dlog", "read", "errors", "--count=0", status=2, expect="give 1 or more")
