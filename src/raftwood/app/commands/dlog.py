@@ -190,7 +190,7 @@ async def _print(
         raise InvalidInput(f"--count {count} shows nothing: give 1 or more")
     reader = await dlogs.open_reader(name)
     try:
-        while True:
+        while end is None or start < end:
             wait_ms = _WAIT_MS if end is None else 0
             found, following = await reader.read(start, bytes_max=_READ_BYTES, wait_ms=wait_ms)
             shown = found if count is None else found[:count]
@@ -200,8 +200,6 @@ async def _print(
                 if not count:
                     return
             if following == start and (end is not None or await reader.is_at_end(start)):
-                return
-            if end is not None and following >= end:
                 return
             start = following
     finally:
