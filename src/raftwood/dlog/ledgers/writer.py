@@ -1,7 +1,6 @@
 """`QuorumWriter`: the one writer of an open ledger."""
 
 import asyncio
-from typing import Final
 
 from raftwood.base.errors import Overloaded, RaftwoodError
 from raftwood.base.files import Buffer
@@ -12,9 +11,6 @@ from raftwood.dlog.ledgers.digests import EntryDigest
 from raftwood.dlog.ledgers.model import BookieId, LedgerMetadata
 from raftwood.dlog.ledgers.rules.changes import closed_by_writer, with_ensemble
 from raftwood.dlog.ledgers.seams import VersionedMetadata
-
-_PUBLISH_ATTEMPTS: Final = 5
-"""Then the next append, the next publication or the close tells readers."""
 
 
 class QuorumWriter(Adding):
@@ -133,27 +129,19 @@ class QuorumWriter(Adding):
     async def _publish_to(self, bookie: BookieId) -> None:
         """Each bookie at its own pace: one that hangs holds nobody up."""
         try:
-            for _ in range(_PUBLISH_ATTEMPTS):
-                try:
-                    await self._publish_all_to(bookie)
-                except RaftwoodError:
-                    # A writer that falls silent now has nothing else that would tell readers.
-                    await asyncio.sleep(self._context.settings.change_retry_ms / 1000)
-                else:
-                    return
+            while (last := self._to_publish) > self._published.get(bookie, -1):
+                await self._bookies.write_last_confirmed(
+                    bookie,
+                    ledger=self._ledger,
+                    last_confirmed=last,
+                    master_key=self._master_key,
+                    digest=self._digest.of_last_confirmed(last),
+                )
+                self._published[bookie] = last
+        except RaftwoodError:
+            pass  # The next append, the next publication or the close tells readers.
         finally:
             del self._publishing[bookie]
-
-    async def _publish_all_to(self, bookie: BookieId) -> None:
-        while (last := self._to_publish) > self._published.get(bookie, -1):
-            await self._bookies.write_last_confirmed(
-                bookie,
-                ledger=self._ledger,
-                last_confirmed=last,
-                master_key=self._master_key,
-                digest=self._digest.of_last_confirmed(last),
-            )
-            self._published[bookie] = last
 
     async def publish(self) -> None:
         if self._error is not None:
