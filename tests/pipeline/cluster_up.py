@@ -42,7 +42,8 @@ class ClusterUp:
     def __enter__(self) -> Self:
         ready = self._folder / "cluster.json"
         command = (sys.executable, "-m", "raftwood.app", "cluster", "up")
-        given = (f"--stores={STORES}", f"--gateways={GATEWAYS}", f"--data={self._folder / 'data'}")
+        parts = (f"--stores={STORES}", f"--gateways={GATEWAYS}", "--bookies=0")
+        given = (*parts, f"--data={self._folder / 'data'}")
         ports = f"--port-base={consecutive_ports(STORES + 2 * GATEWAYS)}"
         with self._output.open("ab") as output:
             self._up = subprocess.Popen(
@@ -51,6 +52,14 @@ class ClusterUp:
                 stderr=output,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             )
+        try:
+            self._wait_until(ready)
+        except BaseException:
+            self.__exit__()  # which a context manager that did not begin is not asked for
+            raise
+        return self
+
+    def _wait_until(self, ready: Path) -> None:
         deadline = time.monotonic() + START_S_MAX
         while not ready.exists():
             assert self._up.poll() is None, self._output.read_text()
@@ -59,7 +68,6 @@ class ClusterUp:
         self.hub = msgspec.json.decode(ready.read_bytes(), type=Parts).loghub
         self._commands = {_name(each): each.cmdline() for each in self._children()}
         self._ids = {_name(each): each.pid for each in self._children()}
-        return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._restarted:

@@ -121,6 +121,54 @@ def test_java_recovers_a_ledger_whose_writer_of_ours_lives_and_fences_it(
     run(main())
 
 
+@pytest.mark.parametrize("digest", list(Digest))
+def test_java_recovers_what_a_writer_of_ours_left_behind_when_it_crashed(
+    bookkeeper: BookKeeperCluster, java: JavaLedgers, digest: Digest
+) -> None:
+    async def main() -> tuple[int, int]:
+        config = LedgerConfig(digest=digest, password=PASSWORD.encode())
+        async with opened(bookkeeper) as client:
+            writer = await client.create(config)
+            adds = [writer.append(each.encode()) for each in WRITTEN]
+            await adds[4]
+            await writer.abandon()
+            acked = sum(each.exception() is None for each in adds)
+            return writer.ledger, acked
+
+    ledger, acked = run(main())
+    read = java.read("v3", "read", ledger, digest=NAMES[digest], password=PASSWORD)
+    assert acked >= 5
+    assert read.entries == WRITTEN[: read.last + 1]
+    assert len(read.entries) >= acked
+    assert java.tell("v3", "state", ledger).startswith("CLOSED")
+
+
+def test_we_recover_what_java_writers_left_behind_when_they_were_killed(
+    bookkeeper: BookKeeperCluster,
+) -> None:
+    ledgers: dict[int, Digest] = {}
+    with JavaLedgers(bookkeeper.address) as doomed:
+        for digest, name in NAMES.items():
+            ledger = int(doomed.tell("v2", "create", name, PASSWORD, 4, 3, 2))
+            doomed.tell("v2", "add", ledger, 10, "java")
+            ledgers[ledger] = digest
+
+    async def main() -> None:
+        async with opened(bookkeeper) as client:
+            for ledger, digest in ledgers.items():
+                assert (await client.info(ledger)).state is LedgerState.OPEN
+                reader = await client.open(ledger, recover=True, password=PASSWORD.encode())
+                entries = await reader.read(first=0, last=reader.last_confirmed)
+                assert [bytes(each.data) for each in entries] == [
+                    f"java-{number}".encode() for number in range(10)
+                ]
+                info = await client.info(ledger)
+                assert (info.state, info.last_entry) == (LedgerState.CLOSED, 9)
+                assert info.config.digest is digest
+
+    run(main())
+
+
 def test_an_open_ledger_is_followed_both_ways(
     bookkeeper: BookKeeperCluster, java: JavaLedgers
 ) -> None:
@@ -151,9 +199,13 @@ def test_an_open_ledger_is_followed_both_ways(
     run(main())
 
 
-def test_the_shell_reads_what_we_wrote_over_tls(bookkeeper: BookKeeperCluster) -> None:
+@pytest.mark.parametrize("protocol", ["v2", "v3"])
+def test_the_shell_reads_what_we_wrote_over_tls(
+    bookkeeper: BookKeeperCluster, protocol: str
+) -> None:
     async def main() -> int:
-        async with opened(bookkeeper, tls=ClientTls(bookkeeper.tls)) as client:
+        tls = ClientTls(bookkeeper.tls)
+        async with opened(bookkeeper, bookies=settings(protocol), tls=tls) as client:
             writer = await client.create(LedgerConfig())
             for each in WRITTEN:
                 await writer.append(each.encode())

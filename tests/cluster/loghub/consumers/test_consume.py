@@ -19,8 +19,6 @@ from tests.cluster.test_standalone import connected, consecutive_ports, running
 
 SHARDS = 4
 TIMEOUT_S = 3
-BUSY_S = 8
-"""For a machine that does other things as well; what takes 2T is counted in virtual time."""
 
 
 def environment_of(hub: dict[str, Any]) -> dict[str, str]:
@@ -159,7 +157,7 @@ def test_workers_join_hand_over_and_take_over(tmp_path: Path) -> None:
         first.process.kill()
         since = load.put()
         taken_s = until(lambda: set(second.numbers()) >= set(range(since, load.count)))
-        assert taken_s < 2 * TIMEOUT_S + BUSY_S
+        assert taken_s < 2.5 * TIMEOUT_S
         second.stop()
         seen = set(first.numbers()) | set(second.numbers())
         assert seen == set(range(load.count))

@@ -16,9 +16,8 @@ from tests.databases import SERVERS, DatabaseServer
 
 SHARDS = 6
 TIMEOUT_S = 1.5
-SLACK_S = 0.5
-BUSY_S = 8.0
-"""For a machine that does other things as well; what takes 2T is counted in virtual time."""
+SLACK_S = 2.0
+"""For a machine that does other things as well."""
 
 
 class Database(Protocol):
@@ -114,11 +113,11 @@ def workers_come_and_go(group: GroupUnderFaults) -> None:
 
 def workers_die_and_stall(group: GroupUnderFaults, store: Database) -> None:
     group.kill("ben")
-    assert group.balanced("cleo") < 2 * TIMEOUT_S + BUSY_S
+    assert group.balanced("cleo") < 2 * TIMEOUT_S + SLACK_S
     group.start("dora")
     group.balanced("cleo", "dora")
     with group.paused("dora", store.is_free):
-        assert group.balanced("cleo") < 2 * TIMEOUT_S + BUSY_S
+        assert group.balanced("cleo") < 2 * TIMEOUT_S + SLACK_S
     group.balanced("cleo", "dora")
 
 
@@ -127,8 +126,8 @@ def the_store_goes_away(group: GroupUnderFaults, store: Database) -> None:
         pass
     group.caught_up()
     with group.without_its_store(store.cut_off()):
-        time.sleep(TIMEOUT_S + SLACK_S)
-        group.stands_still(2 * TIMEOUT_S - SLACK_S)
+        time.sleep(TIMEOUT_S + SLACK_S / 4)
+        group.stands_still(2 * TIMEOUT_S - SLACK_S / 4)
     group.balanced("cleo", "dora")
     group.caught_up()
 
