@@ -75,8 +75,6 @@ async def _faults(world: SharedWorld, seed: int) -> int:
     return count
 
 
-# At the end of a run, what killed processes had under way is dropped, and begins to clean up.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("seed", range(8))
 def test_what_was_acked_is_there_once_and_in_order_whatever_happens_to_owners(seed: int) -> None:
     async def scenario(world: SharedWorld) -> None:

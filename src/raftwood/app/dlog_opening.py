@@ -8,15 +8,19 @@ from raftwood.app.cluster_network import client_tls, operators_secret
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.file_systems import file_system_of
 from raftwood.base.seams import MetaStore
 from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
 from raftwood.dlog.ledgers.ledger_client import LedgerClient
 from raftwood.dlog.ledgers.ledger_store import LedgerStore
 from raftwood.dlog.ledgers.seams import Bookies
 from raftwood.dlog.log.dlogs import Dlogs
+from raftwood.dlog.log.offload_store import ArrowOffloadStore
 from raftwood.dlog.shared.peers import PeerNetwork
+from raftwood.dlog.shared.settings import SharedDlogSettings
 from raftwood.dlog.shared.shared_logs import SharedLogs
 from raftwood.loghub.wire import CLUSTER, GATEWAY_ROLE
+from raftwood.net.tls import ClientTls, TlsFiles
 
 
 @asynccontextmanager
@@ -28,7 +32,7 @@ async def opened_ledgers(
 ) -> AsyncIterator[LedgerStore]:
     """As `dlog.store` says; on bookies of our own, by these where some run in this process."""
     if settings.dlog.store == "bookkeeper":
-        ledgers = await bookkeeper_ledgers(environment, settings.dlog.bookkeeper)
+        ledgers = await bookkeeper_ledgers(environment, settings.dlog)
     elif settings.dlog.store == "bookies":
         if bookies is None:
             bookies = remote_bookies(environment, settings, store)
@@ -44,23 +48,36 @@ async def opened_ledgers(
         await ledgers.close()
 
 
-async def bookkeeper_ledgers(environment: Environment, address: str) -> LedgerClient:
+async def bookkeeper_ledgers(
+    environment: Environment, settings: SharedDlogSettings
+) -> LedgerClient:
     """Ledgers of Apache BookKeeper, by its ZooKeeper: HOST:PORT[,HOST:PORT][/chroot]."""
-    if not address:
+    if not settings.bookkeeper:
         raise InvalidConfiguration(
             "dlog.bookkeeper is not set: give BookKeeper's ZooKeeper, HOST:PORT/ledgers"
         )
     try:
-        from raftwood.dlog.bookkeeper.bookies import BookKeeperBookies  # noqa: PLC0415 (an extra)
-        from raftwood.dlog.bookkeeper.metadata_store import (  # noqa: PLC0415 (an extra)
-            BookKeeperMetadataStore,
+        from raftwood.dlog.bookkeeper.connecting import (  # noqa: PLC0415 (an extra)
+            connect_bookkeeper,
         )
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(
             f"BookKeeper needs {error.name}: install it with pip install 'raftwood[bookkeeper]'"
         ) from error
-    metadata = await BookKeeperMetadataStore.open(address)
-    return LedgerClient(BookKeeperBookies(metadata.address_of), metadata, environment)
+    authorities = settings.bookkeeper_authorities
+    tls = ClientTls(TlsFiles(authorities=authorities)) if authorities else None
+    return await connect_bookkeeper(
+        settings.bookkeeper, environment, racks=settings.racks(), tls=tls
+    )
+
+
+def dlogs_of(
+    environment: Environment, settings: Settings, store: MetaStore, ledgers: LedgerStore
+) -> Dlogs:
+    """Logs of these ledgers, with those that were offloaded where the settings say so."""
+    folder = settings.dlog.offload
+    offload = ArrowOffloadStore(*file_system_of(folder)) if folder else None
+    return Dlogs(environment, store, ledgers, settings.dlog_client, offload=offload)
 
 
 @asynccontextmanager
@@ -78,7 +95,7 @@ async def opened_dlogs(
         ledgers = await stack.enter_async_context(
             opened_ledgers(environment, settings, store, bookies)
         )
-        dlogs = Dlogs(environment, store, ledgers, settings.dlog_client)
+        dlogs = dlogs_of(environment, settings, store, ledgers)
         network = PeerNetwork(
             cluster=CLUSTER,
             secret=operators_secret(settings),

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users call it)
 
 from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.file_systems import folder_uri
 from raftwood.base.position import position_to_bytes
 from raftwood.pipeline.archive.archive import TABLE, Archive
-from raftwood.pipeline.archive.files import archive_uri
 from raftwood.pipeline.archive.hadoop_files import spark_files
 from raftwood.pipeline.archive.history import Times
 from raftwood.pipeline.archive.looking import Part, look
@@ -54,7 +54,7 @@ def _histories(
     """One for each group of files."""
     if request.options.archive is None:
         return []
-    uri = archive_uri(request.options.archive)
+    uri = folder_uri(request.options.archive)
     parts = {each.shard: each for each in wanted if each.begin < each.tail}
     times = request.times
     files = [
@@ -183,7 +183,7 @@ def _tail(session: SparkSession, request: Request, wanted: Sequence[Part]) -> Da
         "failOnDataLoss": str(options.fails_on_data_loss).lower(),
     }
     if options.archive is not None:
-        places["archive"] = archive_uri(options.archive)  # tasks have folders of their own
+        places["archive"] = folder_uri(options.archive)  # tasks have folders of their own
     frame = (
         session.read.format("loghub")
         .options(**source_access(options.access), **places)

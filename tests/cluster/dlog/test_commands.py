@@ -3,23 +3,32 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raftwood.loghub.model import LogKind
+from raftwood.loghub.server.streams import StreamLimits
 from tests.cluster.stores import COMMAND
-from tests.cluster.test_standalone import consecutive_ports, running
+from tests.cluster.test_standalone import connected, consecutive_ports, running
 from tests.dlog_kit.command_kit import Commands
 
 PORTS = 6
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("standalone")
     given = (f"--data={folder / 'data'}", f"--port-base={consecutive_ports(PORTS)}")
-    with running("standalone", *given, folder=folder) as parts:
-        service = parts["logservice"]
-        yield Commands(f"--connect={service['address']}", f"--config={service['config']}")
+    with running("standalone", *given, folder=folder) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def commands(parts: dict[str, Any]) -> Commands:
+    service = parts["logservice"]
+    return Commands(f"--connect={service['address']}", f"--config={service['config']}")
 
 
 def test_a_log_is_made_written_read_rotated_and_shrunk(commands: Commands) -> None:
@@ -49,6 +58,26 @@ def test_a_log_is_made_written_read_rotated_and_shrunk(commands: Commands) -> No
     assert later[0] in commands.run("dlog", "info", "audit")
     assert commands.messages("audit") == ["out", "last"]
     commands.run("dlog", "read", "audit", "--from", first[0], status=2, expect="was freed")
+
+    largest = "x" * StreamLimits().stored_bytes_max
+    (at,) = commands.append("audit", largest)
+    assert commands.messages("audit", "--from", at) == [largest]
+
+
+def test_closed_ledgers_are_offloaded_to_a_folder(commands: Commands, tmp_path: Path) -> None:
+    commands.run("dlog", "create", "moved")
+    for number in range(4):
+        commands.append("moved", f"message {number}")
+    commands.run("dlog", "offload", "moved", status=2, expect="set dlog.offload")
+    there = f"--set=dlog.offload={tmp_path}"
+    moved = [row["ledger"] for row in commands.json("dlog", "offload", "moved", there)]
+    assert len(list(tmp_path.rglob("*.dlof"))) == len(moved) == 2
+    shown = commands.json("dlog", "info", "moved", there)["ledgers"]
+    assert [row["state"] for row in shown] == ["offloaded", "offloaded", "closed", "closed"]
+    listed = {row["ledger"] for row in commands.json("ledger", "list")}
+    assert not listed & set(moved)
+    assert commands.messages("moved", there) == [f"message {number}" for number in range(4)]
+    commands.run("dlog", "read", "moved", status=2, expect="set dlog.offload")
 
 
 def test_a_writer_that_was_killed_leaves_a_ledger_that_is_recovered(commands: Commands) -> None:
@@ -88,6 +117,28 @@ def test_fencing_tells_the_interruption_and_leaves_no_ledger_behind(commands: Co
     assert [row["ledger"] for row in rows if row["ledger"] not in before] == of_log
     assert {row["state"] for row in rows if row["ledger"] in of_log} == {"closed"}
     assert len(commands.json("ledger", "list", "--count=1")) == 1
+
+
+def test_a_gateway_hears_that_its_log_was_taken_over(
+    parts: dict[str, Any], commands: Commands
+) -> None:
+    def owned() -> list[str]:
+        rows = commands.json("meta", "list", "dlog/owners/")
+        return [row["key"].removeprefix("dlog/owners/") for row in rows]
+
+    with connected(parts) as client:
+        client.create_project("p")
+        client.create_logstore("p", "s", shard_count=1, log=LogKind.DLOG)
+        with client.producer("p", "s") as producer:
+            producer.send({"message": "before"})
+        (log,) = owned()
+        commands.run("dlog", "fence", log)
+        assert owned() == []
+        with client.producer("p", "s") as producer:
+            producer.send({"message": "after"})
+        assert owned() == [log]
+        with client.reader("p", "s") as reader:
+            assert [record.contents["message"] for record in reader] == ["before", "after"]
 
 
 def test_what_cannot_be_done_is_said(commands: Commands) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from raftwood.loghub.model import LogKind
+from raftwood.loghub.server.streams import StreamLimits
 from tests.bookkeeper_cluster import BookKeeperCluster
 from tests.cluster.test_standalone import connected, consecutive_ports, running
 from tests.dlog_kit.command_kit import Commands
@@ -31,6 +32,10 @@ def test_logs_in_bookkeeper_are_made_written_read_and_fenced(
     shown = commands.json("ledger", "show", str(ledgers[0]))
     assert (shown["last_entry"], len(shown["segments"][0]["bookies"])) == (0, 3)
     assert commands.json("ledger", "recover", str(ledgers[0])) == shown
+
+    largest = "x" * StreamLimits().stored_bytes_max
+    (at,) = commands.append("audit", largest)
+    assert commands.messages("audit", "--from", at) == [largest]
 
     commands.run("dlog", "read", "nothing", status=1, expect="log 'nothing'")
     commands.run("ledger", "show", "999999999", status=1, expect="no ledger 999999999")

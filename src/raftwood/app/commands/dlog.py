@@ -1,5 +1,7 @@
 """`raftwood dlog`: logs made of ledgers."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -22,6 +24,8 @@ from raftwood.base.quantities import BYTES, MILLISECONDS
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.log_reader import StoredMessage
 from raftwood.dlog.log.log_writer import LogWriter
+from raftwood.dlog.log.meta import LedgerInfo
+from raftwood.dlog.shared.owner_records import remove_owner
 
 app = App(name="dlog", help_format="plaintext")
 
@@ -100,20 +104,28 @@ def append(
             raise InvalidInput(f"unknown option {each}: a message like this comes by the input")
 
     async def work(dlogs: Dlogs, _: Settings) -> int:
-        writer = await dlogs.open_writer(name)
-        try:
+        async with _taken_over(dlogs, name) as writer:
             if data:
                 messages = [each.encode(errors="surrogateescape") for each in data]
                 positions = await writer.append_all(messages)
             else:
                 positions = await _append_lines(writer)
-        finally:
-            await writer.close()
         rows = [_place(each) for each in positions]
         write_rows(rows, {"at": "at", "position": "position"}, target.output)
         return 0
 
     return target.with_dlogs(work)
+
+
+@asynccontextmanager
+async def _taken_over(dlogs: Dlogs, name: str) -> AsyncIterator[LogWriter]:
+    """Its writer; at the end a gateway that owned the log hears that it does so no longer."""
+    writer = await dlogs.open_writer(name)
+    try:
+        yield writer
+    finally:
+        await writer.close()
+        await remove_owner(dlogs.metastore, name)
 
 
 async def _append_lines(writer: LogWriter) -> list[Position]:
@@ -231,7 +243,7 @@ async def _show(dlogs: Dlogs, name: str, target: DlogTarget) -> int:
     ledgers: list[dict[str, Any]] = [
         {
             "ledger": each.ledger,
-            "state": "closed" if each.is_closed else "open",
+            "state": _state(each),
             "entries": each.last_entry + 1 if each.is_closed else None,
             "bytes": each.bytes if each.is_closed else None,
             "made": time_text(each.created_ms / 1000),
@@ -266,16 +278,19 @@ async def _show(dlogs: Dlogs, name: str, target: DlogTarget) -> int:
     return 0
 
 
+def _state(info: LedgerInfo) -> str:
+    if info.is_offloaded:
+        return "offloaded"
+    return "closed" if info.is_closed else "open"
+
+
 @app.command
 def rotate(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
     """Take the log over and go on in a new ledger; the one before is closed."""
 
     async def work(dlogs: Dlogs, _: Settings) -> int:
-        writer = await dlogs.open_writer(name)
-        try:
+        async with _taken_over(dlogs, name) as writer:
             await writer.rotate()
-        finally:
-            await writer.close()
         return await _show(dlogs, name, target)
 
     return target.with_dlogs(work)
@@ -301,13 +316,24 @@ def shrink(
 
 
 @app.command
+def offload(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
+    """Move closed ledgers to where `dlog.offload` says, all but the last two, as gateways do."""
+
+    async def work(dlogs: Dlogs, _: Settings) -> int:
+        rows = [{"ledger": each} for each in await dlogs.offload(name)]
+        write_rows(rows, {"ledger": "offloaded ledger"}, target.output)
+        return 0
+
+    return target.with_dlogs(work)
+
+
+@app.command
 def fence(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
     """Take the log from whoever writes it, and let it go: from here on that one acks nothing."""
 
     async def work(dlogs: Dlogs, _: Settings) -> int:
-        writer = await dlogs.open_writer(name)
-        took = writer.take_over
-        await writer.close()
+        async with _taken_over(dlogs, name) as writer:
+            took = writer.take_over
         row = {
             "log": name,
             "interruption_ms": round(took.interruption_ms, 1),

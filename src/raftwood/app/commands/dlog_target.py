@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from raftwood.app.commands.metastore_choice import Where, opened
 from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.connecting import connected_metastore
-from raftwood.app.dlog_opening import bookkeeper_ledgers, opened_ledgers
+from raftwood.app.dlog_opening import bookkeeper_ledgers, dlogs_of, opened_ledgers
 from raftwood.app.event_loop import run
 from raftwood.app.output import Format
 from raftwood.app.settings import Settings
@@ -54,8 +54,7 @@ class DlogTarget:
         async def with_these(
             environment: Environment, store: MetaStore, ledgers: LedgerStore, settings: Settings
         ) -> int:
-            dlogs = Dlogs(environment, store, ledgers, settings.dlog_client)
-            return await work(dlogs, settings)
+            return await work(dlogs_of(environment, settings, store, ledgers), settings)
 
         return self._run(with_these)
 
@@ -90,7 +89,8 @@ class DlogTarget:
     ) -> AsyncIterator[tuple[MetaStore, LedgerStore]]:
         if self.bookkeeper is not None:
             hosts = self.bookkeeper.partition("/")[0]
-            ledgers = await bookkeeper_ledgers(environment, self.bookkeeper)
+            given = replace(settings.dlog, bookkeeper=self.bookkeeper)
+            ledgers = await bookkeeper_ledgers(environment, given)
             try:
                 async with opened(environment, Where(zookeeper=hosts)) as store:
                     yield store, ledgers

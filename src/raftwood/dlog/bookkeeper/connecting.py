@@ -1,5 +1,7 @@
 """Ledgers in Apache BookKeeper, from the address of its ZooKeeper on."""
 
+from collections.abc import Mapping
+
 from raftwood.base.environment import Environment
 from raftwood.dlog.bookkeeper.bookies import BookKeeperBookies
 from raftwood.dlog.bookkeeper.metadata_store import BookKeeperMetadataStore
@@ -15,10 +17,14 @@ async def connect_bookkeeper(
     *,
     ledgers: LedgerSettings | None = None,
     bookies: BookKeeperSettings | None = None,
+    racks: Mapping[str, str] | None = None,
     tls: ClientTls | None = None,
 ) -> LedgerClient:
-    """`HOST:PORT[,HOST:PORT][/chroot]` of ZooKeeper; close the client when done."""
-    metadata = await BookKeeperMetadataStore.open(address)
+    """`HOST:PORT[,HOST:PORT][/chroot]` of ZooKeeper; close the client when done.
+
+    With `racks`, by bookie, copies of an entry go to several of them.
+    """
+    metadata = await BookKeeperMetadataStore.open(address, racks=racks)
     return LedgerClient(
         BookKeeperBookies(metadata.address_of, bookies, tls=tls), metadata, environment, ledgers
     )

@@ -6,7 +6,7 @@ version next to the one that was named and the bytes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -43,7 +43,10 @@ _SHORT_ID_MAX: Final = (1 << 31) - 1
 class BookKeeperMetadataStore:
     """Use `open`, and `close` when done."""
 
-    def __init__(self, address: Address, *, timeout_ms: int) -> None:
+    def __init__(
+        self, address: Address, *, timeout_ms: int, racks: Mapping[str, str] | None
+    ) -> None:
+        self._racks = racks or {}
         self._root = address.chroot
         self._timeout_s = timeout_ms / 1000
         self._connection = ZooKeeperConnection(address.hosts, self._state_changed)
@@ -52,9 +55,19 @@ class BookKeeperMetadataStore:
         self._paths = LedgerPaths(())
 
     @classmethod
-    async def open(cls, address: str, *, timeout_ms: int = TIMEOUT_MS) -> "BookKeeperMetadataStore":
-        """`HOST:PORT[,HOST:PORT][/chroot]`; what lies there was made by BookKeeper's own tools."""
-        store = cls(Address.parse(address, chroot=DEFAULT_CHROOT), timeout_ms=timeout_ms)
+    async def open(
+        cls,
+        address: str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        racks: Mapping[str, str] | None = None,
+    ) -> "BookKeeperMetadataStore":
+        """`HOST:PORT[,HOST:PORT][/chroot]`; what lies there was made by BookKeeper's own tools.
+
+        Bookies do not tell their racks: whoever runs them does.
+        """
+        parsed = Address.parse(address, chroot=DEFAULT_CHROOT)
+        store = cls(parsed, timeout_ms=timeout_ms, racks=racks)
         await store._connection.start(timeout_ms / 1000)
         try:
             try:
@@ -212,9 +225,12 @@ class BookKeeperMetadataStore:
     async def bookies(self) -> list[BookieInfo]:
         writable = await self._registered("available")
         read_only = await self._registered("available/readonly")
-        found = {name: BookieInfo(id=BookieId(name), is_read_only=True) for name in read_only}
-        found |= {name: BookieInfo(id=BookieId(name)) for name in writable if name != "readonly"}
-        return [found[name] for name in sorted(found)]
+        found = dict.fromkeys(read_only, True)
+        found |= {name: False for name in writable if name != "readonly"}
+        return [
+            BookieInfo(id=BookieId(name), rack=self._racks.get(name, ""), is_read_only=is_read_only)
+            for name, is_read_only in sorted(found.items())
+        ]
 
     async def _registered(self, folder: str) -> list[str]:
         try:

@@ -1,6 +1,7 @@
 """`QuorumWriter`: the one writer of an open ledger."""
 
 import asyncio
+from typing import Final
 
 from raftwood.base.errors import Overloaded, RaftwoodError
 from raftwood.base.files import Buffer
@@ -11,6 +12,9 @@ from raftwood.dlog.ledgers.digests import EntryDigest
 from raftwood.dlog.ledgers.model import BookieId, LedgerMetadata
 from raftwood.dlog.ledgers.rules.changes import closed_by_writer, with_ensemble
 from raftwood.dlog.ledgers.seams import VersionedMetadata
+
+_PUBLISH_RETRIES: Final = 5
+"""Then the next append, the next publication or the close tells readers."""
 
 
 class QuorumWriter(Adding):
@@ -40,6 +44,8 @@ class QuorumWriter(Adding):
         self._to_publish = -1
         self._published: dict[BookieId, int] = {}
         self._publishing: dict[BookieId, asyncio.Task[None]] = {}
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._retries_left = 0
 
     @property
     def ledger(self) -> int:
@@ -113,15 +119,21 @@ class QuorumWriter(Adding):
     def _publish_due(self) -> None:
         self._publish_timer = None
         last = self._writing.last_confirmed
-        if self._error is not None or last <= max(self._carried, self._to_publish):
+        if self._has_stopped() or last <= max(self._carried, self._to_publish):
             return
         if self._carried > self._carried_at_ack:
             self._arm_publish()  # Appends go on, and carry it.
         else:
             self._publish_to_all(last)
 
+    def _has_stopped(self) -> bool:
+        """What would begin now nobody would wait for at the end."""
+        return self._is_closing or self._error is not None
+
     def _publish_to_all(self, last: int) -> None:
-        self._to_publish = max(self._to_publish, last)
+        if last > self._to_publish:
+            self._to_publish = last
+            self._retries_left = _PUBLISH_RETRIES
         for bookie in self._writing.ensemble:
             if bookie not in self._publishing:
                 self._publishing[bookie] = self._loop.create_task(self._publish_to(bookie))
@@ -139,13 +151,25 @@ class QuorumWriter(Adding):
                 )
                 self._published[bookie] = last
         except RaftwoodError:
-            pass  # The next append, the next publication or the close tells readers.
+            self._publish_later()
         finally:
             del self._publishing[bookie]
 
+    def _publish_later(self) -> None:
+        """A writer that falls silent now has nothing else that would tell readers."""
+        if self._retry_timer is None and self._retries_left and not self._has_stopped():
+            self._retries_left -= 1
+            pause_s = self._context.settings.change_retry_ms / 1000
+            self._retry_timer = self._loop.call_later(pause_s, self._publish_again)
+
+    def _publish_again(self) -> None:
+        self._retry_timer = None
+        if not self._has_stopped():
+            self._publish_to_all(self._to_publish)
+
     async def publish(self) -> None:
-        if self._error is not None:
-            raise self._error
+        if self._has_stopped():
+            raise self._error or self._closed_error()
         last = self._writing.last_confirmed
         self._publish_to_all(last)
         while True:
@@ -198,8 +222,9 @@ class QuorumWriter(Adding):
 
     def _stop_timers(self) -> None:
         super()._stop_timers()
-        if self._publish_timer is not None:
-            self._publish_timer.cancel()
+        for timer in (self._publish_timer, self._retry_timer):
+            if timer is not None:
+                timer.cancel()
 
     async def _stop(self) -> None:
         await super()._stop()

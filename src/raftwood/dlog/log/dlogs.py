@@ -174,6 +174,8 @@ class Dlogs:
         def change(meta: LogMeta) -> LogMeta:
             nonlocal freed
             meta, freed = shrunk(meta, before(meta), now_ms=self._around.now_ms())
+            if self._offload is None and any(each.is_offloaded for each in freed):
+                raise _where_is_the_offload(name)
             return meta
 
         meta = await self.change(name, change)
@@ -187,12 +189,19 @@ class Dlogs:
         if info.is_offloaded and self._offload is not None:
             await self._offload.delete(object_name(meta, info.ledger))
 
+    @property
+    def can_offload(self) -> bool:
+        """Whether there is a store to offload ledgers to."""
+        return self._offload is not None
+
     async def offload(self, name: str) -> list[int]:
         """Copy closed ledgers to the store for that and delete them, all but the last two; those
         that were offloaded now.
         """
         if self._offload is None:
-            raise InvalidConfiguration(f"log {name!r}: give a store to offload ledgers to")
+            raise InvalidConfiguration(
+                f"log {name!r}: there is no store to offload ledgers to: set dlog.offload"
+            )
         done: list[int] = []
         meta = (await self.metas.read(name)).meta
         for info in meta.ledgers[:-SPARED]:
@@ -201,7 +210,12 @@ class Dlogs:
                 continue
             reader = await self._source.open(meta, info)
             try:
-                await copy_ledger(reader, self._offload, object_name(meta, info.ledger))
+                await copy_ledger(
+                    reader,
+                    self._offload,
+                    object_name(meta, info.ledger),
+                    attempt=self._environment.random.randbytes(8).hex(),
+                )
             finally:
                 await reader.close()
             await self.change(name, partial(offloaded, ledger=info.ledger))
@@ -249,6 +263,8 @@ class Dlogs:
                 known = await self.metas.read(name)
             except NotFound:
                 return
+            if self._offload is None and any(each.is_offloaded for each in known.meta.ledgers):
+                raise _where_is_the_offload(name)
             for info in known.meta.ledgers[-2:]:
                 await self._fence(known.meta, info)
             done = await self.metastore.compare_and_set(meta_key(name), None, version=known.version)
@@ -300,3 +316,9 @@ class Dlogs:
         for ledger in removed:
             await self._ledgers.delete(ledger)
         return removed
+
+
+def _where_is_the_offload(name: str) -> InvalidConfiguration:
+    return InvalidConfiguration(
+        f"log {name!r}: ledgers to be freed were offloaded: set dlog.offload as it was then"
+    )

@@ -19,8 +19,10 @@ from raftwood.base.errors import (
     RaftwoodError,
     ShuttingDown,
     TooLarge,
+    Unavailable,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.logs import get_logger
 from raftwood.base.position import Position, position_of_entry
 from raftwood.dlog.errors import CannotRecover, Fenced
 from raftwood.dlog.ledgers.ledger_store import LedgerWriter
@@ -34,6 +36,7 @@ from raftwood.dlog.log.writer_driver import Surroundings, TakeOver, WriterDriver
 from raftwood.dlog.log.written_ledger import WrittenLedger
 
 SEQUENCE_MAX = (1 << 63) - 1
+_log = get_logger(__name__)
 
 
 class LogWriter:
@@ -128,22 +131,41 @@ class LogWriter:
         done = self._loop.create_future()
         self._rotated.append(done)
         self._driver.tell(on.RotationAsked())
-        await done
+        try:
+            async with asyncio.timeout(self._settings.open_timeout_ms / 1000):
+                await done
+        except TimeoutError:
+            raise Unavailable(
+                f"log {self.name!r} has no new ledger after {self._settings.open_timeout_ms} ms: "
+                "it is rotated as soon as enough bookies answer"
+            ) from None
 
     async def terminate(self) -> Position:
         """End the log for ever, behind all that was appended; where it ends."""
         if not self.is_terminated:
-            await self._finish(terminates=True)
+            try:
+                async with asyncio.timeout(self._settings.open_timeout_ms / 1000):
+                    await self._finish(terminates=True)
+            except TimeoutError:
+                await self.abandon()
+                raise Unavailable(
+                    f"log {self.name!r} is not known to have ended after "
+                    f"{self._settings.open_timeout_ms} ms: end it again when more bookies answer"
+                ) from None
         return self.next_position
 
     async def close(self) -> None:
-        """Wait for what is under way and close the ledger; the log can be opened again."""
+        """Wait for what is under way and close the ledger; the log can be opened again.
+
+        Where bookies do not answer in time, whoever opens the log next settles it.
+        """
         try:
-            if self._error is None and not self.is_terminated:
-                await self._finish(terminates=False)
-            await self._driver.cleaned_up()
-        except RaftwoodError:
-            pass  # Whoever is next settles it.
+            async with asyncio.timeout(self._settings.open_timeout_ms / 1000):
+                if self._error is None and not self.is_terminated:
+                    await self._finish(terminates=False)
+                await self._driver.cleaned_up()
+        except (RaftwoodError, TimeoutError) as error:
+            _log.info("log not closed", log=self.name, reason=str(error) or "no answer in time")
         finally:
             await self.abandon()
 
@@ -359,7 +381,7 @@ class LogWriter:
         builder = EntryBuilder(
             writer.ledger,
             self._producers,
-            appended_bytes=self.appended_bytes,
+            appended_bytes=self.appended_bytes + self._held_bytes(),
             entry_bytes=self._settings.entry_bytes,
             compression=self.meta.config.compression,
         )
@@ -371,6 +393,10 @@ class LogWriter:
         if not self._ready.done():
             self._ready.set_result(None)
         self._flush_soon()
+
+    def _held_bytes(self) -> int:
+        groups = (group for _, _, group in self._held)
+        return sum(pending.size - HEAD_BYTES for group in groups for pending in group)
 
     def _grown_old(self) -> None:
         ledger = self._ledger

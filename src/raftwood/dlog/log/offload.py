@@ -5,9 +5,10 @@ ledger is deleted after that: whoever crashes in between leaves a copy that nobo
 ledger that is found as an orphan.
 """
 
+import contextlib
 from collections.abc import AsyncIterator
 
-from raftwood.base.errors import NotFound, OutOfRange, StoreDamaged
+from raftwood.base.errors import NotFound, OutOfRange, RaftwoodError, StoreDamaged
 from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.ledgers.ledger_store import Entry, LedgerReader
 from raftwood.dlog.log.meta import LedgerInfo, LogMeta
@@ -112,10 +113,26 @@ def _no_such_copy(ledger: int) -> NoSuchLedger:
     return NoSuchLedger(f"there is no copy of ledger {ledger}: it was freed")
 
 
-async def copy_ledger(reader: LedgerReader, store: OffloadStore, name: str) -> None:
-    """Copy a closed ledger, and read the copy back to compare it."""
-    await store.write(name, _object_of(reader))
-    copy = await OffloadedReader.open(store, name, reader.ledger)
+async def copy_ledger(
+    reader: LedgerReader, store: OffloadStore, name: str, *, attempt: str
+) -> None:
+    """Copy a closed ledger, read the copy back to compare it, and give it its name.
+
+    Several may do so at once, each by a name of its own attempt at first: what was not compared
+    never takes the place of what was.
+    """
+    own = f"{name}.{attempt}"
+    try:
+        await store.write(own, _object_of(reader))
+        await _compare(reader, await OffloadedReader.open(store, own, reader.ledger))
+    except BaseException:
+        with contextlib.suppress(RaftwoodError):
+            await store.delete(own)
+        raise
+    await store.rename(own, name)
+
+
+async def _compare(reader: LedgerReader, copy: OffloadedReader) -> None:
     last = reader.last_confirmed
     if (copy.last_confirmed, copy.length_bytes) != (last, reader.length_bytes):
         raise StoreDamaged(f"ledger {reader.ledger}: its copy has another length")

@@ -16,7 +16,11 @@ class OffloadStore(Protocol):
     """A folder of files, or an object store."""
 
     async def write(self, name: str, parts: AsyncIterator[bytes]) -> None:
-        """An object of these parts, all or nothing; one of the same name is replaced."""
+        """An object of these parts, which lasts when it returns."""
+        ...
+
+    async def rename(self, name: str, new: str) -> None:
+        """At once or not at all; one of the new name is replaced."""
         ...
 
     async def size(self, name: str) -> int:
@@ -43,15 +47,17 @@ class ArrowOffloadStore:
     async def write(self, name: str, parts: AsyncIterator[bytes]) -> None:
         path, system = self._path(name), self._file_system
         await _blocking(system.create_dir, path.rpartition("/")[0])
-        # Found under its name once it is whole, on file systems that show what is half written.
-        stream = await _blocking(system.open_output_stream, f"{path}.part")
+        stream = await _blocking(system.open_output_stream, path)
         try:
             async for part in parts:
                 await _blocking(stream.write, part)
         finally:
             await _blocking(stream.close)
-        await _blocking(self._sync, f"{path}.part")
-        await _blocking(system.move, f"{path}.part", path)
+        await _blocking(self._sync, path)
+
+    async def rename(self, name: str, new: str) -> None:
+        path = self._path(new)
+        await _blocking(self._file_system.move, self._path(name), path)
         await _blocking(self._sync, path.rpartition("/")[0])
         await _blocking(self._sync, self._folder)
 

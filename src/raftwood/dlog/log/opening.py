@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from raftwood.base.errors import StoreDamaged
+from raftwood.base.errors import InvalidConfiguration, StoreDamaged
 from raftwood.base.position import Position, position_of_entry
 from raftwood.dlog.ledgers.ledger_store import LedgerReader, LedgerStore
 from raftwood.dlog.log.entries import EntryHead, decode_head
@@ -28,6 +28,10 @@ class StoredLedgers:
         self._ledgers = ledgers
 
     async def open(self, meta: LogMeta, info: LedgerInfo) -> LedgerReader:
+        if info.is_offloaded:
+            raise InvalidConfiguration(
+                f"ledger {info.ledger} was offloaded: set dlog.offload as it was then"
+            )
         return await self._ledgers.open(
             info.ledger, recover=False, password=meta.config.ledger.password
         )

@@ -38,7 +38,10 @@ class DlogSettings(Section, frozen=True):
         bool, Meta(description="Whether the next ledger is made before it is needed.")
     ] = True
     open_timeout_ms: Annotated[
-        int, Meta(ge=1, le=3_600_000, description="How long a take-over may take.")
+        int,
+        Meta(
+            ge=1, le=3_600_000, description="How long a take-over, a rotation or the end may take."
+        ),
     ] = 60_000
     pause_ms: Annotated[
         int, Meta(ge=1, le=60_000, description="Before the first retry; later ones wait longer.")

@@ -30,6 +30,29 @@ class SharedDlogSettings(Section, frozen=True):
             description="The ZooKeeper of Apache BookKeeper, HOST:PORT[,HOST:PORT][/chroot].",
         ),
     ] = ""
+    bookkeeper_authorities: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="PEM file of the authorities that signed BookKeeper's bookies' "
+            "certificates; with it connections to them are encrypted.",
+        ),
+    ] = ""
+    bookkeeper_racks: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"\A[^=\s]+=[^=\s]+\Z")], ...],
+        Meta(
+            max_length=1024,
+            description="Racks of BookKeeper's bookies, BOOKIE=RACK: copies go to several.",
+        ),
+    ] = ()
+    offload: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="A folder or URI (s3://…, gs://…, hdfs://…) that closed ledgers are moved "
+            "to, all but the last two of a log.",
+        ),
+    ] = ""
     ensemble: Annotated[int, Meta(ge=1, le=64, description="Bookies of a new ledger.")] = 3
     write_quorum: Annotated[int, Meta(ge=1, le=64, description="Copies of each entry.")] = 3
     ack_quorum: Annotated[
@@ -69,7 +92,8 @@ class SharedDlogSettings(Section, frozen=True):
         Meta(
             ge=1_000,
             le=86_400_000,
-            description="How often a gateway frees what logs retain no longer, and lost ledgers.",
+            description="How often a gateway frees what logs retain no longer, and lost ledgers, "
+            "and offloads others.",
         ),
     ] = 600_000
     timeout_ms: Annotated[
@@ -83,6 +107,10 @@ class SharedDlogSettings(Section, frozen=True):
 
     def __post_init__(self) -> None:
         self.log_config()
+
+    def racks(self) -> dict[str, str]:
+        """Of BookKeeper's bookies."""
+        return dict(each.split("=", 1) for each in self.bookkeeper_racks)
 
     def log_config(self) -> LogConfig:
         """Of logs that are made from now on."""

@@ -1,4 +1,5 @@
-"""Keeping house: from time to time, what logs retain no longer is freed, and lost ledgers go.
+"""Keeping house: from time to time, what logs retain no longer is freed, lost ledgers go, and
+closed ones are offloaded where there is a store for them.
 
 Every process that shares logs does so, at times of its own: all of it can be done twice.
 """
@@ -38,12 +39,26 @@ class Upkeep:
         for name in await self._dlogs.names():
             try:
                 await self._dlogs.retain(name)
+                if self._dlogs.can_offload:
+                    await self._offload(name)
             except NotFound:
                 continue  # it was removed meanwhile
         lost = await self._dlogs.remove_orphans()
         if lost:
             _log.info("lost ledgers deleted", count=len(lost))
         return lost
+
+    async def _offload(self, name: str) -> None:
+        try:
+            done = await self._dlogs.offload(name)
+        except NotFound:
+            raise
+        except RaftwoodError as error:
+            # What keeps one log's ledgers where they are keeps nobody from freeing others'.
+            _log.warning("ledgers are not offloaded", log=name, reason=error.message)
+            return
+        if done:
+            _log.info("ledgers offloaded", log=name, count=len(done))
 
     async def close(self) -> None:
         if self._task is not None:

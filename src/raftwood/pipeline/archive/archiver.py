@@ -18,6 +18,7 @@ import msgspec
 
 from raftwood.base.environment import Clock, SystemClock
 from raftwood.base.errors import Conflict, RaftwoodError
+from raftwood.base.file_systems import folder_uri
 from raftwood.base.logs import get_logger
 from raftwood.base.position import Position
 from raftwood.loghub.client import LogHubClient
@@ -26,7 +27,7 @@ from raftwood.loghub.errors import ConsumerGroupExists, ShardNotFound
 from raftwood.loghub.wire import ShardDetail
 from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archive_rules import plan, truncatable
-from raftwood.pipeline.archive.files import ArrowFiles, archive_uri
+from raftwood.pipeline.archive.files import ArrowFiles
 from raftwood.pipeline.archive.manifest import ArchivedRange, Commit, Manifest
 from raftwood.pipeline.archive.writing import ArchiveWriter, ArrowWriter, Written
 from raftwood.pipeline.columns import wanted_columns
@@ -57,7 +58,7 @@ class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def group_of(uri: str) -> str:
     """The consumer group of an archive, which keeps the log for it."""
-    uri = re.sub(r"^s3[an]:", "s3:", archive_uri(uri))
+    uri = re.sub(r"^s3[an]:", "s3:", folder_uri(uri))
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", posixpath.basename(uri))[:64]
     return f"{GROUP_PREFIX}{name}-{zlib.crc32(uri.encode()):08x}"
 

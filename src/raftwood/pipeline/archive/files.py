@@ -8,17 +8,14 @@ import os
 import uuid
 from collections.abc import Iterable
 from typing import Any, Protocol
-from urllib.parse import quote
 
-import pyarrow
 from pyarrow import fs
 
-from raftwood.base.errors import InvalidConfiguration, NotFound
+from raftwood.base.errors import NotFound
+from raftwood.base.file_systems import file_system_of, folder_uri
 
 _FOLDERS_DEEP = 4
 """From a file up: a commit's, that of the data, the archive's, and where that one is."""
-_LIKE_S3 = ("s3a", "s3n")
-"""As Hadoop calls it; Arrow says s3."""
 
 
 class ArchiveFiles(Protocol):
@@ -42,27 +39,12 @@ class ArchiveFiles(Protocol):
         """Files that others wrote are to last; for file systems where that is not so by itself."""
 
 
-def archive_uri(given: str) -> str:
-    """A URI without a slash at its end; what has no scheme is a folder of this machine."""
-    if "://" not in given and not given.startswith("file:"):
-        given = "file://" + quote(os.path.abspath(given))
-    return given.rstrip("/")
-
-
 class ArrowFiles:
     """On what `pyarrow.fs` knows: this machine, S3, GCS, HDFS with its libraries."""
 
     def __init__(self, uri: str) -> None:
-        self.uri = archive_uri(uri)
-        scheme, colon, rest = self.uri.partition(":")
-        try:
-            self.filesystem, self.root = fs.FileSystem.from_uri(
-                ("s3" if scheme in _LIKE_S3 else scheme) + colon + rest
-            )
-        except (pyarrow.ArrowException, ValueError) as error:
-            raise InvalidConfiguration(
-                f"{uri!r} is on no file system that Arrow knows ({error}): read it with Spark"
-            ) from error
+        self.uri = folder_uri(uri)
+        self.filesystem, self.root = file_system_of(uri)
 
     @property
     def _is_local(self) -> bool:

@@ -8,10 +8,10 @@ from urllib.parse import unquote
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from raftwood.base.file_systems import folder_uri
 from raftwood.pipeline.archive.files import (
     ArchiveFiles,
     ArrowFiles,
-    archive_uri,
     not_found,
     sync_locally,
 )
@@ -30,7 +30,7 @@ class HadoopFiles:
     """Of a session with a JVM of its own."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
-        self.uri = archive_uri(uri)
+        self.uri = folder_uri(uri)
         self._jvm: Any = spark._jvm
         self._configuration = spark._jsc.hadoopConfiguration()
         self._files = self._path("").getFileSystem(self._configuration)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -10,6 +11,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import OutOfRange, Overloaded, PermissionDenied
 from raftwood.dlog.errors import (
     BadDigest,
+    BookieUnavailable,
     CannotRecover,
     Fenced,
     LedgerClosed,
@@ -19,10 +21,10 @@ from raftwood.dlog.errors import (
 from raftwood.dlog.ledgers.digests import master_key
 from raftwood.dlog.ledgers.ledger_client import LedgerClient
 from raftwood.dlog.ledgers.ledger_store import LedgerReader, LedgerStore
-from raftwood.dlog.ledgers.model import Digest, LedgerConfig, LedgerState
+from raftwood.dlog.ledgers.model import BookieId, Digest, LedgerConfig, LedgerState
 from raftwood.dlog.ledgers.settings import LedgerSettings
 from raftwood.simulation import Simulation, simulate
-from tests.dlog_kit.memory_bookies import MemoryBookie, MemoryCluster, Weather
+from tests.dlog_kit.memory_bookies import MemoryBookie, MemoryBookies, MemoryCluster, Weather
 
 CONFIG = LedgerConfig()
 
@@ -392,3 +394,24 @@ def test_a_ledger_that_nobody_wrote_to_is_recovered_as_empty() -> None:
         assert (reader.last_confirmed, reader.is_closed, reader.length_bytes) == (-1, True, 0)
 
     run(scenario)
+
+
+def test_readers_hear_of_the_last_ack_although_bookies_were_away_when_it_was_published() -> None:
+    async def scenario(world: World) -> None:
+        away = {bookie.info.id: 2 for bookie in map(world.cluster.__getitem__, range(3))}
+        told = MemoryBookies.write_last_confirmed
+
+        async def tell(self: MemoryBookies, bookie: BookieId, **what: Any) -> None:
+            away[bookie] -= 1
+            if away[bookie] >= 0:
+                raise BookieUnavailable(f"{bookie} is away")
+            await told(self, bookie, **what)
+
+        with mock.patch.object(MemoryBookies, "write_last_confirmed", tell):
+            writer = await world.client().create(CONFIG)
+            reader = await world.client().open(writer.ledger, recover=False)
+            assert await writer.append(b"the last for long") == 0
+            assert await reader.wait(after=-1, timeout_ms=5_000) == (0, False)
+        await writer.close()
+
+    run(scenario, bookies=3)

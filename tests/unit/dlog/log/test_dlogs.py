@@ -8,11 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
-from raftwood.base.errors import LogSealed, NotFound, OutOfRange
+from raftwood.base.errors import LogSealed, NotFound, OutOfRange, ShuttingDown, Unavailable
 from raftwood.base.position import Position
 from raftwood.dlog.errors import CannotRecover, Fenced
 from raftwood.dlog.ledgers.ledger_store import LedgerWriter
 from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.messages import Message
 from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.log.settings import DlogSettings
@@ -316,5 +317,62 @@ def test_the_store_of_ledgers_may_be_short_of_bookies_for_ever() -> None:
         kit.ledgers.refused_creates = 1_000_000
         with pytest.raises(CannotRecover):
             await dlogs.open_writer("a")
+
+    run_logs(scenario)
+
+
+def test_a_rotation_and_the_end_do_not_wait_for_bookies_for_ever() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs(DlogSettings(open_timeout_ms=5_000, preallocates=False))
+        loop = asyncio.get_running_loop()
+        for name in ("a", "b"):
+            await dlogs.create(name)
+            writer = await dlogs.open_writer(name)
+            await writer.append(b"1")
+            kit.ledgers.refused_creates = kit.ledgers.refused_recoveries = 1_000_000
+            with pytest.raises(Unavailable, match="no new ledger after 5000 ms"):
+                await writer.rotate()
+            kit.ledgers.break_writer(writer.meta.last_ledger)
+            unacked = writer.submit(b"2")
+            began = loop.time()
+            if name == "a":
+                with pytest.raises(Unavailable, match="not known to have ended"):
+                    await writer.terminate()
+            await writer.close()
+            assert 4.9 < loop.time() - began < 6
+            assert isinstance(unacked.exception(), ShuttingDown)
+            kit.ledgers.refused_creates = kit.ledgers.refused_recoveries = 0
+            assert await dlogs.terminate(name) > Position(0)
+
+    run_logs(scenario)
+
+
+def test_bytes_whose_ack_is_held_when_the_log_is_rotated_are_counted() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        got = kit.metastore.get
+
+        async def slowly(key: str) -> Any:
+            await asyncio.sleep(0.01)
+            return await got(key)
+
+        with (
+            patch.object(LogWriter, "_is_valid", lambda _: False),
+            patch.object(kit.metastore, "get", slowly),
+        ):
+            held = writer.submit(b"x" * 1_000)
+            await writer.rotate()
+            await asyncio.sleep(0.1)
+            assert not held.done()
+        await held
+        await writer.append(b"y" * 500)
+        assert writer.appended_bytes == 1_500
+        reader = await dlogs.open_reader("a")
+        await asyncio.sleep(0.1)
+        assert await reader.appended_bytes() == 1_500
+        await reader.close()
+        await writer.close()
 
     run_logs(scenario)

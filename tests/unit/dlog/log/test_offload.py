@@ -11,12 +11,14 @@ from pyarrow.fs import LocalFileSystem
 
 from raftwood.base.errors import InvalidConfiguration, NotFound, OutOfRange, StoreDamaged
 from raftwood.base.position import Position
+from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
+from raftwood.dlog.log.offload import object_name
 from raftwood.dlog.log.offload_store import ArrowOffloadStore
 from raftwood.dlog.log.settings import DlogSettings
 from tests.running import run
-from tests.unit.dlog.log.kit import Kit, read_all, run_logs
+from tests.unit.dlog.log.kit import BEGIN, Kit, read_all, run_logs
 
 SMALL = LogConfig(entries_max=4, grace_ms=1)
 
@@ -35,6 +37,9 @@ class MemoryOffload:
         if self.flips:
             data[len(data) // 2] ^= 1
         self.objects[name] = bytes(data)
+
+    async def rename(self, name: str, new: str) -> None:
+        self.objects[new] = self.objects.pop(name)
 
     async def size(self, name: str) -> int:
         if name not in self.objects:
@@ -136,8 +141,49 @@ def test_a_copy_that_is_not_the_same_leaves_the_ledger_where_it_is() -> None:
         meta = (await dlogs.info("a")).meta
         assert not any(each.is_offloaded for each in meta.ledgers)
         assert len(await read_all(await dlogs.open_reader("a"))) == 40
+        assert store.objects == {}
         with pytest.raises(InvalidConfiguration):
             await kit.dlogs().offload("a")
+
+    run_logs(scenario)
+
+
+def test_two_that_offload_the_same_log_at_once_leave_one_good_copy_of_each_ledger() -> None:
+    async def scenario(kit: Kit) -> None:
+        store = MemoryOffload()
+        first, second = offloading(kit, store), offloading(kit, store)
+        await filled(first)
+        done = await asyncio.gather(first.offload("a"), second.offload("a"), return_exceptions=True)
+        assert all(isinstance(each, list | NoSuchLedger) for each in done)
+        for dlogs in (first, second):
+            await dlogs.offload("a")
+        meta = (await first.info("a")).meta
+        names = {object_name(meta, each.ledger) for each in meta.ledgers if each.is_offloaded}
+        assert set(store.objects) == names
+        assert len(names) == len(meta.ledgers) - 2
+        assert len(await read_all(await first.open_reader("a"))) == 40
+
+    for seed in range(20):
+        run_logs(scenario, seed=seed)
+
+
+def test_who_was_not_told_where_ledgers_were_offloaded_to_says_so_and_frees_nothing() -> None:
+    async def scenario(kit: Kit) -> None:
+        store = MemoryOffload()
+        positions = await filled(offloading(kit, store))
+        await offloading(kit, store).offload("a")
+        before = dict(store.objects)
+        dlogs = kit.dlogs()
+        reader = await dlogs.open_reader("a")
+        with pytest.raises(InvalidConfiguration, match=r"set dlog\.offload"):
+            await reader.read(positions[0], bytes_max=1)
+        with pytest.raises(InvalidConfiguration, match=r"set dlog\.offload"):
+            await dlogs.shrink("a", positions[20])
+        with pytest.raises(InvalidConfiguration, match=r"set dlog\.offload"):
+            await dlogs.remove("a")
+        assert store.objects == before
+        assert (await dlogs.info("a")).first == BEGIN
+        await reader.close()
 
     run_logs(scenario)
 
@@ -151,7 +197,8 @@ def test_files_are_written_read_in_parts_and_deleted(tmp_path: Path) -> None:
         store = ArrowOffloadStore(LocalFileSystem(), str(tmp_path))
         synced: list[int] = []
         with mock.patch.object(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino)):
-            await store.write("log/1.dlof", parts())
+            await store.write("log/1.dlof.new", parts())
+            await store.rename("log/1.dlof.new", "log/1.dlof")
         durable = [tmp_path / "log/1.dlof", tmp_path / "log", tmp_path]
         assert synced == [each.stat().st_ino for each in durable]
         assert await store.size("log/1.dlof") == 6
