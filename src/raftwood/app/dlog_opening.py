@@ -20,7 +20,7 @@ from raftwood.dlog.shared.peers import PeerNetwork
 from raftwood.dlog.shared.settings import SharedDlogSettings
 from raftwood.dlog.shared.shared_logs import SharedLogs
 from raftwood.loghub.wire import CLUSTER, GATEWAY_ROLE
-from raftwood.net.tls import ClientTls, TlsFiles
+from raftwood.net.tls import ClientTls
 
 
 @asynccontextmanager
@@ -64,8 +64,8 @@ async def bookkeeper_ledgers(
         raise InvalidConfiguration(
             f"BookKeeper needs {error.name}: install it with pip install 'raftwood[bookkeeper]'"
         ) from error
-    authorities = settings.bookkeeper_authorities
-    tls = ClientTls(TlsFiles(authorities=authorities)) if authorities else None
+    files = settings.bookkeeper_files()
+    tls = None if files is None else ClientTls(files)
     return await connect_bookkeeper(
         settings.bookkeeper, environment, racks=settings.racks(), tls=tls
     )

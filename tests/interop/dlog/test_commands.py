@@ -41,6 +41,32 @@ def test_logs_in_bookkeeper_are_made_written_read_and_fenced(
     commands.run("ledger", "show", "999999999", status=1, expect="no ledger 999999999")
 
 
+def test_bookies_are_reached_over_tls_and_copies_spread_over_racks(
+    bookkeeper: BookKeeperCluster,
+) -> None:
+    # Three of four are in one rack: the fourth, alone in the other, has a copy of everything.
+    *together, alone = [each.id for each in bookkeeper.bookies]
+    racks = ",".join([*(f"{each}=r1" for each in together), f"{alone}=r2"])
+    flags = (
+        f"--bookkeeper={bookkeeper.address}",
+        f"--set=dlog.bookkeeper_authorities={bookkeeper.tls.authorities}",
+        f"--set=dlog.bookkeeper_racks={racks}",
+        "--set=dlog.ensemble=2",
+        "--set=dlog.write_quorum=2",
+    )
+    commands = Commands(*flags, f"--set=dlog.bookkeeper_certificate={bookkeeper.tls.certificate}")
+    commands.run("dlog", "create", "spread")
+    for number in range(4):
+        commands.append("spread", str(number))
+    for row in commands.json("dlog", "info", "spread")["ledgers"]:
+        assert alone in commands.json("ledger", "show", str(row["ledger"]))["ensemble"]
+    assert commands.messages("spread") == ["0", "1", "2", "3"]
+
+    commands.run("dlog", "create", "refused")
+    stranger = Commands(*flags, "--set=dlog.timeout_ms=500")
+    stranger.run("dlog", "append", "refused", "x", status=1, expect="took nothing for 500 ms")
+
+
 def test_a_logstore_is_kept_in_bookkeeper(bookkeeper: BookKeeperCluster, tmp_path: Path) -> None:
     command = (
         "standalone",

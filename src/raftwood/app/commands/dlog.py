@@ -1,6 +1,7 @@
 """`raftwood dlog`: logs made of ledgers."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -18,7 +19,8 @@ from raftwood.app.commands.quantities import quantity_of
 from raftwood.app.line_input import line_batches
 from raftwood.app.output import size_text, time_text, write_json, write_records, write_rows
 from raftwood.app.settings import Settings
-from raftwood.base.errors import InvalidInput, OutOfRange
+from raftwood.base.errors import InvalidInput, OutOfRange, Unavailable
+from raftwood.base.files import Buffer
 from raftwood.base.position import Position
 from raftwood.base.quantities import BYTES, MILLISECONDS
 from raftwood.dlog.log.dlogs import Dlogs
@@ -103,14 +105,14 @@ def append(
         if each.startswith("--"):
             raise InvalidInput(f"unknown option {each}: a message like this comes by the input")
 
-    async def work(dlogs: Dlogs, _: Settings) -> int:
+    async def work(dlogs: Dlogs, settings: Settings) -> int:
         async with _taken_over(dlogs, name) as writer:
+            appender = _Appender(writer, settings.dlog.timeout_ms)
             if data:
-                messages = [each.encode(errors="surrogateescape") for each in data]
-                positions = await writer.append_all(messages)
+                await appender.append([each.encode(errors="surrogateescape") for each in data])
             else:
-                positions = await _append_lines(writer)
-        rows = [_place(each) for each in positions]
+                await appender.append_lines()
+        rows = [_place(each) for each in appender.positions]
         write_rows(rows, {"at": "at", "position": "position"}, target.output)
         return 0
 
@@ -123,17 +125,38 @@ async def _taken_over(dlogs: Dlogs, name: str) -> AsyncIterator[LogWriter]:
     writer = await dlogs.open_writer(name)
     try:
         yield writer
-    finally:
         await writer.close()
+    finally:
+        await writer.abandon()  # nothing where it is closed
         await remove_owner(dlogs.metastore, name)
 
 
-async def _append_lines(writer: LogWriter) -> list[Position]:
-    positions: list[Position] = []
-    async for lines in line_batches(opened_input(None), line_bytes_max=4 << 20):
-        for first in range(0, len(lines), _APPENDED_AT_ONCE):
-            positions += await writer.append_all(lines[first : first + _APPENDED_AT_ONCE])
-    return positions
+class _Appender:
+    """Some at once; each time has its bound."""
+
+    def __init__(self, writer: LogWriter, timeout_ms: int) -> None:
+        self._writer = writer
+        self._timeout_ms = timeout_ms
+        self.positions: list[Position] = []
+
+    async def append(self, messages: Sequence[Buffer]) -> None:
+        for first in range(0, len(messages), _APPENDED_AT_ONCE):
+            try:
+                async with asyncio.timeout(self._timeout_ms / 1000):
+                    self.positions += await self._writer.append_all(
+                        messages[first : first + _APPENDED_AT_ONCE]
+                    )
+            except TimeoutError:
+                problem = self._writer.problem
+                raise Unavailable(
+                    f"log {self._writer.name!r} took nothing for {self._timeout_ms} ms "
+                    f"(dlog.timeout_ms), {len(self.positions)} messages before"
+                    + (f": {problem}" if problem else "")
+                ) from None
+
+    async def append_lines(self) -> None:
+        async for lines in line_batches(opened_input(None), line_bytes_max=4 << 20):
+            await self.append(lines)
 
 
 def _place(position: Position) -> dict[str, Any]:

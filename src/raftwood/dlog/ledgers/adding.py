@@ -54,6 +54,8 @@ class Adding:
         self._reconsider_at = 0.0
         self._stuck_at: int | None = None
         self._stuck_since = 0.0
+        self._refusal = ""
+        """What the last bookie that failed said."""
         self._overloaded: list[tuple[int, BookieId]] = []
         self._resend_timer: asyncio.TimerHandle | None = None
 
@@ -114,6 +116,7 @@ class Adding:
                 pause_s = self._context.settings.overload_pause_ms / 1000
                 self._resend_timer = self._loop.call_later(pause_s, self._resend)
         else:
+            self._refusal = f" (bookie {bookie}: {error.message})"
             self._fail(bookie)
 
     def _resend(self) -> None:
@@ -140,6 +143,7 @@ class Adding:
         if self._error is not None:
             return
         for bookie in self._writing.hanging(self._loop.time() * 1000):
+            self._refusal = f" (bookie {bookie} answers nothing)"
             self._fail(bookie)
         if self._writing.failed and self._loop.time() >= self._reconsider_at:
             self._writing.reconsider()
@@ -177,7 +181,8 @@ class Adding:
                 elif self._loop.time() >= deadline:
                     raise NotEnoughBookies(
                         f"ledger {self._ledger}: fewer than {self._config.ack_quorum} bookies of a "
-                        "write quorum take entries, and there are no others: start more"
+                        f"write quorum take entries, and there are no others: start more"
+                        f"{self._refusal}"
                     )
                 else:
                     await asyncio.sleep(settings.change_retry_ms / 1000)

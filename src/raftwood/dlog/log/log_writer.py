@@ -52,6 +52,8 @@ class LogWriter:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._end: asyncio.Future[None] | None = None
         self._error: RaftwoodError | None = None
+        self.problem = ""
+        """Why the last ledger failed, though nobody took over."""
         self._is_ending = False
         self._queue: deque[Pending] = deque()
         self._pending: dict[tuple[bytes, int], Pending] = {}
@@ -201,7 +203,8 @@ class LogWriter:
         """Durable when it returns; the same (producer, sequence) again answers the first position.
 
         `Fenced`, `LogSealed`, `SequenceForgotten`; `Overloaded` where too much is under way.
-        Without a producer, an append is not known again.
+        Without a producer, an append is not known again. It waits for as long as too few bookies
+        answer: bound it.
         """
         return await self.submit(batch, producer=producer, sequence=sequence)
 
@@ -409,6 +412,7 @@ class LogWriter:
     def ledger_failed(self, ledger: int, error: BaseException | None) -> None:
         if self._error is None:
             is_fenced = isinstance(error, Fenced | NotFound)
+            self.problem = str(error or "")
             self._driver.tell(on.LedgerFenced(ledger) if is_fenced else on.LedgerFailed(ledger))
 
     def settled(self, info: LedgerInfo) -> None:

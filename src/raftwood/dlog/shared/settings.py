@@ -7,6 +7,7 @@ from msgspec import Meta
 from raftwood.base.settings import Section
 from raftwood.dlog.ledgers.model import Digest, LedgerConfig
 from raftwood.dlog.log.meta import LogConfig
+from raftwood.net.tls import TlsFiles
 
 LedgerStoreKind = Literal["", "bookies", "bookkeeper"]
 
@@ -36,6 +37,20 @@ class SharedDlogSettings(Section, frozen=True):
             max_length=1024,
             description="PEM file of the authorities that signed BookKeeper's bookies' "
             "certificates; with it connections to them are encrypted.",
+        ),
+    ] = ""
+    bookkeeper_certificate: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="PEM file of the certificate to show to bookies that ask for one.",
+        ),
+    ] = ""
+    bookkeeper_key: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="PEM file of that certificate's key; without it, it is in the same file.",
         ),
     ] = ""
     bookkeeper_racks: Annotated[
@@ -111,6 +126,16 @@ class SharedDlogSettings(Section, frozen=True):
     def racks(self) -> dict[str, str]:
         """Of BookKeeper's bookies."""
         return dict(each.split("=", 1) for each in self.bookkeeper_racks)
+
+    def bookkeeper_files(self) -> TlsFiles | None:
+        """None where connections to bookies are not encrypted."""
+        if not self.bookkeeper_authorities:
+            return None
+        return TlsFiles(
+            authorities=self.bookkeeper_authorities,
+            certificate=self.bookkeeper_certificate or None,
+            key=self.bookkeeper_key or None,
+        )
 
     def log_config(self) -> LogConfig:
         """Of logs that are made from now on."""
