@@ -1,0 +1,37 @@
+"""Which slot a key is in, as Redis Cluster counts, and which partition has a slot."""
+
+from binascii import crc_hqx
+from typing import Final
+
+SLOTS: Final = 16_384
+PARTITIONS_MAX: Final = 4_096
+
+
+def tag_of(key: bytes) -> bytes | None:
+    """What stands between the first `{` and the next `}`, where that is not empty.
+
+    Keys with the same tag are in the same slot.
+    """
+    begin = key.find(b"{")
+    if begin < 0:
+        return None
+    end = key.find(b"}", begin + 1)
+    return key[begin + 1 : end] if end > begin + 1 else None
+
+
+def slot_of(key: bytes) -> int:
+    """The slot of a key, by its tag where it has one."""
+    if b"{" in key:
+        key = tag_of(key) or key
+    return crc_hqx(key, 0) & (SLOTS - 1)
+
+
+def partition_of_slot(slot: int, partitions: int) -> int:
+    """Each partition has a contiguous range of slots."""
+    return slot * partitions // SLOTS
+
+
+def slots_of_partition(partition: int, partitions: int) -> range:
+    """The slots that `partition_of_slot` gives to a partition."""
+    first = -(-partition * SLOTS // partitions)
+    return range(first, -(-(partition + 1) * SLOTS // partitions))

@@ -1,0 +1,50 @@
+"""Slots are as Redis Cluster counts them, and every slot is in one partition."""
+
+import pytest
+
+from raftwood.zeppelin.slots import (
+    SLOTS,
+    partition_of_slot,
+    slot_of,
+    slots_of_partition,
+    tag_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "slot"),
+    [
+        (b"foo", 12182),
+        (b"123456789", 12739),
+        (b"{user1000}.following", 3443),
+        (b"{user1000}.followers", 3443),
+        (b"", 0),
+    ],
+)
+def test_slots_are_those_of_redis(key: bytes, slot: int) -> None:
+    assert slot_of(key) == slot
+
+
+@pytest.mark.parametrize(
+    ("key", "tag"),
+    [
+        (b"plain", None),
+        (b"a{b}c", b"b"),
+        (b"{}x{y}", None),
+        (b"{a}{b}", b"a"),
+        (b"{{a}}", b"{a"),
+        (b"open{", None),
+        (b"}{a}", b"a"),
+    ],
+)
+def test_a_tag_is_what_stands_in_the_first_braces(key: bytes, tag: bytes | None) -> None:
+    assert tag_of(key) == tag
+    assert slot_of(key) == slot_of(tag or key) or tag is None
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 16, 1000, 4096])
+def test_partitions_have_all_slots_each_once_in_order(partitions: int) -> None:
+    ranges = [slots_of_partition(each, partitions) for each in range(partitions)]
+    assert [slot for each in ranges for slot in each] == list(range(SLOTS))
+    for number, each in enumerate(ranges):
+        assert {partition_of_slot(slot, partitions) for slot in each} == {number}
