@@ -69,7 +69,8 @@ def test_a_page_that_starts_stores_runs_from_top_to_bottom(page: Path, tmp_path:
     for port in sorted({*re.findall(r"127\.0\.0\.1:(\d+)", story)}):
         story = story.replace(port, str(_free_port()))
     # With job control, as in a shell that somebody types into: `kill %3` ends the third store.
-    script = ["set -em", "trap 'kill $(jobs -p) 2>&-; wait' EXIT", "trap 'exit 1' TERM"]
+    # At the end all at once: in order, parts would wait for those that are gone already.
+    script = ["set -em", "trap 'kill -9 $(jobs -p) 2>&-; wait' EXIT", "trap 'exit 1' TERM"]
     pattern = r"^```(console|python)\n(.*?)^```$"
     for number, (language, block) in enumerate(
         re.findall(pattern, story, re.DOTALL | re.MULTILINE)

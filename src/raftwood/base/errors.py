@@ -36,7 +36,10 @@ code may not.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+_CLASSES: Final[dict[str, type["RaftwoodError"]]] = {}
+"""By code; the tree grows as packages are imported."""
 
 
 class RaftwoodError(Exception):
@@ -48,9 +51,16 @@ class RaftwoodError(Exception):
     wire_fields: ClassVar[Mapping[str, type[Any]]] = {}
     """Attributes that travel with the message: small, and keywords of the class with a default."""
 
+    def __init_subclass__(cls) -> None:
+        if "code" in vars(cls):  # without a code of its own it travels as its parent
+            _CLASSES[cls.code] = cls
+
     @property
     def message(self) -> str:
         return str(self.args[0]) if self.args else self.code
+
+
+_CLASSES[RaftwoodError.code] = RaftwoodError
 
 
 class InvalidInput(RaftwoodError):
@@ -249,14 +259,6 @@ class InvariantViolated(InternalError):
     code = "invariant_violated"
 
 
-def _collect(root: type[RaftwoodError]) -> dict[str, type[RaftwoodError]]:
-    found = {root.code: root}
-    for child in root.__subclasses__():
-        found.update(_collect(child))
-    return found
-
-
 def error_class(*codes: str) -> type[RaftwoodError]:
     """The class for the first code from the wire that is known; where none is, InternalError."""
-    known = _collect(RaftwoodError)
-    return next((known[code] for code in codes if code in known), InternalError)
+    return next((_CLASSES[code] for code in codes if code in _CLASSES), InternalError)
