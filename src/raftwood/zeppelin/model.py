@@ -4,7 +4,7 @@ Everything here is a value: the meta server's rules make new ones, and all other
 """
 
 from enum import StrEnum
-from typing import Final, Literal, NewType
+from typing import Final, Literal, NamedTuple, NewType
 
 import msgspec
 
@@ -32,6 +32,14 @@ class PartitionState(StrEnum):
     ACTIVE = "active"
     SLOWDOWN = "slowdown"
     STUCK = "stuck"
+
+
+class PartitionId(NamedTuple):
+    """A partition of one table for ever: a table that is made anew has others."""
+
+    incarnation: int
+    """Of the table."""
+    number: int
 
 
 class TableConfig(msgspec.Struct, frozen=True, kw_only=True):

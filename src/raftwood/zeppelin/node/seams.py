@@ -9,6 +9,9 @@ from typing import Protocol
 
 import msgspec
 
+from raftwood.base.errors import ProtocolError
+from raftwood.base.files import Buffer
+
 
 class Value(msgspec.Struct, frozen=True):
     """What a key has; `expires_ms` is absolute, 0 for never."""
@@ -44,6 +47,36 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """Of a retried request: who sent it, and its number there. Known again until it is purged."""
 
 
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+def encode_record(record: Record) -> bytes:
+    """As it stands in binlogs and travels between nodes."""
+    return _encoder.encode(record)
+
+
+def decode_record(encoded: Buffer) -> Record:
+    try:
+        return _decoder.decode(encoded)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ProtocolError(f"a record of a binlog cannot be read: {error}") from error
+
+
+class BinlogPosition(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """A record's place; of two replicas that which is further by this order has more that counts."""
+
+    epoch: int = 0
+    sequence: int = 0
+
+
+class EpochStart(msgspec.Struct, frozen=True, array_like=True):
+    """An epoch of a binlog, and the sequence of its first record there."""
+
+    epoch: int
+    sequence: int
+
+
 class PartitionStore(Protocol):
     """The keys of one partition and its binlog.
 
@@ -55,6 +88,20 @@ class PartitionStore(Protocol):
     @property
     def epoch(self) -> int:
         """Of the last record; 0: there is none."""
+        ...
+
+    @property
+    def epochs(self) -> Sequence[EpochStart]:
+        """Of all records in their order. Of those that are purged at least that of the last one is
+        there, where it is known from.
+        """
+        ...
+
+    @property
+    def repairing(self) -> BinlogPosition | None:
+        """The position from which on the keys are those of one moment again, after a rewind; None
+        from then on. Kept over restarts.
+        """
         ...
 
     @property
@@ -87,22 +134,30 @@ class PartitionStore(Protocol):
         """All keys with the tag."""
         ...
 
-    def commit(self, record: Record) -> None:
-        """Make a record the last one, at once; it has to be the next, at this epoch or a later."""
+    def commit(self, record: Record, encoded: Buffer | None = None) -> None:
+        """Make a record the last one, at once; it has to be the next, at this epoch or a later.
+
+        `encoded` is what the binlog keeps, where it is there already.
+        """
         ...
 
-    async def records(self, *, first: int, bytes_max: int) -> list[Record]:
-        """Some from a sequence on; at least one where there is one. `OutOfRange` once purged."""
+    async def records(self, *, first: int, bytes_max: int) -> list[Buffer]:
+        """Some from a sequence on, encoded, those that are not written yet too; at least one where
+        there is one. `OutOfRange` once purged.
+        """
         ...
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         """Be told whenever one of the sequences has gone up; returns how to stop that."""
         ...
 
-    async def truncate(self, *, after: int) -> list[bytes] | None:
-        """Take the records behind a sequence out of the binlog; the keys that they touched, whose
-        values are those of a past that did not happen. None where not only keys were touched: then
-        all of it has to come anew.
+    async def touched(self, *, after: int) -> list[bytes] | None:
+        """The keys that records behind a sequence wrote; None where one of them flushed."""
+        ...
+
+    async def rewind(self, *, after: int, values: Sequence[Write], until: BinlogPosition) -> None:
+        """Take the records behind a sequence out of the binlog, and give the keys that they touched
+        the values that the master has had at `until`. Durable, and one step whatever crashes.
         """
         ...
 
@@ -112,6 +167,13 @@ class PartitionStore(Protocol):
 
     async def checkpoint(self, folder: str) -> int:
         """A copy of the engine in a new folder, and the sequence of the last record in it."""
+        ...
+
+    async def restore(self, folder: str, *, sequence: int, epochs: Sequence[EpochStart]) -> None:
+        """Take another replica's copy in place of all there is; the binlog begins behind it.
+
+        Durable, and one step whatever crashes; the folder is the store's from now on.
+        """
         ...
 
     async def close(self) -> None: ...
