@@ -64,7 +64,7 @@ def decode_record(encoded: Buffer) -> Record:
 
 
 class BinlogPosition(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A record's place; of two replicas that which is further by this order has more that counts."""
+    """A record's place; of two replicas that which is further by this order has more of worth."""
 
     epoch: int = 0
     sequence: int = 0
@@ -84,6 +84,10 @@ class PartitionStore(Protocol):
     and `synced` when the disk has; the storage engine gets it after that, so that it is never ahead
     of what a crash leaves of the binlog.
     """
+
+    needed_from: int | None
+    """The first record that a slave which is connected still needs, and which is not purged by
+    itself therefore; None: there is none."""
 
     @property
     def epoch(self) -> int:
