@@ -94,10 +94,15 @@ def compose(
     given.update(_from_environment(environment or {}, known, problems))
     given.update(_from_flags(flags, known, problems))
 
+    resolved = {
+        name: _resolve(setting, given.get(name), problems) for name, setting in known.items()
+    }
+    if problems:
+        raise InvalidConfiguration("\n".join(problems))
     sections: dict[str, dict[str, Any]] = {}
     values: list[SettingValue] = []
-    for name, setting in known.items():
-        value, origin = _resolve(setting, given.get(name), problems)
+    for name, (value, origin) in resolved.items():
+        setting = known[name]
         sections.setdefault(setting.section, {})[setting.key] = value
         values.append(
             SettingValue(
@@ -110,8 +115,6 @@ def compose(
                 secret=setting.secret,
             )
         )
-    if problems:
-        raise InvalidConfiguration("\n".join(problems))
     return Configuration(_build(kind, sections), tuple(values))
 
 
