@@ -1,8 +1,7 @@
 """`raftwood dlog`: logs made of ledgers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -27,7 +26,7 @@ from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.log_reader import StoredMessage
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.meta import LedgerInfo
-from raftwood.dlog.shared.owner_records import remove_owner
+from raftwood.dlog.shared.taken_over import taken_over
 
 app = App(name="dlog", help_format="plaintext")
 
@@ -106,7 +105,7 @@ def append(
             raise InvalidInput(f"unknown option {each}: a message like this comes by the input")
 
     async def work(dlogs: Dlogs, settings: Settings) -> int:
-        async with _taken_over(dlogs, name) as writer:
+        async with taken_over(dlogs, name) as writer:
             appender = _Appender(writer, settings.dlog.timeout_ms)
             if data:
                 await appender.append([each.encode(errors="surrogateescape") for each in data])
@@ -117,18 +116,6 @@ def append(
         return 0
 
     return target.with_dlogs(work)
-
-
-@asynccontextmanager
-async def _taken_over(dlogs: Dlogs, name: str) -> AsyncIterator[LogWriter]:
-    """Its writer; at the end a gateway that owned the log hears that it does so no longer."""
-    writer = await dlogs.open_writer(name)
-    try:
-        yield writer
-        await writer.close()
-    finally:
-        await writer.abandon()  # nothing where it is closed
-        await remove_owner(dlogs.metastore, name)
 
 
 class _Appender:
@@ -312,7 +299,7 @@ def rotate(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
     """Take the log over and go on in a new ledger; the one before is closed."""
 
     async def work(dlogs: Dlogs, _: Settings) -> int:
-        async with _taken_over(dlogs, name) as writer:
+        async with taken_over(dlogs, name) as writer:
             await writer.rotate()
         return await _show(dlogs, name, target)
 
@@ -355,7 +342,7 @@ def fence(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
     """Take the log from whoever writes it, and let it go: from here on that one acks nothing."""
 
     async def work(dlogs: Dlogs, _: Settings) -> int:
-        async with _taken_over(dlogs, name) as writer:
+        async with taken_over(dlogs, name) as writer:
             took = writer.take_over
         row = {
             "log": name,

@@ -14,6 +14,7 @@ from raftwood.app.settings import Settings
 from raftwood.base.configuration import load_configuration
 from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.log.dlogs import Dlogs
+from raftwood.dlog.shared.taken_over import taken_over
 
 
 class TakenOver(msgspec.Struct, frozen=True):
@@ -42,9 +43,8 @@ def take_over(part: LogServicePart, logs: Sequence[str]) -> TakenOver:
             dlogs = Dlogs(environment, store, found, settings.dlog_client)
             for log in logs:
                 ledgers += len((await dlogs.info(log)).meta.ledgers)
-                writer = await dlogs.open_writer(log)
-                interruption_ms = max(interruption_ms, writer.take_over.interruption_ms)
-                await writer.close()
+                async with taken_over(dlogs, log) as writer:
+                    interruption_ms = max(interruption_ms, writer.take_over.interruption_ms)
 
     with real_environment() as environment:
         run(main())

@@ -114,13 +114,14 @@ class LogReader:
                 else:
                     if info.ledger > start >> 64:
                         start = position_of_entry(ledger=info.ledger, entry=0)
+                        continue  # which may be the end
                     entries, following, is_closed = await self._read_ledger(
                         start, known, info, bytes_max, deadline_s
                     )
                     if entries:
                         return entries, following
                     start, is_over = following, not is_closed and _is_over(deadline_s)
-                    if is_closed:
+                    if is_closed and (end is None or start < end):
                         start, is_over = await self._behind(start, info, known, deadline_s)
             except NoSuchLedger:
                 # It was freed, or offloaded since it was opened, which the record may say already.

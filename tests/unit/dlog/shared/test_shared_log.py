@@ -201,3 +201,20 @@ def test_what_is_retained_no_longer_and_ledgers_that_were_lost_are_freed() -> No
         assert await log.append(b"on", producer="p", sequence=130) > positions[-1]
 
     run_shared(scenario, settings=replace(SETTINGS, upkeep_ms=60_000))
+
+
+def test_a_log_that_was_taken_over_and_left_empty_is_read_without_waiting() -> None:
+    async def scenario(world: SharedWorld) -> None:
+        first = await world.start("a")
+        for name in ("other", "log"):  # whose ledger is not the first of all
+            await first.create(name)
+            await (await first._dlogs.open_writer(name)).close()
+        log = await first.open("log")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        bounds = await log.bounds()
+        found, following = await log.read(bounds.first, bytes_max=1 << 20)
+        assert (found, following) == ([], bounds.next)
+        assert loop.time() - began < 1
+
+    run_shared(scenario)
