@@ -111,6 +111,18 @@ class GroupIndex:
     def term_of(self, index: int) -> int:
         return self._term[self.row_of(index)]
 
+    def run_start(self, index: int) -> int:
+        return self._first[self.row_of(index)]
+
+    def index_within(self, bytes_max: int) -> int:
+        """The first index of the last runs that have so many bytes together, at the most."""
+        total = 0
+        for row in range(len(self._first) - 1, self._dead - 1, -1):
+            total += self._payload_bytes[row]
+            if total > bytes_max:
+                return self.end_of_row(row)
+        return self.head
+
     def begins_run(self, index: int) -> bool:
         """Whether a cut before the index would split no run."""
         if index == self.next_index:

@@ -259,6 +259,14 @@ class SegmentLog:
         """The bytes of a group's runs."""
         return self._group(group).payload_bytes
 
+    def run_start(self, group: int, index: int) -> int:
+        """The first index of the run that holds an index; `OutOfRange` where none does."""
+        return self._group(group).run_start(index)
+
+    def index_within(self, group: int, bytes_max: int) -> int:
+        """Where a group's last runs begin that have so many bytes together, at the most."""
+        return self._group(group).index_within(bytes_max)
+
     def state(self, group: int) -> bytes | None:
         """The group's latest state, if it has one."""
         return self._group(group).state

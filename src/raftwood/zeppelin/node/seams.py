@@ -126,6 +126,10 @@ class PartitionStore(Protocol):
         """None where there is nothing, or it has expired."""
         ...
 
+    def multi_get_cached(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None] | None:
+        """As `multi_get`, at once, or None where the engine must be asked."""
+        ...
+
     async def multi_get(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None]:
         """As of the moment of the call; cold ones are fetched beside the loop."""
         ...
@@ -136,6 +140,17 @@ class PartitionStore(Protocol):
 
     def scan_tag(self, tag: bytes, *, now_ms: int) -> Iterator[tuple[bytes, Value]]:
         """All keys with the tag."""
+        ...
+
+    def sequence_of(self, producer: bytes, number: int) -> int | None:
+        """Of the record with an origin; None where it is not known (any more)."""
+        ...
+
+    def expired(self, *, now_ms: int, pairs_max: int) -> list[bytes]:
+        """Some keys that have expired and take room, for the master to commit their removal.
+
+        Looks at a bounded number of pairs, on from where the last call ended.
+        """
         ...
 
     def commit(self, record: Record, encoded: Buffer | None = None) -> None:

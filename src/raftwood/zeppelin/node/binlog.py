@@ -1,0 +1,170 @@
+"""`Binlog`: the way of all partitions' records to the one log of a node, and on to the engines.
+
+Records that were committed in one turn of the loop are written together, whatever partitions they
+are of. Once they are synced, engines get them: a bounded number in each turn of the loop, because
+an engine holds up everything while it writes.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.logs import get_logger
+from raftwood.disk.segment_log import Run, SegmentLog
+
+_RETRY_S: Final = 0.05
+_WRITES_PER_TURN: Final = 256
+_BACKLOG_SHARE: Final = 8
+"""A backlog is worked off at this share of it in each turn, where that is more."""
+_log = get_logger("zeppelin")
+
+
+class Writer(Protocol):
+    """A partition, as the binlog sees it."""
+
+    def take_runs(self) -> list[Run]:
+        """What was committed since the last time."""
+        ...
+
+    def logged(self) -> None:
+        """What it committed can be read from the log."""
+        ...
+
+    def synced(self, sequence: int) -> None:
+        """Its records up to a sequence are on the disk."""
+        ...
+
+    def apply_some(self, writes_max: int) -> int:
+        """Give synced records to the engine; answers how many writes they had."""
+        ...
+
+    @property
+    def unapplied_count(self) -> int:
+        """How many synced records wait for the engine, as far as it can take them now."""
+        ...
+
+
+_End = tuple[Writer, int]
+"""A partition, and the sequence of its last record in a write."""
+
+
+class Binlog:
+    """One per node. Everything runs on one event loop."""
+
+    def __init__(self, log: SegmentLog) -> None:
+        self.log = log
+        self.refusal: RaftwoodError | None = None
+        """Why the log took nothing the last time; from then on commits are refused."""
+        self._loop = asyncio.get_running_loop()
+        self._committed: list[Writer] = []
+        self._turn_scheduled = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._unwritten: deque[tuple[Run, Writer]] = deque()
+        self._to_apply: deque[Writer] = deque()
+        self._apply_scheduled = False
+        self._write_bytes_max = log.write_bytes_max // 2
+
+    @property
+    def record_bytes_max(self) -> int:
+        return self._write_bytes_max - 1024
+
+    def committed(self, writer: Writer) -> None:
+        """The partition has records to write; to be called once until they are taken."""
+        self._committed.append(writer)
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self.turn)
+
+    def turn(self) -> None:
+        """Write what was committed so far, now."""
+        self._turn_scheduled = False
+        writers, self._committed = self._committed, []
+        for writer in writers:
+            self._unwritten.extend((run, writer) for run in writer.take_runs())
+        with self.log.flushing():
+            self._write()
+        for writer in writers:
+            writer.logged()
+
+    def _write(self) -> None:
+        while self._unwritten:
+            chosen: list[tuple[Run, Writer]] = []
+            size = 0
+            for run, writer in self._unwritten:
+                size += len(run.payload)
+                if chosen and size > self._write_bytes_max:
+                    break
+                chosen.append((run, writer))
+            ends: dict[Writer, int] = {
+                writer: run.first_index + run.count - 1 for run, writer in chosen
+            }
+            try:
+                self.log.write(
+                    [run for run, _ in chosen], partial(self._synced, tuple(ends.items()))
+                )
+            except RaftwoodError as error:
+                self._try_later(error)
+                return
+            self.refusal = None
+            for _ in chosen:
+                self._unwritten.popleft()
+
+    def _try_later(self, error: RaftwoodError) -> None:
+        if self.refusal is None:
+            _log.warning("records wait for the log", reason=error.message)
+        self.refusal = error
+        if self._retry is None:
+            self._retry = self._loop.call_later(_RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        with self.log.flushing():
+            self._write()
+
+    def _synced(self, ends: Sequence[_End]) -> None:
+        for writer, sequence in ends:
+            writer.synced(sequence)
+
+    def apply_later(self, writer: Writer) -> None:
+        """The partition has synced records; to be called once until it has none any more."""
+        self._to_apply.append(writer)
+        if not self._apply_scheduled:
+            self._apply_scheduled = True
+            self._loop.call_soon(self._apply)
+
+    def _apply(self) -> None:
+        self._apply_scheduled = False
+        waiting = self._to_apply
+        backlog = sum(writer.unapplied_count for writer in waiting)
+        budget = max(_WRITES_PER_TURN, backlog // _BACKLOG_SHARE)
+        for _ in range(len(waiting)):
+            writer = waiting.popleft()
+            budget -= writer.apply_some(budget)
+            if writer.unapplied_count:
+                waiting.append(writer)
+            if budget <= 0:
+                break
+        if waiting and not self._apply_scheduled:
+            self._apply_scheduled = True
+            self._loop.call_soon(self._apply)
+
+    def forget(self, writer: Writer) -> None:
+        """Whatever the partition has committed and the log has not got is given up."""
+        self._committed = [each for each in self._committed if each is not writer]
+        self._unwritten = deque(each for each in self._unwritten if each[1] is not writer)
+        self._to_apply = deque(each for each in self._to_apply if each is not writer)
+
+    async def sync(self) -> None:
+        """Wait until all that was committed is on the disk."""
+        self.turn()
+        if self.refusal is not None:
+            raise self.refusal
+        await self.log.sync()
+
+    def close(self) -> None:
+        """Nothing is tried again."""
+        if self._retry is not None:
+            self._retry.cancel()

@@ -1,0 +1,80 @@
+"""How far a partition's engine has got: part of every batch, so that both are of one moment."""
+
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Record
+
+VERSION: Final = 1
+
+
+class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What the engine holds."""
+
+    version: int = VERSION
+    sequence: int = 0
+    """Of the last record that is in it."""
+    epochs: tuple[EpochStart, ...] = ()
+    """Up to that record, in order."""
+    repairing: BinlogPosition | None = None
+    """Some keys are ahead of the record: they are of one moment again from this position on."""
+
+    @property
+    def epoch(self) -> int:
+        return self.epochs[-1].epoch if self.epochs else 0
+
+    def after(self, record: Record) -> "EngineState":
+        """With a record in it; those before it are too."""
+        repairing = self.repairing
+        if repairing is not None and has_passed(repairing, record.epoch, record.sequence):
+            repairing = None
+        epochs = with_epoch(self.epochs, record)
+        return EngineState(sequence=record.sequence, epochs=epochs, repairing=repairing)
+
+
+def has_passed(position: BinlogPosition, epoch: int, sequence: int) -> bool:
+    """Whether a binlog that ends there holds the position, or what came instead of it."""
+    return epoch >= position.epoch and sequence >= position.sequence
+
+
+def with_epoch(epochs: tuple[EpochStart, ...], record: Record) -> tuple[EpochStart, ...]:
+    """The epochs of a binlog with one more record."""
+    if epochs and epochs[-1].epoch == record.epoch:
+        return epochs
+    return (*epochs, EpochStart(record.epoch, record.sequence))
+
+
+def epochs_to(epochs: tuple[EpochStart, ...], sequence: int) -> tuple[EpochStart, ...]:
+    """Those of the records up to a sequence."""
+    return tuple(each for each in epochs if each.sequence <= sequence)
+
+
+def epochs_from(epochs: tuple[EpochStart, ...], sequence: int) -> tuple[EpochStart, ...]:
+    """Those of the records from a sequence on."""
+    later = [each for each in epochs if each.sequence > sequence]
+    return epochs[len(epochs) - len(later) - 1 :] if len(later) < len(epochs) else epochs
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_state(state: EngineState) -> bytes:
+    return _encoder.encode(state)
+
+
+def decode_state(data: bytes) -> EngineState:
+    try:
+        fields = msgspec.msgpack.decode(data)
+        if isinstance(fields, list) and fields and fields[0] != VERSION:
+            raise UnsupportedVersion(
+                f"a partition's engine has format {fields[0]}, this program reads {VERSION}: use "
+                "the newer version that wrote it"
+            )
+        return msgspec.convert(fields, EngineState)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreDamaged(
+            f"the state of a partition's engine cannot be read ({error}): restore the partition "
+            "from a replica"
+        ) from error

@@ -1,0 +1,204 @@
+"""`NodeStore`: all that a node keeps in its data folder.
+
+    LOCK, IDENTITY, log/          as in any store (`disk/folder`)
+    engines/TABLE-NUMBER-COPY     the engine of a partition, TABLE being the table's incarnation
+
+Which partitions the node has stands in the log, in one write with the epoch that said so. So after
+a crash it has what it had, or what it was told, and an engine that the log does not name is removed
+before anything is served.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import NotFound, RaftwoodError, StoreDamaged
+from raftwood.base.logs import get_logger
+from raftwood.disk.segment_log import DropGroup, LogSettings, Record, State
+from raftwood.disk.store import Store
+from raftwood.zeppelin.model import EPOCH_NONE, NodeId, PartitionId
+from raftwood.zeppelin.node.binlog import Binlog
+from raftwood.zeppelin.node.engine_home import (
+    OWN_GROUP,
+    VERSION,
+    EngineHome,
+    Engines,
+    Held,
+    decode_held,
+    encode_held,
+    first_engine,
+    group_of,
+    partition_of,
+)
+from raftwood.zeppelin.node.opening import open_partition
+from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.node.stored_partition import StoredPartition
+
+_NUMBER: Final = 0
+"""The folder's stamp names a store by number, and a node has none."""
+_MAINTAIN_S: Final = 1.0
+_log = get_logger("zeppelin")
+
+
+class NodeStore:
+    """Use `open`, and `close` when done. Everything runs on one event loop."""
+
+    def __init__(
+        self, environment: Environment, store: Store, engines: Engines, settings: StoreSettings
+    ) -> None:
+        self._environment = environment
+        self._store = store
+        self._engines = engines
+        self._settings = settings
+        self._binlog = Binlog(store.log)
+        self._homes: dict[PartitionId, EngineHome] = {}
+        self._open: dict[PartitionId, StoredPartition] = {}
+        self.epoch = EPOCH_NONE
+        """The last one that was applied here."""
+        for group in store.log.groups():
+            state = store.log.state(group)
+            if group == OWN_GROUP and state is not None:
+                self.epoch = _decode_epoch(state)
+            elif state is not None:
+                self._add(partition_of(group), decode_held(state, group=group))
+        self._maintaining: asyncio.Task[None] | None = None
+
+    def _add(self, partition: PartitionId, held: Held) -> None:
+        self._homes[partition] = EngineHome(self._engines, self._store.log, partition, held)
+
+    @classmethod
+    async def open(
+        cls,
+        environment: Environment,
+        folder: str,
+        engines: Engines,
+        *,
+        cluster: str,
+        settings: StoreSettings | None = None,
+        log_settings: LogSettings | None = None,
+    ) -> "NodeStore":
+        """Open the node's folder, or begin a new one; no partition is open yet."""
+        store = await Store.open(
+            environment, folder, cluster=cluster, store=_NUMBER, settings=log_settings
+        )
+        try:
+            node = cls(environment, store, engines, settings or StoreSettings())
+            await node._remove_unheld()
+        except BaseException:
+            await store.close()
+            raise
+        loop = asyncio.get_running_loop()
+        node._maintaining = loop.create_task(node._maintain(), name=f"upkeep of {folder}")
+        return node
+
+    @property
+    def id(self) -> NodeId:
+        """Drawn when the folder was made: a wiped one is another node."""
+        return NodeId(self._store.identity.incarnation)
+
+    def held(self) -> dict[PartitionId, str]:
+        """The partitions that it has, each with its table's name."""
+        return {partition: home.held.table for partition, home in self._homes.items()}
+
+    async def hold(self, partitions: Mapping[PartitionId, str], *, epoch: int) -> None:
+        """Have these partitions from now on, each with its table's name, and no others.
+
+        Durable in one step, before anything is removed. New ones are empty.
+        """
+        made = {
+            partition: Held(VERSION, table, first_engine(partition))
+            for partition, table in partitions.items()
+            if partition not in self._homes
+        }
+        dropped = {
+            partition: home
+            for partition, home in self._homes.items()
+            if partition not in partitions
+        }
+        for partition in dropped:
+            if (opened := self._open.pop(partition, None)) is not None:
+                await opened.discard()
+        records: list[Record] = [State(OWN_GROUP, _encode_epoch(epoch))]
+        records += [
+            State(group_of(partition), encode_held(held)) for partition, held in made.items()
+        ]
+        records += [DropGroup(group_of(partition)) for partition in dropped]
+        await self._store.log.commit(*records)
+        self.epoch = epoch
+        for partition, held in made.items():
+            self._add(partition, held)
+        for partition, home in dropped.items():
+            del self._homes[partition]
+            await home.remove(home.folder)
+
+    async def partition(self, partition: PartitionId) -> StoredPartition:
+        """Open a partition that the node has, once; `NotFound` where it has not."""
+        found = self._open.get(partition)
+        if found is not None:
+            return found
+        home = self._homes.get(partition)
+        if home is None:
+            raise NotFound(
+                f"this node has no partition {partition.number} of table {partition.incarnation}"
+            )
+        opened = await open_partition(
+            name=f"partition {partition.number} of {home.held.table}",
+            group=group_of(partition),
+            binlog=self._binlog,
+            home=home,
+            clock=self._environment.clock,
+            settings=self._settings,
+        )
+        self._open[partition] = opened
+        for each in self._open.values():
+            each.overlay.cache_bytes_max = self._settings.cache_bytes // len(self._open)
+        return opened
+
+    async def _remove_unheld(self) -> None:
+        named = {home.held.engine for home in self._homes.values()}
+        for name in await self._engines.names():
+            if name not in named:
+                await self._engines.remove(name)
+
+    async def _maintain(self) -> None:
+        while True:
+            await asyncio.sleep(_MAINTAIN_S)
+            for opened in tuple(self._open.values()):
+                try:
+                    await opened.maintain()
+                except RaftwoodError as error:
+                    _log.warning("upkeep failed", partition=opened.name, reason=error.message)
+
+    async def close(self) -> None:
+        """Make all durable, close the engines, and give the folder back."""
+        if self._maintaining is not None:
+            self._maintaining.cancel()
+            await asyncio.wait([self._maintaining])
+        try:
+            for opened in self._open.values():
+                try:
+                    await opened.close()
+                except RaftwoodError as error:
+                    _log.warning("closed with a rest", partition=opened.name, reason=error.message)
+        finally:
+            self._binlog.close()
+            await self._store.close()
+
+
+class _Own(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    epoch: int
+
+
+def _encode_epoch(epoch: int) -> bytes:
+    return msgspec.msgpack.encode(_Own(VERSION, epoch))
+
+
+def _decode_epoch(data: bytes) -> int:
+    try:
+        return msgspec.msgpack.decode(data, type=_Own).epoch
+    except msgspec.MsgspecError as error:
+        raise StoreDamaged(f"the epoch that the node was at cannot be read: {error}") from error

@@ -1,0 +1,82 @@
+"""Which requests a partition has carried out already: (who sent it, its number) → its record.
+
+They are kept as long as the record is in the binlog, and a bounded number of the latest. The engine
+holds them beside the keys, so that a copy of the engine knows them too.
+"""
+
+from collections import deque
+from typing import Final, TypeAlias
+
+import msgspec
+
+from raftwood.base.errors import StoreDamaged
+from raftwood.base.seams import DeleteRange, KvEngine, Mutation, Put
+from raftwood.zeppelin.node.values import ORIGINS_END, ORIGINS_START
+
+Origin: TypeAlias = tuple[bytes, int]
+ORIGINS_MAX: Final = 100_000
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[bytes, int])
+
+
+class Origins:
+    """In memory; the functions below are what makes the engine follow."""
+
+    def __init__(self) -> None:
+        self._sequences: dict[Origin, int] = {}
+        self._order: deque[tuple[int, Origin]] = deque()
+
+    @classmethod
+    def load(cls, engine: KvEngine) -> "Origins":
+        origins = cls()
+        for key, value in engine.scan(ORIGINS_START, ORIGINS_END):
+            try:
+                origins.add(_decoder.decode(value), int.from_bytes(key[1:], "big"))
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise StoreDamaged(
+                    f"the origin of a record cannot be read ({error}): restore the partition from "
+                    "a replica"
+                ) from error
+        return origins
+
+    def sequence_of(self, origin: Origin) -> int | None:
+        return self._sequences.get(origin)
+
+    def add(self, origin: Origin, sequence: int) -> None:
+        self._sequences[origin] = sequence
+        self._order.append((sequence, origin))
+        if len(self._order) > ORIGINS_MAX:
+            self._forget(*self._order.popleft())
+
+    def forget_before(self, sequence: int) -> bool:
+        """Their records are purged; whether there were any."""
+        before = len(self._order)
+        while self._order and self._order[0][0] < sequence:
+            self._forget(*self._order.popleft())
+        return len(self._order) < before
+
+    def forget_after(self, sequence: int) -> None:
+        """Their records did not happen."""
+        while self._order and self._order[-1][0] > sequence:
+            self._forget(*self._order.pop())
+
+    def _forget(self, sequence: int, origin: Origin) -> None:
+        if self._sequences.get(origin) == sequence:
+            del self._sequences[origin]
+
+
+def mutation_of(origin: Origin, sequence: int) -> Mutation:
+    """What the engine has to note of a record's origin."""
+    return Put(_key(sequence), _encoder.encode(origin))
+
+
+def mutation_before(sequence: int) -> Mutation:
+    return DeleteRange(ORIGINS_START, _key(sequence))
+
+
+def mutation_after(sequence: int) -> Mutation:
+    return DeleteRange(_key(sequence + 1), ORIGINS_END)
+
+
+def _key(sequence: int) -> bytes:
+    return ORIGINS_START + sequence.to_bytes(8, "big")

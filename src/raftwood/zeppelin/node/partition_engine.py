@@ -1,0 +1,173 @@
+"""A partition's storage engine: records go into it in batches, each with how far it has got.
+
+It only ever gets records whose binlog is synced, so that it is never ahead of what a crash leaves
+of the binlog; whatever it lacks after a crash is rolled forward from there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from raftwood.base.errors import StoreDamaged
+from raftwood.base.seams import Delete, DeleteRange, KvEngine, Mutation, Put
+from raftwood.zeppelin.node.engine_state import (
+    EngineState,
+    decode_state,
+    encode_state,
+    epochs_to,
+)
+from raftwood.zeppelin.node.origins import mutation_after, mutation_before, mutation_of
+from raftwood.zeppelin.node.overlay import MISSING, Found
+from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Record, Value, Write
+from raftwood.zeppelin.node.values import (
+    DATA_END,
+    DATA_START,
+    STATE_KEY,
+    decode_value,
+    encode_value,
+    engine_key,
+)
+
+
+class PartitionEngine:
+    """The engine, what is in it, and what of that is surely on the disk."""
+
+    def __init__(self, engine: KvEngine) -> None:
+        self._engine = engine
+        stored = engine.get(STATE_KEY)
+        self.state = EngineState() if stored is None else decode_state(stored)
+        # An engine that was just opened holds what its files hold.
+        self.durable_sequence = self.state.sequence
+        self.unflushed_bytes = 0
+        # Key → who reads it beside the loop at the moment, each with what it must not miss.
+        self._readers: dict[bytes, list[dict[bytes, Value | None]]] = {}
+
+    @property
+    def kv(self) -> KvEngine:
+        return self._engine
+
+    def get(self, key: bytes) -> Value | None:
+        stored = self._engine.get(engine_key(key))
+        return None if stored is None else decode_value(stored)
+
+    async def multi_get(self, keys: Sequence[bytes]) -> list[tuple[Value | None, bool]]:
+        """The values as of the moment of the call; each with whether it is what the engine still
+        has when the answer is there.
+        """
+        replaced: dict[bytes, Value | None] = {}
+        for key in keys:
+            self._readers.setdefault(key, []).append(replaced)
+        try:
+            found = await self._engine.multi_get([engine_key(key) for key in keys])
+        finally:
+            for key in keys:
+                readers = self._readers[key]
+                readers.pop(next(i for i, each in enumerate(readers) if each is replaced))
+                if not readers:
+                    del self._readers[key]
+        values: list[tuple[Value | None, bool]] = []
+        for key, stored in zip(keys, found, strict=True):
+            before: Found = replaced.get(key, MISSING)
+            if before is not MISSING:
+                values.append((before, False))
+            else:
+                values.append((None if stored is None else decode_value(stored), True))
+        return values
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._engine.scan(start, end)
+
+    def apply(self, records: Sequence[Record], *, now_ms: int) -> Mapping[bytes, Write]:
+        """Put consecutive records in, in one step; answers the latest write of each key."""
+        latest: dict[bytes, Write] = {}
+        mutations: list[Mutation] = []
+        flushes = False
+        state = self.state
+        for record in records:
+            if record.flushes:
+                flushes = True
+                latest.clear()
+            for write in record.writes:
+                latest[write.key] = write
+            if record.origin is not None:
+                mutations.append(mutation_of(record.origin, record.sequence))
+            if record.epoch != state.epoch:
+                state = state.after(record)
+        if flushes:
+            mutations.append(DeleteRange(DATA_START, DATA_END))
+        state = state.after(records[-1])
+        self._write(latest, mutations, state, now_ms=now_ms, replaces_all=flushes)
+        return latest
+
+    async def rewind(self, after: int, values: Sequence[Write], until: BinlogPosition) -> None:
+        """Go back to a record, durably; the keys of later ones get values that no record here has.
+
+        They are those of another past, and the two are one again from `until` on.
+        """
+        state = EngineState(
+            sequence=after, epochs=epochs_to(self.state.epochs, after), repairing=until
+        )
+        latest = {write.key: write for write in values}
+        self._write(latest, [mutation_after(after)], state, now_ms=0, replaces_all=False)
+        self.durable_sequence = min(self.durable_sequence, after)
+        await self.flush()
+
+    async def take_over(self, sequence: int, epochs: Sequence[EpochStart]) -> None:
+        """Check a copy of another replica's engine, and note what is known of it, durably."""
+        if self.state.sequence != sequence:
+            raise StoreDamaged(
+                f"the copy of a partition holds records up to {self.state.sequence}, not "
+                f"{sequence}: make it again"
+            )
+        state = EngineState(sequence=sequence, epochs=tuple(epochs))
+        self._write({}, [], state, now_ms=0, replaces_all=False)
+        await self.flush()
+
+    def forget_origins(self, before: int) -> None:
+        """Those of records below a sequence."""
+        self._engine.write_batch([mutation_before(before)])
+
+    def _write(
+        self,
+        latest: Mapping[bytes, Write],
+        mutations: list[Mutation],
+        state: EngineState,
+        *,
+        now_ms: int,
+        replaces_all: bool,
+    ) -> None:
+        if self._readers:
+            self._keep_for_readers(tuple(self._readers) if replaces_all else tuple(latest))
+        written_bytes = 0
+        for key, write in latest.items():
+            data = write.data
+            if data is None or 0 < write.expires_ms <= now_ms:
+                mutations.append(Delete(engine_key(key)))
+            else:
+                mutations.append(Put(engine_key(key), encode_value(data, write.expires_ms)))
+                written_bytes += len(data)
+            written_bytes += len(key)
+        mutations.append(Put(STATE_KEY, encode_state(state)))
+        self._engine.write_batch(mutations)
+        self.state = state
+        self.unflushed_bytes += written_bytes
+
+    def _keep_for_readers(self, keys: Sequence[bytes]) -> None:
+        """Values that are about to be replaced, for those who read them at the moment."""
+        for key in keys:
+            readers = self._readers.get(key)
+            if readers:
+                value = self.get(key)
+                for replaced in readers:
+                    replaced.setdefault(key, value)
+
+    async def flush(self) -> None:
+        """Everything in it so far is on the disk when this returns."""
+        sequence = self.state.sequence
+        self.unflushed_bytes = 0
+        await self._engine.flush()
+        self.durable_sequence = max(self.durable_sequence, sequence)
+
+    async def checkpoint(self, folder: str) -> None:
+        await self._engine.checkpoint(folder)
+
+    async def close(self) -> None:
+        await self._engine.close()

@@ -1,0 +1,427 @@
+"""`StoredPartition`: the keys of one partition in a storage engine, behind its binlog.
+
+A commit goes into the overlay, where it can be read at once, and with all others of the same turn
+of the loop into the log. From there the engine gets it once it is synced. Start with `commit`, then
+`binlog` (the way to the disk) and `opening` (how it comes back).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from raftwood.base.environment import Clock
+from raftwood.base.errors import (
+    InvariantViolated,
+    OutOfRange,
+    Overloaded,
+    RaftwoodError,
+    TooLarge,
+    Unavailable,
+)
+from raftwood.base.files import Buffer
+from raftwood.base.logs import get_logger
+from raftwood.disk.segment_log import Run, TruncateHead
+from raftwood.zeppelin.node import binlog_format
+from raftwood.zeppelin.node.binlog import Binlog
+from raftwood.zeppelin.node.cutting import cut_binlog
+from raftwood.zeppelin.node.engine_home import EngineHome
+from raftwood.zeppelin.node.engine_state import epochs_from, has_passed, with_epoch
+from raftwood.zeppelin.node.origins import Origins
+from raftwood.zeppelin.node.overlay import Overlay
+from raftwood.zeppelin.node.partition_engine import PartitionEngine
+from raftwood.zeppelin.node.readable_partition import ReadablePartition
+from raftwood.zeppelin.node.seams import (
+    BinlogPosition,
+    EpochStart,
+    Record,
+    Write,
+    decode_record,
+    encode_record,
+)
+from raftwood.zeppelin.node.store_settings import StoreSettings
+
+KEY_BYTES_MAX: Final = 16 << 10
+_RUN_BYTES: Final = 1 << 20
+_SETTLE_WRITES: Final = 1000
+_SETTLE_WAIT_S: Final = 0.001
+_RECORD_OVERHEAD_BYTES: Final = 300
+"""About what a record that waits for the engine takes besides its bytes."""
+_log = get_logger("zeppelin")
+
+
+class StoredPartition(ReadablePartition):
+    """Implements `PartitionStore`; opened by `NodeStore`."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        group: int,
+        binlog: Binlog,
+        engine: PartitionEngine,
+        home: EngineHome,
+        clock: Clock,
+        settings: StoreSettings,
+    ) -> None:
+        super().__init__(engine, Overlay(settings.cache_bytes))
+        self.name = name
+        self.needed_from: int | None = None
+        """The first record that a connected slave still needs; None: there is none."""
+        self._group = group
+        self._binlog = binlog
+        self.home = home
+        self._origins = Origins.load(engine.kv)
+        self._clock = clock
+        self._settings = settings
+        self._value_bytes_max = settings.value_bytes_max
+        self._record_bytes_max = binlog.record_bytes_max
+        self._listeners: dict[object, Callable[[], None]] = {}
+        self._flushed_ns = clock.monotonic_ns()
+        self.begin()
+
+    def begin(self) -> None:
+        """Take up what engine and binlog hold; they are of one moment."""
+        state = self.engine.state
+        self._epochs = state.epochs
+        self._epoch = state.epoch
+        self._repairing = state.repairing
+        self.last_sequence = state.sequence
+        self.written_sequence = state.sequence
+        self.synced_sequence = state.sequence
+        self.is_frozen = False
+        """Commits are refused, because what they would build on is being replaced."""
+        self._failure: RaftwoodError | None = None
+        self._holds = 0
+        self._is_to_apply = False
+        self._unapplied: deque[tuple[Record, int]] = deque()
+        self._unapplied_bytes = 0
+        self._runs: list[Run] = []
+        self._pending: list[Buffer] = []
+        self._pending_bytes = 0
+        self._is_committed = False
+        self._binlog_bytes = self._binlog.log.size_of(self._group)
+        self.overlay.forget_all()
+
+    # Where it is.
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def epochs(self) -> Sequence[EpochStart]:
+        return self._epochs
+
+    @property
+    def repairing(self) -> BinlogPosition | None:
+        return self._repairing
+
+    @property
+    def first_sequence(self) -> int:
+        return min(self._binlog.log.bounds(self._group).head, self.last_sequence + 1)
+
+    @property
+    def applied_sequence(self) -> int:
+        return self.engine.state.sequence
+
+    def sequence_of(self, producer: bytes, number: int) -> int | None:
+        """Of the record with an origin; None where it is not known (any more)."""
+        return self._origins.sequence_of((producer, number))
+
+    # Writing.
+
+    def commit(self, record: Record, encoded: Buffer | None = None) -> None:
+        if (
+            record.sequence != self.last_sequence + 1
+            or record.epoch < self._epoch
+            or self.is_frozen
+            or self._failure is not None
+            or self._binlog.refusal is not None
+        ):
+            raise self._refusal_of(record)
+        if encoded is None:
+            encoded = encode_record(record)
+        size = len(encoded)
+        if size > KEY_BYTES_MAX:
+            self._check_sizes(record, size)
+        unapplied_bytes = self._unapplied_bytes + size + _RECORD_OVERHEAD_BYTES
+        if unapplied_bytes > self._settings.unapplied_bytes_max and self._unapplied:
+            raise Overloaded(
+                f"{self._unapplied_bytes} bytes of {self.name} wait for the disk already: send "
+                "less, or wait"
+            )
+        self._unapplied_bytes = unapplied_bytes
+        if record.epoch != self._epoch:
+            self._seal_run()
+            self._epoch = record.epoch
+            self._epochs = with_epoch(self._epochs, record)
+        self.last_sequence = record.sequence
+        if record.flushes:
+            self.overlay.flush(record.sequence)
+        self.overlay.put(record.writes)
+        if record.origin is not None:
+            self._origins.add(record.origin, record.sequence)
+        if self._repairing is not None and has_passed(
+            self._repairing, record.epoch, record.sequence
+        ):
+            self._repairing = None
+        self._unapplied.append((record, size))
+        self._pending.append(encoded)
+        self._pending_bytes += size
+        if self._pending_bytes > _RUN_BYTES:
+            self._seal_run()
+        if not self._is_committed:
+            self._is_committed = True
+            self._binlog.committed(self)
+
+    def _refusal_of(self, record: Record) -> RaftwoodError:
+        if self._failure is not None:
+            return self._failure
+        if self._binlog.refusal is not None:
+            return self._binlog.refusal
+        if self.is_frozen:
+            return Unavailable(f"{self.name} is being replaced: try again")
+        return InvariantViolated(
+            f"{self.name} is at record {self.last_sequence} of epoch {self._epoch}: record "
+            f"{record.sequence} of epoch {record.epoch} does not follow"
+        )
+
+    def _check_sizes(self, record: Record, size: int) -> None:
+        if size > self._record_bytes_max:
+            raise TooLarge(
+                f"a write of {size} bytes is above the limit of {self._record_bytes_max}: split it"
+            )
+        for write in record.writes:
+            if len(write.key) > KEY_BYTES_MAX:
+                raise TooLarge(
+                    f"a key of {len(write.key)} bytes is above the limit of {KEY_BYTES_MAX}: take "
+                    "a shorter one"
+                )
+            if write.data is not None and len(write.data) > self._value_bytes_max:
+                raise TooLarge(
+                    f"a value of {len(write.data)} bytes is above the limit of "
+                    f"{self._value_bytes_max}: split it"
+                )
+
+    def _seal_run(self) -> None:
+        if not self._pending:
+            return
+        records, self._pending, self._pending_bytes = self._pending, [], 0
+        first = self.last_sequence - len(records) + 1
+        payload = binlog_format.encode_run(epoch=self._epoch, first_sequence=first, records=records)
+        self._runs.append(Run(self._group, self._epoch, first, len(records), payload))
+
+    # What the binlog calls.
+
+    def take_runs(self) -> list[Run]:
+        self._seal_run()
+        self._is_committed = False
+        runs, self._runs = self._runs, []
+        self._binlog_bytes += sum(len(run.payload) for run in runs)
+        return runs
+
+    def logged(self) -> None:
+        self._tell()
+
+    def synced(self, sequence: int) -> None:
+        self.written_sequence = max(self.written_sequence, sequence)
+        self.synced_sequence = sequence
+        self._apply_later()
+        self._tell()
+
+    def _apply_later(self) -> None:
+        if not self._is_to_apply and self.unapplied_count:
+            self._is_to_apply = True
+            self._binlog.apply_later(self)
+
+    @property
+    def unapplied_count(self) -> int:
+        if self._holds or self._failure is not None:
+            return 0
+        return max(0, self.synced_sequence - self.applied_sequence)
+
+    def apply_some(self, writes_max: int) -> int:
+        chosen: list[Record] = []
+        writes = size = 0
+        if self.unapplied_count:
+            for record, record_bytes in self._unapplied:
+                if record.sequence > self.synced_sequence or writes >= writes_max:
+                    break
+                chosen.append(record)
+                writes += len(record.writes) + 1
+                size += record_bytes + _RECORD_OVERHEAD_BYTES
+        if chosen:
+            try:
+                latest = self.engine.apply(chosen, now_ms=self._clock.wall_ns() // 1_000_000)
+            except RaftwoodError as error:
+                _log.error("the engine takes no records", partition=self.name, reason=error.message)
+                self._failure = error
+            else:
+                self.overlay.applied(latest.values(), sequence=chosen[-1].sequence)
+                self._unapplied_bytes -= size
+                for _ in chosen:
+                    self._unapplied.popleft()
+        self._is_to_apply = self.unapplied_count > 0
+        return writes
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """`heard` is called at the end of a turn of the loop, never within a commit."""
+        token = object()
+        self._listeners[token] = heard
+
+        def stop() -> None:
+            self._listeners.pop(token, None)
+
+        return stop
+
+    def _tell(self) -> None:
+        for heard in tuple(self._listeners.values()):
+            heard()
+
+    # The binlog.
+
+    async def records(self, *, first: int, bytes_max: int) -> list[Buffer]:
+        """At most up to the last record at the time of the call."""
+        if not self.first_sequence <= first <= self.last_sequence + 1:
+            raise OutOfRange(
+                f"{self.name} has the records {self.first_sequence} to {self.last_sequence}, not "
+                f"{first}"
+            )
+        log, group = self._binlog.log, self._group
+        if self._is_committed:
+            self._binlog.turn()
+        if first >= log.next_index(group):
+            return []
+        stored = log.read_cached(group, first, bytes_max=bytes_max)
+        if stored is None:
+            stored = await log.read(group, first, bytes_max=bytes_max)
+        found: list[Buffer] = []
+        size = 0
+        for each in stored:
+            run = binlog_format.decode_run(each.payload)
+            for record in run.records[max(0, first - run.first_sequence) :]:
+                size += len(record)
+                if found and size > bytes_max:
+                    return found
+                found.append(record)
+        return found
+
+    async def purge(self, *, before: int) -> None:
+        """Records that the engine has not got on the disk stay."""
+        log = self._binlog.log
+        before = min(before, self.engine.durable_sequence + 1, log.next_index(self._group))
+        if before > self.first_sequence and before < log.next_index(self._group):
+            # Whole runs, so that the binlog always begins with one and can be cut anywhere.
+            before = log.run_start(self._group, before)
+        if before <= self.first_sequence or self.is_frozen:
+            return
+        log.write((TruncateHead(self._group, before - 1),))
+        self._binlog_bytes = log.size_of(self._group)
+        self._epochs = epochs_from(self._epochs, before - 1)
+        if self._origins.forget_before(before):
+            self.engine.forget_origins(before)
+
+    async def maintain(self) -> None:
+        """What has to be done now and then: flush the engine, purge the binlog."""
+        self._failure = None
+        self._apply_later()
+        settings, engine = self._settings, self.engine
+        if engine.durable_sequence < self.applied_sequence:
+            age_ms = (self._clock.monotonic_ns() - self._flushed_ns) // 1_000_000
+            if (
+                engine.unflushed_bytes >= settings.flush_bytes
+                or age_ms >= settings.flush_interval_ms
+            ):
+                self._flushed_ns = self._clock.monotonic_ns()
+                await engine.flush()
+        if self._binlog_bytes > settings.binlog_bytes_max:
+            before = self._binlog.log.index_within(self._group, settings.binlog_bytes_min)
+            if self.needed_from is not None:
+                before = min(before, self.needed_from)
+            await self.purge(before=before)
+
+    async def settle(self) -> None:
+        """Wait until the engine has all that was committed before."""
+        target = self.last_sequence
+        await self._binlog.sync()
+        while self._unapplied and self._unapplied[0][0].sequence <= target:
+            applied = self.apply_some(_SETTLE_WRITES)
+            if self._failure is not None:
+                raise self._failure
+            await asyncio.sleep(0 if applied else _SETTLE_WAIT_S)
+
+    async def checkpoint(self, folder: str) -> int:
+        await self.engine.flush()
+        await self.settle()
+        # What comes meanwhile waits in memory, so that the copy's sequence is known.
+        self._holds += 1
+        try:
+            await self.engine.checkpoint(folder)
+            return self.applied_sequence
+        finally:
+            self._holds -= 1
+            self._apply_later()
+
+    async def touched(self, *, after: int) -> list[bytes] | None:
+        keys: dict[bytes, None] = {}
+        sequence = after + 1
+        while sequence <= self.last_sequence:
+            for encoded in await self.records(first=sequence, bytes_max=_RUN_BYTES):
+                record = decode_record(encoded)
+                if record.flushes:
+                    return None
+                keys.update(dict.fromkeys(write.key for write in record.writes))
+                sequence = record.sequence + 1
+        return list(keys)
+
+    async def rewind(self, *, after: int, values: Sequence[Write], until: BinlogPosition) -> None:
+        await self._stand_still()
+        # The engine first: should the binlog stay as it was, its records are applied again. After
+        # an error it takes no commits: what is stored and what was committed are of two pasts.
+        await self.engine.rewind(after, values, until)
+        await cut_binlog(self._binlog.log, self._group, after=after)
+        self._origins.forget_after(after)
+        self.begin()
+
+    async def restore(self, folder: str, *, sequence: int, epochs: Sequence[EpochStart]) -> None:
+        await self._stand_still()
+        replaced = self.home.folder
+        try:
+            engine = PartitionEngine(await self.home.open(folder))
+            try:
+                await engine.take_over(sequence, epochs)
+                await self.home.move(folder, sequence=sequence)
+            except BaseException:
+                await engine.close()
+                raise
+        finally:
+            self.is_frozen = False
+        before, self.engine = self.engine, engine
+        self._origins = Origins.load(engine.kv)
+        self.begin()
+        await before.close()
+        await self.home.remove(replaced)
+
+    async def _stand_still(self) -> None:
+        """Nothing is on its way to the engine any more, and nothing is committed."""
+        self.is_frozen = True
+        try:
+            await self.settle()
+        except BaseException:
+            self.is_frozen = False
+            raise
+
+    async def discard(self) -> None:
+        """Close it without a care for what was committed: it is about to be removed."""
+        self.is_frozen = True
+        self._binlog.forget(self)
+        await self.engine.close()
+
+    async def close(self) -> None:
+        """What was committed is on the disk and in the engine when this returns."""
+        try:
+            await self.settle()
+        finally:
+            self.is_frozen = True
+            await self.engine.close()

@@ -1,0 +1,72 @@
+"""How a partition's keys and values stand in its storage engine.
+
+    \\x00 state                      how far the engine has got (`engine_state`)
+    \\x01 sequence                   the origin of a record (`origins`)
+    \\x10 key                        a key without a tag
+    \\x11 tag \\x00\\x01 key           a key with a tag, so that keys of one tag are neighbours
+
+A tag's own zero bytes are followed by \\xff, which keeps the two bytes behind it unique. A value is
+\\x00 and the data, or \\x01, when it expires (milliseconds since 1970) and the data.
+"""
+
+from struct import Struct
+from typing import Final
+
+from raftwood.base.errors import StoreDamaged
+from raftwood.zeppelin.node.seams import Value
+from raftwood.zeppelin.slots import tag_of
+
+STATE_KEY: Final = b"\x00state"
+ORIGINS_START: Final = b"\x01"
+ORIGINS_END: Final = b"\x02"
+DATA_START: Final = b"\x10"
+"""All keys of clients are from here on, up to `DATA_END`."""
+DATA_END: Final = b"\x12"
+
+_PLAIN: Final = b"\x10"
+_TAGGED: Final = b"\x11"
+_TAG_END: Final = b"\x00\x01"
+_LASTS: Final = b"\x00"
+_EXPIRES: Final = Struct("<BQ")
+
+
+def engine_key(key: bytes) -> bytes:
+    """Where a client's key stands in the engine."""
+    if b"{" in key and (tag := tag_of(key)) is not None:
+        return _tag_start(tag) + key
+    return _PLAIN + key
+
+
+def key_of(stored: bytes) -> bytes:
+    """The client's key that stands at a key of the engine."""
+    if stored[:1] == _PLAIN:
+        return stored[1:]
+    end = stored.find(_TAG_END, 1)
+    if stored[:1] != _TAGGED or end < 0:
+        raise StoreDamaged(f"{stored[:64]!r} is no key of a partition: restore it from a replica")
+    return stored[end + len(_TAG_END) :]
+
+
+def range_of_tag(tag: bytes) -> tuple[bytes, bytes]:
+    """Where the keys of a tag begin in the engine, and where they end."""
+    start = _tag_start(tag)
+    return start, start[:-1] + b"\x02"
+
+
+def _tag_start(tag: bytes) -> bytes:
+    return _TAGGED + tag.replace(b"\x00", b"\x00\xff") + _TAG_END
+
+
+def encode_value(data: bytes, expires_ms: int) -> bytes:
+    return _EXPIRES.pack(1, expires_ms) + data if expires_ms else _LASTS + data
+
+
+def decode_value(stored: bytes) -> Value:
+    if stored[:1] == _LASTS:
+        return Value(stored[1:])
+    if len(stored) < _EXPIRES.size or stored[0] != 1:
+        raise StoreDamaged(
+            f"a value of {len(stored)} bytes does not begin as values do: restore the partition "
+            "from a replica"
+        )
+    return Value(stored[_EXPIRES.size :], _EXPIRES.unpack_from(stored)[1])
