@@ -10,6 +10,7 @@ allowed, and what to do.
 """
 
 import difflib
+import functools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,14 +119,19 @@ def compose(
     return Configuration(_build(kind, sections), tuple(values))
 
 
+@functools.cache
+def _sections(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
 def _build(kind: type[T], sections: dict[str, dict[str, Any]]) -> T:
     built: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
+    for name, section in _sections(kind).items():
         try:
-            built[field.name] = field.type(**sections.get(field.name, {}))
+            built[name] = section(**sections.get(name, {}))
         except ValueError as error:
             raise InvalidConfiguration(
-                f"section {field.name}: {error}; see `raftwood config show` for where the values "
+                f"section {name}: {error}; see `raftwood config show` for where the values "
                 "come from"
             ) from error
     return kind(**built)
