@@ -7,9 +7,12 @@ import pytest
 from raftwood.simulation import SimulationError, SwarmProfile
 from tests.simulation.loghub.mutants import MUTANTS
 from tests.simulation.loghub.world import Plan, choose_plan, run_hub
+from tests.simulation.seeds import promising
 
 SEEDS_TWICE = range(20)
 SEEDS_MAX = 24
+PROMISING = {"forgets the producer": 4}
+"""Seeds to begin with: those before show nothing."""
 
 
 def test_the_seeds_hold_every_kind_of_plan() -> None:
@@ -42,7 +45,7 @@ def test_a_calm_run_stores_all_across_splits_and_merges() -> None:
 def test_a_planted_bug_is_caught_by_the_check_that_it_is_for(name: str) -> None:
     mutant = MUTANTS[name]
     seen = []
-    for seed in range(SEEDS_MAX):
+    for seed in promising(PROMISING.get(name, 0), SEEDS_MAX):
         try:
             mutant.run(seed)
         except (AssertionError, SimulationError) as error:

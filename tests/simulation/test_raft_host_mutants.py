@@ -6,8 +6,14 @@ from raftwood.simulation import SimulationError
 from tests.simulation.raft_hosts.cluster import run_hosts
 from tests.simulation.raft_hosts.mutants import CAUGHT_BY, MUTANTS
 from tests.simulation.raft_model.mutants import MUTANTS as MODEL_MUTANTS
+from tests.simulation.seeds import promising
 
 SEEDS_MAX = 80
+PROMISING = {
+    "reads join a round under way": 11,
+    "stores changes without the commit index": 7,
+}
+"""Seeds to begin with: those before show nothing."""
 
 
 def test_every_well_known_bug_is_planted_somewhere() -> None:
@@ -22,7 +28,7 @@ def test_every_well_known_bug_is_planted_somewhere() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_caught(name: str) -> None:
-    for seed in range(SEEDS_MAX):
+    for seed in promising(PROMISING.get(name, 0), SEEDS_MAX):
         try:
             MUTANTS[name].run(seed)
         except (AssertionError, SimulationError):
