@@ -19,6 +19,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "FUZZ_INPUTS", 20)
     monkeypatch.setattr(kinds, "HOSTS_FAULTS_S", 5.0)
     monkeypatch.setattr(kinds, "LOGS_FAULTS_S", 5.0)
+    monkeypatch.setattr(kinds, "HUB_FAULTS_S", 5.0)
+    monkeypatch.setattr(kinds, "DLOG_EVENTS", 5_000)
     monkeypatch.setattr(kinds, "HAKEEPER_EVENTS", 500)
 
 
@@ -103,6 +105,8 @@ def test_seeds_and_kinds_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_workers_count_what_one_counts(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.soak", "fuzz", "--seeds", "0:2", "--workers", "2"]
+    command = [sys.executable, "-m", "tests.soak", "leases", "--seeds", "0:4", "--workers", "2"]
     subprocess.run([*command, "--folder", str(tmp_path)], check=True, capture_output=True)
-    assert load(tmp_path).counts["fuzz inputs: hello"] == 2 * kinds.FUZZ_INPUTS
+    counted = load(tmp_path).counts
+    assert main(["leases", "--seeds", "0:4", "--folder", str(tmp_path / "one")]) == 0
+    assert counted == load(tmp_path / "one").counts != {}
