@@ -1,0 +1,267 @@
+"""Commands about the connection itself: who the client is, and what it is spoken to in."""
+
+import asyncio
+from typing import Final
+
+from raftwood.zeppelin.commands.numbers import as_integer
+from raftwood.zeppelin.commands.refusals import (
+    SYNTAX,
+    Refused,
+    unknown_subcommand,
+    wrong_number,
+)
+from raftwood.zeppelin.commands.session import Session
+from raftwood.zeppelin.commands.table import Answer, serving
+from raftwood.zeppelin.model import User
+from raftwood.zeppelin.resp.answers import (
+    EMPTY_ARRAY,
+    OK,
+    RESP2,
+    RESP3,
+    array,
+    bulk,
+    integer,
+    simple,
+    text,
+)
+
+REDIS_VERSION: Final = "7.2.0"
+"""Whose commands and words these are."""
+WAIT_MS_MAX: Final = 60_000
+_WAIT_STEP_S: Final = 0.002
+_DEFAULT_USER: Final = b"default"
+_NAME_BYTES_MAX: Final = 256
+
+
+def ping(_: Session, arguments: list[bytes]) -> bytes:
+    if len(arguments) > 2:
+        raise wrong_number("ping")
+    return bulk(arguments[1]) if len(arguments) == 2 else simple("PONG")
+
+
+def echo(_: Session, arguments: list[bytes]) -> bytes:
+    return bulk(arguments[1])
+
+
+def quit_(session: Session, _: list[bytes]) -> bytes:
+    session.is_closing = True
+    return OK
+
+
+def reset(session: Session, _: list[bytes]) -> bytes:
+    session.reset()
+    return simple("RESET")
+
+
+async def _log_in(session: Session, name: bytes, password: bytes) -> User:
+    user = await session.host.verified(name.decode("utf-8", "replace"), password)
+    if user is None:
+        raise Refused("WRONGPASS invalid username-password pair or user is disabled.")
+    session.log_in(user)
+    return user
+
+
+def auth(session: Session, arguments: list[bytes]) -> Answer:
+    if len(arguments) > 3:
+        raise Refused(SYNTAX)
+    name = arguments[1] if len(arguments) == 3 else _DEFAULT_USER
+
+    async def run() -> bytes:
+        await _log_in(session, name, arguments[-1])
+        return OK
+
+    return run()
+
+
+def hello(session: Session, arguments: list[bytes]) -> Answer:
+    dialect, credentials, name = session.dialect, None, None
+    if len(arguments) > 1:
+        version = as_integer(arguments[1], "ERR Protocol version is not an integer or out of range")
+        if version not in (2, 3):
+            raise Refused("NOPROTO unsupported protocol version")
+        dialect = RESP2 if version == 2 else RESP3
+    at = 2
+    while at < len(arguments):
+        word, left = arguments[at].upper(), len(arguments) - at
+        if word == b"AUTH" and left > 2:
+            credentials, at = (arguments[at + 1], arguments[at + 2]), at + 3
+        elif word == b"SETNAME" and left > 1:
+            name, at = _checked_name(arguments[at + 1]), at + 2
+        else:
+            shown = arguments[at].decode("utf-8", "backslashreplace")
+            raise Refused(f"ERR Syntax error in HELLO option '{shown}'")
+
+    async def run() -> bytes:
+        if credentials is not None:
+            await _log_in(session, *credentials)
+        if session.user is None:
+            raise Refused(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the "
+                "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client "
+                "and select the RESP protocol version at the same time"
+            )
+        session.dialect = dialect
+        session.name = session.name if name is None else name
+        return _greeting(session)
+
+    return run()
+
+
+def _greeting(session: Session) -> bytes:
+    return session.dialect.map(
+        [
+            (text("server"), text("redis")),
+            (text("version"), text(REDIS_VERSION)),
+            (text("proto"), integer(session.dialect.version)),
+            (text("id"), integer(session.number)),
+            (text("mode"), text("cluster")),
+            (text("role"), text("master")),
+            (text("modules"), EMPTY_ARRAY),
+        ]
+    )
+
+
+def select(_: Session, arguments: list[bytes]) -> bytes:
+    if as_integer(arguments[1]) != 0:
+        raise Refused("ERR SELECT is not allowed in cluster mode")
+    return OK
+
+
+def readonly(session: Session, _: list[bytes]) -> bytes:
+    session.is_reading_behind = True
+    return OK
+
+
+def readwrite(session: Session, _: list[bytes]) -> bytes:
+    session.is_reading_behind = False
+    return OK
+
+
+def asking(_: Session, __: list[bytes]) -> bytes:
+    # Partitions are handed over as a whole: nobody is ever asked to ask.
+    return OK
+
+
+def wait(session: Session, arguments: list[bytes]) -> Answer:
+    wanted = as_integer(arguments[1])
+    timeout_ms = as_integer(arguments[2])
+    if timeout_ms < 0:
+        raise Refused("ERR timeout is negative")
+    deadline_ms = min(timeout_ms or WAIT_MS_MAX, WAIT_MS_MAX)
+
+    async def run() -> bytes:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + deadline_ms / 1000
+        while True:
+            has = _replicas_with_all(session)
+            if has >= wanted or loop.time() >= end:
+                return integer(has)
+            await asyncio.sleep(_WAIT_STEP_S)
+
+    return run()
+
+
+def _replicas_with_all(session: Session) -> int:
+    """How many slaves have what this client wrote, in the partition that has fewest."""
+    written = [
+        (copy, session.written[copy])
+        for copy in session.copies
+        if copy is not None and copy in session.written
+    ]
+    return min((copy.acks.replicas_with(sequence) for copy, sequence in written), default=0)
+
+
+def client(session: Session, arguments: list[bytes]) -> bytes:
+    word = arguments[1].upper()
+    counts = _CLIENT_WORDS.get(word)
+    if counts is None:
+        raise unknown_subcommand("CLIENT", arguments[1])
+    if len(arguments) - 2 not in counts:
+        raise wrong_number(f"client|{word.decode().lower()}")
+    match word:
+        case b"ID":
+            return integer(session.number)
+        case b"GETNAME":
+            return session.dialect.maybe(session.name.encode() or None)
+        case b"SETNAME":
+            session.name = _checked_name(arguments[2])
+        case b"SETINFO":
+            _set_info(session, arguments[2].upper(), _checked_name(arguments[3]))
+        case b"INFO":
+            return session.dialect.lines(_line(session))
+        case b"LIST":
+            return session.dialect.lines("".join(map(_line, session.host.sessions)))
+        case b"GETREDIR":
+            return integer(-1)
+        case b"TRACKINGINFO":
+            return session.dialect.map(
+                [
+                    (text("flags"), session.dialect.set([text("off")])),
+                    (text("redirect"), integer(-1)),
+                    (text("prefixes"), array([])),
+                ]
+            )
+    return OK
+
+
+_CLIENT_WORDS: Final = {
+    b"ID": (0,),
+    b"GETNAME": (0,),
+    b"SETNAME": (1,),
+    b"SETINFO": (2,),
+    b"INFO": (0,),
+    b"LIST": (0, 2),
+    b"NO-EVICT": (1,),
+    b"NO-TOUCH": (1,),
+    b"GETREDIR": (0,),
+    b"TRACKINGINFO": (0,),
+}
+"""How many words follow; what is left out is said to be unknown, as a Redis without it would."""
+
+
+def _checked_name(name: bytes) -> str:
+    if len(name) > _NAME_BYTES_MAX or any(not 0x21 <= byte <= 0x7E for byte in name):
+        raise Refused("ERR Client names cannot contain spaces, newlines or special characters.")
+    return name.decode()
+
+
+def _set_info(session: Session, word: bytes, value: str) -> None:
+    if word == b"LIB-NAME":
+        session.library = value
+    elif word == b"LIB-VER":
+        session.library_version = value
+    else:
+        shown = word.decode("utf-8", "backslashreplace")
+        raise Refused(f"ERR Unrecognized option '{shown}'")
+
+
+def _line(session: Session) -> str:
+    user = "(none)" if session.user is None else session.user.name
+    is_in_transaction = session.transaction is not None
+    flags = ("x" if is_in_transaction else "") + ("r" if session.is_reading_behind else "")
+    age_s = max(session.now_ms - session.since_ms, 0) // 1000
+    queued = len(session.transaction.commands) if session.transaction else -1
+    return (
+        f"id={session.number} addr={session.address} name={session.name} age={age_s} "
+        f"flags={flags or 'N'} db=0 multi={queued} watch={len(session.watches)} "
+        f"cmd={session.last_command or 'NULL'} user={user} resp={session.dialect.version} "
+        f"lib-name={session.library} lib-ver={session.library_version}\n"
+    )
+
+
+_GROUP: Final = "connection"
+_ANY_TIME: Final = ("no_auth", "fast")
+COMMANDS: Final = (
+    serving("ping", -1, ping, "Answers", group=_GROUP, flags=("fast",)),
+    serving("echo", 2, echo, "Answers the same", group=_GROUP, flags=("fast",)),
+    serving("quit", -1, quit_, "Ends the connection", group=_GROUP, flags=_ANY_TIME),
+    serving("reset", 1, reset, "As a new connection", group=_GROUP, flags=_ANY_TIME),
+    serving("auth", -2, auth, "Says who the client is", group=_GROUP, flags=_ANY_TIME),
+    serving("hello", -1, hello, "Chooses the protocol", group=_GROUP, flags=_ANY_TIME),
+    serving("select", 2, select, "There is one database", group=_GROUP, flags=("fast",)),
+    serving("client", -2, client, "What is known of clients", group=_GROUP),
+    serving("readonly", 1, readonly, "Slaves may answer", group="cluster", flags=("fast",)),
+    serving("readwrite", 1, readwrite, "Masters answer", group="cluster", flags=("fast",)),
+    serving("asking", 1, asking, "Does nothing here", group="cluster", flags=("fast",)),
+    serving("wait", 3, wait, "Waits until slaves have what was written", group="generic"),
+)

@@ -1,0 +1,119 @@
+"""From a request to its answer: who may do it, where its keys are, what the binlog gets."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.zeppelin.commands.refusals import Refused, unknown_command, unknown_subcommand
+from raftwood.zeppelin.commands.registry import find
+from raftwood.zeppelin.commands.session import Frozen, Session
+from raftwood.zeppelin.commands.table import Answer, Command
+from raftwood.zeppelin.commands.transactions import enqueue, slot_of_keys
+from raftwood.zeppelin.commands.turn import Turn
+from raftwood.zeppelin.node.view import PartitionCopy
+from raftwood.zeppelin.resp.answers import array, error
+
+FROZEN_S_MAX: Final = 1.5
+"""For how long writes wait for the end of a hand-over; clients give up not much later."""
+_FROZEN_STEP_S: Final = 0.01
+MANY_KEYS: Final = 32
+"""So many values are fetched beside the loop, where they may have to come from the disk."""
+_IN_TRANSACTIONS: Final = ("exec", "discard", "multi", "watch", "quit", "reset")
+
+
+def execute(session: Session, arguments: list[bytes]) -> Answer:
+    """One command's answer, an error among them; one that waits never raises a refusal either."""
+    try:
+        answer = _execute(session, arguments)
+    except Frozen:
+        return _answered(_when_thawed(session, arguments))
+    except RaftwoodError as refusal:
+        return _refused(refusal)
+    return answer if type(answer) is bytes else _answered(answer)
+
+
+def _refused(refusal: RaftwoodError) -> bytes:
+    is_ours = isinstance(refusal, Refused)
+    return error(refusal.message if is_ours else f"ERR {refusal.message}")
+
+
+async def _answered(answer: Answer) -> bytes:
+    try:
+        return answer if isinstance(answer, bytes) else await answer
+    except RaftwoodError as refusal:
+        return _refused(refusal)
+
+
+async def _when_thawed(session: Session, arguments: list[bytes]) -> bytes:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + FROZEN_S_MAX
+    while loop.time() < end:
+        await asyncio.sleep(_FROZEN_STEP_S)
+        session.begin_turn()
+        try:
+            answer = _execute(session, arguments)
+        except Frozen:
+            continue
+        return answer if isinstance(answer, bytes) else await answer
+    raise Refused("TRYAGAIN the partition is being handed over to another node")
+
+
+def _execute(session: Session, arguments: list[bytes]) -> Answer:
+    transaction = session.transaction
+    try:
+        command = _permitted(session, arguments)
+        if transaction is not None and command.name not in _IN_TRANSACTIONS:
+            return enqueue(session, transaction, command, arguments)
+    except Refused:
+        if transaction is not None:
+            transaction.is_broken = True
+        raise
+    if command.on_session is not None:
+        return command.on_session(session, arguments)
+    return _on_keys(session, command, arguments)
+
+
+def _permitted(session: Session, arguments: list[bytes]) -> Command:
+    command = find(arguments[0])
+    if command is None:
+        raise unknown_command(arguments)
+    command.check(arguments)
+    if command.subcommands:
+        subcommand = command.subcommands.get(arguments[1].upper())
+        if subcommand is None:
+            raise unknown_subcommand(command.name.upper(), arguments[1])
+        command = subcommand
+        command.check(arguments)
+    session.last_command = command.name
+    user = session.user
+    if user is None:
+        if "no_auth" not in command.flags:
+            raise Refused("NOAUTH Authentication required.")
+    elif command.is_write and not user.may_write:
+        raise Refused(
+            f"NOPERM User {user.name} has no permissions to run the '{command.name}' command"
+        )
+    return command
+
+
+def _on_keys(session: Session, command: Command, arguments: list[bytes]) -> Answer:
+    slot = slot_of_keys(command, arguments)
+    copy = session.copy_of(slot, is_write=command.is_write)
+    if len(arguments) > MANY_KEYS and command.name == "mget":
+        return _many_values(session, copy, arguments[1:])
+    turn = Turn(copy.store, session.dialect, now_ms=session.now_ms)
+    assert command.on_keys is not None
+    answer = command.on_keys(turn, arguments)
+    if turn.writes:
+        session.commit(copy, turn.outcome())
+    return answer
+
+
+def _many_values(session: Session, copy: PartitionCopy, keys: list[bytes]) -> Awaitable[bytes]:
+    async def run() -> bytes:
+        values = await copy.store.multi_get(keys, now_ms=session.now_ms)
+        maybe = session.dialect.maybe
+        return array([maybe(None if value is None else value.data) for value in values])
+
+    return run()

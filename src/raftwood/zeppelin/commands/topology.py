@@ -1,0 +1,165 @@
+"""The topology of one table in the words of Redis Cluster: CLUSTER SLOTS, SHARDS and NODES.
+
+Here a node may be the master of some partitions and a slave of others, which SLOTS and SHARDS can
+say. NODES has one role for each node: it is a master if it has slots, or is nobody's slave.
+"""
+
+import hashlib
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from raftwood.zeppelin.model import Node, NodeId, Table, Topology
+from raftwood.zeppelin.resp.answers import Dialect, array, bulk, integer, text
+from raftwood.zeppelin.slots import SLOTS
+
+
+class SlotRange(NamedTuple):
+    """Neighbouring slots with the same master and slaves."""
+
+    first: int
+    last: int
+    master: NodeId
+    slaves: tuple[NodeId, ...]
+
+
+@lru_cache(maxsize=1024)
+def redis_id(node: NodeId) -> str:
+    """A node's id as Redis's tools expect one: 40 hexadecimal digits."""
+    return hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()
+
+
+def slot_ranges(topology: Topology, table: Table) -> list[SlotRange]:
+    """In order; partitions without a master are left out, and slaves that are down."""
+    owned = []
+    for number, partition in enumerate(table.partitions):
+        if partition.master is None or partition.master not in topology.nodes:
+            continue
+        slaves = tuple(
+            slave
+            for slave in partition.slaves
+            if slave in topology.nodes and topology.nodes[slave].is_up
+        )
+        slots = table.slots_of(number)
+        if slots:
+            owned.append((number, SlotRange(slots[0], slots[-1], partition.master, slaves)))
+    ranges = []
+    # Neighbours have numbers that go up with their place.
+    for _, group in groupby(
+        enumerate(owned), lambda item: (item[1][0] - item[0], item[1][1].master, item[1][1].slaves)
+    ):
+        neighbours = [each for _, (_, each) in group]
+        ranges.append(neighbours[0]._replace(last=neighbours[-1].last))
+    return ranges
+
+
+def _host_and_port(node: Node) -> tuple[str, int]:
+    host, _, port = node.addresses.data.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def slots(topology: Topology, table: Table) -> bytes:
+    def of_node(node: NodeId) -> bytes:
+        host, port = _host_and_port(topology.nodes[node])
+        return array([text(host), integer(port), text(redis_id(node)), array([])])
+
+    return array(
+        [
+            array(
+                [
+                    integer(each.first),
+                    integer(each.last),
+                    of_node(each.master),
+                    *map(of_node, each.slaves),
+                ]
+            )
+            for each in slot_ranges(topology, table)
+        ]
+    )
+
+
+def shards(topology: Topology, table: Table, dialect: Dialect) -> bytes:
+    grouped: dict[tuple[NodeId, ...], list[int]] = {}
+    for each in slot_ranges(topology, table):
+        grouped.setdefault((each.master, *each.slaves), []).extend((each.first, each.last))
+
+    def of_node(node: NodeId, role: str) -> bytes:
+        host, port = _host_and_port(topology.nodes[node])
+        return dialect.map(
+            [
+                (text("id"), text(redis_id(node))),
+                (text("port"), integer(port)),
+                (text("ip"), text(host)),
+                (text("endpoint"), text(host)),
+                (text("role"), text(role)),
+                (text("replication-offset"), integer(0)),
+                (text("health"), text("online" if topology.nodes[node].is_up else "failed")),
+            ]
+        )
+
+    return array(
+        [
+            dialect.map(
+                [
+                    (text("slots"), array([integer(bound) for bound in bounds])),
+                    (
+                        text("nodes"),
+                        array(
+                            [
+                                of_node(node, "replica" if place else "master")
+                                for place, node in enumerate(members)
+                            ]
+                        ),
+                    ),
+                ]
+            )
+            for members, bounds in grouped.items()
+        ]
+    )
+
+
+def nodes(topology: Topology, table: Table, me: NodeId) -> bytes:
+    """A line for each node that has a copy of something of the table."""
+    owned: dict[NodeId, list[str]] = {}
+    masters: dict[NodeId, NodeId] = {}
+    for each in slot_ranges(topology, table):
+        bounds = f"{each.first}-{each.last}" if each.last > each.first else str(each.first)
+        owned.setdefault(each.master, []).append(bounds)
+        for slave in each.slaves:
+            masters.setdefault(slave, each.master)
+    lines = []
+    for number, node in enumerate(topology.nodes.values(), 1):
+        if node.id not in owned and node.id not in masters and node.id != me:
+            continue
+        host, port = _host_and_port(node)
+        is_slave = node.id not in owned and node.id in masters
+        flags = ["myself"] * (node.id == me) + ["slave" if is_slave else "master"]
+        flags += [] if node.is_up else ["fail"]
+        master = redis_id(masters[node.id]) if is_slave else "-"
+        lines.append(
+            f"{redis_id(node.id)} {host}:{port}@{port} {','.join(flags)} {master} 0 0 {number} "
+            f"{'connected' if node.is_up else 'disconnected'}"
+            + "".join(f" {bounds}" for bounds in owned.get(node.id, ()))
+            + "\n"
+        )
+    return bulk("".join(lines).encode())
+
+
+def info(topology: Topology, table: Table) -> str:
+    ranges = slot_ranges(topology, table)
+    assigned = sum(each.last - each.first + 1 for each in ranges)
+    served = sum(each.last - each.first + 1 for each in ranges if topology.nodes[each.master].is_up)
+    masters = len({each.master for each in ranges})
+    lines = {
+        "cluster_enabled": 1,
+        "cluster_state": "ok" if served == SLOTS else "fail",
+        "cluster_slots_assigned": assigned,
+        "cluster_slots_ok": served,
+        "cluster_slots_pfail": 0,
+        "cluster_slots_fail": assigned - served,
+        "cluster_known_nodes": len(topology.nodes),
+        "cluster_size": masters,
+        "cluster_current_epoch": max(topology.epoch, 0),
+        "cluster_my_epoch": max(topology.epoch, 0),
+    }
+    return "".join(f"{name}:{value}\r\n" for name, value in lines.items())

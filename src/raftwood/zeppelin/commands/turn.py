@@ -1,0 +1,75 @@
+"""What commands on keys see and leave: a turn reads a partition, and gathers what it writes.
+
+A turn is one command, or all of a transaction, which sees what it has written itself. What is left
+of it becomes one record of the binlog: the outcome of each key, with absolute times.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from raftwood.zeppelin.commands.refusals import TOO_LARGE, Refused
+from raftwood.zeppelin.node.seams import PartitionStore, Value, Write
+from raftwood.zeppelin.resp.answers import Dialect
+from raftwood.zeppelin.slots import tag_of
+
+VALUE_BYTES_MAX: Final = 16 << 20
+KEY_BYTES_MAX: Final = 64 << 10
+OUTCOME_BYTES_MAX: Final = 24 << 20
+"""Of all that one record writes: the binlog's records have a bound of their own above this."""
+EXPIRY_MS_MAX: Final = (1 << 63) - 1
+
+
+class Turn:
+    """Reads through what it wrote; nothing of it is there before it is committed as a whole."""
+
+    __slots__ = ("dialect", "now_ms", "store", "writes")
+
+    def __init__(self, store: PartitionStore, dialect: Dialect, *, now_ms: int) -> None:
+        self.store = store
+        self.dialect = dialect
+        self.now_ms = now_ms
+        self.writes: dict[bytes, Write] = {}
+        """The last of each key."""
+
+    def get(self, key: bytes) -> Value | None:
+        if self.writes and (write := self.writes.get(key)) is not None:
+            return None if write.data is None else Value(write.data, write.expires_ms)
+        return self.store.get(key, now_ms=self.now_ms)
+
+    def data_of(self, key: bytes) -> bytes | None:
+        value = self.get(key)
+        return None if value is None else value.data
+
+    def put(self, key: bytes, data: bytes, expires_ms: int = 0) -> None:
+        """From now on the key has this; what has expired is not kept."""
+        if len(data) > VALUE_BYTES_MAX:
+            raise Refused(TOO_LARGE)
+        if len(key) > KEY_BYTES_MAX:
+            raise Refused(f"ERR key has {len(key)} bytes: {KEY_BYTES_MAX} is the most")
+        is_past = 0 < expires_ms <= self.now_ms
+        self.writes[key] = Write(key, None) if is_past else Write(key, data, expires_ms)
+
+    def delete(self, key: bytes) -> bool:
+        """Whether there was something."""
+        if self.get(key) is None:
+            return False
+        self.writes[key] = Write(key, None)
+        return True
+
+    def with_tag(self, tag: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All keys with a tag, and their values; those of this turn come last."""
+        for key, value in self.store.scan_tag(tag, now_ms=self.now_ms):
+            if key not in self.writes:
+                yield key, value.data
+        for write in list(self.writes.values()):
+            if write.data is not None and tag_of(write.key) == tag:
+                yield write.key, write.data
+
+    def outcome(self) -> tuple[Write, ...]:
+        """For one record; refused where that would be too large."""
+        writes = tuple(self.writes.values())
+        if len(writes) > 1 and (
+            sum(len(write.key) + len(write.data or b"") for write in writes) > OUTCOME_BYTES_MAX
+        ):
+            raise Refused(f"ERR what is written at once is above {OUTCOME_BYTES_MAX} bytes")
+        return writes

@@ -1,0 +1,273 @@
+"""One client's connection: requests in, answers out, in order, in one write for each turn.
+
+Most requests are answered at once. A write's answer is held until the write is done; those behind
+it are executed, and held too. A command that itself has to wait (for a login, for many values, for
+the end of a hand-over) stops the requests behind it. Nothing is read from a client that does not
+take its answers.
+"""
+
+import asyncio
+from binascii import crc_hqx
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from raftwood.zeppelin.commands.execution import execute
+from raftwood.zeppelin.commands.session import Session
+from raftwood.zeppelin.commands.turn import KEY_BYTES_MAX
+from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers
+from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.resp.answers import OK, error
+from raftwood.zeppelin.resp.requests import RequestLimits, Requests
+from raftwood.zeppelin.slots import SLOTS, slot_of
+
+if TYPE_CHECKING:
+    from raftwood.zeppelin.node.acks import Acks
+    from raftwood.zeppelin.node.data_server import DataServer
+
+UNSENT_BYTES_MAX: Final = 4 << 20
+"""Answers that are gathered, held, or not taken by the client: above it no more are made."""
+LOGIN_S_MAX: Final = 10.0
+
+_SLOT_MASK: Final = SLOTS - 1
+_AFTER_LOGIN: Final = RequestLimits()
+
+
+class DataConnection(asyncio.Protocol):
+    """The protocol's callbacks; `session` knows the client."""
+
+    def __init__(self, server: "DataServer", number: int) -> None:
+        self.server = server
+        self.session = Session(server, number)
+        self.held = HeldAnswers(self._released)
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._requests = Requests()
+        self._waiting: list[list[bytes]] = []
+        """Requests behind one that waits, or that came when too many answers were unsent."""
+        self._task: asyncio.Task[None] | None = None
+        """The command that waits."""
+        self._is_congested = False
+        self._is_reading = True
+        self._login_timer: asyncio.TimerHandle | None = None
+
+    # The asyncio protocol.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio.Transport but not its type.
+        self._transport = transport = cast("asyncio.Transport", transport)
+        transport.set_write_buffer_limits(UNSENT_BYTES_MAX // 2, UNSENT_BYTES_MAX // 4)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.session.address = f"{peer[0]}:{peer[1]}"
+        self._login_timer = self._loop.call_later(LOGIN_S_MAX, self._login_took_too_long)
+        if not self.server.admit(self):
+            transport.write(error("ERR max number of clients reached"))
+            transport.close()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._transport = None
+        self._waiting.clear()
+        self.held.clear()
+        if self._login_timer is not None:
+            self._login_timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self.session.unwatch()
+        self.server.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        requests = self._requests.feed(data)
+        if self._waiting or self._task is not None or self._is_full:
+            self._waiting += requests
+            self._pause(is_full=True)
+        elif requests:
+            self._run(requests)
+        if self._requests.failure is not None:
+            self._fail()
+
+    def pause_writing(self) -> None:
+        self._is_congested = True
+
+    def resume_writing(self) -> None:
+        self._is_congested = False
+        self._go_on()
+
+    # Executing.
+
+    @property
+    def _is_full(self) -> bool:
+        return self._is_congested or self.held.size > UNSENT_BYTES_MAX
+
+    def _run(self, requests: list[list[bytes]]) -> None:
+        """Execute requests until one has to wait, and send what was answered."""
+        session = self.session
+        session.begin_turn()
+        answers: list[bytes] = []
+        waits: list[tuple[int, Acks, int]] = []
+        self.server.command_count += len(requests)
+        done = self._fast(session, requests, 0, answers, waits)
+        while done < len(requests) and not session.is_closing:
+            answer = execute(session, requests[done])
+            done += 1
+            if type(answer) is not bytes:
+                self._wait_for(cast("Coroutine[Any, Any, bytes]", answer))
+                break
+            if session.waits:
+                waits += [(len(answers), *wait) for wait in session.waits]
+                session.waits.clear()
+            answers.append(answer)
+            if len(answer) > UNSENT_BYTES_MAX:
+                break
+            done = self._fast(session, requests, done, answers, waits)
+        self._send(answers, waits)
+        if session.is_closing:
+            self._end()
+        elif done < len(requests):
+            self._waiting = requests[done:]
+            self._pause(is_full=True)
+            if self._task is None and not self._is_full:
+                # What came in one piece was too much for one turn.
+                self._loop.call_soon(self._go_on)
+
+    def _fast(
+        self,
+        session: Session,
+        requests: list[list[bytes]],
+        begin: int,
+        answers: list[bytes],
+        waits: "list[tuple[int, Acks, int]]",
+    ) -> int:
+        """GET and SET at their plainest, which most requests are; where the next other one is.
+
+        It does what `execute` would do, in one piece.
+        """
+        copies = session.copies
+        count = len(copies)
+        if not count or session.transaction is not None:
+            return begin
+        now_ms, null = session.now_ms, session.dialect.null
+        may_write = session.user is not None and session.user.may_write
+        written, size = session.written, 0
+        for place in range(begin, len(requests)):
+            arguments = requests[place]
+            words = len(arguments)
+            if not 2 <= words <= 3:
+                return place
+            name, key = arguments[0], arguments[1]
+            slot = slot_of(key) if b"{" in key else crc_hqx(key, 0) & _SLOT_MASK
+            copy = copies[slot * count >> 14]
+            if copy is None:
+                return place
+            if words == 2 and name == b"GET" and copy.is_reading:
+                value = copy.store.get(key, now_ms=now_ms)
+                if value is None:
+                    answers.append(null)
+                    continue
+                data = value.data
+                length = len(data)
+                answers.append(b"$%d\r\n%b\r\n" % (length, data))
+                size += length
+                if size > UNSENT_BYTES_MAX:
+                    return place + 1
+            elif words == 3 and name == b"SET" and copy.is_writing and may_write:
+                if len(key) > KEY_BYTES_MAX:
+                    return place
+                written[copy] = sequence = copy.commit((Write(key, arguments[2]),))
+                if not copy.acks.is_immediate:
+                    waits.append((len(answers), copy.acks, sequence))
+                answers.append(OK)
+            else:
+                return place
+        return len(requests)
+
+    def _wait_for(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        self._task = self.server.run(self._answer_later(answer))
+
+    async def _answer_later(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        encoded = await answer
+        session = self.session
+        self._task = None
+        if self._transport is None:
+            return
+        if session.user is not None and self._requests.limits is not _AFTER_LOGIN:
+            self._requests.limits = _AFTER_LOGIN
+            if self._login_timer is not None:
+                self._login_timer.cancel()
+        waits = [(0, *wait) for wait in session.waits]
+        session.waits.clear()
+        self._send([encoded], waits)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """With the requests behind the one that waited."""
+        if self._task is not None or self._is_full or self._transport is None:
+            return
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._run(waiting)
+        if self._requests.failure is not None:
+            self._fail()
+        if not self._waiting and self._task is None:
+            self._pause(is_full=False)
+
+    def _pause(self, *, is_full: bool) -> None:
+        transport = self._transport
+        if transport is None or self._is_reading is not is_full or transport.is_closing():
+            return
+        self._is_reading = not is_full
+        if is_full:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    # Sending.
+
+    def _send(self, answers: list[bytes], waits: "list[tuple[int, Acks, int]]") -> None:
+        if not answers:
+            return
+        if not self.held and all(acks.reached >= sequence for _, acks, sequence in waits):
+            assert self._transport is not None
+            self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+            return
+        deadline = self._loop.time() + ACK_S_MAX
+        self.held.hold(Held(answers, waits, deadline))
+        self.server.expect(self, deadline)
+
+    def _released(self) -> None:
+        self.release(self._loop.time())
+
+    def release(self, now: float) -> None:
+        """Send what is done, and what has waited for too long."""
+        answers = self.held.take(now)
+        if self._transport is None or not answers:
+            return
+        self._transport.write(b"".join(answers))
+        if self._waiting and not self._is_full:
+            self._go_on()
+        self._close_when_sent()
+
+    # The end.
+
+    def _fail(self) -> None:
+        """The client broke the protocol: say how behind all that was answered, and end."""
+        if self._task is None and not self._waiting:
+            self._send([error(f"ERR {self._requests.failure}")], [])
+            self._end()
+
+    def _end(self) -> None:
+        self.session.is_closing = True
+        self._waiting.clear()
+        self._pause(is_full=True)
+        self._close_when_sent()
+
+    def _close_when_sent(self) -> None:
+        if self._transport is not None and self.session.is_closing and not self.held:
+            self._transport.close()
+
+    def _login_took_too_long(self) -> None:
+        if self._transport is not None and self.session.user is None:
+            self._transport.abort()
+
+    def cut(self) -> None:
+        """End it at once: the node closes."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,144 @@
+"""The listener for clients of Redis Cluster.
+
+    async with DataServer(view, environment) as server:
+        port = await server.listen("127.0.0.1", 0)
+
+Everyone logs in as a user of a table, and sees that table alone. See `data_connection` for what
+happens to a request.
+"""
+
+import asyncio
+import socket
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, Self
+
+from raftwood.base.environment import Environment
+from raftwood.net.deadlines import NEVER, DeadlineSweep
+from raftwood.net.tls import ServerTls
+from raftwood.zeppelin.commands.cursors import Cursors
+from raftwood.zeppelin.commands.session import Session
+from raftwood.zeppelin.model import User
+from raftwood.zeppelin.node.data_connection import DataConnection
+from raftwood.zeppelin.node.logins import Logins
+from raftwood.zeppelin.node.view import NodeView
+
+CONNECTIONS_MAX: Final = 10_000
+_BACKLOG: Final = 511
+_HANDSHAKE_S_MAX: Final = 10.0
+
+
+class DataServer:
+    """Serves the copies of a node's view on any number of addresses."""
+
+    def __init__(
+        self, view: NodeView, environment: Environment, *, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
+        self.view = view
+        self.environment = environment
+        self.cursors = Cursors(environment.random.randrange(1, 1 << 48))
+        self.started_ms = environment.clock.wall_ns() // 1_000_000
+        self.command_count = 0
+        self.connection_count = 0
+        """So many there have been."""
+        self.port = 0
+        self._connections_max = connections_max
+        self._connections: dict[DataConnection, None] = {}
+        self._holding: dict[DataConnection, None] = {}
+        """Those with answers that wait, in the order in which they began to."""
+        self._logins = Logins(lambda: view.topology, environment.random)
+        self._sweep = DeadlineSweep(asyncio.get_running_loop(), self._expire)
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._listeners: list[asyncio.Server] = []
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+
+    async def listen(
+        self, host: str = "127.0.0.1", port: int = 0, *, tls: ServerTls | None = None
+    ) -> int:
+        """Accept connections; answers the port, which the system chooses where it was 0."""
+        options: dict[str, Any] = {}
+        if tls is not None:
+            options["ssl"] = tls.context
+            options["ssl_handshake_timeout"] = _HANDSHAKE_S_MAX
+        listener = await asyncio.get_running_loop().create_server(
+            self._connection, host, port, backlog=_BACKLOG, **options
+        )
+        self._listeners.append(listener)
+        sockets = listener.sockets
+        self.port = int(sockets[0].getsockname()[1]) if sockets else port
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return self.port
+
+    @property
+    def sessions(self) -> Iterable[Session]:
+        return [each.session for each in self._connections]
+
+    async def verified(self, name: str, password: bytes) -> User | None:
+        return await self._logins.verified(name, password)
+
+    # For connections.
+
+    def _connection(self) -> DataConnection:
+        self.connection_count += 1
+        return DataConnection(self, self.connection_count)
+
+    def admit(self, connection: DataConnection) -> bool:
+        """Take note of a new connection, and say whether it may stay."""
+        self._connections[connection] = None
+        self._is_empty.clear()
+        return len(self._connections) <= self._connections_max
+
+    def forget(self, connection: DataConnection) -> None:
+        self._connections.pop(connection, None)
+        self._holding.pop(connection, None)
+        if not self._connections:
+            self._is_empty.set()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a command that has to wait; each connection has one at most."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    def expect(self, connection: DataConnection, deadline: float) -> None:
+        """It holds answers until a deadline at most."""
+        self._holding[connection] = None
+        if deadline < self._sweep.due:
+            self._sweep.move(deadline)
+
+    def _expire(self, now: float) -> float:
+        earliest = NEVER
+        for connection in list(self._holding):
+            if connection.held and connection.held.deadline <= now:
+                connection.release(now)
+            if connection.held:
+                earliest = min(earliest, connection.held.deadline)
+            else:
+                self._holding.pop(connection, None)
+        return earliest
+
+    # The end.
+
+    async def close(self) -> None:
+        """Let nobody in any more, and end all connections."""
+        for listener in self._listeners:
+            listener.close()
+        # A connection that was accepted already shows up in one of the loop's next turns.
+        for _ in range(4):
+            await asyncio.sleep(0)
+        for connection in list(self._connections):
+            connection.cut()
+        await self._is_empty.wait()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        self._sweep.stop()
+        for listener in self._listeners:
+            await listener.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

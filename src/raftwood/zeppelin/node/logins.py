@@ -1,0 +1,64 @@
+"""Logins: whether a password is right, without ever keeping the loop busy with guesses.
+
+Each check of a hash costs about 10 ms on the loop, which is the same for simulated nodes and real
+ones; so at most so many are done a second, one after another. What was right is remembered, by a
+keyed digest, so that a client's next connections cost microseconds and wait for nobody's guesses.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import random
+from collections.abc import Callable
+from typing import Final
+
+from raftwood.base.errors import Overloaded
+from raftwood.zeppelin.model import Topology, User
+from raftwood.zeppelin.passwords import PASSWORD_BYTES_MAX, is_password
+
+CHECKS_PER_S: Final = 20
+WAIT_S_MAX: Final = 5.0
+REMEMBERED_MAX: Final = 1_000
+
+
+class Logins:
+    """Of one node."""
+
+    def __init__(self, topology: Callable[[], Topology], source: random.Random) -> None:
+        self._topology = topology
+        self._key = source.randbytes(32)
+        self._known: dict[tuple[str, str], bytes] = {}
+        """By the user's name and hash: a digest of the password that was right."""
+        self._next_at = 0.0
+
+    async def verified(self, name: str, password: bytes) -> User | None:
+        """The user with this password; None: there is none."""
+        if len(password) > PASSWORD_BYTES_MAX:
+            return None
+        user = self._topology().users.get(name)
+        digest = hmac.digest(self._key, password, hashlib.sha256)
+        if user is not None:
+            known = self._known.get((name, user.password_hash))
+            if known is not None and hmac.compare_digest(known, digest):
+                return user
+        # A name that nobody has costs as much: else it could be told from one that somebody has.
+        await self._turn()
+        kept = _NOBODY if user is None else user.password_hash
+        if not is_password(password, kept) or user is None:
+            return None
+        self._known[name, user.password_hash] = digest
+        if len(self._known) > REMEMBERED_MAX:
+            del self._known[next(iter(self._known))]
+        return user
+
+    async def _turn(self) -> None:
+        now = asyncio.get_running_loop().time()
+        at = max(self._next_at, now)
+        if at - now > WAIT_S_MAX:
+            raise Overloaded("too many logins at once: try again in some seconds")
+        self._next_at = at + 1 / CHECKS_PER_S
+        if at > now:
+            await asyncio.sleep(at - now)
+
+
+_NOBODY: Final = f"scrypt$4096${'00' * 16}${'00' * 32}"

@@ -1,0 +1,71 @@
+"""What the listener for clients knows of its node: the topology, and the copies that are here."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from raftwood.zeppelin.model import NodeId, Topology
+from raftwood.zeppelin.node.acks import Acks
+from raftwood.zeppelin.node.seams import PartitionStore, Record, Write
+
+
+class PartitionCopy:
+    """This node's copy of one partition, and what may be done with it now.
+
+    Whoever assembles the node makes one when the copy is opened, changes what may be done as the
+    topology and the lease say, and closes its acks at the end.
+    """
+
+    __slots__ = (
+        "acks",
+        "epoch",
+        "is_reading",
+        "is_reading_behind",
+        "is_writing",
+        "store",
+        "watched",
+    )
+
+    def __init__(self, store: PartitionStore, acks: Acks, *, epoch: int) -> None:
+        self.store = store
+        self.acks = acks
+        self.epoch = epoch
+        """Of the partition: a master's records have it."""
+        self.is_reading = False
+        """This is the master, and knows that nobody else is."""
+        self.is_writing = False
+        """The same, and it is not being handed over."""
+        self.is_reading_behind = False
+        """A slave whose values are of some moment; for those who asked for that."""
+        self.watched: dict[bytes, dict[Callable[[], None], None]] = {}
+        """Who is to be told when a key changes."""
+
+    def commit(self, writes: tuple[Write, ...], *, flushes: bool = False) -> int:
+        """Make writes one record of the binlog; its sequence."""
+        store = self.store
+        sequence = store.last_sequence + 1
+        store.commit(Record(self.epoch, sequence, writes, flushes))
+        if self.watched:
+            keys = list(self.watched) if flushes else [write.key for write in writes]
+            for key in keys:
+                for touched in self.watched.pop(key, ()):
+                    touched()
+        return sequence
+
+
+class NodeView(Protocol):
+    """The node as its clients' commands see it."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    @property
+    def topology(self) -> Topology: ...
+
+    def copies(self, table: str) -> Sequence[PartitionCopy | None]:
+        """By partition; none where the table is not known.
+
+        Asked anew for each turn of the loop, so that a lease that has run out is noticed before
+        anything is answered, even where the process stood still: what a copy says then has to be
+        true for this turn.
+        """
+        ...

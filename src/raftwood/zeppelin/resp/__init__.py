@@ -1,0 +1,1 @@
+"""Redis's protocol on the server's side: `requests` parses what clients send, `answers` encodes."""

@@ -1,0 +1,108 @@
+"""A partition in memory, for whoever uses one; its keys stand in the order of tag, then key."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Sequence
+
+from raftwood.base.errors import InvariantViolated, OutOfRange
+from raftwood.zeppelin.node.seams import Record, Value
+from raftwood.zeppelin.slots import tag_of
+
+
+def _place(key: bytes) -> tuple[bytes, bytes]:
+    """Keys with one tag are neighbours; a key without one is its own."""
+    return tag_of(key) or key, key
+
+
+class MemoryPartitionStore:
+    """Everything that the seam asks for, but for what is about files."""
+
+    def __init__(self, *, is_written_at_once: bool = True) -> None:
+        self.is_written_at_once = is_written_at_once
+        """If not, the test says what is written and synced, by `write` and `sync`."""
+        self.epoch = 0
+        self.first_sequence = 1
+        self.last_sequence = 0
+        self.written_sequence = 0
+        self.synced_sequence = 0
+        self.binlog: list[Record] = []
+        self.values: dict[bytes, Value] = {}
+        self._places: list[tuple[bytes, bytes]] = []
+        self._heard: dict[Callable[[], None], None] = {}
+
+    def get(self, key: bytes, *, now_ms: int) -> Value | None:
+        value = self.values.get(key)
+        if value is None or (value.expires_ms and value.expires_ms <= now_ms):
+            return None
+        return value
+
+    async def multi_get(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None]:
+        return [self.get(key, now_ms=now_ms) for key in keys]
+
+    def scan(self, *, after: bytes | None, now_ms: int) -> Iterator[tuple[bytes, Value]]:
+        begin = 0 if after is None else bisect_right(self._places, _place(after))
+        for _, key in self._places[begin:]:
+            value = self.get(key, now_ms=now_ms)
+            if value is not None:
+                yield key, value
+
+    def scan_tag(self, tag: bytes, *, now_ms: int) -> Iterator[tuple[bytes, Value]]:
+        for begin, key in self._places[bisect_left(self._places, (tag, b"")) :]:
+            if begin != tag:
+                return
+            value = self.get(key, now_ms=now_ms)
+            if tag_of(key) == tag and value is not None:
+                yield key, value
+
+    def commit(self, record: Record) -> None:
+        if record.sequence != self.last_sequence + 1 or record.epoch < self.epoch:
+            raise InvariantViolated(f"record {record.sequence} behind {self.last_sequence}")
+        if record.flushes:
+            self.values.clear()
+            self._places.clear()
+        for write in record.writes:
+            if write.data is None:
+                if self.values.pop(write.key, None) is not None:
+                    del self._places[bisect_left(self._places, _place(write.key))]
+            else:
+                if write.key not in self.values:
+                    insort(self._places, _place(write.key))
+                self.values[write.key] = Value(write.data, write.expires_ms)
+        self.binlog.append(record)
+        self.epoch, self.last_sequence = record.epoch, record.sequence
+        if self.is_written_at_once:
+            self.written_sequence = self.synced_sequence = record.sequence
+        self._tell()
+
+    def write(self, sequence: int) -> None:
+        self.written_sequence = sequence
+        self._tell()
+
+    def sync(self, sequence: int) -> None:
+        self.written_sequence = max(sequence, self.written_sequence)
+        self.synced_sequence = sequence
+        self._tell()
+
+    def _tell(self) -> None:
+        for heard in list(self._heard):
+            heard()
+
+    async def records(self, *, first: int, bytes_max: int) -> list[Record]:
+        if first < self.first_sequence:
+            raise OutOfRange(f"records begin at {self.first_sequence}")
+        return self.binlog[first - self.first_sequence :][: max(bytes_max // 64, 1)]
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        self._heard[heard] = None
+        return lambda: self._heard.pop(heard, None)
+
+    async def truncate(self, *, after: int) -> list[bytes] | None:
+        raise NotImplementedError
+
+    async def purge(self, *, before: int) -> None:
+        raise NotImplementedError
+
+    async def checkpoint(self, folder: str) -> int:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass

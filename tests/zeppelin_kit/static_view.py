@@ -1,0 +1,95 @@
+"""Nodes of a topology that does not change, for tests of what clients see."""
+
+import random
+from collections.abc import Sequence
+
+from raftwood.zeppelin.model import (
+    Node,
+    NodeAddresses,
+    NodeId,
+    Partition,
+    Table,
+    TableConfig,
+    Topology,
+    User,
+)
+from raftwood.zeppelin.node.acks import Acks
+from raftwood.zeppelin.node.view import PartitionCopy
+from raftwood.zeppelin.passwords import password_hash
+from tests.zeppelin_kit.memory_store import MemoryPartitionStore
+
+PASSWORD = "correct horse"
+HASH = password_hash(PASSWORD.encode(), random.Random(0))
+READER = "reader"
+WRITER = "writer"
+TABLE = "orders"
+
+
+def node(name: str, port: int, *, is_up: bool = True) -> Node:
+    addresses = NodeAddresses(
+        data=f"127.0.0.1:{port}", replication="127.0.0.1:1", admin="127.0.0.1:2"
+    )
+    return Node(id=NodeId(name), addresses=addresses, is_up=is_up)
+
+
+def topology_of(
+    nodes: Sequence[Node], partitions: Sequence[Partition], config: TableConfig
+) -> Topology:
+    table = Table(name=TABLE, incarnation=1, config=config, partitions=tuple(partitions))
+    users = {
+        name: User(name=name, table=TABLE, password_hash=HASH, may_write=name != READER)
+        for name in (READER, WRITER, "default")
+    }
+    return Topology(
+        epoch=3, tables={TABLE: table}, nodes={each.id: each for each in nodes}, users=users
+    )
+
+
+class StaticView:
+    """One node, and the copies that it has by a topology."""
+
+    def __init__(
+        self, topology: Topology, node_id: str, *, is_written_at_once: bool = True
+    ) -> None:
+        self.node_id = NodeId(node_id)
+        self.topology = topology
+        self.stores: list[MemoryPartitionStore | None] = []
+        self._copies: list[PartitionCopy | None] = []
+        table = topology.tables[TABLE]
+        for partition in table.partitions:
+            if self.node_id not in partition.replicas:
+                self.stores.append(None)
+                self._copies.append(None)
+                continue
+            store = MemoryPartitionStore(is_written_at_once=is_written_at_once)
+            acks = Acks(store, ack=table.config.ack, min_replicas=table.config.min_replicas)
+            copy = PartitionCopy(store, acks, epoch=partition.epoch)
+            copy.is_reading = copy.is_writing = partition.master == self.node_id
+            copy.is_reading_behind = not copy.is_reading
+            self.stores.append(store)
+            self._copies.append(copy)
+
+    def copies(self, table: str) -> Sequence[PartitionCopy | None]:
+        return self._copies if table in self.topology.tables else ()
+
+    def copy(self, partition: int) -> PartitionCopy:
+        found = self._copies[partition]
+        assert found is not None
+        return found
+
+
+def single_node(
+    port: int = 0,
+    *,
+    partitions: int = 4,
+    config: TableConfig | None = None,
+    is_written_at_once: bool = True,
+) -> StaticView:
+    """A node that is the master of everything."""
+    config = config or TableConfig(partitions=partitions, replicas=1, ack="memory")
+    topology = topology_of(
+        [node("alone", port)],
+        [Partition(epoch=2, master=NodeId("alone"))] * config.partitions,
+        config,
+    )
+    return StaticView(topology, "alone", is_written_at_once=is_written_at_once)
