@@ -18,26 +18,31 @@ from raftwood.zeppelin.commands.patterns import Pattern
 from raftwood.zeppelin.commands.refusals import Refused, unknown_subcommand, wrong_number
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.commands.table import Command, serving
-from raftwood.zeppelin.resp.answers import array, bulks, integer, simple, text
+from raftwood.zeppelin.resp.answers import EMPTY_ARRAY, array, bulks, integer, simple, text
 
 
-def _about(command: Command) -> bytes:
-    flags = command.flags
+def _about(session: Session, command: Command) -> bytes:
+    """The ten fields of Redis 7; some clients count on all of them."""
+    dialect = session.dialect
     return array(
         [
             text(command.name),
             integer(command.arity),
-            array([simple(flag) for flag in flags]),
+            dialect.set([simple(flag) for flag in command.flags]),
             integer(command.first_key),
             integer(command.last_key),
             integer(command.key_step),
+            dialect.set([simple(f"@{command.group}")]),
+            EMPTY_ARRAY,
+            EMPTY_ARRAY,
+            EMPTY_ARRAY,
         ]
     )
 
 
 def command(session: Session, arguments: list[bytes]) -> bytes:
     if len(arguments) == 1:
-        return array([_about(each) for each in COMMANDS.values()])
+        return array([_about(session, each) for each in COMMANDS.values()])
     names = arguments[2:]
     match arguments[1].upper():
         case b"COUNT":
@@ -45,7 +50,7 @@ def command(session: Session, arguments: list[bytes]) -> bytes:
         case b"INFO":
             return array(
                 [
-                    session.dialect.null_array if each is None else _about(each)
+                    session.dialect.null_array if each is None else _about(session, each)
                     for each in _named(names)
                 ]
             )
