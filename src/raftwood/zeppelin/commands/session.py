@@ -30,13 +30,15 @@ class Frozen(Exception):
 class Host(Protocol):
     """What the commands of all clients share on a node."""
 
-    view: NodeView
     environment: Environment
     cursors: Cursors
     started_ms: int
     command_count: int
     connection_count: int
     port: int
+
+    @property
+    def view(self) -> NodeView: ...
 
     @property
     def sessions(self) -> Iterable["Session"]: ...

@@ -4,6 +4,9 @@ A request is an array of bulk strings, or a line of words for people at a termin
 come whole, many in one piece, and with arguments that hold no line break: those are cut up by
 `split`, and each argument's length is compared with what was announced. All else (what is cut off,
 large, in lines, or wrong) is read step by step. Both read the same, which a test holds.
+
+hiredis, which reads servers' answers, takes half the time, until its input is made safe for it: it
+allocates what an array announces, nests, and knows more kinds of things than a request has.
 """
 
 import re
@@ -21,6 +24,7 @@ _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _BREAK: Final = b"\r\n"
 _SMALL: Final = 1024
 _BULK_HEADS: Final = tuple(b"$%d" % length for length in range(_SMALL))
+_head_of: Final = _BULK_HEADS.__getitem__
 _ARRAY_HEADS: Final = {b"*%d" % count: count for count in range(1, _SMALL)}
 
 _WORD: Final = re.compile(
@@ -186,22 +190,38 @@ def _cut(data: bytes) -> tuple[list[list[bytes]], int]:
     parts = data.split(_BREAK)
     at, end = 0, len(parts) - 1
     counts, heads = _ARRAY_HEADS, _BULK_HEADS
-    read = 0
     try:
         while at < end:
             stop = at + 1 + 2 * counts[parts[at]]
-            arguments = parts[at + 2 : stop : 2]
-            if stop > end or parts[at + 1 : stop : 2] != [heads[len(each)] for each in arguments]:
+            if stop > end:
                 break
-            requests.append(arguments)
+            # Those of GET and SET are not worth a loop.
+            if stop - at == 5:
+                first, second = parts[at + 2], parts[at + 4]
+                if parts[at + 1] != heads[len(first)] or parts[at + 3] != heads[len(second)]:
+                    break
+                requests.append([first, second])
+            elif stop - at == 7:
+                first, second, third = parts[at + 2], parts[at + 4], parts[at + 6]
+                if (
+                    parts[at + 1] != heads[len(first)]
+                    or parts[at + 3] != heads[len(second)]
+                    or parts[at + 5] != heads[len(third)]
+                ):
+                    break
+                requests.append([first, second, third])
+            else:
+                arguments = parts[at + 2 : stop : 2]
+                if parts[at + 1 : stop : 2] != list(map(_head_of, map(len, arguments))):
+                    break
+                requests.append(arguments)
             at = stop
     except (KeyError, IndexError):
         # A large number, or no request of this kind.
         pass
     if at == end and not parts[end]:
         return requests, len(data)
-    read = sum(map(len, parts[:at])) + 2 * at
-    return requests, read
+    return requests, sum(map(len, parts[:at])) + 2 * at
 
 
 def split_line(line: bytes) -> list[bytes] | None:
