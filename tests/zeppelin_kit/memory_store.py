@@ -4,7 +4,15 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 
 from raftwood.base.errors import InvariantViolated, OutOfRange
-from raftwood.zeppelin.node.seams import Record, Value
+from raftwood.base.files import Buffer
+from raftwood.zeppelin.node.seams import (
+    BinlogPosition,
+    EpochStart,
+    Record,
+    Value,
+    Write,
+    encode_record,
+)
 from raftwood.zeppelin.slots import tag_of
 
 
@@ -19,7 +27,12 @@ class MemoryPartitionStore:
     def __init__(self, *, is_written_at_once: bool = True) -> None:
         self.is_written_at_once = is_written_at_once
         """If not, the test says what is written and synced, by `write` and `sync`."""
+        self.is_cold = False
+        """As if values had to be fetched."""
+        self.needed_from: int | None = None
+        self.repairing: BinlogPosition | None = None
         self.epoch = 0
+        self.epochs: list[EpochStart] = []
         self.first_sequence = 1
         self.last_sequence = 0
         self.written_sequence = 0
@@ -34,6 +47,11 @@ class MemoryPartitionStore:
         if value is None or (value.expires_ms and value.expires_ms <= now_ms):
             return None
         return value
+
+    def multi_get_cached(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None] | None:
+        if self.is_cold:
+            return None
+        return [self.get(key, now_ms=now_ms) for key in keys]
 
     async def multi_get(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None]:
         return [self.get(key, now_ms=now_ms) for key in keys]
@@ -53,7 +71,16 @@ class MemoryPartitionStore:
             if tag_of(key) == tag and value is not None:
                 yield key, value
 
-    def commit(self, record: Record) -> None:
+    def sequence_of(self, producer: bytes, number: int) -> int | None:
+        return next(
+            (each.sequence for each in self.binlog if each.origin == (producer, number)), None
+        )
+
+    def expired(self, *, now_ms: int, pairs_max: int) -> list[bytes]:
+        ended = [key for key, value in self.values.items() if 0 < value.expires_ms <= now_ms]
+        return ended[:pairs_max]
+
+    def commit(self, record: Record, encoded: Buffer | None = None) -> None:  # noqa: ARG002
         if record.sequence != self.last_sequence + 1 or record.epoch < self.epoch:
             raise InvariantViolated(f"record {record.sequence} behind {self.last_sequence}")
         if record.flushes:
@@ -67,6 +94,8 @@ class MemoryPartitionStore:
                 if write.key not in self.values:
                     insort(self._places, _place(write.key))
                 self.values[write.key] = Value(write.data, write.expires_ms)
+        if record.epoch > self.epoch:
+            self.epochs.append(EpochStart(record.epoch, record.sequence))
         self.binlog.append(record)
         self.epoch, self.last_sequence = record.epoch, record.sequence
         if self.is_written_at_once:
@@ -86,22 +115,35 @@ class MemoryPartitionStore:
         for heard in list(self._heard):
             heard()
 
-    async def records(self, *, first: int, bytes_max: int) -> list[Record]:
+    async def records(self, *, first: int, bytes_max: int) -> list[Buffer]:
         if first < self.first_sequence:
             raise OutOfRange(f"records begin at {self.first_sequence}")
-        return self.binlog[first - self.first_sequence :][: max(bytes_max // 64, 1)]
+        found: list[Buffer] = []
+        for record in self.binlog[first - self.first_sequence :]:
+            encoded = encode_record(record)
+            bytes_max -= len(encoded)
+            if found and bytes_max < 0:
+                break
+            found.append(encoded)
+        return found
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         self._heard[heard] = None
         return lambda: self._heard.pop(heard, None)
 
-    async def truncate(self, *, after: int) -> list[bytes] | None:
+    async def touched(self, *, after: int) -> list[bytes] | None:
+        raise NotImplementedError
+
+    async def rewind(self, *, after: int, values: Sequence[Write], until: BinlogPosition) -> None:
         raise NotImplementedError
 
     async def purge(self, *, before: int) -> None:
         raise NotImplementedError
 
     async def checkpoint(self, folder: str) -> int:
+        raise NotImplementedError
+
+    async def restore(self, folder: str, *, sequence: int, epochs: Sequence[EpochStart]) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:

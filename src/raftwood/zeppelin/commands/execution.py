@@ -1,7 +1,7 @@
 """From a request to its answer: who may do it, where its keys are, what the binlog gets."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from typing import Final
 
 from raftwood.base.errors import RaftwoodError
@@ -11,14 +11,15 @@ from raftwood.zeppelin.commands.session import Frozen, Session
 from raftwood.zeppelin.commands.table import Answer, Command
 from raftwood.zeppelin.commands.transactions import enqueue, slot_of_keys
 from raftwood.zeppelin.commands.turn import Turn
+from raftwood.zeppelin.node.seams import Value
 from raftwood.zeppelin.node.view import PartitionCopy
-from raftwood.zeppelin.resp.answers import array, error
+from raftwood.zeppelin.resp.answers import Dialect, array, error
 
 FROZEN_S_MAX: Final = 1.5
 """For how long writes wait for the end of a hand-over; clients give up not much later."""
 _FROZEN_STEP_S: Final = 0.01
-MANY_KEYS: Final = 32
-"""So many values are fetched beside the loop, where they may have to come from the disk."""
+MANY_KEYS: Final = 8
+"""So many values are fetched at once, beside the loop where they have to come from the disk."""
 _IN_TRANSACTIONS: Final = ("exec", "discard", "multi", "watch", "quit", "reset")
 
 
@@ -110,10 +111,19 @@ def _on_keys(session: Session, command: Command, arguments: list[bytes]) -> Answ
     return answer
 
 
-def _many_values(session: Session, copy: PartitionCopy, keys: list[bytes]) -> Awaitable[bytes]:
+def _many_values(session: Session, copy: PartitionCopy, keys: list[bytes]) -> Answer:
+    """Values in memory at once; else all are fetched beside the loop, while the client waits."""
+    store, dialect = copy.store, session.dialect
+    values = store.multi_get_cached(keys, now_ms=session.now_ms)
+    if values is not None:
+        return _values(dialect, values)
+
     async def run() -> bytes:
-        values = await copy.store.multi_get(keys, now_ms=session.now_ms)
-        maybe = session.dialect.maybe
-        return array([maybe(None if value is None else value.data) for value in values])
+        return _values(dialect, await store.multi_get(keys, now_ms=session.now_ms))
 
     return run()
+
+
+def _values(dialect: Dialect, values: Sequence[Value | None]) -> bytes:
+    maybe = dialect.maybe
+    return array([maybe(None if value is None else value.data) for value in values])

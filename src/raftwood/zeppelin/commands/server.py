@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from raftwood import __version__
 from raftwood.zeppelin.commands.connection import REDIS_VERSION
 from raftwood.zeppelin.commands.patterns import Pattern
 from raftwood.zeppelin.commands.refusals import Refused, unknown_subcommand, wrong_number
@@ -62,7 +61,6 @@ def _sections(session: Session) -> dict[str, dict[str, object]]:
         "server": {
             "redis_version": REDIS_VERSION,
             "redis_mode": "cluster",
-            "raftwood_version": __version__,
             "tcp_port": host.port,
             "uptime_in_seconds": uptime_s,
             "uptime_in_days": uptime_s // 86_400,
