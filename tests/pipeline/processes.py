@@ -17,6 +17,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     return {
         **os.environ,
         "SPARK_LOCAL_DIRS": str(folder),
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         **more,
     }
