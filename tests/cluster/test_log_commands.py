@@ -135,7 +135,7 @@ def test_a_store_is_drained_by_another_that_joined_and_then_forgotten(stores: St
     near = ("--connect", stores.addresses[2])
     view = json.loads(stores.run("cluster", "status", "--format=json", *near))
     voters = {each["name"]: each["voters"] for each in view["shards"]}
-    assert voters == {"hakeeper": [2], "log-1": [2], "metastore": [2]}
+    assert voters == {"hakeeper": [2], "log-1": [2], "metastore": [2], "zeppelin": [2]}
     stores.run("cluster", "forget", "1", *near)
     stores.run("cluster", "forget", "1", *near, status=1, expect="never heard of store 1")
     assert stores.run("log", "read", "log-1", *near).endswith("  kept\n")

@@ -1,10 +1,10 @@
-"""The log service on a store, and the metastore as a guest of it."""
+"""The log service on a store, and its guests: the metastore, and Zeppelin's meta server."""
 
 import msgspec
 
 from raftwood import __version__
 from raftwood.app.cluster_network import advertised_address, store_as_client
-from raftwood.app.groups import METASTORE_SHARD
+from raftwood.app.groups import METASTORE_SHARD, ZEPPELIN_SHARD
 from raftwood.app.metastore_time import MetastoreTime
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
@@ -13,6 +13,8 @@ from raftwood.logservice.server.log_store import Guest, LogStore, LogStorePlace,
 from raftwood.logservice.settings import check_records_fit
 from raftwood.metastore.state_machine import MetaStateMachine
 from raftwood.raft.host.host import Host
+from raftwood.zeppelin.meta.keeper import MetaKeeper
+from raftwood.zeppelin.meta.state_machine import MetaMachine
 
 
 def log_tenant(
@@ -38,7 +40,21 @@ def log_tenant(
         settings.logservice,
         settings.hakeeper,
         metrics,
-        {METASTORE_SHARD: metastore},
+        {METASTORE_SHARD: metastore, ZEPPELIN_SHARD: _zeppelin(environment, host, settings)},
+    )
+
+
+def _zeppelin(environment: Environment, host: Host, settings: Settings) -> Guest:
+    def now_ms() -> int:
+        return environment.clock.monotonic_ns() // 1_000_000
+
+    def term() -> int | None:
+        return host.status(ZEPPELIN_SHARD).term if host.is_leading(ZEPPELIN_SHARD) else None
+
+    return Guest(
+        name="zeppelin",
+        machine=lambda: MetaMachine(settings.zeppelin_meta, now_ms=now_ms, term=term),
+        run=MetaKeeper(host, ZEPPELIN_SHARD, settings.zeppelin_meta).run,
     )
 
 

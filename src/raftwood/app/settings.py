@@ -19,6 +19,7 @@ from raftwood.loghub.settings import GatewaySettings, LogHubClientSettings, LogH
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     raft: RaftHostSettings
     logservice: LogServiceSettings
     hakeeper: HaKeeperSettings
+    zeppelin_meta: ZeppelinMetaSettings
     loghub: LogHubSettings
     gateway: GatewaySettings
     ways_in: WaysInSettings

@@ -42,7 +42,7 @@ class PartitionId(NamedTuple):
     number: int
 
 
-class TableConfig(msgspec.Struct, frozen=True, kw_only=True):
+class TableConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is chosen when a table is made."""
 
     partitions: int = 16
@@ -78,6 +78,10 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     preferred: NodeId | None = None
     """Where it was placed first; it becomes master again by a safe hand-over."""
     state: PartitionState = PartitionState.ACTIVE
+    target: NodeId | None = None
+    """The slave that becomes master by the hand-over that is under way."""
+    lagging: tuple[NodeId, ...] = ()
+    """Slaves that have missed too much to become master by themselves."""
 
     @property
     def replicas(self) -> tuple[NodeId, ...]:
@@ -101,7 +105,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return slots_of_partition(partition, len(self.partitions))
 
 
-class NodeAddresses(msgspec.Struct, frozen=True, kw_only=True):
+class NodeAddresses(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Each for its own kind of caller, `HOST:PORT`."""
 
     data: str
@@ -117,9 +121,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     addresses: NodeAddresses
     failure_domain: str = ""
     is_up: bool = False
+    run: int = 0
+    """Another one after each start of its process: what it had in memory is gone then."""
 
 
-class User(msgspec.Struct, frozen=True, kw_only=True):
+class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who may use a table: clients log in by it, and so choose the table."""
 
     name: str

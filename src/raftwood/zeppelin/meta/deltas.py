@@ -1,0 +1,147 @@
+"""What has changed between two epochs: told to nodes and clients in place of the whole topology."""
+
+from collections import deque
+from typing import Final, TypeVar
+
+import msgspec
+
+from raftwood.base.errors import InvariantViolated
+from raftwood.zeppelin.model import EPOCH_NONE, Node, NodeId, Partition, Table, Topology, User
+
+HISTORY_MAX: Final = 1_000
+"""Epochs that are remembered; whoever has an older one is told everything."""
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """What leads from one epoch to another; None stands for what is gone."""
+
+    after: int
+    epoch: int
+    is_whole: bool = False
+    """All there is at `epoch`, whatever was known before."""
+    tables: dict[str, Table | None] = {}
+    partitions: dict[str, dict[int, Partition]] = {}
+    """Of tables that stay the same."""
+    nodes: dict[NodeId, Node | None] = {}
+    users: dict[str, User | None] = {}
+
+
+def whole(topology: Topology) -> Delta:
+    return Delta(
+        after=EPOCH_NONE,
+        epoch=topology.epoch,
+        is_whole=True,
+        tables={**topology.tables},
+        nodes={**topology.nodes},
+        users={**topology.users},
+    )
+
+
+def difference(before: Topology, after: Topology) -> Delta:
+    """What one batch of changes did; what it left alone is the same object in both."""
+    tables: dict[str, Table | None] = {
+        name: None for name in before.tables if name not in after.tables
+    }
+    partitions: dict[str, dict[int, Partition]] = {}
+    for name, table in after.tables.items():
+        old = before.tables.get(name)
+        if old is table:
+            continue
+        if old is None or old.incarnation != table.incarnation:
+            tables[name] = table
+        else:
+            pairs = enumerate(zip(old.partitions, table.partitions, strict=True))
+            partitions[name] = {number: new for number, (old, new) in pairs if new is not old}
+    nodes: dict[NodeId, Node | None] = {
+        each: None for each in before.nodes if each not in after.nodes
+    }
+    users: dict[str, User | None] = {each: None for each in before.users if each not in after.users}
+    nodes |= {key: node for key, node in after.nodes.items() if before.nodes.get(key) is not node}
+    users |= {key: user for key, user in after.users.items() if before.users.get(key) is not user}
+    return Delta(
+        after=before.epoch,
+        epoch=after.epoch,
+        tables=tables,
+        partitions=partitions,
+        nodes=nodes,
+        users=users,
+    )
+
+
+def applied(topology: Topology, delta: Delta) -> Topology:
+    """The topology after a delta; itself where the delta has nothing new."""
+    if delta.epoch <= topology.epoch:
+        return topology
+    if not delta.is_whole and delta.after > topology.epoch:
+        raise InvariantViolated(
+            f"a delta from epoch {delta.after} on does not fit epoch {topology.epoch}"
+        )
+    base = Topology() if delta.is_whole else topology
+    tables = _merged(base.tables, delta.tables)
+    for name, changed in delta.partitions.items():
+        tables[name] = _with_partitions(tables[name], changed)
+    return Topology(
+        epoch=delta.epoch,
+        tables=tables,
+        nodes=_merged(base.nodes, delta.nodes),
+        users=_merged(base.users, delta.users),
+    )
+
+
+def _merged(base: dict[_Key, _Value], changed: dict[_Key, _Value | None]) -> dict[_Key, _Value]:
+    return {key: value for key, value in {**base, **changed}.items() if value is not None}
+
+
+def _with_partitions(table: Table, changed: dict[int, Partition]) -> Table:
+    partitions = list(table.partitions)
+    for number, partition in changed.items():
+        partitions[number] = partition
+    return msgspec.structs.replace(table, partitions=tuple(partitions))
+
+
+class History:
+    """The deltas of the last epochs."""
+
+    def __init__(self, *, epochs_max: int = HISTORY_MAX) -> None:
+        self._deltas: deque[Delta] = deque(maxlen=epochs_max)
+
+    def add(self, delta: Delta) -> None:
+        self._deltas.append(delta)
+
+    def since(self, epoch: int, topology: Topology) -> Delta:
+        """What leads from an epoch to a topology, which is the newest; everything where that is
+        not known any more. Where there is nothing new, a delta without content.
+        """
+        if epoch == topology.epoch:
+            return Delta(after=epoch, epoch=epoch)
+        if epoch > topology.epoch or not self._deltas or epoch < self._deltas[0].after:
+            return whole(topology)
+        tables: dict[str, Table | None] = {}
+        changed: dict[str, dict[int, Partition]] = {}
+        nodes: dict[NodeId, Node | None] = {}
+        users: dict[str, User | None] = {}
+        for delta in self._deltas:
+            if delta.epoch <= epoch:
+                continue
+            nodes |= delta.nodes
+            users |= delta.users
+            tables |= delta.tables
+            for name in delta.tables:
+                changed.pop(name, None)
+            for name, partitions in delta.partitions.items():
+                changed.setdefault(name, {}).update(partitions)
+        for name in [each for each in changed if each in tables]:
+            # As it is now, once: it was made since then.
+            tables[name] = topology.tables[name]
+            del changed[name]
+        return Delta(
+            after=epoch,
+            epoch=topology.epoch,
+            tables=tables,
+            partitions=changed,
+            nodes=nodes,
+            users=users,
+        )

@@ -1,0 +1,147 @@
+"""`Reign`: what nodes told a leader since it leads. Never replicated: a new leader hears it anew.
+
+Times are of the leader's own monotonic clock.
+"""
+
+import msgspec
+
+from raftwood.zeppelin.model import EPOCH_NONE, Node, NodeId, Partition, Topology
+
+Key = tuple[int, int]
+"""Of a partition: its table's incarnation, and its number."""
+
+
+class Offset(msgspec.Struct, frozen=True, array_like=True):
+    """How far a node's replica of a partition is."""
+
+    incarnation: int
+    partition: int
+    epoch: int
+    """Of the last record of its binlog; 0 where there is none."""
+    sequence: int
+    lag_bytes: int = 0
+    """Of a slave: how far its master was ahead when it was heard last; 0 once it is master."""
+    contact_ms: int | None = None
+    """Of a slave: so long ago it heard from the master that it follows; None: not yet."""
+    is_candidate: bool = True
+    """False while its data is no state that a master has had: amid a full sync, or before it has
+    come past the point at which a divergence was undone."""
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The higher, the more a replica has."""
+        return self.epoch, self.sequence
+
+
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
+    """What a node tells: everything that it has, as it is at one moment.
+
+    Offsets are those at `applied_epoch`: a master that tells of a partition at an epoch at which
+    that is stuck takes no writes for it any more. Partitions that are left out are not there.
+    """
+
+    node: NodeId
+    run: int
+    applied_epoch: int
+    offsets: tuple[Offset, ...] = ()
+
+
+class Heard(msgspec.Struct):
+    """What is known of one node."""
+
+    run: int
+    at_ms: int
+    """When it told something last; before the first time, when this leader learnt of its run."""
+    is_heard: bool = False
+    applied_epoch: int = EPOCH_NONE
+    offsets: dict[Key, Offset] = {}
+    contacts: dict[Key, int] = {}
+    """When its replicas were in contact with their present masters; kept over its restarts."""
+
+
+class Seen(msgspec.Struct):
+    """Since when a leader has seen a partition as it is."""
+
+    epoch: int
+    epoch_ms: int
+    master: NodeId | None
+    master_epoch: int
+    master_ms: int
+
+
+class Reign:
+    """One leader's time in one term."""
+
+    def __init__(self, term: int, now_ms: int) -> None:
+        self.term = term
+        self.began_ms = now_ms
+        self.nodes: dict[NodeId, Heard] = {}
+        self.seen: dict[Key, Seen] = {}
+        self.condemned: dict[NodeId, int] = {}
+        """Nodes, and their runs, that are about to be declared down: from the decision until it is
+        applied they get no lease and are not heard, else two masters could serve at once."""
+        self.handover_begun_ms = -(1 << 60)
+        self.paused_until_ms: dict[Key, int] = {}
+        self._topology: Topology | None = None
+
+    def hear(self, heartbeat: Heartbeat, now_ms: int) -> bool:
+        """Take a heartbeat in; False where nothing that the node says counts now."""
+        heard = self.nodes.get(heartbeat.node)
+        if heard is None or heard.run != heartbeat.run or heartbeat.node in self.condemned:
+            return False
+        heard.at_ms, heard.is_heard = now_ms, True
+        heard.applied_epoch = heartbeat.applied_epoch
+        heard.offsets = {(each.incarnation, each.partition): each for each in heartbeat.offsets}
+        for key, offset in heard.offsets.items():
+            if offset.contact_ms is None or key not in self.seen:
+                continue
+            # A contact with the master before does not count for the present one.
+            if heartbeat.applied_epoch >= self.seen[key].master_epoch:
+                contact_ms = now_ms - offset.contact_ms
+                heard.contacts[key] = max(contact_ms, heard.contacts.get(key, contact_ms))
+        return True
+
+    def note(self, topology: Topology, now_ms: int) -> None:
+        """See what has changed in the topology since the last time."""
+        if topology is self._topology:
+            return
+        self._topology = topology
+        self.nodes = {
+            node: self._noted_node(known, now_ms) for node, known in topology.nodes.items()
+        }
+        self.condemned = {
+            node: run
+            for node, run in self.condemned.items()
+            if node in topology.nodes
+            and topology.nodes[node].is_up
+            and topology.nodes[node].run == run
+        }
+        self.seen = {
+            (table.incarnation, number): self._noted_partition(
+                (table.incarnation, number), partition, now_ms
+            )
+            for table in topology.tables.values()
+            for number, partition in enumerate(table.partitions)
+        }
+        self.paused_until_ms = {
+            key: until_ms
+            for key, until_ms in self.paused_until_ms.items()
+            if until_ms > now_ms and key in self.seen
+        }
+
+    def _noted_node(self, node: Node, now_ms: int) -> Heard:
+        heard = self.nodes.get(node.id)
+        if heard is None or heard.run != node.run:
+            contacts = heard.contacts if heard is not None else {}
+            return Heard(node.run, now_ms, contacts=contacts)
+        return heard
+
+    def _noted_partition(self, key: Key, partition: Partition, now_ms: int) -> Seen:
+        seen = self.seen.get(key)
+        if seen is not None and seen.epoch == partition.epoch:
+            return seen
+        if seen is not None and seen.master == partition.master:
+            return msgspec.structs.replace(seen, epoch=partition.epoch, epoch_ms=now_ms)
+        for heard in self.nodes.values():
+            heard.contacts.pop(key, None)
+        return Seen(partition.epoch, now_ms, partition.master, partition.epoch, now_ms)

@@ -1,0 +1,108 @@
+"""Questions to the meta server and their answers, as bytes."""
+
+from typing import TypeVar
+
+import msgspec
+
+from raftwood.base.errors import InternalError, InvalidInput
+from raftwood.zeppelin.meta.changes import Failed
+from raftwood.zeppelin.meta.deltas import Delta
+from raftwood.zeppelin.meta.heard import Heartbeat, Offset
+from raftwood.zeppelin.model import NodeId
+
+
+class Changes(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
+    """What has changed since an epoch; waits until something has."""
+
+    after_epoch: int
+
+
+class Behind(msgspec.Struct, frozen=True, array_like=True, tag="behind"):
+    """Which nodes that are up have not applied an epoch; waits until there are none."""
+
+    epoch: int
+
+
+class ListReports(msgspec.Struct, frozen=True, array_like=True, tag="list_reports"):
+    """What each node has told the leader last."""
+
+
+Query = Changes | Behind | ListReports | Heartbeat
+
+
+class Changed(msgspec.Struct, frozen=True, array_like=True, tag="changed"):
+    """For `deltas.applied`."""
+
+    delta: Delta
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
+    """The answer to a heartbeat.
+
+    A node may serve as master for `lease_ms` from the moment **before it asked**, and only once it
+    has applied the delta, which is from the same moment as the lease: else it could go on as the
+    master that it was before. 0: no lease; what it had still counts.
+    """
+
+    lease_ms: int
+    heartbeat_ms: int
+    delta: Delta
+
+
+class Nodes(msgspec.Struct, frozen=True, array_like=True, tag="nodes"):
+    """Some nodes."""
+
+    nodes: tuple[NodeId, ...]
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    """What one node has told, and how long ago."""
+
+    heard_ms: int
+    applied_epoch: int
+    offsets: tuple[Offset, ...]
+
+
+class Reports(msgspec.Struct, frozen=True, array_like=True, tag="reports"):
+    """By node; those that the leader has not heard are left out."""
+
+    reports: dict[NodeId, Report]
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """An error is an answer, too."""
+
+    reason: Failed
+
+
+Answer = Changed | Lease | Nodes | Reports | Refused
+AnswerType = TypeVar("AnswerType", Changed, Lease, Nodes, Reports)
+
+_encoder = msgspec.msgpack.Encoder()
+_queries: msgspec.msgpack.Decoder[Query] = msgspec.msgpack.Decoder(Query)
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+def encode_query(query: Query) -> bytes:
+    return _encoder.encode(query)
+
+
+def decode_query(data: bytes) -> Query:
+    try:
+        return _queries.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"not a question to Zeppelin's meta server: {error}") from None
+
+
+def encode_answer(answer: Answer) -> bytes:
+    return _encoder.encode(answer)
+
+
+def decode_answer(data: bytes, expected: type[AnswerType]) -> AnswerType:
+    """The answer, or the error that it tells of, raised."""
+    said = _answers.decode(data)
+    if isinstance(said, Refused):
+        raise said.reason.error()
+    if not isinstance(said, expected):
+        raise InternalError(f"the meta server answered {said!r:.80} to another question")
+    return said

@@ -1,0 +1,93 @@
+"""Zeppelin's meta server as a guest of log stores: it begins, survives its leader, and judges."""
+
+import asyncio
+
+from tests.unit.app.store_cluster import StoreCluster
+from tests.unit.app.test_metastore_on_log_stores import ADDRESSES, SETTINGS, run_log_stores
+
+from raftwood.app.cluster_network import client_network
+from raftwood.app.groups import ZEPPELIN_SHARD
+from raftwood.base.errors import RaftwoodError
+from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.zeppelin.meta.client import MetaClient
+from raftwood.zeppelin.meta.deltas import applied
+from raftwood.zeppelin.meta.heard import Heartbeat, Offset
+from raftwood.zeppelin.model import NodeAddresses, NodeId, TableConfig, Topology
+
+
+class BeatingNode:
+    """Tells the meta server that it is there, and keeps what it hears."""
+
+    def __init__(self, meta: MetaClient, name: str) -> None:
+        self._meta = meta
+        self.id = NodeId(name)
+        self.topology = Topology()
+        self.leased_until = 0.0
+
+    async def register(self) -> None:
+        addresses = NodeAddresses(data="h:1", replication="h:2", admin="h:3")
+        await self._meta.register(self.id, addresses, failure_domain=self.id, run=1)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            asked = loop.time()
+            try:
+                lease = await self._meta.heartbeat(self._heartbeat(), timeout_ms=1_000)
+            except RaftwoodError:
+                await asyncio.sleep(0.1)
+                continue
+            self.topology = applied(self.topology, lease.delta)
+            if lease.lease_ms:
+                self.leased_until = asked + lease.lease_ms / 1000
+            await asyncio.sleep(lease.heartbeat_ms / 1000)
+
+    def _heartbeat(self) -> Heartbeat:
+        offsets = [
+            Offset(table.incarnation, number, partition.epoch, 1, contact_ms=0)
+            for table in self.topology.tables.values()
+            for number, partition in enumerate(table.partitions)
+            if self.id in partition.replicas
+        ]
+        return Heartbeat(self.id, 1, self.topology.epoch, tuple(offsets))
+
+
+def test_tables_are_made_nodes_fail_and_a_leader_too() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        environment = cluster.environment
+        async with AsyncRaftClient(environment, client_network(SETTINGS), ADDRESSES) as client:
+            meta = MetaClient(client, ZEPPELIN_SHARD)
+            nodes = {name: BeatingNode(meta, name) for name in ("a", "b", "c")}
+            for node in nodes.values():
+                await node.register()
+            tasks = {name: asyncio.create_task(node.run()) for name, node in nodes.items()}
+            epoch = await meta.create_table("t", TableConfig(partitions=6))
+            await meta.wait_applied(epoch)
+            assert all("t" in node.topology.tables for node in nodes.values())
+            tasks["a"].cancel()
+            leader = await cluster.wait_for_leader(ZEPPELIN_SHARD)
+            cluster.machines[leader].power_off()
+            topology = await meta.topology()
+            async for delta in meta.watch(topology.epoch):
+                topology = applied(topology, delta)
+                masters = [each.master for each in topology.tables["t"].partitions]
+                if NodeId("a") not in masters:
+                    break
+            assert sorted(masters) == ["b"] * 3 + ["c"] * 3  # type: ignore[type-var]
+            assert asyncio.get_running_loop().time() > nodes["a"].leased_until
+            # It comes back, and so do its masters.
+            tasks["a"] = asyncio.create_task(nodes["a"].run())
+            async for delta in meta.watch(topology.epoch):
+                topology = applied(topology, delta)
+                partitions = topology.tables["t"].partitions
+                if all(each.master == each.preferred for each in partitions):
+                    break
+            cluster.start(leader)
+            await cluster.ready(leader)
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    run_log_stores(scenario)

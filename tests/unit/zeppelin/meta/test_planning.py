@@ -1,0 +1,317 @@
+"""What a leader plans from what it heard: who is down, who becomes master, who is behind."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from raftwood.zeppelin.meta.changes import (
+    AddSlave,
+    BeginHandover,
+    CancelHandover,
+    Change,
+    ChangeMaster,
+    EndHandover,
+    MarkSlaves,
+    NodeDown,
+    NodeUp,
+    SetMaster,
+)
+from raftwood.zeppelin.meta.heard import Heartbeat, Offset, Reign
+from raftwood.zeppelin.meta.planning import plan
+from raftwood.zeppelin.meta.rules import MetaState
+from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
+from raftwood.zeppelin.model import NodeId, PartitionState
+from tests.unit.zeppelin.meta.kit import A, B, C, make, partition, registered, state_with
+
+SETTINGS = ZeppelinMetaSettings()
+DOWN_MS = SETTINGS.down_ms
+
+
+class Leader:
+    """A state and its leader; nodes tell what they are given here each half second."""
+
+    def __init__(self, state: MetaState) -> None:
+        self.state = state
+        self.now_ms = 1_000_000
+        self.reign = Reign(1, self.now_ms)
+        self.reign.note(state.topology, self.now_ms)
+        self.offsets: dict[NodeId, dict[int, Offset]] = {}
+        for number, each in enumerate(state.topology.tables["t"].partitions):
+            for node in each.replicas:
+                self.tell(node, number=number)
+
+    def tell(
+        self, node: NodeId, sequence: int = 100, *, number: int = 0, epoch: int = 1, **more: Any
+    ) -> None:
+        table = self.state.topology.tables["t"]
+        fields = {"contact_ms": 10} | more
+        offset = Offset(table.incarnation, number, epoch, sequence, **fields)
+        self.offsets.setdefault(node, {})[number] = offset
+
+    def beat(self, *nodes: NodeId, applied: int | None = None) -> None:
+        for node in nodes:
+            epoch = self.state.topology.epoch if applied is None else applied
+            run = self.state.topology.nodes[node].run
+            told = tuple(self.offsets.get(node, {}).values())
+            self.reign.hear(Heartbeat(node, run, epoch, told), self.now_ms)
+
+    def pass_time(self, duration_ms: int, *nodes: NodeId) -> None:
+        for _ in range(duration_ms // 500):
+            self.now_ms += 500
+            self.beat(*nodes)
+
+    def plan(self) -> tuple[Change, ...]:
+        return plan(self.state.topology, self.reign, SETTINGS, self.now_ms)
+
+    def carry_out(self) -> tuple[Change, ...]:
+        changes = self.plan()
+        if changes:
+            make(self.state, *changes)
+        self.reign.note(self.state.topology, self.now_ms)
+        return changes
+
+
+def led(*nodes: NodeId, **config: int) -> Leader:
+    """One whose master is A, and who has heard all nodes for a while."""
+    leader = Leader(state_with(*nodes, **config))
+    leader.pass_time(1_000, *nodes)
+    assert leader.plan() == ()
+    return leader
+
+
+def chosen(leader: Leader, number: int = 0) -> NodeId | None:
+    """Who becomes master once A is silent."""
+    others = [node for node in leader.state.topology.nodes if node != A]
+    leader.pass_time(DOWN_MS, *others)
+    leader.carry_out()
+    return partition(leader.state, number).master
+
+
+def test_a_silent_node_is_down_after_a_while_and_not_before() -> None:
+    leader = led(A, B)
+    leader.pass_time(DOWN_MS - 500, B)
+    assert leader.plan() == ()
+    leader.pass_time(500, B)
+    epoch = partition(leader.state).epoch
+    assert leader.plan() == (NodeDown(A, 1), ChangeMaster("t", 0, epoch, B, (A,)))
+
+
+def test_a_new_leader_judges_nobody_before_it_has_waited() -> None:
+    leader = Leader(state_with(A, B))
+    assert leader.plan() == ()
+    leader.pass_time(DOWN_MS - 500, B)
+    assert leader.plan() == ()
+    leader.pass_time(500, B)
+    assert NodeDown(A, 1) in leader.plan()
+
+
+def test_the_most_advanced_replica_becomes_master() -> None:
+    leader = led(A, B, C)
+    leader.tell(B, 200)
+    leader.tell(C, 201)
+    assert chosen(leader) == C
+    again = led(A, B, C)
+    again.tell(B, 100, epoch=3)
+    again.tell(C, 900, epoch=2)
+    assert chosen(again) == B, "what an older master wrote and a newer one did not is no advance"
+
+
+def test_offsets_are_those_of_the_partition_itself() -> None:
+    leader = led(A, B, C, partitions=3)
+    assert partition(leader.state, 0).master == A
+    for number in range(3):
+        leader.tell(B, 10 if number == 0 else 900, number=number)
+        leader.tell(C, 20 if number == 0 else 800, number=number)
+    assert chosen(leader) == C
+
+
+def test_among_equals_the_one_with_the_fewest_masters_is_chosen() -> None:
+    leader = led(A, B, C, partitions=6)
+    lost = [n for n in range(6) if partition(leader.state, n).master == A]
+    assert len(lost) == 2
+    chosen(leader)
+    masters = [partition(leader.state, number).master for number in range(6)]
+    assert sorted(masters) == sorted([B, B, B, C, C, C])  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    "told", [{"lag_bytes": 65 << 20}, {"is_candidate": False}, {"contact_ms": 20_000}]
+)
+def test_a_stale_replica_never_becomes_master_by_itself(told: Mapping[str, Any]) -> None:
+    leader = led(A, B)
+    leader.tell(B, 100, **told)
+    leader.pass_time(5_000, A, B)
+    assert chosen(leader) is None
+    leader.pass_time(30_000, B)
+    leader.carry_out()
+    assert partition(leader.state).master is None
+    # The old master comes back, as it is: it has everything.
+    leader.pass_time(1_000, A, B)
+    leader.carry_out()
+    leader.pass_time(1_000, A, B)
+    leader.carry_out()
+    assert partition(leader.state).master == A
+
+
+def test_what_a_leader_found_stale_stays_so_for_the_next_leader() -> None:
+    leader = led(A, B)
+    leader.tell(B, contact_ms=9_000)
+    leader.pass_time(5_000, A, B)
+    assert chosen(leader) is None
+    assert partition(leader.state).lagging == (B,)
+    later = Leader(leader.state)
+    later.tell(B, contact_ms=None)
+    later.pass_time(10_000, B)
+    later.carry_out()
+    assert partition(later.state).master is None
+
+
+def test_nobody_is_chosen_before_all_that_are_up_have_told_how_far_they_are() -> None:
+    leader = led(A, B, C)
+    leader.tell(B, 50)
+    leader.tell(C, 60)
+    leader.pass_time(DOWN_MS - 500, B)
+    leader.beat(C)
+    leader.now_ms += 500
+    # C was heard after A's lease had ended, B as well: else it would have to wait.
+    assert any(isinstance(each, ChangeMaster) for each in leader.plan())
+    other = led(A, B, C)
+    other.pass_time(1_500, B, C)
+    other.pass_time(1_500, B)
+    assert other.plan() == (NodeDown(A, 1),)
+    other.carry_out()
+    other.pass_time(500, B, C)
+    assert [type(each) for each in other.plan()] == [ChangeMaster]
+
+
+def test_with_two_acks_the_choice_waits_for_those_who_may_have_them() -> None:
+    leader = led(A, B, C, min_replicas=2)
+    leader.pass_time(1_000, A, B)
+    leader.pass_time(DOWN_MS, B)
+    leader.carry_out()
+    assert partition(leader.state).master is None, "what A and C have acked, B may lack"
+    leader.tell(C, 300, lag_bytes=1 << 40)
+    leader.pass_time(1_000, B, C)
+    leader.carry_out()
+    leader.pass_time(1_000, B, C)
+    leader.carry_out()
+    assert partition(leader.state).master == C
+
+
+def test_a_node_that_is_being_declared_down_gets_no_lease_meanwhile() -> None:
+    leader = led(A, B)
+    leader.pass_time(DOWN_MS, B)
+    changes = leader.plan()
+    assert NodeDown(A, 1) in changes
+    heartbeat = Heartbeat(A, 1, 5)
+    assert not leader.reign.hear(heartbeat, leader.now_ms), "two could be master at once"
+    assert NodeDown(A, 1) in leader.plan(), "until it is known what came of it"
+    make(leader.state, *changes)
+    leader.reign.note(leader.state.topology, leader.now_ms)
+    assert leader.reign.hear(heartbeat, leader.now_ms)
+    assert leader.plan() == (NodeUp(A, 1),)
+
+
+def test_a_restarted_master_competes_with_the_others_for_its_partitions() -> None:
+    leader = led(A, B)
+    make(leader.state, registered(A, run=2))
+    leader.carry_out()
+    leader.tell(A, 90, contact_ms=None)
+    leader.tell(B, 95)
+    leader.pass_time(500, B)
+    assert leader.plan() == (), "A may have more"
+    leader.pass_time(500, A, B)
+    leader.carry_out()
+    assert partition(leader.state).master == B
+
+
+def test_slaves_are_marked_when_they_fall_behind_and_cleared_when_they_are_back() -> None:
+    leader = led(A, B, C)
+    leader.pass_time(DOWN_MS, A, B)
+    assert [type(each) for each in leader.carry_out()] == [NodeDown, MarkSlaves]
+    assert partition(leader.state).lagging == (C,)
+    leader.tell(C, lag_bytes=60 << 20)
+    leader.pass_time(1_000, A, B, C)
+    assert leader.carry_out() == (NodeUp(C, 1),)
+    leader.pass_time(1_000, A, B, C)
+    assert leader.plan() == (), "half of the bound"
+    leader.tell(C, lag_bytes=30 << 20)
+    leader.pass_time(500, A, B, C)
+    leader.carry_out()
+    assert partition(leader.state).lagging == ()
+
+
+def test_a_preferred_master_comes_back_by_a_hand_over_that_loses_nothing() -> None:
+    leader = led(A, B)
+    make(leader.state, SetMaster("t", 0, B))
+    before = leader.state.topology.epoch
+    assert leader.carry_out() == (BeginHandover("t", 0, before, B),)
+    stuck = partition(leader.state)
+    assert stuck.state is PartitionState.STUCK
+    leader.tell(A, 100)
+    leader.tell(B, 100)
+    leader.now_ms += 100
+    leader.beat(A, B, applied=before)
+    assert leader.plan() == (), "A has not said that it is frozen"
+    leader.tell(A, 101)
+    leader.beat(A, B)
+    assert leader.plan() == (), "B lacks the last one"
+    leader.tell(B, 101)
+    leader.beat(B)
+    assert leader.carry_out() == (EndHandover("t", 0, stuck.epoch),)
+    assert partition(leader.state).master == B
+
+
+def test_a_hand_over_is_given_up_in_time_and_not_begun_again_at_once() -> None:
+    leader = led(A, B)
+    make(leader.state, SetMaster("t", 0, B))
+    leader.carry_out()
+    stuck = partition(leader.state)
+    leader.tell(A, 101)
+    leader.pass_time(SETTINGS.handover_stuck_ms, A, B)
+    assert leader.carry_out() == (CancelHandover("t", 0, stuck.epoch),)
+    leader.pass_time(SETTINGS.handover_pause_ms - 1_000, A, B)
+    assert leader.plan() == ()
+    leader.pass_time(2_000, A, B)
+    assert [type(each) for each in leader.plan()] == [BeginHandover]
+
+
+def test_a_hand_over_ends_with_its_target() -> None:
+    leader = led(A, B)
+    leader.pass_time(DOWN_MS - 500, A)
+    make(leader.state, SetMaster("t", 0, B))
+    leader.carry_out()
+    stuck = partition(leader.state)
+    leader.pass_time(500, A)
+    assert leader.plan() == (NodeDown(B, 1), CancelHandover("t", 0, stuck.epoch))
+
+
+def test_few_hand_overs_go_on_at_a_time_and_one_begins_after_the_other() -> None:
+    leader = led(A, B, partitions=12)
+    for number in range(12):
+        make(leader.state, SetMaster("t", number, B))
+    begun = []
+    for _ in range(20):
+        leader.now_ms += 100
+        leader.beat(A, B, applied=0)
+        begun += [each for each in leader.carry_out() if isinstance(each, BeginHandover)]
+        assert len(begun) <= 1 + (leader.now_ms - 1_000_000) // SETTINGS.handover_every_ms
+        stuck = [n for n in range(12) if partition(leader.state, n).target is not None]
+        assert len(stuck) <= SETTINGS.handovers_max
+    assert len(begun) >= 3
+
+
+def test_a_slave_that_was_just_added_is_no_candidate() -> None:
+    leader = led(A, B)
+    make(leader.state, registered(C), AddSlave("t", 0, C))
+    leader.carry_out()
+    leader.tell(B, 5)
+    leader.tell(C, 500, contact_ms=None)
+    assert chosen(leader) == B
+
+
+def test_lease_and_heartbeats_fit_into_the_time_until_a_node_is_down() -> None:
+    for wrong in ({"lease_ms": 2_900}, {"heartbeat_ms": 1_500}, {"down_ms": 2_100}):
+        with pytest.raises(ValueError, match="make it shorter"):
+            ZeppelinMetaSettings(**wrong)

@@ -1,0 +1,214 @@
+"""Tens of thousands of random changes: what must hold after each of them, whoever proposed it."""
+
+import random
+
+import pytest
+
+from raftwood.zeppelin.meta import deltas
+from raftwood.zeppelin.meta.changes import (
+    AddSlave,
+    AddUser,
+    BeginHandover,
+    CancelHandover,
+    Change,
+    ChangeMaster,
+    CreateTable,
+    DropTable,
+    EndHandover,
+    ForceMaster,
+    MarkSlaves,
+    NodeDown,
+    NodeUp,
+    RegisterNode,
+    RemoveNode,
+    RemoveSlave,
+    RemoveUser,
+    SetMaster,
+    decode_batch,
+    encode_batch,
+)
+from raftwood.zeppelin.meta.draft import Draft
+from raftwood.zeppelin.meta.rules import MetaState
+from raftwood.zeppelin.model import (
+    NodeAddresses,
+    NodeId,
+    Partition,
+    PartitionState,
+    TableConfig,
+    Topology,
+    User,
+)
+
+NODES = [NodeId(f"n{each}") for each in range(7)]
+HISTORY_MAX = 20
+
+
+class RandomChanges:
+    """Made of what there is, so that most are near to being allowed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def batch(self, topology: Topology) -> tuple[Change, ...]:
+        return tuple(self.change(topology) for _ in range(self.rng.choice([1, 1, 2, 5])))
+
+    def change(self, topology: Topology) -> Change:
+        rng = self.rng
+        name, node = rng.choice("tuvw"), rng.choice(NODES)
+        run = topology.nodes[node].run if node in topology.nodes else 1
+        table = topology.tables.get(name)
+        kind = rng.randrange(100)
+        if kind < 6:
+            replicas = rng.randint(1, 4)
+            least = rng.randint(1, replicas)
+            partitions = rng.randint(1, 8)
+            config = TableConfig(partitions=partitions, replicas=replicas, min_replicas=least)
+            return CreateTable(name, config)
+        if kind < 8:
+            return DropTable(name)
+        if kind < 20:
+            return self.register(node, run)
+        if kind < 40:
+            run += rng.random() < 0.05
+            return NodeUp(node, run) if rng.random() < 0.5 else NodeDown(node, run)
+        if kind < 44:
+            user = rng.choice(["ann", "bob"])
+            is_new = rng.random() < 0.6
+            added = AddUser(User(name=user, table=name, password_hash="h"))
+            return added if is_new else RemoveUser(user)
+        if kind < 48 or table is None:
+            return RemoveNode(node)
+        number = rng.randrange(len(table.partitions))
+        return self.of_partition(name, number, table.partitions[number], kind)
+
+    def register(self, node: NodeId, run: int) -> Change:
+        addresses = NodeAddresses(data="a:1", replication="a:2", admin="a:3")
+        domain = f"rack-{int(node[1:]) % 3}"
+        return RegisterNode(node, addresses, domain, run + self.rng.randrange(2))
+
+    def of_partition(self, name: str, number: int, found: Partition, kind: int) -> Change:
+        rng = self.rng
+        epoch = found.epoch if rng.random() < 0.9 else found.epoch - 1
+        replica = rng.choice(found.replicas)
+        slaves = tuple(each for each in found.replicas if rng.random() < 0.5)
+        planned: list[Change] = [
+            ChangeMaster(name, number, epoch, rng.choice([replica, None]), slaves),
+            BeginHandover(name, number, epoch, replica),
+            EndHandover(name, number, epoch),
+            CancelHandover(name, number, epoch),
+            MarkSlaves(name, number, epoch, slaves),
+            ForceMaster(name, number, replica),
+            SetMaster(name, number, replica),
+            AddSlave(name, number, rng.choice(NODES)),
+            RemoveSlave(name, number, replica),
+        ]
+        return planned[kind % len(planned)]
+
+
+class Followed:
+    """A state, whoever follows it by deltas, and what was seen of it."""
+
+    def __init__(self) -> None:
+        self.state = MetaState(history_max=HISTORY_MAX)
+        self.follower = Topology()
+        self.incarnations: dict[int, str] = {}
+        self.made = 0
+
+    def apply(self, changes: tuple[Change, ...]) -> None:
+        before = self.state.topology
+        decoded = decode_batch(encode_batch(changes))
+        results = self.state.apply(decoded).results
+        self.made += sum(each is None for each in results)
+        after = self.state.topology
+        assert after.epoch >= before.epoch
+        assert (after.epoch == before.epoch) == (after == before)
+        for name, table in after.tables.items():
+            if name not in before.tables or before.tables[name].incarnation != table.incarnation:
+                assert table.incarnation == after.epoch
+                assert table.incarnation not in self.incarnations
+                self.incarnations[table.incarnation] = name
+            elif table is not before.tables[name]:
+                for old, new in zip(before.tables[name].partitions, table.partitions, strict=True):
+                    self.check_change(old, new, after)
+                    if len(changes) == 1:
+                        self.check_masters(old, new, before, after)
+            for each in table.partitions:
+                check_partition(each, after)
+        assert all(each.table in after.tables for each in after.users.values())
+
+    def check_change(self, old: Partition, new: Partition, after: Topology) -> None:
+        assert (new.epoch == old.epoch) == (new == old)
+        assert new.epoch in (old.epoch, after.epoch)
+
+    def check_masters(
+        self, old: Partition, new: Partition, before: Topology, after: Topology
+    ) -> None:
+        """Nobody is replaced who is up, but by a hand-over or after a restart."""
+        if new.master not in (old.master, None):
+            assert new.master in old.replicas
+            assert after.nodes[new.master].is_up
+        handed_over = old.state is PartitionState.STUCK and new.master == old.target
+        if old.master not in (None, new.master) and not handed_over:
+            was_down = not before.nodes[old.master].is_up
+            is_other = after.nodes[old.master].run != before.nodes[old.master].run
+            assert was_down or is_other
+
+    def follow(self) -> None:
+        delta = self.state.delta(self.follower.epoch)
+        self.follower = deltas.applied(self.follower, delta)
+        assert self.follower == self.state.topology
+
+
+def check_partition(partition: Partition, topology: Topology) -> None:
+    replicas = partition.replicas
+    assert len(set(replicas)) == len(replicas)
+    assert all(each in topology.nodes for each in replicas)
+    assert partition.master not in partition.slaves
+    assert set(partition.lagging) <= set(partition.slaves)
+    assert (partition.state is PartitionState.ACTIVE) == (partition.target is None)
+    assert partition.target is None or partition.target in partition.slaves
+    assert partition.preferred in replicas
+
+
+def live_through(seed: int, batches: int = 2_500) -> Followed:
+    changes, followed = RandomChanges(seed), Followed()
+    for _ in range(batches):
+        batch = changes.batch(followed.state.topology)
+        followed.apply(batch)
+        if changes.rng.random() < 0.1:
+            followed.follow()
+    followed.follow()
+    return followed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_changes_keep_what_must_hold(seed: int) -> None:
+    followed = live_through(seed)
+    assert followed.made > 1_500
+    assert len(followed.incarnations) > 20
+
+
+def test_a_delta_from_every_epoch_leads_to_the_present() -> None:
+    changes, state = RandomChanges(9), MetaState(history_max=HISTORY_MAX)
+    known = [state.topology]
+    for _ in range(400):
+        state.apply(changes.batch(state.topology))
+        if state.topology.epoch != known[-1].epoch:
+            known.append(state.topology)
+    wholes = 0
+    for topology in known:
+        delta = state.delta(topology.epoch)
+        assert deltas.applied(topology, delta) == state.topology
+        wholes += delta.is_whole
+    assert wholes == len(known) - HISTORY_MAX - 1
+    assert state.delta(state.topology.epoch + 7).is_whole, "known from a meta server that is gone"
+
+
+def test_a_rule_that_compares_the_wrong_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Draft, "planned", lambda self, table, number, _: self.partition(table, number)
+    )
+    monkeypatch.setattr(Draft, "is_up", lambda _self, _node: True)
+    with pytest.raises(AssertionError):
+        for seed in range(5):
+            live_through(seed)

@@ -1,0 +1,1 @@
+"""Meta stores, nodes and writers in virtual time, with faults; without raft, network or disk."""

@@ -1,0 +1,107 @@
+"""A node as the meta server sees it: partitions as lists of records, a lease, and a clock."""
+
+from raftwood.zeppelin.meta.deltas import Delta, applied
+from raftwood.zeppelin.meta.heard import Heartbeat, Key, Offset
+from raftwood.zeppelin.model import NodeId, Partition, PartitionState, Table, Topology
+
+RECORD_BYTES = 100
+Entry = tuple[int, int]
+"""Epoch, and the number of a write; the place in the list is the sequence."""
+
+
+class Replica:
+    def __init__(self) -> None:
+        self.log: list[Entry] = []
+        self.lag = 0
+        self.contact_ms: float | None = None
+        """With the present master."""
+
+
+class FakeNode:
+    """`rate` is how fast its clock runs."""
+
+    def __init__(self, name: str, rate: float) -> None:
+        self.id = NodeId(name)
+        self.rate = rate
+        self.run = 0
+        self.is_running = False
+        self.is_registered = False
+        self.stalled_until_ms = 0.0
+        self.topology = Topology()
+        self.lease_until = -1.0
+        """By its own clock."""
+        self.replicas: dict[Key, Replica] = {}
+
+    def clock(self, now_ms: float) -> float:
+        return now_ms * self.rate
+
+    def is_awake(self, now_ms: float) -> bool:
+        return self.is_running and now_ms >= self.stalled_until_ms
+
+    def serves(self, key: Key, partition: Partition | None, now_ms: float) -> bool:
+        """Whether it would take a write for a partition now."""
+        return (
+            partition is not None
+            and self.is_awake(now_ms)
+            and self.clock(now_ms) < self.lease_until
+            and partition.master == self.id
+            and partition.state is PartitionState.ACTIVE
+            and key in self.replicas
+        )
+
+    def table(self, incarnation: int) -> Table | None:
+        tables = self.topology.tables.values()
+        return next((each for each in tables if each.incarnation == incarnation), None)
+
+    def partition(self, key: Key) -> Partition | None:
+        table = self.table(key[0])
+        return table.partitions[key[1]] if table is not None else None
+
+    def apply(self, delta: Delta) -> None:
+        before = {key: self.partition(key) for key in self.replicas}
+        self.topology = applied(self.topology, delta)
+        wanted = {
+            (table.incarnation, number): partition
+            for table in self.topology.tables.values()
+            for number, partition in enumerate(table.partitions)
+            if self.id in partition.replicas
+        }
+        self.replicas = {key: self.replicas.get(key) or Replica() for key in wanted}
+        for key, partition in wanted.items():
+            old = before.get(key)
+            if old is None or old.master != partition.master:
+                self.replicas[key].contact_ms = None
+            if partition.master == self.id:
+                self.replicas[key].lag = 0
+
+    def heartbeat(self, now_ms: float) -> Heartbeat:
+        return Heartbeat(
+            self.id,
+            self.run,
+            self.topology.epoch,
+            tuple(self._offset(key, replica, now_ms) for key, replica in self.replicas.items()),
+        )
+
+    def _offset(self, key: Key, replica: Replica, now_ms: float) -> Offset:
+        contact_ms = None if replica.contact_ms is None else int(now_ms - replica.contact_ms)
+        epoch = replica.log[-1][0] if replica.log else 0
+        lag_bytes = replica.lag * RECORD_BYTES
+        return Offset(key[0], key[1], epoch, len(replica.log), lag_bytes, contact_ms)
+
+    def crash(self, lost: dict[Key, int]) -> None:
+        """Its lease is gone, and as many of the last records of some partitions."""
+        self.is_running = self.is_registered = False
+        self.lease_until = -1.0
+        for key, count in lost.items():
+            log = self.replicas[key].log
+            del log[len(log) - count :]
+        for replica in self.replicas.values():
+            replica.contact_ms = None
+
+
+def common_length(one: list[Entry], other: list[Entry]) -> int:
+    """How far two logs are the same; as those of raft they are from there on down."""
+    length = min(len(one), len(other))
+    while length and one[length - 1][0] != other[length - 1][0]:
+        length -= 1
+    return length
