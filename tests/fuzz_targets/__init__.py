@@ -15,6 +15,7 @@ from tests.fuzz_targets import (
     meta_snapshots,
     metastore,
     raft_frames,
+    redis_requests,
     segments,
     sessions,
     snapshots,
@@ -66,5 +67,6 @@ TARGETS: dict[str, Target] = {
     "way in Loki JSON": (ways_in.loki_json_target, ways_in.loki_json_seeds()),
     "way in OTLP": (ways_in.otlp_target, ways_in.otlp_seeds()),
     "way in OTLP JSON": (ways_in.otlp_json_target, ways_in.otlp_json_seeds()),
+    "way in Redis": (redis_requests.target, redis_requests.seeds()),
     "way in syslog": (ways_in.syslog_target, ways_in.syslog_seeds()),
 }

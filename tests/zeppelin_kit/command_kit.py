@@ -48,7 +48,7 @@ class CommandHost:
 
     async def verified(self, name: str, password: bytes) -> User | None:
         user = self.view.topology.users.get(name)
-        return user if password == b"correct horse" else None
+        return user if password == b"correct-horse" else None
 
     def client(self, user: str | None = WRITER) -> "CommandClient":
         session = Session(self, len(self.sessions) + 1)

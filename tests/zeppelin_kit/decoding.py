@@ -16,12 +16,12 @@ def decoded(data: bytes) -> Any:
     return answer
 
 
-def all_decoded(data: bytes) -> list[Any]:
-    answers, at = [], 0
-    while at < len(data):
-        answer, at = _decode(data, at)
-        answers.append(answer)
-    return answers
+def first_decoded(data: bytes) -> tuple[Any, int] | None:
+    """The first answer and where it ends; None while it is cut off."""
+    try:
+        return _decode(data, 0)
+    except (ValueError, IndexError):
+        return None
 
 
 def _decode(data: bytes, at: int) -> tuple[Any, int]:
@@ -40,6 +40,8 @@ def _decode(data: bytes, at: int) -> tuple[Any, int]:
             if head == b"-1":
                 return None, at
             length = int(head)
+            if len(data) < at + length + 2:
+                raise ValueError("a string is cut off")
             assert data[at + length : at + length + 2] == b"\r\n"
             return data[at : at + length], at + length + 2
         case b"*" | b"~" | b"%":

@@ -18,7 +18,7 @@ from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.passwords import password_hash
 from tests.zeppelin_kit.memory_store import MemoryPartitionStore
 
-PASSWORD = "correct horse"
+PASSWORD = "correct-horse"
 HASH = password_hash(PASSWORD.encode(), random.Random(0))
 READER = "reader"
 WRITER = "writer"

@@ -74,7 +74,7 @@ class Requests:
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """The requests that are complete by now; none of them is empty."""
-        if self._arrived or self._count:
+        if self._arrived or self._count or self.failure is not None:
             self._arrived += data
             return self._step_by_step()
         requests, read = _cut(data)

@@ -1,0 +1,200 @@
+"""Commands one by one: what the random ones don't reach, and errors to the letter."""
+
+import pytest
+
+from raftwood.zeppelin.commands.patterns import Pattern
+from raftwood.zeppelin.commands.registry import COMMANDS
+from raftwood.zeppelin.resp.answers import RESP3
+from tests.zeppelin_kit.command_kit import CommandClient, CommandHost
+from tests.zeppelin_kit.static_view import READER
+
+
+@pytest.fixture
+def client() -> CommandClient:
+    return CommandHost().client()
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (
+            ("NONSENSE", "a", "b"),
+            "ERR unknown command 'NONSENSE', with args beginning with: 'a' 'b' ",
+        ),
+        (("GET",), "ERR wrong number of arguments for 'get' command"),
+        (("MSET", "{t}a", "1", "{t}b"), "ERR wrong number of arguments for 'mset' command"),
+        (("MGET", "a", "b"), "CROSSSLOT Keys in request don't hash to the same slot"),
+        (("SET", "a", "1", "EX"), "ERR syntax error"),
+        (("SET", "a", "1", "NX", "XX"), "ERR syntax error"),
+        (("SET", "a", "1", "EX", "1", "KEEPTTL"), "ERR syntax error"),
+        (("SET", "a", "1", "EX", "0"), "ERR invalid expire time in 'set' command"),
+        (("SET", "a", "1", "EX", "x"), "ERR value is not an integer or out of range"),
+        (("SET", "a", "1", "EX", str(2**62)), "ERR invalid expire time in 'set' command"),
+        (("SETEX", "a", "-1", "1"), "ERR invalid expire time in 'setex' command"),
+        (("EXPIRE", "a", str(2**62)), "ERR invalid expire time in 'expire' command"),
+        (
+            ("EXPIRE", "a", "1", "NX", "GT"),
+            "ERR NX and XX, GT or LT options at the same time are not compatible",
+        ),
+        (
+            ("EXPIRE", "a", "1", "GT", "LT"),
+            "ERR GT and LT options at the same time are not compatible",
+        ),
+        (("EXPIRE", "a", "1", "ab"), "ERR Unsupported option ab"),
+        (("INCRBY", "a", "+1"), "ERR value is not an integer or out of range"),
+        (("DECRBY", "a", str(-(2**63))), "ERR decrement would overflow"),
+        (("INCRBYFLOAT", "a", "x"), "ERR value is not a valid float"),
+        (("INCRBYFLOAT", "a", "inf"), "ERR increment would produce NaN or Infinity"),
+        (("SETRANGE", "a", "-1", "x"), "ERR offset is out of range"),
+        (
+            ("SETRANGE", "a", "17000000", "x"),
+            "ERR string exceeds maximum allowed size (proto-max-bulk-len)",
+        ),
+        (("SELECT", "1"), "ERR SELECT is not allowed in cluster mode"),
+        (("SCAN", "x"), "ERR invalid cursor"),
+        (("SCAN", "0", "COUNT", "0"), "ERR syntax error"),
+        (("CLIENT", "NONSENSE"), "ERR unknown subcommand 'NONSENSE'. Try CLIENT HELP."),
+        (("CLIENT", "SETNAME"), "ERR wrong number of arguments for 'client|setname' command"),
+        (
+            ("CLIENT", "SETNAME", "a b"),
+            "ERR Client names cannot contain spaces, newlines or special characters.",
+        ),
+        (("TAG", "NONSENSE", "t"), "ERR unknown subcommand 'NONSENSE'. Try TAG HELP."),
+        (("COMMAND", "GETKEYS", "PING"), "ERR The command has no key arguments"),
+        (("HELLO", "4"), "NOPROTO unsupported protocol version"),
+        (("HELLO", "3", "NONSENSE"), "ERR Syntax error in HELLO option 'NONSENSE'"),
+    ],
+)
+def test_refusals_are_worded_as_by_redis(
+    client: CommandClient, words: tuple[str, ...], answer: str
+) -> None:
+    assert client(*words) == answer
+
+
+def test_strangers_may_log_in_and_nothing_else() -> None:
+    client = CommandHost().client(None)
+    for name, command in COMMANDS.items():
+        if "no_auth" not in command.flags:
+            words = [name] + ["list" if name == "tag" else "a"] * (abs(command.arity) - 1)
+            assert client(*words) == "NOAUTH Authentication required."
+    assert client("HELLO", 3).startswith("NOAUTH HELLO must be called")
+    assert client("AUTH", "writer", "guess").startswith("WRONGPASS")
+    assert client("AUTH", "nobody", "correct-horse").startswith("WRONGPASS")
+    assert client("HELLO", 3, "AUTH", "writer", "correct-horse")[b"proto"] == 3
+    assert client("GET", "a") is None
+    assert client("RESET") == "RESET"
+    assert client("GET", "a") == "NOAUTH Authentication required."
+
+
+def test_who_may_only_read_is_refused_every_write() -> None:
+    client = CommandHost().client(READER)
+    for name, command in COMMANDS.items():
+        if command.is_write:
+            words = [name] + ["1"] * (abs(command.arity) - 1)
+            assert client(*words).startswith("NOPERM User reader has no permissions to run the")
+    assert client("TAG", "DEL", "t").startswith("NOPERM")
+    assert client("TAG", "LIST", "t") == []
+
+
+def test_a_user_that_is_gone_or_changed_is_logged_out() -> None:
+    host = CommandHost()
+    client = host.client()
+    assert client("PING") == "PONG"
+    topology = host.view.topology
+    host.view.topology = type(topology)(
+        epoch=topology.epoch + 1, tables=topology.tables, nodes=topology.nodes, users={}
+    )
+    assert client("GET", "a") == "NOAUTH Authentication required."
+
+
+def test_all_keys_are_scanned_once_in_any_steps(client: CommandClient) -> None:
+    keys = {b"key%d" % number for number in range(300)}
+    for key in keys:
+        client("SET", key, 1)
+    for count in (1, 7, 100, 1000):
+        cursor, found = b"0", []
+        while True:
+            cursor, some = client("SCAN", cursor, "COUNT", count)
+            found += some
+            if cursor == b"0":
+                break
+        assert sorted(found) == sorted(keys)
+    assert client("SCAN", 0, "TYPE", "hash", "COUNT", 1000) == [b"0", []]
+    assert client("SCAN", 5) == "ERR invalid cursor: it is not known any more, begin at 0"
+    assert client("DBSIZE") == 300
+    assert sorted(client("KEYS", "key1?")) == [b"key%d" % number for number in range(10, 20)]
+    assert client("RANDOMKEY") in keys
+    assert client("CLUSTER", "COUNTKEYSINSLOT", client("CLUSTER", "KEYSLOT", "key5")) >= 1
+    assert client("FLUSHALL") == "OK"
+    assert client("DBSIZE") == 0
+    assert client("RANDOMKEY") is None
+
+
+def test_a_tag_is_listed_and_deleted(client: CommandClient) -> None:
+    for number in range(5):
+        client("SET", f"{{t}}{number}", number)
+    client("SET", "{tt}1", 1)
+    client("SET", "t", 1)
+    assert len(client("TAG", "LIST", "t")) == 10
+    assert client("TAG", "LIST", "t", "MATCH", "*3", "COUNT", 5) == [b"{t}3", b"3"]
+    assert len(client("TAG", "LIST", "t", "COUNT", 2)) == 4
+    assert client("TAG", "DEL", "t") == 5
+    assert client("TAG", "LIST", "t") == []
+    assert client("EXISTS", "t") == 1
+    assert client("EXISTS", "{tt}1") == 1
+
+
+def test_fractions_are_added_as_redis_shows_them(client: CommandClient) -> None:
+    assert client("INCRBYFLOAT", "a", "10.5") == b"10.5"
+    assert client("INCRBYFLOAT", "a", "0.1") == b"10.6"
+    assert client("INCRBYFLOAT", "a", "-10.6") == b"0"
+    assert client("INCRBYFLOAT", "a", "5.0e3") == b"5000"
+    assert client("INCRBYFLOAT", "a", "1e-10") == b"5000.0000000001"
+
+
+def test_answers_of_the_third_version(client: CommandClient) -> None:
+    client.session.dialect = RESP3
+    client("SET", "{t}a", 1)
+    assert client.encoded("GET", "nothing") == b"_\r\n"
+    assert client.encoded("MGET", "{t}a", "{t}b") == b"*2\r\n$1\r\n1\r\n_\r\n"
+    assert client("TAG", "LIST", "t") == {b"{t}a": b"1"}
+    assert client("CONFIG", "GET", "save") == {b"save": b""}
+    assert client.encoded("INFO", "cluster").startswith(b"=")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        (b"*", [b"", b"a\n"], []),
+        (b"a*c", [b"ac", b"abc", b"acc"], [b"ab", b"acb", b"a"]),
+        (b"a?c", [b"abc", b"a\nc"], [b"ac", b"abbc"]),
+        (b"[a-c]x", [b"ax", b"cx"], [b"dx", b"x"]),
+        (b"[^a]x", [b"bx"], [b"ax"]),
+        (b"[]x", [], [b"x", b"]x"]),
+        (b"a\\*", [b"a*"], [b"ab"]),
+        (b"*a*b*", [b"ab", b"xxaxxbxx"], [b"ba"]),
+        (b"*aa", [b"aaa", b"baa"], [b"aab", b"a"]),
+        (b".+", [b".+"], [b"ab"]),
+    ],
+)
+def test_patterns_match_as_in_redis(
+    pattern: bytes, matching: list[bytes], others: list[bytes]
+) -> None:
+    compiled = Pattern(pattern)
+    assert all(compiled.matches(key) for key in matching)
+    assert not any(compiled.matches(key) for key in others)
+
+
+def test_no_pattern_takes_long() -> None:
+    assert not Pattern(b"a*" * 1000 + b"b").matches(b"a" * 10_000)
+
+
+def test_every_command_is_described(client: CommandClient) -> None:
+    listed = {each[0].decode(): each for each in client("COMMAND")}
+    assert set(listed) == set(COMMANDS)
+    assert listed["mset"][1:6] == [-3, ["write", "denyoom"], 1, -1, 2]
+    docs = client("COMMAND", "DOCS", "get", "nonsense")
+    assert docs[0] == b"get"
+    assert docs[1][:2] == [b"summary", b"The value of a key"]
+    assert client("COMMAND", "COUNT") == len(COMMANDS)
+    assert client("COMMAND", "INFO", "nonsense") == [None]

@@ -1,0 +1,289 @@
+"""Connections: answers in order, held until writes are done, refused and bounded as they should."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from raftwood.disk.real_environment import real_environment
+from raftwood.zeppelin.model import NodeId, Partition, PartitionState, TableConfig
+from raftwood.zeppelin.node import data_connection, held_answers
+from raftwood.zeppelin.node.data_server import DataServer
+from raftwood.zeppelin.slots import slot_of
+from tests.running import run
+from tests.zeppelin_kit.decoding import first_decoded
+from tests.zeppelin_kit.static_view import (
+    PASSWORD,
+    WRITER,
+    StaticView,
+    node,
+    single_node,
+    topology_of,
+)
+
+
+class Client:
+    """Bytes in and out, and answers decoded."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._data = bytearray()
+
+    def send(self, *commands: str) -> None:
+        words = [command.split(" ") for command in commands]
+        self.writer.write(
+            b"".join(
+                b"*%d\r\n" % len(each)
+                + b"".join(b"$%d\r\n%b\r\n" % (len(word), word.encode()) for word in each)
+                for each in words
+            )
+        )
+
+    async def answers(self, count: int, within_s: float = 5) -> list[Any]:
+        found: list[Any] = []
+        async with asyncio.timeout(within_s):
+            while len(found) < count:
+                if (first := first_decoded(bytes(self._data))) is not None:
+                    found.append(first[0])
+                    del self._data[: first[1]]
+                    continue
+                piece = await self.reader.read(1 << 16)
+                assert piece, f"the connection ended behind {self._data!r}"
+                self._data += piece
+        return found
+
+    async def __call__(self, *commands: str) -> list[Any]:
+        self.send(*commands)
+        return await self.answers(len(commands))
+
+    async def is_silent(self) -> bool:
+        try:
+            await asyncio.wait_for(self.reader.read(1), 0.05)
+        except TimeoutError:
+            return True
+        return False
+
+
+@asynccontextmanager
+async def connected(
+    view: StaticView, *, logs_in: bool = True, **limits: int
+) -> AsyncIterator[Client]:
+    with real_environment() as environment:
+        async with DataServer(view, environment, **limits) as server:
+            port = await server.listen()
+            client = Client(*await asyncio.open_connection("127.0.0.1", port))
+            try:
+                if logs_in:
+                    assert await client(f"AUTH {WRITER} {PASSWORD}") == ["OK"]
+                yield client
+            finally:
+                client.writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await client.writer.wait_closed()
+
+
+def synced(min_replicas: int = 1, replicas: int = 1) -> TableConfig:
+    return TableConfig(partitions=1, replicas=replicas, ack="synced", min_replicas=min_replicas)
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    async def main() -> None:
+        async with connected(single_node()) as client:
+            commands = [f"SET k{number} {number}" for number in range(100)]
+            commands += [f"GET k{number}" for number in range(100)]
+            commands += ["INCR n", "PING", "DBSIZE", "GET n", "NONSENSE", "GET k5"]
+            answers = await client(*commands)
+            assert answers[:100] == ["OK"] * 100
+            assert answers[100:200] == [b"%d" % number for number in range(100)]
+            assert answers[200:204] == [1, "PONG", 101, b"1"]
+            assert answers[204].startswith("ERR unknown command")
+            assert answers[205] == b"5"
+
+    run(main())
+
+
+def test_a_write_is_answered_once_it_is_synced_and_what_follows_with_it() -> None:
+    view = single_node(config=synced(), is_written_at_once=False)
+    store = view.stores[0]
+    assert store is not None
+
+    async def main() -> None:
+        async with connected(view) as client:
+            client.send("SET a 1", "GET a")
+            assert await client.is_silent()
+            client.send("INCR b")
+            assert await client.is_silent()
+            assert store.last_sequence == 2
+            store.write(2)
+            assert await client.is_silent()
+            store.sync(1)
+            assert await client.answers(2) == ["OK", b"1"]
+            store.sync(2)
+            assert await client.answers(1) == [1]
+
+    run(main())
+
+
+def test_a_write_that_too_few_replicas_have_is_refused_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(data_connection, "ACK_S_MAX", 0.1)
+    config = TableConfig(partitions=1, replicas=3, min_replicas=2, ack="memory")
+    view = single_node(config=config)
+    acks = view.copy(0).acks
+
+    async def main() -> None:
+        async with connected(view) as client:
+            acks.replica_has(NodeId("slave"), 1)
+            assert await client("SET a 1") == ["OK"]
+            answers = await client("SET a 2", "GET a", "INCR a")
+            assert answers[0].startswith("NOREPLICAS Not enough good replicas to write")
+            assert answers[1] == b"2"
+            assert answers[2].startswith("NOREPLICAS")
+            client.send("SET a 3")
+            assert await client.is_silent()
+            acks.replica_has(NodeId("slave"), 4)
+            assert await client.answers(1) == ["OK"]
+            assert await client("WAIT 1 1000", "WAIT 2 10") == [1, 1]
+            acks.replica_left(NodeId("slave"))
+            assert await client("WAIT 1 10") == [0]
+
+    run(main())
+    assert b"NOREPLICAS" in held_answers.NOT_ACKED
+
+
+def two_nodes(state: PartitionState = PartitionState.ACTIVE) -> StaticView:
+    a, b = NodeId("a"), NodeId("b")
+    config = TableConfig(partitions=4, replicas=2, ack="memory")
+    partitions = [
+        Partition(epoch=1, master=a, slaves=(b,), state=state),
+        Partition(epoch=1, master=b, slaves=(a,)),
+        Partition(epoch=1, master=b),
+        Partition(epoch=1, master=None, slaves=(a,)),
+    ]
+    topology = topology_of([node("a", 7001), node("b", 7002)], partitions, config)
+    return StaticView(topology, "a")
+
+
+def key_of(partition: int) -> str:
+    return next(f"k{n}" for n in range(1000) if slot_of(b"k%d" % n) * 4 // 16384 == partition)
+
+
+def test_clients_are_told_where_their_keys_are() -> None:
+    view = two_nodes()
+    mine, theirs, elsewhere, lost = (key_of(partition) for partition in range(4))
+
+    async def main() -> None:
+        async with connected(view) as client:
+            answers = await client(
+                f"SET {mine} 1", f"GET {theirs}", f"GET {elsewhere}", f"GET {lost}"
+            )
+            assert answers == [
+                "OK",
+                f"MOVED {slot_of(theirs.encode())} 127.0.0.1:7002",
+                f"MOVED {slot_of(elsewhere.encode())} 127.0.0.1:7002",
+                "CLUSTERDOWN Hash slot not served",
+            ]
+            answers = await client("READONLY", f"GET {theirs}", f"SET {theirs} 1", f"GET {mine}")
+            assert answers == ["OK", None, f"MOVED {slot_of(theirs.encode())} 127.0.0.1:7002", b"1"]
+            view.copy(0).is_reading = view.copy(0).is_writing = False
+            assert await client(f"GET {mine}") == ["CLUSTERDOWN The cluster is down"]
+
+    run(main())
+
+
+def test_writes_to_a_frozen_partition_wait_for_the_hand_over() -> None:
+    view = two_nodes(PartitionState.STUCK)
+    copy, key = view.copy(0), key_of(0)
+    copy.is_writing = False
+
+    async def main() -> None:
+        async with connected(view) as client:
+            client.send(f"GET {key}", f"SET {key} 1", f"GET {key}")
+            assert await client.answers(1) == [None]
+            assert await client.is_silent()
+            copy.is_writing = True
+            assert await client.answers(2) == ["OK", b"1"]
+
+    run(main())
+
+
+def test_values_that_are_not_in_memory_are_waited_for_in_order() -> None:
+    view = single_node(partitions=1)
+    store = view.stores[0]
+    assert store is not None
+    store.is_cold = True
+    keys = " ".join(f"{{t}}{number}" for number in range(20))
+
+    async def main() -> None:
+        async with connected(view) as client:
+            answers = await client("SET {t}1 a", f"MGET {keys}", "SET {t}1 b", "GET {t}1")
+            assert answers[1][1] == b"a"
+            assert answers[2:] == ["OK", b"b"]
+
+    run(main())
+
+
+def test_a_client_that_takes_no_answers_is_not_read_from() -> None:
+    view = single_node(partitions=1)
+
+    async def main() -> None:
+        async with connected(view) as client:
+            await client("SET a " + "x" * 1_000_000)
+            for _ in range(10):
+                client.send(*["GET a"] * 20)
+            await asyncio.sleep(0.1)
+            got = 0
+            while got < 200 * 1_000_000:
+                got += len(await client.reader.read(1 << 20))
+            assert (await client("PING"))[-1] == "PONG"
+
+    run(main())
+
+
+def test_who_breaks_the_protocol_is_told_and_cut_off() -> None:
+    async def main() -> None:
+        async with connected(single_node()) as client:
+            client.send("SET a 1")
+            client.writer.write(b"*1\r\n+PING\r\n")
+            assert await client.answers(2) == ["OK", "ERR Protocol error: expected '$', got '+'"]
+            assert await client.reader.read() == b""
+
+    run(main())
+
+
+def test_quit_is_answered_and_ends_the_connection() -> None:
+    async def main() -> None:
+        async with connected(single_node()) as client:
+            client.send("SET a 1", "QUIT", "SET a 2")
+            assert await client.answers(2) == ["OK", "OK"]
+            assert await client.reader.read() == b""
+
+    run(main())
+
+
+def test_strangers_are_bounded_and_given_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_connection, "LOGIN_S_MAX", 0.2)
+
+    async def main() -> None:
+        async with connected(single_node(), logs_in=False) as client:
+            assert await client("GET a") == ["NOAUTH Authentication required."]
+            assert await client("AUTH writer nonsense") == [
+                "WRONGPASS invalid username-password pair or user is disabled."
+            ]
+            with pytest.raises((AssertionError, ConnectionError)):
+                await client.answers(1)
+
+    run(main())
+
+
+def test_connections_above_the_most_are_refused() -> None:
+    async def main() -> None:
+        async with connected(single_node(), logs_in=False, connections_max=0) as client:
+            assert await client.answers(1) == ["ERR max number of clients reached"]
+            assert await client.reader.read() == b""
+
+    run(main())
