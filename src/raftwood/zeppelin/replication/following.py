@@ -1,0 +1,270 @@
+"""A slave's side of one partition: it finds where to go on, and takes what its master sends."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final, assert_never
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import RaftwoodError, Unavailable
+from raftwood.base.logs import get_logger
+from raftwood.net import Channel
+from raftwood.zeppelin.model import NodeId, PartitionId
+from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore, Write, decode_record
+from raftwood.zeppelin.replication.full_sync import receive_copy, remove_copy
+from raftwood.zeppelin.replication.leading import reached_of
+from raftwood.zeppelin.replication.receiver_rules import ReceiverRules, Verdict, as_arrived
+from raftwood.zeppelin.replication.trysync import CutAfter, FullSync, Offer, StreamFrom, Wait
+from raftwood.zeppelin.replication.wire import (
+    FULL_SYNC,
+    REPAIR_KEYS,
+    TRY_SYNC,
+    CopyRequest,
+    ReceivedPart,
+    RepairRequest,
+    Standing,
+    TrySyncRequest,
+    encode_copy,
+)
+
+ASK_TIMEOUT_MS: Final = 3_000
+AGAIN_S: Final = 0.1
+"""Between two attempts, with jitter."""
+REPAIR_KEYS_MAX: Final = 1_000
+"""Of one request."""
+SYNCS_MAX: Final = 16
+"""Partitions of a node that find out at the same time where to go on."""
+FULL_SYNC_TIMEOUT_MS: Final = 3_600_000
+
+_log = get_logger("zeppelin")
+
+
+class SlaveWorld:
+    """What all partitions of a node need to follow their masters."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        channel_of: Callable[[NodeId], Channel | None],
+        moved: Callable[[NodeId, PartitionId], None],
+        copies_folder: str,
+        boot: int,
+    ) -> None:
+        """`moved` hears that there is something to ack to a master."""
+        self.environment = environment
+        self.channel_of = channel_of
+        self.moved = moved
+        self.copies_folder = copies_folder
+        self.boot = boot
+        self.turns = asyncio.Semaphore(SYNCS_MAX)
+
+    def now_ms(self) -> int:
+        return self.environment.clock.wall_ns() // 1_000_000
+
+
+class Following:
+    """A partition while this node is its slave."""
+
+    def __init__(self, partition: PartitionId, store: PartitionStore, world: SlaveWorld) -> None:
+        self._partition = partition
+        self._store = store
+        self._world = world
+        self._epoch = 0
+        self._rules: ReceiverRules | None = None
+        self._syncing: asyncio.Task[None] | None = None
+        self.lag_bytes = 0
+        """About how far the master was ahead when it was heard last."""
+        self._contact_ns: int | None = None
+        self._is_ended = False
+        self._is_changing = False
+        """The store rewinds or restores, which is never given up half-way."""
+        self._stop_listening = store.listen(self._moved)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the master has agreed to send what follows."""
+        return self._rules is not None and self._rules.session != 0 and self._syncing is None
+
+    def follow(self, master: NodeId, *, epoch: int) -> None:
+        """This master from now on, at this epoch of the partition."""
+        self._epoch = epoch
+        if self._rules is None:
+            self._rules = ReceiverRules(master=master, first_session=self._world.boot << 32)
+        elif self._rules.master == master:
+            return
+        else:
+            self._rules.follow(master)
+            self._contact_ns = None
+        self._begin_sync()
+
+    async def end(self) -> None:
+        """Take no more; what is being done to the store is finished or given up first."""
+        self._is_ended = True
+        self._stop_listening()
+        if self._syncing is not None:
+            if not self._is_changing:
+                self._syncing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._syncing
+
+    # What the master sends.
+
+    def take(self, source: NodeId, part: ReceivedPart) -> None:
+        """Records, in one go: the binlog syncs them together."""
+        rules = self._rules
+        if self._is_ended or rules is None:
+            return
+        if not rules.hears(source=source, session=part.session):
+            return
+        now_ms = self._world.now_ms()
+        try:
+            for encoded in part.records:
+                record = decode_record(encoded)
+                verdict = rules.judge(record)
+                if verdict is Verdict.TAKE:
+                    self._store.commit(as_arrived(record, now_ms=now_ms), encoded)
+                elif verdict is Verdict.RESYNC:
+                    self._begin_sync()
+                    return
+        except RaftwoodError as error:
+            # The disk does not take more for now: go on from what it has taken.
+            _log.warning("records are refused", partition=self._partition, reason=error.message)
+            rules.session = 0
+            self._begin_sync()
+
+    def standing(self, master: NodeId) -> Standing | None:
+        """What to ack to a master; None while it has agreed on nothing."""
+        rules = self._rules
+        if rules is None or rules.master != master or not self.is_streaming:
+            return None
+        store = self._store
+        return Standing(self._partition, rules.session, reached_of(store), store.repairing is None)
+
+    def answered(self, standing: Standing, lag_bytes: int | None) -> None:
+        """What the master says to a standing: how far that is behind, None where it feeds nothing
+        under its session.
+        """
+        rules = self._rules
+        if rules is None or rules.session != standing.session or not self.is_streaming:
+            return
+        if lag_bytes is None:
+            self._begin_sync()
+        else:
+            self.lag_bytes = lag_bytes
+            self._contact_ns = self._world.environment.clock.monotonic_ns()
+
+    def contact_ms(self) -> int | None:
+        """So long ago the present master was heard; None: not yet."""
+        if self._contact_ns is None:
+            return None
+        return (self._world.environment.clock.monotonic_ns() - self._contact_ns) // 1_000_000
+
+    def _moved(self) -> None:
+        if self.is_streaming and self._rules is not None:
+            self._world.moved(self._rules.master, self._partition)
+
+    # Finding where to go on.
+
+    def _begin_sync(self) -> None:
+        if self._syncing is None and not self._is_ended:
+            self._syncing = asyncio.get_running_loop().create_task(self._sync())
+
+    async def _sync(self) -> None:
+        """Until the master streams, or this ends."""
+        world = self._world
+        while True:
+            try:
+                async with world.turns:
+                    is_done = await self._try()
+            except (RaftwoodError, OSError) as error:
+                _log.info("a slave tries again", partition=self._partition, reason=str(error))
+                is_done = False
+            if is_done or self._is_ended:
+                break
+            await asyncio.sleep(AGAIN_S * world.environment.random.uniform(0.5, 1.5))
+        self._syncing = None
+        self._moved()
+
+    async def _try(self) -> bool:
+        """Offer what there is, and do what is answered; True once it streams."""
+        rules, store = self._rules, self._store
+        assert rules is not None
+        master = rules.master
+        channel = self._world.channel_of(master)
+        if channel is None:
+            raise Unavailable(f"the address of {master} is not known yet")
+        session = rules.propose(epoch=store.epoch, last=store.last_sequence)
+        offer = Offer(
+            epoch=store.epoch,
+            first=store.first_sequence,
+            last=store.last_sequence,
+            epochs=tuple(store.epochs),
+            repairing=store.repairing,
+        )
+        request = TrySyncRequest(self._partition, self._epoch, session, offer)
+        answer = (await channel.ask(TRY_SYNC, request, ASK_TIMEOUT_MS)).answer
+        if rules.session != session or rules.master != master:
+            return False
+        if isinstance(answer, StreamFrom):
+            return True
+        # Nothing is sent under this session: what comes of earlier ones is not taken either.
+        rules.session = 0
+        match answer:
+            case Wait():
+                pass
+            case CutAfter():
+                await self._rewind(channel, answer.sequence)
+            case FullSync():
+                await self._copy(channel, answer.reason)
+            case _:
+                assert_never(answer)
+        return False
+
+    async def _rewind(self, channel: Channel, after: int) -> None:
+        """Undo what the master has not got."""
+        keys = await self._store.touched(after=after)
+        if keys is None:
+            await self._copy(channel, "a flush has to be undone")
+            return
+        values: list[Write] = []
+        until: BinlogPosition | None = None
+        while until is None or len(values) < len(keys):
+            wanted = keys[len(values) : len(values) + REPAIR_KEYS_MAX]
+            request = RepairRequest(self._partition, wanted)
+            response = await channel.ask(REPAIR_KEYS, request, ASK_TIMEOUT_MS)
+            if until is not None and response.position.epoch != until.epoch:
+                raise Unavailable("the master began another epoch meanwhile")
+            until = response.position
+            values += response.values
+        _log.info("a slave undoes records", partition=self._partition, after=after, keys=len(keys))
+        with self._changing():
+            await self._store.rewind(after=after, values=values, until=until)
+
+    async def _copy(self, channel: Channel, reason: str) -> None:
+        """Take all of it anew."""
+        _log.info("a slave takes a whole copy", partition=self._partition, reason=reason)
+        files = self._world.environment.files
+        assert self._rules is not None
+        incarnation, number = self._partition
+        attempt = self._world.environment.random.getrandbits(63)
+        folder = f"{self._world.copies_folder}/in-{incarnation}-{number}-{attempt:016x}"
+        request = encode_copy(CopyRequest(self._partition))
+        try:
+            async with channel.stream(
+                FULL_SYNC, request, timeout_ms=FULL_SYNC_TIMEOUT_MS
+            ) as stream:
+                end = await receive_copy(files, folder, stream)
+        except BaseException:
+            await remove_copy(files, folder)
+            raise
+        with self._changing():
+            await self._store.restore(folder, sequence=end.sequence, epochs=end.epochs)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        self._is_changing = True
+        try:
+            yield
+        finally:
+            self._is_changing = False

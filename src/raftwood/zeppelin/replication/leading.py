@@ -1,0 +1,172 @@
+"""The master's side of one partition: what it sends to whom, and which writes are done."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig
+from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore, Record, Write
+from raftwood.zeppelin.replication.epochs import epoch_at
+from raftwood.zeppelin.replication.progress import Progress, Reached
+from raftwood.zeppelin.replication.sender import Sender
+from raftwood.zeppelin.replication.sender_rules import needed_from
+from raftwood.zeppelin.replication.trysync import Answer, Holding, Offer, StreamFrom, answer
+from raftwood.zeppelin.replication.wire import RepairResponse, Standing
+
+REPAIR_BYTES_MAX: Final = 4 << 20
+"""What one answer has of values, plus one."""
+
+
+def reached_of(store: PartitionStore) -> Reached:
+    return Reached(store.last_sequence, store.written_sequence, store.synced_sequence)
+
+
+class Leading:
+    """A partition while this node is its master, over all epochs of that time."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        store: PartitionStore,
+        config: TableConfig,
+        *,
+        sender_of: Callable[[NodeId], Sender | None],
+        may_tell: Callable[[], bool],
+        heard: Callable[[], None],
+    ) -> None:
+        """`may_tell`: whether clients may be told that writes are done. `heard`: more are."""
+        self._partition = partition
+        self._store = store
+        self._config = config
+        self._sender_of = sender_of
+        self._may_tell = may_tell
+        self._heard = heard
+        self._progress: Progress | None = None
+        self._copies: dict[NodeId, int] = {}
+        self.slaves: tuple[NodeId, ...] = ()
+        self.epoch = 0
+        """Of the records that are written from now on."""
+        self.done_sequence = 0
+        """Writes up to it may be called done."""
+        self._stop_listening = store.listen(self._moved)
+
+    def begin(self, epoch: int, slaves: tuple[NodeId, ...]) -> None:
+        """An epoch with these slaves; its first record, which is empty, goes to the binlog."""
+        store = self._store
+        begins = store.last_sequence + 1
+        progress = Progress(
+            ack=self._config.ack, min_replicas=self._config.min_replicas, begins=begins
+        )
+        if self._progress is not None:
+            progress.take_over(self._progress, slaves)
+        for gone in self.slaves:
+            if gone not in slaves:
+                self._end_feed(gone)
+        self._progress = progress
+        self.epoch, self.slaves = epoch, slaves
+        store.commit(Record(epoch, begins, ()))
+        self._moved()
+
+    def end(self) -> None:
+        """Another is master, or nobody."""
+        self._stop_listening()
+        self._store.needed_from = None
+        for slave in self.slaves:
+            self._end_feed(slave)
+
+    def _end_feed(self, slave: NodeId) -> None:
+        self._copies.pop(slave, None)
+        sender = self._sender_of(slave)
+        if sender is not None:
+            sender.end(self._partition)
+
+    # What slaves ask and tell.
+
+    def try_sync(self, slave: NodeId, session: int, offer: Offer) -> Answer:
+        store = self._store
+        given = answer(
+            offer,
+            Holding(
+                epoch=self.epoch,
+                first=store.first_sequence,
+                last=store.last_sequence,
+                epochs=store.epochs,
+            ),
+        )
+        sender = self._sender_of(slave)
+        assert self._progress is not None
+        self._progress.lost(slave)
+        if sender is not None:
+            if isinstance(given, StreamFrom):
+                self._copies.pop(slave, None)
+                sender.begin(self._partition, session=session, first=given.sequence)
+            else:
+                sender.end(self._partition)
+        self._hold_records()
+        return given
+
+    def acked(self, slave: NodeId, standing: Standing) -> int | None:
+        """How far a slave is; about how many bytes that is behind, None where nothing is sent to it
+        under its session.
+        """
+        sender = self._sender_of(slave)
+        feed = None if sender is None else sender.feed(self._partition, standing.session)
+        if sender is None or feed is None:
+            return None
+        sender.acked(feed, sequence=standing.reached.synced)
+        self._hold_records()
+        assert self._progress is not None
+        self._progress.acked(slave, standing.reached, is_whole=standing.is_whole)
+        self.tell()
+        return feed.lag_bytes(self._store.last_sequence)
+
+    async def repair(self, keys: Sequence[bytes], *, now_ms: int) -> RepairResponse:
+        """The present values of the first keys, and the position that they are of."""
+        store = self._store
+        last = store.last_sequence
+        position = BinlogPosition(epoch_at(store.epochs, last), last)
+        values = await store.multi_get(keys, now_ms=now_ms)
+        told: list[Write] = []
+        size = 0
+        for key, value in zip(keys, values, strict=True):
+            if size > REPAIR_BYTES_MAX:
+                break
+            size += len(key) + (0 if value is None else len(value.data))
+            told.append(
+                Write(key, None) if value is None else Write(key, value.data, value.expires_ms)
+            )
+        return RepairResponse(position, told)
+
+    def copy_begins(self, slave: NodeId, *, needs: int) -> None:
+        """A copy is made for a slave, which will need records from a sequence on."""
+        self._copies[slave] = needs
+        self._hold_records()
+
+    def _hold_records(self) -> None:
+        needed = [*self._copies.values()]
+        for slave in self.slaves:
+            sender = self._sender_of(slave)
+            first = None if sender is None else sender.needed(self._partition)
+            if first is not None:
+                needed.append(first)
+        self._store.needed_from = needed_from(needed, last=self._store.last_sequence)
+
+    # What clients are told.
+
+    def count(self, sequence: int) -> int:
+        """How many slaves have a write."""
+        return 0 if self._progress is None else self._progress.count(sequence)
+
+    def _moved(self) -> None:
+        for slave in self.slaves:
+            sender = self._sender_of(slave)
+            if sender is not None:
+                sender.grown(self._partition)
+        self.tell()
+
+    def tell(self) -> None:
+        """Let it be known that more is done, if it is and may be said."""
+        assert self._progress is not None
+        done = self._progress.done(reached_of(self._store))
+        if done > self.done_sequence and self._may_tell():
+            self.done_sequence = done
+            self._heard()

@@ -1,0 +1,124 @@
+"""The other nodes as this one knows them: a connection to each, and what is sent over it."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.net import (
+    Backoff,
+    Channel,
+    ClientCredentials,
+    ClientLimits,
+    ClientTls,
+    Connection,
+    Secret,
+    ServerCredentials,
+    connect,
+)
+from raftwood.net.store_names import split_address
+from raftwood.zeppelin.model import Node, NodeId
+from raftwood.zeppelin.replication.wire import NODE_ROLE, node_identity
+
+_BACKOFF = Backoff(first_ms=20, longest_ms=1_000)
+
+
+class ReplicationNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """How nodes prove themselves to one another."""
+
+    cluster: str
+    secret: Secret
+    """That all nodes have."""
+    tls: ClientTls | None = None
+    limits: ClientLimits = ClientLimits(
+        connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
+    )
+
+    def server_credentials(self, node: NodeId) -> ServerCredentials:
+        return ServerCredentials(
+            cluster_id=self.cluster,
+            identity=node_identity(node),
+            secret_of=lambda peer: self.secret if peer.role == NODE_ROLE else None,
+        )
+
+
+class Peers:
+    """A channel to each node of the topology but this one, kept while it is there."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        network: ReplicationNetwork,
+        node: NodeId,
+        on_change: Callable[[NodeId, bool], None],
+    ) -> None:
+        self._environment = environment
+        self._network = network
+        self._node = node
+        self._on_change = on_change
+        self._channels: dict[NodeId, tuple[str, Channel]] = {}
+        self._gone: list[Channel] = []
+
+    def learn(self, nodes: Mapping[NodeId, Node]) -> list[NodeId]:
+        """Where nodes are now; those whose channel is another one from now on, or none."""
+        changed = []
+        for node in [*self._channels]:
+            address, channel = self._channels[node]
+            if node not in nodes or nodes[node].addresses.replication != address:
+                del self._channels[node]
+                self._gone.append(channel)
+                changed.append(node)
+        for node, known in nodes.items():
+            if node != self._node and node not in self._channels:
+                self._channels[node] = self._begin(node, known.addresses.replication)
+        return changed
+
+    def _begin(self, node: NodeId, address: str) -> tuple[str, Channel]:
+        channel = Channel(
+            self._connector(node, address),
+            self._environment.random,
+            _BACKOFF,
+            on_change=lambda is_connected: self._on_change(node, is_connected),
+        )
+        channel.start()
+        return address, channel
+
+    def _connector(
+        self, node: NodeId, address: str
+    ) -> Callable[[], Coroutine[Any, Any, Connection]]:
+        network = self._network
+        host, port = split_address(address)
+        credentials = ClientCredentials(
+            cluster_id=network.cluster,
+            identity=node_identity(self._node),
+            secret=network.secret,
+            server=node_identity(node),
+        )
+
+        async def dial() -> Connection:
+            return await connect(
+                host,
+                port,
+                credentials,
+                self._environment.random,
+                limits=network.limits,
+                tls=network.tls,
+            )
+
+        return dial
+
+    def channel(self, node: NodeId) -> Channel | None:
+        found = self._channels.get(node)
+        return None if found is None else found[1]
+
+    async def close_gone(self) -> None:
+        """Close the channels to nodes that are elsewhere, or gone, by now."""
+        gone, self._gone = self._gone, []
+        for channel in gone:
+            await channel.close()
+
+    async def close(self) -> None:
+        self._gone += [channel for _, channel in self._channels.values()]
+        self._channels.clear()
+        await self.close_gone()

@@ -1,0 +1,199 @@
+"""This node's replica of one partition: what it is there, and what its users may do by that."""
+
+from collections.abc import Callable
+from enum import Enum
+
+import msgspec
+
+from raftwood.base.logs import get_logger
+from raftwood.zeppelin.model import NodeId, Partition, PartitionId, PartitionState, TableConfig
+from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore
+from raftwood.zeppelin.replication.epochs import epoch_at, record_epoch
+from raftwood.zeppelin.replication.following import Following, SlaveWorld
+from raftwood.zeppelin.replication.leading import Leading
+from raftwood.zeppelin.replication.progress import ReplicaReport
+from raftwood.zeppelin.replication.sender import Sender
+
+_log = get_logger("zeppelin")
+
+
+class Role(Enum):
+    """What a node is to a partition."""
+
+    NONE = 0
+    """It is not known who leads."""
+    MASTER = 1
+    SLAVE = 2
+
+
+class ReplicaContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica needs of its node."""
+
+    node: NodeId
+    boot: int
+    slave_world: SlaveWorld
+    sender_of: Callable[[NodeId], Sender | None]
+    has_lease: Callable[[], bool]
+
+
+class Replica:
+    """One partition on this node, for as long as its store is open."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        store: PartitionStore,
+        config: TableConfig,
+        context: ReplicaContext,
+    ) -> None:
+        self.partition = partition
+        self.store = store
+        self.config = config
+        self._context = context
+        self._known: Partition | None = None
+        self._leading: Leading | None = None
+        self._following: Following | None = None
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._listener_count = 0
+        self.tenures = 0
+        """How often this node began to lead it: a sequence that was written in one tenure is
+        another record's, or nobody's, in the next."""
+
+    # For commands.
+
+    @property
+    def role(self) -> Role:
+        """As the topology says; a master may not be one yet, see `may_write`."""
+        known = self._known
+        if known is None or known.master is None:
+            return Role.NONE
+        return Role.MASTER if known.master == self._context.node else Role.SLAVE
+
+    @property
+    def master(self) -> NodeId | None:
+        return None if self._known is None else self._known.master
+
+    @property
+    def epoch(self) -> int:
+        """Of the records that are to be written now; 0 where none are."""
+        return 0 if self._leading is None else self._leading.epoch
+
+    @property
+    def may_read(self) -> bool:
+        """Whether what is here is the latest there is."""
+        return self._leading is not None and self._may_lead()
+
+    @property
+    def may_write(self) -> bool:
+        known = self._known
+        return (
+            self._leading is not None
+            and known is not None
+            and known.state is not PartitionState.STUCK
+            and self._may_lead()
+        )
+
+    @property
+    def done_sequence(self) -> int:
+        """Clients may be told that writes up to it are done."""
+        return 0 if self._leading is None else self._leading.done_sequence
+
+    def count(self, sequence: int) -> int:
+        """How many slaves have a write."""
+        return 0 if self._leading is None else self._leading.count(sequence)
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Be told when more is done, or this is master no more; returns how to stop that."""
+        self._listener_count += 1
+        number = self._listener_count
+        self._listeners[number] = heard
+        return lambda: self._listeners.pop(number, None) and None
+
+    # For the meta server.
+
+    def report(self) -> ReplicaReport:
+        """How far it is; not whole while it repairs, and then it may not become master."""
+        store, following = self.store, self._following
+        # A master that is frozen may still call done what it has not synced itself yet.
+        told = store.last_sequence if self._leading is not None else store.synced_sequence
+        return ReplicaReport(
+            position=BinlogPosition(epoch_at(store.epochs, told), told),
+            is_whole=store.repairing is None,
+            lag_bytes=0 if following is None else following.lag_bytes,
+            contact_ms=None if following is None else following.contact_ms(),
+        )
+
+    # For the replicator.
+
+    @property
+    def partition_epoch(self) -> int:
+        """That of the topology."""
+        return 0 if self._known is None else self._known.epoch
+
+    @property
+    def leading(self) -> Leading | None:
+        return self._leading
+
+    @property
+    def following(self) -> Following | None:
+        return self._following
+
+    async def become(self, known: Partition) -> None:
+        """What the topology says of it now."""
+        before, self._known = self._known, known
+        if before == known:
+            return
+        if self.role is not Role.MASTER and self._leading is not None:
+            self._leading.end()
+            self._leading = None
+            self._heard()
+        if self.role is not Role.SLAVE and self._following is not None:
+            await self._following.end()
+            self._following = None
+        if self.role is Role.SLAVE and known.master is not None:
+            if self._following is None:
+                self._following = Following(self.partition, self.store, self._context.slave_world)
+            self._following.follow(known.master, epoch=known.epoch)
+        self.lead_if_due()
+
+    def lead_if_due(self) -> None:
+        """Begin the epoch that the topology has given to this node, once it may be used."""
+        known = self._known
+        if known is None or known.master != self._context.node or self._following is not None:
+            return
+        epoch = record_epoch(known.epoch, boot=self._context.boot)
+        if self._leading is not None and self._leading.epoch >= epoch:
+            self._leading.tell()
+            return
+        if not self._may_lead():
+            return
+        if self.store.repairing is not None or self.store.epoch >= epoch:
+            # Its keys are of no one moment, or this topology is older than its records.
+            _log.error("this replica cannot lead", partition=self.partition, epoch=known.epoch)
+            return
+        if self._leading is None:
+            self._leading = Leading(
+                self.partition,
+                self.store,
+                self.config,
+                sender_of=self._context.sender_of,
+                may_tell=self._may_lead,
+                heard=self._heard,
+            )
+            self.tenures += 1
+        self._leading.begin(epoch, known.slaves)
+
+    async def end(self) -> None:
+        if self._leading is not None:
+            self._leading.end()
+            self._leading = None
+        if self._following is not None:
+            await self._following.end()
+            self._following = None
+
+    def _may_lead(self) -> bool:
+        return self.config.on_meta_loss == "serve" or self._context.has_lease()
+
+    def _heard(self) -> None:
+        for heard in [*self._listeners.values()]:
+            heard()

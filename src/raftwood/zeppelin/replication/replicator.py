@@ -1,0 +1,303 @@
+"""A node's part in replication: as masters and slaves change, the right ones send and receive.
+
+The node opens stores and hands them in with the topology that it has persisted; the replicator
+makes each partition what the topology says, serves other nodes on a listener of its own, and tells
+what commands may do by each `Replica`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Final, Self
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import NotFound, Overloaded
+from raftwood.net import Call, Identity, Payload, Server, ServerTls, Service
+from raftwood.zeppelin.model import NodeId, Partition, PartitionId, TableConfig, Topology
+from raftwood.zeppelin.node.seams import PartitionStore
+from raftwood.zeppelin.replication.acker import Acker
+from raftwood.zeppelin.replication.epochs import epochs_up_to
+from raftwood.zeppelin.replication.following import SlaveWorld
+from raftwood.zeppelin.replication.full_sync import copy_items, remove_copy
+from raftwood.zeppelin.replication.leading import Leading
+from raftwood.zeppelin.replication.lease import Lease
+from raftwood.zeppelin.replication.peers import Peers, ReplicationNetwork
+from raftwood.zeppelin.replication.replica import Replica, ReplicaContext
+from raftwood.zeppelin.replication.sender import Sender
+from raftwood.zeppelin.replication.trysync import Wait
+from raftwood.zeppelin.replication.wire import (
+    ACK,
+    FULL_SYNC,
+    RECORDS,
+    REPAIR_KEYS,
+    TRY_SYNC,
+    AckResponse,
+    RepairRequest,
+    RepairResponse,
+    Standing,
+    TrySyncRequest,
+    TrySyncResponse,
+    decode_copy_request,
+    decode_parts,
+)
+
+COPIES_MAX: Final = 2
+"""Whole copies that a node sends at the same time."""
+
+
+class Replicator:
+    """Use it as a context manager; `listen` before others are told of this node."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        network: ReplicationNetwork,
+        node: NodeId,
+        *,
+        boot: int,
+        copies_folder: str,
+    ) -> None:
+        """`boot` is another, higher number each time that the node is started, kept in its folder.
+        `copies_folder` is for copies on their way; whatever is in there at the start can go.
+        """
+        self._environment = environment
+        self._node = node
+        self._copies_folder = copies_folder
+        self._lease = Lease()
+        self._topology = Topology()
+        self._replicas: dict[PartitionId, Replica] = {}
+        self._peers = Peers(environment, network, node, self._peer_changed)
+        self._senders: dict[NodeId, Sender] = {}
+        self._ackers: dict[NodeId, Acker] = {}
+        self._copies = 0
+        self._applying = asyncio.Lock()
+        self._context = ReplicaContext(
+            node=node,
+            boot=boot,
+            slave_world=SlaveWorld(
+                environment,
+                channel_of=self._peers.channel,
+                moved=self._moved,
+                copies_folder=copies_folder,
+                boot=boot,
+            ),
+            sender_of=self._sender_of,
+            has_lease=self._has_lease,
+        )
+        self._server = Server(self._service(), network.server_credentials(node), environment.random)
+
+    # For the node.
+
+    async def listen(self, host: str, port: int, *, tls: ServerTls | None = None) -> int:
+        return await self._server.listen(host, port, tls=tls)
+
+    async def apply(self, topology: Topology, stores: Mapping[PartitionId, PartitionStore]) -> None:
+        """Be what a topology says, with the stores that are open by now; a store that is not named
+        any more is not used when this returns.
+        """
+        async with self._applying:
+            self._topology = topology
+            for peer in self._peers.learn(topology.nodes):
+                await self._forget_peer(peer)
+            await self._peers.close_gone()
+            wanted = {
+                PartitionId(table.incarnation, number): (table.config, known)
+                for table in topology.tables.values()
+                for number, known in enumerate(table.partitions)
+                if self._node in known.replicas
+            }
+            for partition in [*self._replicas]:
+                is_open = stores.get(partition) is self._replicas[partition].store
+                if partition not in wanted or not is_open:
+                    await self._replicas.pop(partition).end()
+                    self._forget_partition(partition)
+            for partition, (config, known) in wanted.items():
+                if partition in stores:
+                    await self._become(partition, stores[partition], config, known)
+
+    async def _become(
+        self, partition: PartitionId, store: PartitionStore, config: TableConfig, known: Partition
+    ) -> None:
+        if partition not in self._replicas:
+            self._replicas[partition] = Replica(partition, store, config, self._context)
+        replica = self._replicas[partition]
+        if replica.master != known.master:
+            self._forget_partition(partition)
+        await replica.become(known)
+        if known.master is not None and known.master != self._node:
+            self._acker_of(known.master, partition)
+
+    def renew_lease(self, *, asked_ns: int, length_ms: int, epoch: int) -> None:
+        """The meta server, at an epoch, answered what was asked at a moment (monotonic)."""
+        if epoch > self._topology.epoch:
+            # It may have made another node master already: first apply that.
+            return
+        had_lease = self._has_lease()
+        self._lease.renew(asked_ns=asked_ns, length_ns=length_ms * 1_000_000)
+        if not had_lease and self._has_lease():
+            for replica in self._replicas.values():
+                replica.lead_if_due()
+
+    def replica(self, partition: PartitionId) -> Replica | None:
+        return self._replicas.get(partition)
+
+    @property
+    def replicas(self) -> Mapping[PartitionId, Replica]:
+        return self._replicas
+
+    async def close(self) -> None:
+        async with self._applying:
+            for replica in self._replicas.values():
+                await replica.end()
+            for peer in [*self._senders, *self._ackers]:
+                await self._forget_peer(peer)
+            await self._peers.close()
+        await self._server.close(drain_timeout_ms=0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # What other nodes ask.
+
+    def _service(self) -> Service:
+        service = Service()
+        service.typed(TRY_SYNC, self._try_sync)
+        service.one_way(RECORDS, self._records)
+        service.fast(ACK, self._ack)
+        service.typed(REPAIR_KEYS, self._repair_keys)
+        service.stream(FULL_SYNC, self._full_sync)
+        return service
+
+    async def _try_sync(self, call: Call, request: TrySyncRequest) -> TrySyncResponse:
+        slave = NodeId(call.peer.node_id)
+        leading = self._leading(request.partition, slave)
+        replica = self._replicas.get(request.partition)
+        if leading is None or replica is None or replica.partition_epoch < request.partition_epoch:
+            return TrySyncResponse(Wait())
+        return TrySyncResponse(leading.try_sync(slave, request.session, request.offer))
+
+    def _records(self, peer: Identity, payload: Payload) -> None:
+        source = NodeId(peer.node_id)
+        for part in decode_parts(payload):
+            replica = self._replicas.get(part.partition)
+            if replica is not None and replica.following is not None:
+                replica.following.take(source, part)
+
+    def _ack(self, call: Call, payload: Payload) -> None:
+        slave = NodeId(call.peer.node_id)
+        lags: list[int | None] = []
+        for standing in ACK.decode_request(payload).standings:
+            leading = self._leading(standing.partition, slave)
+            lags.append(None if leading is None else leading.acked(slave, standing))
+        call.reply(ACK.encode(AckResponse(lags)))
+
+    async def _repair_keys(self, call: Call, request: RepairRequest) -> RepairResponse:
+        leading = self._expected_leading(request.partition, NodeId(call.peer.node_id))
+        now_ms = self._environment.clock.wall_ns() // 1_000_000
+        return await leading.repair(request.keys, now_ms=now_ms)
+
+    async def _full_sync(self, call: Call, payload: Payload) -> AsyncIterator[bytes]:
+        partition = decode_copy_request(payload).partition
+        slave = NodeId(call.peer.node_id)
+        leading = self._expected_leading(partition, slave)
+        store = self._replicas[partition].store
+        if self._copies >= COPIES_MAX:
+            raise Overloaded(f"this node sends {COPIES_MAX} copies already: ask again")
+        self._copies += 1
+        files = self._environment.files
+        attempt = self._environment.random.getrandbits(63)
+        folder = (
+            f"{self._copies_folder}/out-{partition.incarnation}-{partition.number}-{attempt:016x}"
+        )
+        try:
+            leading.copy_begins(slave, needs=store.first_sequence)
+            sequence = await store.checkpoint(folder)
+            leading.copy_begins(slave, needs=sequence + 1)
+            epochs = epochs_up_to(store.epochs, sequence)
+            items = copy_items(files, folder, sequence=sequence, epochs=epochs)
+            async with contextlib.aclosing(items):
+                async for item in items:
+                    yield item
+        finally:
+            self._copies -= 1
+            await remove_copy(files, folder)
+
+    def _leading(self, partition: PartitionId, slave: NodeId) -> Leading | None:
+        """Where this node is master and the other one its slave."""
+        replica = self._replicas.get(partition)
+        if replica is None or replica.leading is None or slave not in replica.leading.slaves:
+            return None
+        return replica.leading
+
+    def _expected_leading(self, partition: PartitionId, slave: NodeId) -> Leading:
+        leading = self._leading(partition, slave)
+        if leading is None:
+            raise NotFound(f"{self._node} is not master of {partition} with slave {slave}")
+        return leading
+
+    # Peers.
+
+    def _has_lease(self) -> bool:
+        return self._lease.is_on(self._environment.clock.monotonic_ns())
+
+    def _sender_of(self, peer: NodeId) -> Sender | None:
+        sender = self._senders.get(peer)
+        if sender is None:
+            channel = self._peers.channel(peer)
+            if channel is None:
+                return None
+            sender = self._senders[peer] = Sender(channel, self._store_of)
+        return sender
+
+    def _store_of(self, partition: PartitionId) -> PartitionStore | None:
+        replica = self._replicas.get(partition)
+        return None if replica is None else replica.store
+
+    def _acker_of(self, master: NodeId, partition: PartitionId) -> None:
+        acker = self._ackers.get(master)
+        if acker is None:
+            channel = self._peers.channel(master)
+            if channel is None:
+                return
+            acker = self._ackers[master] = Acker(
+                channel,
+                standing_of=lambda partition: self._standing(master, partition),
+                on_answer=self._answered,
+            )
+        acker.follow(partition)
+
+    def _standing(self, master: NodeId, partition: PartitionId) -> Standing | None:
+        replica = self._replicas.get(partition)
+        if replica is None or replica.following is None:
+            return None
+        return replica.following.standing(master)
+
+    def _answered(self, standing: Standing, lag_bytes: int | None) -> None:
+        replica = self._replicas.get(standing.partition)
+        if replica is not None and replica.following is not None:
+            replica.following.answered(standing, lag_bytes)
+
+    def _moved(self, master: NodeId, partition: PartitionId) -> None:
+        acker = self._ackers.get(master)
+        if acker is not None:
+            acker.moved(partition)
+
+    def _peer_changed(self, peer: NodeId, is_connected: bool) -> None:
+        if is_connected:
+            if peer in self._ackers:
+                self._ackers[peer].tell_all()
+        elif peer in self._senders:
+            self._senders[peer].disconnected()
+
+    def _forget_partition(self, partition: PartitionId) -> None:
+        for acker in self._ackers.values():
+            acker.forget(partition)
+
+    async def _forget_peer(self, peer: NodeId) -> None:
+        if peer in self._ackers:
+            self._ackers.pop(peer).close()
+        if peer in self._senders:
+            await self._senders.pop(peer).close()

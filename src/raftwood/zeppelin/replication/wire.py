@@ -1,0 +1,163 @@
+"""What nodes say to one another about their partitions: methods of the replication listener.
+
+A slave asks its master (`TRY_SYNC`, `REPAIR_KEYS`, `FULL_SYNC`) and tells it how far it is (`ACK`);
+the master sends `RECORDS`, all partitions of one turn in one message, each record as it stands in
+the binlog.
+"""
+
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import ProtocolError
+from raftwood.base.files import Buffer
+from raftwood.net import Identity, Method, TypedMethod
+from raftwood.zeppelin.model import NodeId, PartitionId
+from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Write
+from raftwood.zeppelin.replication.progress import Reached
+from raftwood.zeppelin.replication.trysync import Answer, Offer
+
+NODE_ROLE: Final = "zeppelin"
+_ROLES = (NODE_ROLE,)
+
+
+def node_identity(node: NodeId) -> Identity:
+    return Identity(role=NODE_ROLE, node_id=node)
+
+
+class TrySyncRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A slave's offer, for a session of its own numbering."""
+
+    partition: PartitionId
+    partition_epoch: int
+    """As the slave knows it: a master that knows less is asked again later."""
+    session: int
+    offer: Offer
+
+
+class TrySyncResponse(msgspec.Struct, frozen=True, array_like=True):
+    """What the slave has to do."""
+
+    answer: Answer
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Records of one partition, in order."""
+
+    partition: PartitionId
+    session: int
+    records: list[Buffer]
+
+
+class ReceivedPart(msgspec.Struct, frozen=True, array_like=True):
+    """A `Part` as it is decoded."""
+
+    partition: PartitionId
+    session: int
+    records: list[bytes]
+
+
+class Standing(msgspec.Struct, frozen=True, array_like=True):
+    """How far a slave is with one partition."""
+
+    partition: PartitionId
+    session: int
+    reached: Reached
+    is_whole: bool
+
+
+class AckRequest(msgspec.Struct, frozen=True, array_like=True):
+    """All that a slave has to tell a master now."""
+
+    standings: list[Standing]
+
+
+class AckResponse(msgspec.Struct, frozen=True, array_like=True):
+    """What the master knows of that."""
+
+    lags_bytes: list[int | None]
+    """For each standing about how far it is behind; None: nothing is sent to it under that
+    session, so it has to try to sync."""
+
+
+class RepairRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Keys whose present values a slave needs."""
+
+    partition: PartitionId
+    keys: list[bytes]
+
+
+class RepairResponse(msgspec.Struct, frozen=True, array_like=True):
+    """The values of the first of the keys: as many as are answered at once."""
+
+    position: BinlogPosition
+    values: list[Write]
+
+
+class CopyRequest(msgspec.Struct, frozen=True, array_like=True):
+    """All of a partition."""
+
+    partition: PartitionId
+
+
+class CopyChunk(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A part of a file, in the order of the file; an empty one makes an empty file."""
+
+    name: str
+    offset: int
+    data: bytes
+
+
+class CopyEnd(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The last of a copy: what its files must be, and the position that they are of."""
+
+    files: dict[str, tuple[int, int]]
+    """Each with its size and its XXH3-64."""
+    sequence: int
+    epochs: tuple[EpochStart, ...]
+
+
+TRY_SYNC: Final = TypedMethod(
+    140, "kv-try-sync", request=TrySyncRequest, response=TrySyncResponse, roles=_ROLES
+)
+RECORDS: Final = Method(141, "kv-records", roles=_ROLES)
+ACK: Final = TypedMethod(142, "kv-ack", request=AckRequest, response=AckResponse, roles=_ROLES)
+REPAIR_KEYS: Final = TypedMethod(
+    143, "kv-repair-keys", request=RepairRequest, response=RepairResponse, roles=_ROLES
+)
+FULL_SYNC: Final = Method(144, "kv-full-sync", roles=_ROLES)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_parts = msgspec.msgpack.Decoder(list[ReceivedPart]).decode
+_decode_copy_request = msgspec.msgpack.Decoder(CopyRequest).decode
+_decode_copy = msgspec.msgpack.Decoder(CopyChunk | CopyEnd).decode
+
+
+def encode_parts(parts: list[Part]) -> bytes:
+    return _encode(parts)
+
+
+def decode_parts(payload: Buffer) -> list[ReceivedPart]:
+    try:
+        return _decode_parts(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"records of a binlog cannot be read: {error}") from error
+
+
+def encode_copy(item: CopyRequest | CopyChunk | CopyEnd) -> bytes:
+    return _encode(item)
+
+
+def decode_copy_request(payload: Buffer) -> CopyRequest:
+    try:
+        return _decode_copy_request(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"a request for a copy cannot be read: {error}") from error
+
+
+def decode_copy(payload: Buffer) -> CopyChunk | CopyEnd:
+    try:
+        item: CopyChunk | CopyEnd = _decode_copy(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"a part of a copy cannot be read: {error}") from error
+    return item

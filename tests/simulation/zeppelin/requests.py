@@ -1,0 +1,37 @@
+"""What clients do to keys; the keys are few, so that they meet."""
+
+import random
+
+from raftwood.zeppelin.node.seams import Write
+from tests.simulation.zeppelin.node import Change
+from tests.zeppelin_kit.image_store import ImageStore, Origin
+
+KEYS = tuple(b"key%d" % number for number in range(8))
+COUNTERS = (b"counter0", b"counter1")
+
+
+def random_change(source: random.Random, origin: Origin) -> Change:
+    kind = source.choices(
+        ("set", "expiring", "delete", "increment", "flush"), (40, 20, 10, 29, 1)
+    )[0]
+    key = source.choice(KEYS)
+    counter = source.choice(COUNTERS)
+    ttl_ms = int(10 ** source.uniform(2, 5))
+    data = b"%s/%d" % origin
+
+    def change(store: ImageStore, now_ms: int) -> tuple[tuple[Write, ...], bool]:
+        match kind:
+            case "set":
+                return (Write(key, data),), False
+            case "expiring":
+                return (Write(key, data, now_ms + ttl_ms),), False
+            case "delete":
+                return (Write(key, None),), False
+            case "increment":
+                value = store.get(counter, now_ms=now_ms)
+                count = 1 if value is None else int(value.data) + 1
+                return (Write(counter, b"%d" % count), Write(key, data)), False
+            case _:
+                return (), True
+
+    return change
