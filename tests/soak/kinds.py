@@ -32,6 +32,7 @@ from tests.simulation.raft_model.world import run as run_raft
 from tests.simulation.snapshot_images import SnapshotImages
 from tests.simulation.store_images import FolderImages, LogImages
 from tests.simulation.toy.cluster import run_toy
+from tests.simulation.zeppelin import run as run_zeppelin
 
 TWICE_EVERY = 10
 """One seed of so many is run twice."""
@@ -226,6 +227,19 @@ def _dlog(seed: int) -> Counts:
     }
 
 
+def _zeppelin(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    report = run_zeppelin(seed, twice=twice)
+    return {
+        "zeppelin: seeds": 1,
+        "zeppelin: seeds run twice, hash equal": int(twice),
+        "zeppelin: writes called done": report.result.done,
+        "zeppelin: failovers and hand-overs": report.result.failovers + report.result.handovers,
+        "zeppelin: binlogs rewound": report.result.rewinds,
+        "zeppelin: whole copies": report.result.copies,
+    }
+
+
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
     "hosts": _hosts,
@@ -238,6 +252,7 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "ledger_model": _ledger_model,
     "ledgers": _ledgers,
     "dlog": _dlog,
+    "zeppelin": _zeppelin,
     "images": _images,
     "processes": _processes,
     "fuzz": _fuzz,

@@ -1,6 +1,7 @@
-"""One fault after the other, some of them at the same time."""
+"""What happens to nodes, links and the topology; several of it at the same time."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raftwood.zeppelin.model import PartitionState
@@ -16,11 +17,10 @@ async def inject(world: "World") -> None:
     names = [*world.machines]
     partition = source.choice(world.meta.partitions)
     master = world.meta.known(partition).master
-    victim = str(master) if master is not None and source.random() < 0.6 else source.choice(names)
+    victim = str(master) if master is not None and source.random() < 0.5 else source.choice(names)
     others = [name for name in names if name != victim]
-    network = world.simulation.network
     lasting_s = source.uniform(0.05, 3.0)
-    match source.randrange(9):
+    match source.randrange(10):
         case 0 | 1:
             world.kill(victim)
             await asyncio.sleep(lasting_s)
@@ -37,20 +37,32 @@ async def inject(world: "World") -> None:
             await asyncio.sleep(lasting_s)
             world.meta.cut_off.pop(victim, None)
         case 5:
-            network.partition([victim], others)
+            cut = others if source.random() < 0.5 else others[:1]
+            world.simulation.network.partition([victim], cut)
             await asyncio.sleep(lasting_s)
-            network.heal()
-        case 6:
-            network.partition([victim], [source.choice(others)])
+            _mend(world, victim, cut)
+        case 6 | 7:
+            # It goes on writing for as long as its lease is, and nobody else gets that.
+            world.simulation.network.partition([victim], others)
+            await asyncio.sleep(source.uniform(0, 0.3))
             world.meta.cut_off[victim] = None
             await asyncio.sleep(lasting_s)
+            if source.random() < 0.3:
+                world.kill(victim)
             world.meta.cut_off.pop(victim, None)
-            network.heal()
-        case 7:
+            _mend(world, victim, others)
+            world.start(victim)
+        case 8:
             world.meta.begin_handover(partition)
             await asyncio.sleep(lasting_s)
             if world.meta.known(partition).state is PartitionState.STUCK:
                 world.meta.bump(partition)
         case _:
             world.meta.bump(partition)
-            network.reset(victim, source.choice(others))
+            world.simulation.network.reset(victim, source.choice(others))
+
+
+def _mend(world: "World", victim: str, others: Sequence[str]) -> None:
+    for other in others:
+        world.simulation.network.mend(source=victim, target=other)
+        world.simulation.network.mend(source=other, target=victim)

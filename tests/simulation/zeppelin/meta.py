@@ -29,7 +29,7 @@ _INCARNATION = 1
 Reports = Mapping[PartitionId, ReplicaReport]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HeartbeatAnswer(msgspec.Struct, frozen=True):
     """To a heartbeat; `moment` is when it was given, and comes back with the next one."""
 
     moment: float
@@ -76,9 +76,7 @@ class ScriptedMeta:
             )
             for number in range(config.partitions)
         )
-        table = Table(
-            name=TABLE, incarnation=_INCARNATION, config=config, partitions=partitions
-        )
+        table = Table(name=TABLE, incarnation=_INCARNATION, config=config, partitions=partitions)
         noise = Table(
             name=NOISE,
             incarnation=_INCARNATION + 1,
@@ -95,10 +93,10 @@ class ScriptedMeta:
 
     def heartbeat(
         self, node: NodeId, *, after: float, applied_epoch: int, reports: Reports
-    ) -> Answer:
+    ) -> HeartbeatAnswer:
         now = self.now()
         self.heard[node] = Heard(now, after, applied_epoch, reports)
-        return Answer(now, self.topology)
+        return HeartbeatAnswer(now, self.topology)
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -128,9 +126,7 @@ class ScriptedMeta:
             self.failovers += 1
             self._make_master(partition, chosen)
 
-    def fresh_reports(
-        self, partition: PartitionId, since: float
-    ) -> dict[NodeId, ReplicaReport]:
+    def fresh_reports(self, partition: PartitionId, since: float) -> dict[NodeId, ReplicaReport]:
         """Those of a moment after the last master's lease had ended, not merely heard after it."""
         return {
             node: heard.reports[partition]
@@ -183,9 +179,7 @@ class ScriptedMeta:
         table = self.topology.tables[TABLE]
         partitions = [*table.partitions]
         partitions[partition.number] = replace(changed, epoch=changed.epoch + 1)
-        self._publish(
-            {**self.topology.tables, TABLE: replace(table, partitions=tuple(partitions))}
-        )
+        self._publish({**self.topology.tables, TABLE: replace(table, partitions=tuple(partitions))})
         self._stuck_at[partition] = self.topology.epoch
 
     def _publish(self, tables: dict[str, Table]) -> None:

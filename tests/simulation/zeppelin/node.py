@@ -76,7 +76,7 @@ class ZeppelinNode:
         return self._environment.clock.wall_ns() // 1_000_000
 
     async def run(self) -> None:
-        await self.replicator.listen("0.0.0.0", PORT)  # noqa: S104  simulated
+        await self.replicator.listen("0.0.0.0", PORT)
         try:
             await self._apply(self._disk.topology)
             while True:
@@ -109,8 +109,7 @@ class ZeppelinNode:
         after = self._heard_moment
         applied_epoch = self.applied_epoch
         reports = {
-            partition: replica.report()
-            for partition, replica in self.replicator.replicas.items()
+            partition: replica.report() for partition, replica in self.replicator.replicas.items()
         }
         await asyncio.sleep(self._environment.random.uniform(*LINK_S))
         if self.id in self._meta.cut_off:

@@ -71,8 +71,4 @@ class Oracle:
 
 
 def _visible(content: Content, now_ms: int) -> dict[bytes, Value]:
-    return {
-        key: value
-        for key, value in content.keys.items()
-        if not 0 < value.expires_ms <= now_ms
-    }
+    return {key: value for key, value in content.keys.items() if not 0 < value.expires_ms <= now_ms}

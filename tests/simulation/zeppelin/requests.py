@@ -12,7 +12,7 @@ COUNTERS = (b"counter0", b"counter1")
 
 def random_change(source: random.Random, origin: Origin) -> Change:
     kind = source.choices(
-        ("set", "expiring", "delete", "increment", "flush"), (40, 20, 10, 29, 1)
+        ("set", "new", "expiring", "delete", "increment", "flush"), (30, 20, 20, 10, 19, 1)
     )[0]
     key = source.choice(KEYS)
     counter = source.choice(COUNTERS)
@@ -21,6 +21,9 @@ def random_change(source: random.Random, origin: Origin) -> Change:
 
     def change(store: ImageStore, now_ms: int) -> tuple[tuple[Write, ...], bool]:
         match kind:
+            case "new":
+                # Nobody writes it ever again: where it is a ghost, it stays one.
+                return (Write(data, data),), False
             case "set":
                 return (Write(key, data),), False
             case "expiring":

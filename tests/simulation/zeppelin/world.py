@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 
 import msgspec
 
@@ -23,9 +22,14 @@ from tests.zeppelin_kit.violations import Broken, Harm
 NAMES = ("n1", "n2", "n3")
 PARTITIONS = 2
 CLIENTS = 4
-FAULTS = 10
+TROUBLES = 2
+"""So many things go wrong at the same time."""
+FAULTS = 5
+"""Of each of them."""
 QUIET_S = 20.0
-NOISE_S = 0.03
+GIVES_UP = 0.2
+"""The share of failed requests that are not tried again: what they did is a ghost, if it stays."""
+NOISE_S = 0.05
 _CONFIG = TableConfig(partitions=PARTITIONS, replicas=3, ack="synced", min_replicas=2)
 
 
@@ -91,7 +95,7 @@ class World:
     async def _until_done(
         self, partition: PartitionId, origin: tuple[bytes, int], source: random.Random
     ) -> None:
-        """The same request, again and again, with whoever may be master."""
+        """The same request, again and again, with whoever may be master; some give up."""
         change = random_change(source, origin)
         while self._is_writing:
             name = self.meta.known(partition).master
@@ -99,18 +103,16 @@ class World:
                 name = source.choice(NAMES)  # type: ignore[assignment]
             node = self.nodes.get(str(name))
             if node is not None:
-                loop = asyncio.get_running_loop()
                 work = node.execute(partition, origin, change)
-                task = loop.create_task(work, context=node.context)
+                task = asyncio.get_running_loop().create_task(work, context=node.context)
                 await asyncio.wait([task], timeout=source.uniform(0.5, 3))
-                if task.done():
-                    try:
-                        return task.result()
-                    except RaftwoodError:
-                        pass
-                else:
-                    task.cancel()
+                if _is_done(task) or source.random() < GIVES_UP:
+                    return
             await asyncio.sleep(source.uniform(0.01, 0.2))
+
+    async def _trouble(self) -> None:
+        for _ in range(FAULTS):
+            await inject(self)
 
     async def _noise(self) -> None:
         while True:
@@ -125,8 +127,7 @@ class World:
             asyncio.create_task(self._noise()),
         ]
         clients = [asyncio.create_task(self._client(number)) for number in range(CLIENTS)]
-        for _ in range(FAULTS):
-            await inject(self)
+        await asyncio.gather(*(self._trouble() for _ in range(TROUBLES)))
         self._heal()
         await asyncio.sleep(2)
         self._is_writing = False
@@ -196,20 +197,27 @@ class World:
         )
 
 
+def _is_done(task: asyncio.Task[None]) -> bool:
+    """Whether a request was answered so; one that hangs is given up."""
+    if not task.done():
+        task.cancel()
+        return False
+    error = task.exception()
+    if error is not None and not isinstance(error, RaftwoodError):
+        raise error
+    return error is None
+
+
 def run(
     seed: int,
     *,
     meta: type[ScriptedMeta] = ScriptedMeta,
     replicator: type[Replicator] = Replicator,
     twice: bool = False,
-    prepare: Callable[[World], None] | None = None,
 ) -> Report[Outcome]:
     """One seed; raises `Broken` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Outcome:
-        world = World(simulation, meta=meta, replicator=replicator)
-        if prepare is not None:
-            prepare(world)
-        return await world.run()
+        return await World(simulation, meta=meta, replicator=replicator).run()
 
     return (assert_deterministic if twice else simulate)(seed, scenario)
