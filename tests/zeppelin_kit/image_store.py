@@ -122,6 +122,13 @@ class ImageStore:
         value = self._content.keys.get(key)
         return None if value is None or 0 < value.expires_ms <= now_ms else value
 
+    def multi_get_cached(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None]:
+        return [self.get(key, now_ms=now_ms) for key in keys]
+
+    def expired(self, *, now_ms: int, pairs_max: int) -> list[bytes]:
+        pairs = [*self._content.keys.items()][:pairs_max]
+        return [key for key, value in pairs if 0 < value.expires_ms <= now_ms]
+
     async def multi_get(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None]:
         found = [self.get(key, now_ms=now_ms) for key in keys]
         await asyncio.sleep(self._some(SYNC_S))
