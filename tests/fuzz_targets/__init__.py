@@ -21,6 +21,7 @@ from tests.fuzz_targets import (
     snapshots,
     stamp,
     ways_in,
+    zeppelin_binlogs,
 )
 
 Target = tuple[Callable[[bytes], object], Sequence[bytes]]
@@ -69,4 +70,7 @@ TARGETS: dict[str, Target] = {
     "way in OTLP JSON": (ways_in.otlp_json_target, ways_in.otlp_json_seeds()),
     "way in Redis": (redis_requests.target, redis_requests.seeds()),
     "way in syslog": (ways_in.syslog_target, ways_in.syslog_seeds()),
+    "zeppelin binlog runs": (zeppelin_binlogs.run_target, zeppelin_binlogs.run_seeds()),
+    "zeppelin records": (zeppelin_binlogs.record_target, zeppelin_binlogs.record_seeds()),
+    "zeppelin stored state": (zeppelin_binlogs.state_target, zeppelin_binlogs.state_seeds()),
 }

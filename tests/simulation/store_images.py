@@ -115,6 +115,7 @@ class LogImages:
 
     async def _record(self) -> None:
         rng, model = random.Random(self._seed), LogModel()
+        lazy = random.Random(f"lazy {self._seed}")
         written = 0
         for _ in range(LIVES):
             store = await _open(self._recording, rng.getrandbits(30))
@@ -124,7 +125,13 @@ class LogImages:
                 future.apply(records)
                 self._states.append(future.copy().groups)
                 try:
-                    store.log.write(records, self._acked(written + 1))
+                    if lazy.random() < 0.3:
+                        # Durable with whatever comes after it.
+                        store.log.write(records, written=_nothing)
+                        if lazy.random() < 0.3:
+                            store.log.when_durable(self._acked(written + 1))
+                    else:
+                        store.log.write(records, self._acked(written + 1))
                 except (DiskFull, Overloaded):
                     self._states.pop()
                 else:
@@ -172,6 +179,9 @@ class LogImages:
         if await contents(again.log) != expected:
             raise Broken(f"{place}: the second recovery differs from the first")
         await again.close()
+
+
+def _nothing() -> None: ...
 
 
 class FolderImages:

@@ -9,14 +9,14 @@ from raftwood.base.environment import Environment
 from raftwood.disk.kv_folders import RocksFolders
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings
-from raftwood.simulation import SimulatedKvDisk, Simulation, simulate
+from raftwood.simulation import Simulation, simulate
 from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.node.engine_home import Engines
 from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.seams import BinlogPosition, Record, Write
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
-from tests.zeppelin_kit.engines import SimulatedEngines
+from tests.zeppelin_kit.engines import FileEngines
 
 PARTITION = PartitionId(7, 3)
 LOG = LogSettings(segment_bytes=1 << 20)
@@ -63,7 +63,7 @@ def run_on_rocksdb(scenario: Scenario, folder: Path) -> None:
 def run_simulated(scenario: Scenario, seed: int = 1) -> None:
     async def outside(simulation: Simulation) -> None:
         environment = simulation.environment
-        engines = SimulatedEngines(SimulatedKvDisk(simulation.loop), environment.files)
+        engines = FileEngines(environment.files, simulation.loop.random_of("engines"))
         await scenario(Place(environment, engines, "/data/node"))
 
     simulate(seed, outside)

@@ -74,10 +74,6 @@ class SimulatedKvDisk:
     def remove(self, folder: str) -> None:
         self._folders.pop(folder, None)
 
-    def folders(self) -> list[str]:
-        """All, in order."""
-        return sorted(self._folders)
-
     def copy_to(self, folder: str, pairs: dict[bytes, bytes]) -> None:
         if folder in self._folders:
             raise AlreadyExists(f"{folder} exists: a checkpoint needs a new folder")

@@ -35,7 +35,7 @@ class Refusal:
                 self.allowed -= 1
             write_as_before(records, done)
 
-        log.write = write  # type: ignore[method-assign]
+        log.write = write  # type: ignore[method-assign, assignment]
 
 
 def test_a_member_is_added_while_the_log_has_no_room_for_its_address() -> None:

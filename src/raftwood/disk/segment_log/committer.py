@@ -3,6 +3,9 @@
 Two flushes are in flight at the most: while one is being synced, the loop answers the callers of
 the one before and fills the one after. A flush that fails ends the process, because what the disk
 holds is unknown from then on.
+
+A flush of which nobody wants to know when it is durable is written and not synced: the next one
+that is synced takes it along.
 """
 
 import asyncio
@@ -61,6 +64,12 @@ class Committer:
         )
         self._sealed: deque[Flush] = deque()
         self._in_flight: deque[Flush] = deque()
+        self._writing: deque[Flush] = deque()
+        """Those in flight of which somebody wants to know when they are written."""
+        self._unsynced: deque[Flush] = deque()
+        """Those that are written and not synced."""
+        self._unsynced_from: int | None = None
+        """The segment that the first of those stands in that no sync was submitted for."""
         self._pump_scheduled = False
         self._mark_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -81,11 +90,13 @@ class Committer:
         record_count: int,
         done: Callable[[], None] | None,
         *,
+        written: Callable[[], None] | None = None,
         may_use_reserve: bool = False,
     ) -> int:
         """Take records into the open flush; returns their position, and changes nothing on error.
 
-        `done` is called when they are durable.
+        `done` is called when they are durable; `written`, when the operating system has them. With
+        `written` alone they are synced when something else is.
         """
         pending_bytes = self.pending_bytes  # one write is taken, however large, if nothing waits
         if pending_bytes and pending_bytes + record_bytes > self._pending_bytes_max:
@@ -104,6 +115,10 @@ class Committer:
         flush.record_count += record_count
         if done is not None:
             flush.dones.append(done)
+        if written is not None:
+            flush.writtens.append(written)
+        if done is not None or written is None:
+            flush.needs_sync = True
         self.pending_bytes = pending_bytes + record_bytes
         if not self._pump_scheduled and len(self._in_flight) < _IN_FLIGHT_MAX:
             self._pump_scheduled = True
@@ -130,8 +145,12 @@ class Committer:
         """Call `done` when all that was added so far is durable; writes nothing of its own."""
         if self._open.record_count or self._open.dones:
             self._open.dones.append(done)
-        elif waiting := self._sealed or self._in_flight:
-            waiting[-1].dones.append(done)
+        elif self._sealed:
+            self._sealed[-1].dones.append(done)
+        elif self._in_flight and self._in_flight[-1].needs_sync:
+            self._in_flight[-1].dones.append(done)
+        elif self._in_flight or self._unsynced:
+            self.barrier(done)
         else:
             self._loop.call_soon(done)
 
@@ -237,21 +256,46 @@ class Committer:
         self.flush_count += 1
         segment = segment_of(flush.start)
         segments.record_bytes[segment] += flush.body_bytes
-        path = segments.path(segment)
-        self._environment.files.submit(
-            (seam.Write(path, offset_of(flush.start), buffers), seam.DataSync(path)),
-            self._flushed,
-        )
+        write = seam.Write(segments.path(segment), offset_of(flush.start), buffers)
+        if flush.dones:
+            flush.needs_sync = True
+        first, self._unsynced_from = self._unsynced_from, None
+        if first is None:
+            first = segment
+        submit = self._environment.files.submit
+        if not flush.needs_sync:
+            self._unsynced_from = first
+        if flush.writtens or not flush.needs_sync:
+            self._writing.append(flush)
+            submit((write,), self._written)
+            if flush.needs_sync:
+                submit(self._syncs(first, segment), self._flushed)
+        else:
+            submit((write, *self._syncs(first, segment)), self._flushed)
+
+    def _syncs(self, first: int, last: int) -> list[seam.Operation]:
+        return [seam.DataSync(self._segments.path(number)) for number in range(first, last + 1)]
+
+    def _written(self, completion: Completion) -> None:
+        if completion.error is not None:
+            self._end_process(completion)
+        flush = self._writing.popleft()
+        if not flush.needs_sync:
+            self._unsynced.append(self._in_flight.popleft())
+            self.pump()
+        writtens, flush.writtens = flush.writtens, []
+        _call_all(iter(writtens), self._loop)
 
     def _flushed(self, completion: Completion) -> None:
         if completion.error is not None:
             self._end_process(completion)
         flush = self._in_flight.popleft()
-        before = segment_of(self.synced)
-        if before < segment_of(flush.start):
-            self._segments.seal(before)
+        for number in range(segment_of(self.synced), segment_of(flush.start)):
+            self._segments.seal(number)
         self.synced = flush.end
         self.pending_bytes -= flush.body_bytes
+        while self._unsynced:
+            self.pending_bytes -= self._unsynced.popleft().body_bytes
         self.cache.shrink(self.synced)
         if self._sealed or self._open.record_count or self._open.dones:
             self.pump()
@@ -268,7 +312,13 @@ class Committer:
         flush takes the mark's place.
         """
         self._mark_timer = None
-        if self._in_flight or self._sealed or self._open.record_count or self._open.dones:
+        if (
+            self._in_flight
+            or self._unsynced
+            or self._sealed
+            or self._open.record_count
+            or self._open.dones
+        ):
             return
         start = self._open.start
         has_room = offset_of(start) + FLUSH_HEADER_BYTES <= self._settings.segment_bytes

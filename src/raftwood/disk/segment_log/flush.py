@@ -26,7 +26,16 @@ _OBJECT_BYTES: Final = 512
 class Flush:
     """Records in order, from `start`; sealed once, when nothing more may join."""
 
-    __slots__ = ("_offsets", "body_bytes", "buffers", "dones", "record_count", "start")
+    __slots__ = (
+        "_offsets",
+        "body_bytes",
+        "buffers",
+        "dones",
+        "needs_sync",
+        "record_count",
+        "start",
+        "writtens",
+    )
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -34,6 +43,9 @@ class Flush:
         self.body_bytes = 0
         self.record_count = 0
         self.dones: list[Callable[[], None]] = []
+        self.writtens: list[Callable[[], None]] = []
+        self.needs_sync = False
+        """Somebody wants it to be durable soon; else it waits for a later one to be synced."""
         self._offsets: list[int] = []
 
     @property

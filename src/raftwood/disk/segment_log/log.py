@@ -158,8 +158,18 @@ class SegmentLog:
         self._live.add(position, record_bytes)
         self._run_count += 1
 
-    def write(self, records: Sequence[Record], done: Callable[[], None] | None = None) -> None:
+    def write(
+        self,
+        records: Sequence[Record],
+        done: Callable[[], None] | None = None,
+        *,
+        written: Callable[[], None] | None = None,
+    ) -> None:
         """Add records of any kind and group, all or none; `done` is called when durable.
+
+        `written` is called when the operating system has them. With `written` alone they are
+        durable once something else is: whoever asks by `when_durable` or `sync`, or a write
+        without it.
 
         Refused with nothing changed: `InvalidInput` (does not fit the log), `TooLarge`, `DiskFull`,
         `Overloaded`. When the disk is full, writes without a `Run` may use a reserve.
@@ -180,7 +190,12 @@ class SegmentLog:
         if record_bytes > self.write_bytes_max:
             raise self._too_large(record_bytes)
         position = self._committer.take(
-            buffers, record_bytes, len(records), done, may_use_reserve=not run_count
+            buffers,
+            record_bytes,
+            len(records),
+            done,
+            written=written,
+            may_use_reserve=not run_count,
         )
         for record, payload_bytes in zip(records, payload_sizes, strict=True):
             self._apply(record, position, payload_bytes)

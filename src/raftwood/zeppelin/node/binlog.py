@@ -1,13 +1,14 @@
 """`Binlog`: the way of all partitions' records to the one log of a node, and on to the engines.
 
 Records that were committed in one turn of the loop are written together, whatever partitions they
-are of. Once they are synced, engines get them: a bounded number in each turn of the loop, because
-an engine holds up everything while it writes.
+are of. They are synced at once where somebody waits for that, else after a short while. Then the
+engines get them: a bounded number in each turn of the loop, because an engine holds up everything
+while it writes.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -33,6 +34,15 @@ class Writer(Protocol):
         """What it committed can be read from the log."""
         ...
 
+    @property
+    def syncs_at_once(self) -> bool:
+        """Whether somebody waits for its records to be on the disk."""
+        ...
+
+    def written(self, sequence: int) -> None:
+        """The operating system has its records up to a sequence."""
+        ...
+
     def synced(self, sequence: int) -> None:
         """Its records up to a sequence are on the disk."""
         ...
@@ -47,14 +57,10 @@ class Writer(Protocol):
         ...
 
 
-_End = tuple[Writer, int]
-"""A partition, and the sequence of its last record in a write."""
-
-
 class Binlog:
     """One per node. Everything runs on one event loop."""
 
-    def __init__(self, log: SegmentLog) -> None:
+    def __init__(self, log: SegmentLog, *, sync_interval_ms: int) -> None:
         self.log = log
         self.refusal: RaftwoodError | None = None
         """Why the log took nothing the last time; from then on commits are refused."""
@@ -63,6 +69,9 @@ class Binlog:
         self._turn_scheduled = False
         self._retry: asyncio.TimerHandle | None = None
         self._unwritten: deque[tuple[Run, Writer]] = deque()
+        self._unsynced: dict[Writer, int] = {}
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._sync_interval_s = sync_interval_ms / 1000
         self._to_apply: deque[Writer] = deque()
         self._apply_scheduled = False
         self._write_bytes_max = log.write_bytes_max // 2
@@ -102,15 +111,39 @@ class Binlog:
                 writer: run.first_index + run.count - 1 for run, writer in chosen
             }
             try:
-                self.log.write(
-                    [run for run, _ in chosen], partial(self._synced, tuple(ends.items()))
-                )
+                self._write_runs([run for run, _ in chosen], ends)
             except RaftwoodError as error:
                 self._try_later(error)
                 return
             self.refusal = None
             for _ in chosen:
                 self._unwritten.popleft()
+
+    def _write_runs(self, runs: list[Run], ends: dict[Writer, int]) -> None:
+        written = partial(self._written, ends)
+        unsynced = self._unsynced | ends
+        if any(writer.syncs_at_once for writer in ends):
+            self.log.write(runs, partial(self._synced, unsynced), written=written)
+            unsynced = {}
+        else:
+            self.log.write(runs, written=written)
+        self._unsynced = unsynced
+        if unsynced and self._sync_timer is None:
+            self._sync_timer = self._loop.call_later(self._sync_interval_s, self._sync)
+
+    def _sync(self) -> None:
+        """Have synced what was written since the last time."""
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+            self._sync_timer = None
+        if self._unsynced:
+            try:
+                self.log.when_durable(partial(self._synced, self._unsynced))
+            except RaftwoodError as error:  # not even an empty flush has room
+                _log.warning("the log was not synced", reason=error.message)
+                self._sync_timer = self._loop.call_later(_RETRY_S, self._sync)
+            else:
+                self._unsynced = {}
 
     def _try_later(self, error: RaftwoodError) -> None:
         if self.refusal is None:
@@ -124,8 +157,12 @@ class Binlog:
         with self.log.flushing():
             self._write()
 
-    def _synced(self, ends: Sequence[_End]) -> None:
-        for writer, sequence in ends:
+    def _written(self, ends: Mapping[Writer, int]) -> None:
+        for writer, sequence in ends.items():
+            writer.written(sequence)
+
+    def _synced(self, ends: Mapping[Writer, int]) -> None:
+        for writer, sequence in ends.items():
             writer.synced(sequence)
 
     def apply_later(self, writer: Writer) -> None:
@@ -162,9 +199,11 @@ class Binlog:
         self.turn()
         if self.refusal is not None:
             raise self.refusal
+        self._sync()
         await self.log.sync()
 
     def close(self) -> None:
         """Nothing is tried again."""
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._sync_timer):
+            if timer is not None:
+                timer.cancel()

@@ -88,7 +88,7 @@ class EngineHome:
     ) -> None:
         self._engines = engines
         self._log = log
-        self._partition = partition
+        self.partition = partition
         self.held = held
 
     @property
@@ -106,7 +106,7 @@ class EngineHome:
 
     async def move(self, folder: str, *, sequence: int) -> None:
         """From now on this is the engine, and the binlog begins behind a sequence; durable."""
-        group = group_of(self._partition)
+        group = group_of(self.partition)
         held = Held(VERSION, self.held.table, _name(folder))
         await self._log.commit(
             DropGroup(group), State(group, encode_held(held)), TruncateHead(group, sequence)

@@ -53,7 +53,7 @@ class NodeStore:
         self._store = store
         self._engines = engines
         self._settings = settings
-        self._binlog = Binlog(store.log)
+        self._binlog = Binlog(store.log, sync_interval_ms=settings.sync_interval_ms)
         self._homes: dict[PartitionId, EngineHome] = {}
         self._open: dict[PartitionId, StoredPartition] = {}
         self.epoch = EPOCH_NONE

@@ -22,6 +22,7 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Run, TruncateHead
+from raftwood.zeppelin.model import Ack
 from raftwood.zeppelin.node import binlog_format
 from raftwood.zeppelin.node.binlog import Binlog
 from raftwood.zeppelin.node.cutting import cut_binlog
@@ -68,6 +69,8 @@ class StoredPartition(ReadablePartition):
         self.name = name
         self.needed_from: int | None = None
         """The first record that a connected slave still needs; None: there is none."""
+        self.ack: Ack = "written"
+        """What its table's writes wait for."""
         self._group = group
         self._binlog = binlog
         self.home = home
@@ -224,8 +227,15 @@ class StoredPartition(ReadablePartition):
     def logged(self) -> None:
         self._tell()
 
+    @property
+    def syncs_at_once(self) -> bool:
+        return self.ack == "synced"
+
+    def written(self, sequence: int) -> None:
+        self.written_sequence = sequence
+        self._tell()
+
     def synced(self, sequence: int) -> None:
-        self.written_sequence = max(self.written_sequence, sequence)
         self.synced_sequence = sequence
         self._apply_later()
         self._tell()
@@ -415,6 +425,7 @@ class StoredPartition(ReadablePartition):
     async def discard(self) -> None:
         """Close it without a care for what was committed: it is about to be removed."""
         self.is_frozen = True
+        self._holds += 1
         self._binlog.forget(self)
         await self.engine.close()
 
