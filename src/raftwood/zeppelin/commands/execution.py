@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import InternalError, RaftwoodError
+from raftwood.zeppelin.commands.once import answer_again
 from raftwood.zeppelin.commands.refusals import Refused, unknown_command, unknown_subcommand
 from raftwood.zeppelin.commands.registry import find
 from raftwood.zeppelin.commands.session import Frozen, Session
 from raftwood.zeppelin.commands.table import Answer, Command
 from raftwood.zeppelin.commands.transactions import enqueue, slot_of_keys
 from raftwood.zeppelin.commands.turn import Turn
-from raftwood.zeppelin.node.seams import Value
+from raftwood.zeppelin.node.seams import Value, decode_record
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import Dialect, array, error
 
@@ -20,17 +21,22 @@ FROZEN_S_MAX: Final = 1.5
 _FROZEN_STEP_S: Final = 0.01
 MANY_KEYS: Final = 8
 """So many values are fetched at once, beside the loop where they have to come from the disk."""
-_IN_TRANSACTIONS: Final = ("exec", "discard", "multi", "watch", "quit", "reset")
+_IN_TRANSACTIONS: Final = ("exec", "once", "discard", "multi", "watch", "quit", "reset")
 
 
 def execute(session: Session, arguments: list[bytes]) -> Answer:
     """One command's answer, an error among them; one that waits never raises a refusal either."""
+    has_name = session.origin is not None
     try:
         answer = _execute(session, arguments)
     except Frozen:
         return _answered(_when_thawed(session, arguments))
+    except InternalError:
+        raise
     except RaftwoodError as refusal:
-        return _refused(refusal)
+        answer = _refused(refusal)
+    if has_name:
+        session.origin = None
     return answer if type(answer) is bytes else _answered(answer)
 
 
@@ -56,7 +62,9 @@ async def _when_thawed(session: Session, arguments: list[bytes]) -> bytes:
             answer = _execute(session, arguments)
         except Frozen:
             continue
+        session.origin = None
         return answer if isinstance(answer, bytes) else await answer
+    session.origin = None
     raise Refused("TRYAGAIN the partition is being handed over to another node")
 
 
@@ -101,6 +109,10 @@ def _permitted(session: Session, arguments: list[bytes]) -> Command:
 def _on_keys(session: Session, command: Command, arguments: list[bytes]) -> Answer:
     slot = slot_of_keys(command, arguments)
     copy = session.copy_of(slot, is_write=command.is_write)
+    if session.origin is not None and command.is_write:
+        sequence = copy.store.sequence_of(*session.origin)
+        if sequence is not None:
+            return _again(session, command, copy, sequence)
     if len(arguments) > MANY_KEYS and command.name == "mget":
         return _many_values(session, copy, arguments[1:])
     turn = Turn(copy.store, session.dialect, now_ms=session.now_ms)
@@ -109,6 +121,13 @@ def _on_keys(session: Session, command: Command, arguments: list[bytes]) -> Answ
     if turn.writes:
         session.commit(copy, turn.outcome())
     return answer
+
+
+async def _again(session: Session, command: Command, copy: PartitionCopy, sequence: int) -> bytes:
+    """What a write answered that was done before; it may be on its way to the disk still."""
+    session.expect(copy, sequence)
+    encoded = await copy.store.records(first=sequence, bytes_max=1)
+    return answer_again(command.name, decode_record(encoded[0]).writes, session.dialect)
 
 
 def _many_values(session: Session, copy: PartitionCopy, keys: list[bytes]) -> Answer:

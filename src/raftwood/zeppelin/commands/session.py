@@ -84,6 +84,8 @@ class Session:
         """The client said READONLY: slaves may answer it."""
         self.is_closing = False
         self.transaction: Transaction | None = None
+        self.origin: tuple[bytes, int] | None = None
+        """The name of the next command, by which it is known again."""
         self.watches: list[Watch] = []
         self.is_touched = False
         """A watched key has changed."""
@@ -155,7 +157,11 @@ class Session:
     def commit(
         self, copy: PartitionCopy, writes: tuple[Write, ...], *, flushes: bool = False
     ) -> None:
-        sequence = copy.commit(writes, flushes=flushes)
+        sequence = copy.commit(writes, flushes=flushes, origin=self.origin)
+        self.expect(copy, sequence)
+
+    def expect(self, copy: PartitionCopy, sequence: int) -> None:
+        """The answer goes out when a record is done."""
         self.written[copy] = sequence
         if not copy.acks.is_immediate:
             self.waits.append((copy.acks, sequence))

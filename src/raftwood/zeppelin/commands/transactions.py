@@ -75,6 +75,12 @@ def exec_(session: Session, _: list[bytes]) -> bytes:
     is_write = any(command.is_write for command, _ in transaction.commands)
     # Where the partition is frozen nothing has been given up yet, and EXEC is tried again.
     copy = session.copy_of(transaction.slot, is_write=is_write) if transaction.commands else None
+    if session.origin is not None and copy is not None:
+        sequence = copy.store.sequence_of(*session.origin)
+        if sequence is not None:
+            discard(session, [])
+            session.expect(copy, sequence)
+            raise Refused("DONE This transaction was executed before; its answers are not kept")
     may_execute = session.may_execute()
     session.transaction = None
     session.unwatch()

@@ -11,6 +11,7 @@ from binascii import crc_hqx
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from raftwood.base.errors import RaftwoodError
 from raftwood.zeppelin.commands.execution import execute
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.commands.turn import KEY_BYTES_MAX
@@ -142,41 +143,46 @@ class DataConnection(asyncio.Protocol):
         """
         copies = session.copies
         count = len(copies)
-        if not count or session.transaction is not None:
+        if not count or session.transaction is not None or session.origin is not None:
             return begin
         now_ms, null = session.now_ms, session.dialect.null
         may_write = session.user is not None and session.user.may_write
         written, size = session.written, 0
-        for place in range(begin, len(requests)):
-            arguments = requests[place]
-            words = len(arguments)
-            if not 2 <= words <= 3:
-                return place
-            name, key = arguments[0], arguments[1]
-            slot = slot_of(key) if b"{" in key else crc_hqx(key, 0) & _SLOT_MASK
-            copy = copies[slot * count >> 14]
-            if copy is None:
-                return place
-            if words == 2 and name == b"GET" and copy.is_reading:
-                value = copy.store.get(key, now_ms=now_ms)
-                if value is None:
-                    answers.append(null)
-                    continue
-                data = value.data
-                length = len(data)
-                answers.append(b"$%d\r\n%b\r\n" % (length, data))
-                size += length
-                if size > UNSENT_BYTES_MAX:
-                    return place + 1
-            elif words == 3 and name == b"SET" and copy.is_writing and may_write:
-                if len(key) > KEY_BYTES_MAX:
+        place = begin
+        try:
+            for place in range(begin, len(requests)):
+                arguments = requests[place]
+                words = len(arguments)
+                if not 2 <= words <= 3:
                     return place
-                written[copy] = sequence = copy.commit((Write(key, arguments[2]),))
-                if not copy.acks.is_immediate:
-                    waits.append((len(answers), copy.acks, sequence))
-                answers.append(OK)
-            else:
-                return place
+                name, key = arguments[0], arguments[1]
+                slot = slot_of(key) if b"{" in key else crc_hqx(key, 0) & _SLOT_MASK
+                copy = copies[slot * count >> 14]
+                if copy is None:
+                    return place
+                if words == 2 and name == b"GET" and copy.is_reading:
+                    value = copy.store.get(key, now_ms=now_ms)
+                    if value is None:
+                        answers.append(null)
+                        continue
+                    data = value.data
+                    length = len(data)
+                    answers.append(b"$%d\r\n%b\r\n" % (length, data))
+                    size += length
+                    if size > UNSENT_BYTES_MAX:
+                        return place + 1
+                elif words == 3 and name == b"SET" and copy.is_writing and may_write:
+                    if len(key) > KEY_BYTES_MAX:
+                        return place
+                    written[copy] = sequence = copy.commit((Write(key, arguments[2]),))
+                    if not copy.acks.is_immediate:
+                        waits.append((len(answers), copy.acks, sequence))
+                    answers.append(OK)
+                else:
+                    return place
+        except RaftwoodError:
+            # The store takes no more, or worse: what to answer is said in one place.
+            return place
         return len(requests)
 
     def _wait_for(self, answer: Coroutine[Any, Any, bytes]) -> None:

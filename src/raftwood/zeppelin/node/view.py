@@ -39,11 +39,17 @@ class PartitionCopy:
         self.watched: dict[bytes, dict[Callable[[], None], None]] = {}
         """Who is to be told when a key changes."""
 
-    def commit(self, writes: tuple[Write, ...], *, flushes: bool = False) -> int:
+    def commit(
+        self,
+        writes: tuple[Write, ...],
+        *,
+        flushes: bool = False,
+        origin: tuple[bytes, int] | None = None,
+    ) -> int:
         """Make writes one record of the binlog; its sequence."""
         store = self.store
         sequence = store.last_sequence + 1
-        store.commit(Record(self.epoch, sequence, writes, flushes))
+        store.commit(Record(self.epoch, sequence, writes, flushes, origin))
         if self.watched:
             keys = list(self.watched) if flushes else [write.key for write in writes]
             for key in keys:

@@ -198,3 +198,34 @@ def test_every_command_is_described(client: CommandClient) -> None:
     assert docs[1][:2] == [b"summary", b"The value of a key"]
     assert client("COMMAND", "COUNT") == len(COMMANDS)
     assert client("COMMAND", "INFO", "nonsense") == [None]
+
+
+def test_a_write_that_is_sent_again_is_done_once(client: CommandClient) -> None:
+    def named(number: int, *words: object) -> object:
+        assert client("ONCE", "producer", number) == "OK"
+        return client(*words)
+
+    assert named(1, "INCRBY", "n", 5) == 5
+    assert named(2, "INCR", "n") == 6
+    assert named(1, "INCRBY", "n", 5) == 5
+    assert client("GET", "n") == b"6"
+    assert named(2, "INCR", "n") == 6
+    assert client("INCR", "n") == 7
+    assert named(3, "APPEND", "a", "xyz") == named(3, "APPEND", "a", "xyz") == 3
+    assert named(4, "SET", "a", "b", "NX") is None
+    assert client("DEL", "a") == 1
+    assert named(4, "SET", "a", "b", "NX") == named(4, "SET", "a", "b", "NX") == "OK"
+    assert named(5, "MGET", "a", "b").startswith("CROSSSLOT")  # type: ignore[attr-defined]
+    assert named(6, "DEL", "a") == named(6, "DEL", "a") == 1
+    assert client("ONCE", "", 1).startswith("ERR a producer's name")
+
+
+def test_a_transaction_that_is_sent_again_is_done_once(client: CommandClient) -> None:
+    answers = []
+    for _ in range(2):
+        client("MULTI")
+        client("INCR", "n")
+        client("ONCE", "producer", 1)
+        answers.append(client("EXEC"))
+    assert answers == [[1], "DONE This transaction was executed before; its answers are not kept"]
+    assert client("GET", "n") == b"1"
