@@ -5,7 +5,7 @@ from typing import Final
 from raftwood.zeppelin.commands.refusals import CROSSSLOT, Refused
 from raftwood.zeppelin.commands.session import Session, Transaction
 from raftwood.zeppelin.commands.table import Command, serving
-from raftwood.zeppelin.commands.turn import KEY_BYTES_MAX, Turn
+from raftwood.zeppelin.commands.turn import KEY_BYTES_MAX, KEY_TOO_LARGE, Turn
 from raftwood.zeppelin.resp.answers import EMPTY_ARRAY, OK, array, error
 from raftwood.zeppelin.slots import slot_of
 
@@ -16,13 +16,20 @@ TRANSACTION_BYTES_MAX: Final = 32 << 20
 
 def slot_of_keys(command: Command, arguments: list[bytes]) -> int:
     """The one slot of all keys of a command that has some."""
+    first = arguments[command.first_key]
+    if command.last_key == command.first_key:
+        if len(first) > KEY_BYTES_MAX:
+            raise Refused(KEY_TOO_LARGE)
+        return slot_of(first)
     keys = command.keys(arguments)
-    slot = slot_of(keys[0]) if keys else -1
+    if max(map(len, keys)) > KEY_BYTES_MAX:
+        raise Refused(KEY_TOO_LARGE)
+    slot = slot_of(first)
+    # Most begin with the same tag, which is seen faster than a slot is computed.
+    tagged = first[: first.find(b"}") + 1] if first[:1] == b"{" and first[1:2] != b"}" else b""
     for key in keys:
-        if len(key) > KEY_BYTES_MAX:
-            raise Refused(f"ERR key has {len(key)} bytes: {KEY_BYTES_MAX} is the most")
-    if len(keys) > 1 and any(slot_of(key) != slot for key in keys):
-        raise Refused(CROSSSLOT)
+        if not (tagged and key.startswith(tagged)) and slot_of(key) != slot:
+            raise Refused(CROSSSLOT)
     return slot
 
 

@@ -14,6 +14,7 @@ from raftwood.zeppelin.slots import tag_of
 
 VALUE_BYTES_MAX: Final = 16 << 20
 KEY_BYTES_MAX: Final = 64 << 10
+KEY_TOO_LARGE: Final = f"ERR a key has at most {KEY_BYTES_MAX} bytes"
 OUTCOME_BYTES_MAX: Final = 24 << 20
 """Of all that one record writes: the binlog's records have a bound of their own above this."""
 EXPIRY_MS_MAX: Final = (1 << 63) - 1
@@ -22,7 +23,7 @@ EXPIRY_MS_MAX: Final = (1 << 63) - 1
 class Turn:
     """Reads through what it wrote; nothing of it is there before it is committed as a whole."""
 
-    __slots__ = ("dialect", "now_ms", "store", "writes")
+    __slots__ = ("_size", "dialect", "now_ms", "store", "writes")
 
     def __init__(self, store: PartitionStore, dialect: Dialect, *, now_ms: int) -> None:
         self.store = store
@@ -30,6 +31,8 @@ class Turn:
         self.now_ms = now_ms
         self.writes: dict[bytes, Write] = {}
         """The last of each key."""
+        self._size = 0
+        """Bytes of values that were put, those that were replaced again too."""
 
     def get(self, key: bytes) -> Value | None:
         if self.writes and (write := self.writes.get(key)) is not None:
@@ -41,13 +44,18 @@ class Turn:
         return None if value is None else value.data
 
     def put(self, key: bytes, data: bytes, expires_ms: int = 0) -> None:
-        """From now on the key has this; what has expired is not kept."""
-        if len(data) > VALUE_BYTES_MAX:
+        """From now on the key has this; what has expired is not kept.
+
+        A command that is refused has put nothing before: transactions count on it.
+        """
+        length = len(data)
+        if length > VALUE_BYTES_MAX:
             raise Refused(TOO_LARGE)
-        if len(key) > KEY_BYTES_MAX:
-            raise Refused(f"ERR key has {len(key)} bytes: {KEY_BYTES_MAX} is the most")
-        is_past = 0 < expires_ms <= self.now_ms
-        self.writes[key] = Write(key, None) if is_past else Write(key, data, expires_ms)
+        self._size += length
+        if 0 < expires_ms <= self.now_ms:
+            self.writes[key] = Write(key, None)
+        else:
+            self.writes[key] = Write(key, data, expires_ms)
 
     def delete(self, key: bytes) -> bool:
         """Whether there was something."""
@@ -67,9 +75,7 @@ class Turn:
 
     def outcome(self) -> tuple[Write, ...]:
         """For one record; refused where that would be too large."""
-        writes = tuple(self.writes.values())
-        if len(writes) > 1 and (
-            sum(len(write.key) + len(write.data or b"") for write in writes) > OUTCOME_BYTES_MAX
-        ):
+        writes = self.writes
+        if self._size + sum(map(len, writes)) > OUTCOME_BYTES_MAX:
             raise Refused(f"ERR what is written at once is above {OUTCOME_BYTES_MAX} bytes")
-        return writes
+        return tuple(writes.values())

@@ -29,6 +29,7 @@ UNSENT_BYTES_MAX: Final = 4 << 20
 """Answers that are gathered, held, or not taken by the client: above it no more are made."""
 LOGIN_S_MAX: Final = 10.0
 
+_FAST: Final = (b"GET", b"SET")
 _SLOT_MASK: Final = SLOTS - 1
 _AFTER_LOGIN: Final = RequestLimits()
 
@@ -118,7 +119,8 @@ class DataConnection(asyncio.Protocol):
             answers.append(answer)
             if len(answer) > UNSENT_BYTES_MAX:
                 break
-            done = self._fast(session, requests, done, answers, waits)
+            if done < len(requests) and requests[done][0] in _FAST:
+                done = self._fast(session, requests, done, answers, waits)
         self._send(answers, waits)
         if session.is_closing:
             self._end()
