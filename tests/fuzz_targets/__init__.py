@@ -22,6 +22,7 @@ from tests.fuzz_targets import (
     stamp,
     ways_in,
     zeppelin_binlogs,
+    zeppelin_meta,
 )
 
 Target = tuple[Callable[[bytes], object], Sequence[bytes]]
@@ -73,4 +74,5 @@ TARGETS: dict[str, Target] = {
     "zeppelin binlog runs": (zeppelin_binlogs.run_target, zeppelin_binlogs.run_seeds()),
     "zeppelin records": (zeppelin_binlogs.record_target, zeppelin_binlogs.record_seeds()),
     "zeppelin stored state": (zeppelin_binlogs.state_target, zeppelin_binlogs.state_seeds()),
+    "Zeppelin's meta server": (zeppelin_meta.target, zeppelin_meta.seeds()),
 }

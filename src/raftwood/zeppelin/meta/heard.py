@@ -5,10 +5,7 @@ Times are of the leader's own monotonic clock.
 
 import msgspec
 
-from raftwood.zeppelin.model import EPOCH_NONE, Node, NodeId, Partition, Topology
-
-Key = tuple[int, int]
-"""Of a partition: its table's incarnation, and its number."""
+from raftwood.zeppelin.model import EPOCH_NONE, Node, NodeId, Partition, PartitionId, Topology
 
 
 class Offset(msgspec.Struct, frozen=True, array_like=True):
@@ -26,6 +23,10 @@ class Offset(msgspec.Struct, frozen=True, array_like=True):
     is_candidate: bool = True
     """False while its data is no state that a master has had: amid a full sync, or before it has
     come past the point at which a divergence was undone."""
+
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(self.incarnation, self.partition)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -54,8 +55,8 @@ class Heard(msgspec.Struct):
     """When it told something last; before the first time, when this leader learnt of its run."""
     is_heard: bool = False
     applied_epoch: int = EPOCH_NONE
-    offsets: dict[Key, Offset] = {}
-    contacts: dict[Key, int] = {}
+    offsets: dict[PartitionId, Offset] = {}
+    contacts: dict[PartitionId, int] = {}
     """When its replicas were in contact with their present masters; kept over its restarts."""
 
 
@@ -76,12 +77,12 @@ class Reign:
         self.term = term
         self.began_ms = now_ms
         self.nodes: dict[NodeId, Heard] = {}
-        self.seen: dict[Key, Seen] = {}
+        self.seen: dict[PartitionId, Seen] = {}
         self.condemned: dict[NodeId, int] = {}
         """Nodes, and their runs, that are about to be declared down: from the decision until it is
         applied they get no lease and are not heard, else two masters could serve at once."""
         self.handover_begun_ms = -(1 << 60)
-        self.paused_until_ms: dict[Key, int] = {}
+        self.paused_until_ms: dict[PartitionId, int] = {}
         self._topology: Topology | None = None
 
     def hear(self, heartbeat: Heartbeat, now_ms: int) -> bool:
@@ -91,7 +92,7 @@ class Reign:
             return False
         heard.at_ms, heard.is_heard = now_ms, True
         heard.applied_epoch = heartbeat.applied_epoch
-        heard.offsets = {(each.incarnation, each.partition): each for each in heartbeat.offsets}
+        heard.offsets = {each.id: each for each in heartbeat.offsets}
         for key, offset in heard.offsets.items():
             if offset.contact_ms is None or key not in self.seen:
                 continue
@@ -117,11 +118,10 @@ class Reign:
             and topology.nodes[node].run == run
         }
         self.seen = {
-            (table.incarnation, number): self._noted_partition(
-                (table.incarnation, number), partition, now_ms
-            )
+            key: self._noted_partition(key, partition, now_ms)
             for table in topology.tables.values()
             for number, partition in enumerate(table.partitions)
+            for key in (PartitionId(table.incarnation, number),)
         }
         self.paused_until_ms = {
             key: until_ms
@@ -136,7 +136,7 @@ class Reign:
             return Heard(node.run, now_ms, contacts=contacts)
         return heard
 
-    def _noted_partition(self, key: Key, partition: Partition, now_ms: int) -> Seen:
+    def _noted_partition(self, key: PartitionId, partition: Partition, now_ms: int) -> Seen:
         seen = self.seen.get(key)
         if seen is not None and seen.epoch == partition.epoch:
             return seen

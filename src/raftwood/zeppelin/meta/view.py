@@ -4,10 +4,10 @@ from functools import cached_property
 
 import msgspec
 
-from raftwood.zeppelin.meta.heard import Heard, Key, Offset, Reign, Seen
+from raftwood.zeppelin.meta.heard import Heard, Offset, Reign, Seen
 from raftwood.zeppelin.meta.placement import masters_by_node
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
-from raftwood.zeppelin.model import NodeId, Partition, Table, Topology
+from raftwood.zeppelin.model import NodeId, Partition, PartitionId, Table, Topology
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -21,8 +21,8 @@ class Place(msgspec.Struct, frozen=True):
         return self.table.partitions[self.number]
 
     @property
-    def key(self) -> Key:
-        return self.table.incarnation, self.number
+    def key(self) -> PartitionId:
+        return PartitionId(self.table.incarnation, self.number)
 
 
 class View:

@@ -38,7 +38,7 @@ def live_through(seed: int, *, faults_ms: int = FAULTS_MS) -> World:
     return world
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_one_master_serves_and_nothing_is_lost_whatever_happens(seed: int) -> None:
     world = live_through(seed)
     assert world.writes > 1_000

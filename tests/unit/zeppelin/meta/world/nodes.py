@@ -1,8 +1,15 @@
 """A node as the meta server sees it: partitions as lists of records, a lease, and a clock."""
 
 from raftwood.zeppelin.meta.deltas import Delta, applied
-from raftwood.zeppelin.meta.heard import Heartbeat, Key, Offset
-from raftwood.zeppelin.model import NodeId, Partition, PartitionState, Table, Topology
+from raftwood.zeppelin.meta.heard import Heartbeat, Offset
+from raftwood.zeppelin.model import (
+    NodeId,
+    Partition,
+    PartitionId,
+    PartitionState,
+    Table,
+    Topology,
+)
 
 RECORD_BYTES = 100
 Entry = tuple[int, int]
@@ -30,7 +37,7 @@ class FakeNode:
         self.topology = Topology()
         self.lease_until = -1.0
         """By its own clock."""
-        self.replicas: dict[Key, Replica] = {}
+        self.replicas: dict[PartitionId, Replica] = {}
 
     def clock(self, now_ms: float) -> float:
         return now_ms * self.rate
@@ -38,7 +45,7 @@ class FakeNode:
     def is_awake(self, now_ms: float) -> bool:
         return self.is_running and now_ms >= self.stalled_until_ms
 
-    def serves(self, key: Key, partition: Partition | None, now_ms: float) -> bool:
+    def serves(self, key: PartitionId, partition: Partition | None, now_ms: float) -> bool:
         """Whether it would take a write for a partition now."""
         return (
             partition is not None
@@ -53,7 +60,7 @@ class FakeNode:
         tables = self.topology.tables.values()
         return next((each for each in tables if each.incarnation == incarnation), None)
 
-    def partition(self, key: Key) -> Partition | None:
+    def partition(self, key: PartitionId) -> Partition | None:
         table = self.table(key[0])
         return table.partitions[key[1]] if table is not None else None
 
@@ -61,7 +68,7 @@ class FakeNode:
         before = {key: self.partition(key) for key in self.replicas}
         self.topology = applied(self.topology, delta)
         wanted = {
-            (table.incarnation, number): partition
+            PartitionId(table.incarnation, number): partition
             for table in self.topology.tables.values()
             for number, partition in enumerate(table.partitions)
             if self.id in partition.replicas
@@ -82,13 +89,13 @@ class FakeNode:
             tuple(self._offset(key, replica, now_ms) for key, replica in self.replicas.items()),
         )
 
-    def _offset(self, key: Key, replica: Replica, now_ms: float) -> Offset:
+    def _offset(self, key: PartitionId, replica: Replica, now_ms: float) -> Offset:
         contact_ms = None if replica.contact_ms is None else int(now_ms - replica.contact_ms)
         epoch = replica.log[-1][0] if replica.log else 0
         lag_bytes = replica.lag * RECORD_BYTES
         return Offset(key[0], key[1], epoch, len(replica.log), lag_bytes, contact_ms)
 
-    def crash(self, lost: dict[Key, int]) -> None:
+    def crash(self, lost: dict[PartitionId, int]) -> None:
         """Its lease is gone, and as many of the last records of some partitions."""
         self.is_running = self.is_registered = False
         self.lease_until = -1.0

@@ -18,11 +18,16 @@ from raftwood.zeppelin.meta.changes import (
     decode_applied,
     encode_batch,
 )
-from raftwood.zeppelin.meta.heard import Key
 from raftwood.zeppelin.meta.queries import Lease, decode_answer, encode_query
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.state_machine import MetaMachine
-from raftwood.zeppelin.model import NodeAddresses, PartitionState, TableConfig, Topology
+from raftwood.zeppelin.model import (
+    NodeAddresses,
+    PartitionId,
+    PartitionState,
+    TableConfig,
+    Topology,
+)
 from tests.unit.zeppelin.meta.world.nodes import FakeNode, Replica, common_length
 
 SETTINGS = ZeppelinMetaSettings(
@@ -68,11 +73,11 @@ class World:
         }
         self.cut_from_meta: dict[str, None] = {}
         self.cut_links: dict[frozenset[str], None] = {}
-        self.acked: dict[Key, dict[int, float]] = {}
+        self.acked: dict[PartitionId, dict[int, float]] = {}
         """Writes that must not be lost, by when they were acked."""
         self.forgiven: dict[int, None] = {}
         """Those that a crash took from their only replica."""
-        self.mastered: dict[Key, tuple[str, int]] = {}
+        self.mastered: dict[PartitionId, tuple[str, int]] = {}
         self.writes = 0
         self.handovers = 0
         self.failovers = 0
@@ -161,7 +166,7 @@ class World:
                     before = table.partitions[change.partition]
                     assert before.master is not None
                     assert before.target is not None
-                    key = (table.incarnation, change.partition)
+                    key = PartitionId(table.incarnation, change.partition)
                     self._check_handed_over(key, old=before.master, new=before.target)
 
         self.propose(changes, done)
@@ -237,7 +242,7 @@ class World:
         if not tables:
             return
         table = self.rng.choice(tables)
-        key = (table.incarnation, self.rng.randrange(len(table.partitions)))
+        key = PartitionId(table.incarnation, self.rng.randrange(len(table.partitions)))
         for node in self.nodes.values():
             partition = node.partition(key)
             if partition is not None and node.serves(key, partition, self.now_ms):
@@ -267,7 +272,7 @@ class World:
                 continue  # it has not heard that it is master
             self._take(slave, replica, master, key)
 
-    def _take(self, slave: FakeNode, replica: Replica, master: FakeNode, key: Key) -> None:
+    def _take(self, slave: FakeNode, replica: Replica, master: FakeNode, key: PartitionId) -> None:
         source = master.replicas[key].log
         same = common_length(replica.log, source)
         del replica.log[same:]
@@ -292,7 +297,7 @@ class World:
     def _check_one_master(self) -> None:
         for table in self.topology.tables.values():
             for number in range(len(table.partitions)):
-                key = (table.incarnation, number)
+                key = PartitionId(table.incarnation, number)
                 serving = [
                     node.id
                     for node in self.nodes.values()
@@ -318,7 +323,7 @@ class World:
                 is_other = partition.master not in (None, previous.master)
                 self.failovers += is_other
 
-    def _check_handed_over(self, key: Key, *, old: str, new: str) -> None:
+    def _check_handed_over(self, key: PartitionId, *, old: str, new: str) -> None:
         """A hand-over loses nothing at all, unless the new master crashes just then."""
         self.handovers += 1
         if not self.nodes[new].is_registered:
@@ -329,7 +334,7 @@ class World:
                 f"{key} was handed over to {new} at {has[-1:]}, its master is at {had[-1:]}"
             )
 
-    def _check_nothing_lost(self, node: FakeNode, key: Key, epoch: int) -> None:
+    def _check_nothing_lost(self, node: FakeNode, key: PartitionId, epoch: int) -> None:
         """When a master writes at a new epoch for the first time, it has all that was acked."""
         if self.mastered.get(key) == (node.id, epoch):
             return
@@ -358,7 +363,7 @@ class World:
     # Faults
 
     def crash(self, node: FakeNode) -> None:
-        lost: dict[Key, int] = {}
+        lost: dict[PartitionId, int] = {}
         for key, replica in node.replicas.items():
             table = node.table(key[0])
             if table is None or table.config.min_replicas > 1 or not replica.log:
@@ -424,7 +429,7 @@ class World:
         """After quiet time: all is where it belongs, and the same everywhere."""
         for table in self.topology.tables.values():
             for number, partition in enumerate(table.partitions):
-                key = (table.incarnation, number)
+                key = PartitionId(table.incarnation, number)
                 where = f"{table.name}/{number}: {partition}"
                 if partition.master is None or partition.master != partition.preferred:
                     raise Wrong(f"not back with its preferred master: {where}")
