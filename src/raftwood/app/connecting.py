@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from raftwood.app.cluster_network import client_network, operator_network
-from raftwood.app.groups import METASTORE_GROUP, METASTORE_SHARD
+from raftwood.app.groups import METASTORE_GROUP, METASTORE_SHARD, ZEPPELIN_SHARD
 from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
@@ -29,6 +29,7 @@ from raftwood.net.discovery import discover
 from raftwood.net.stores import ClientNetwork, Stores
 from raftwood.raft.remote.admin import ask_members
 from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.zeppelin.meta.client import MetaClient
 
 _AGAIN_S: Final = 0.5
 _Connected = TypeVar("_Connected")
@@ -77,11 +78,35 @@ class _WhichMetastore:
         except NotFound:  # it is no log store
             self.group = METASTORE_GROUP
             return await ask_members(METASTORE_GROUP, connection, timeout_ms)
-        try:
-            metastore = await connection.ask(LOCATE, METASTORE_SHARD, timeout_ms)
-        except RaftwoodError:
-            return stores  # it has not begun yet: one of these will know
-        return stores | metastore.addresses
+        return stores | await _addresses_of(METASTORE_SHARD, connection, timeout_ms)
+
+
+async def _addresses_of(guest: int, connection: Connection, timeout_ms: int) -> dict[int, str]:
+    try:
+        return (await connection.ask(LOCATE, guest, timeout_ms)).addresses
+    except RaftwoodError:
+        return {}  # it has not begun yet: some store will know
+
+
+@asynccontextmanager
+async def connected_zeppelin(
+    environment: Environment, settings: Settings, addresses: str | None
+) -> AsyncIterator[MetaClient]:
+    """The meta server of Zeppelin, on a cluster of log stores."""
+    network = client_network(settings)
+    found = await discover(
+        environment, network, given_addresses(settings, addresses), _ask_zeppelin_stores
+    )
+    async with AsyncRaftClient(environment, network, found) as client:
+        yield MetaClient(client, ZEPPELIN_SHARD)
+
+
+async def _ask_zeppelin_stores(connection: Connection, timeout_ms: int) -> dict[int, str]:
+    try:
+        stores = await ask_store_addresses(connection, timeout_ms)
+    except ShardNotFound:
+        return {}
+    return stores | await _addresses_of(ZEPPELIN_SHARD, connection, timeout_ms)
 
 
 @asynccontextmanager

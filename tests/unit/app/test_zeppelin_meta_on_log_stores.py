@@ -1,14 +1,18 @@
 """Zeppelin's meta server as a guest of log stores: it begins, survives its leader, and judges."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 from tests.unit.app.store_cluster import StoreCluster
-from tests.unit.app.test_metastore_on_log_stores import ADDRESSES, SETTINGS, run_log_stores
+from tests.unit.app.test_metastore_on_log_stores import SETTINGS, put, run_log_stores
 
-from raftwood.app.cluster_network import client_network
-from raftwood.app.groups import ZEPPELIN_SHARD
+from raftwood.app import log_tenant
+from raftwood.app.connecting import connected_metastore, connected_zeppelin
+from raftwood.app.groups import METASTORE_SHARD, ZEPPELIN_SHARD
 from raftwood.base.errors import RaftwoodError
-from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.logservice.server.log_store import LogStore
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.deltas import applied
 from raftwood.zeppelin.meta.heard import Heartbeat, Offset
@@ -57,8 +61,7 @@ def test_tables_are_made_nodes_fail_and_a_leader_too() -> None:
         cluster.start(1, 2, 3)
         await cluster.ready(1, 2, 3)
         environment = cluster.environment
-        async with AsyncRaftClient(environment, client_network(SETTINGS), ADDRESSES) as client:
-            meta = MetaClient(client, ZEPPELIN_SHARD)
+        async with connected_zeppelin(environment, SETTINGS, "s2:7000") as meta:
             nodes = {name: BeatingNode(meta, name) for name in ("a", "b", "c")}
             for node in nodes.values():
                 await node.register()
@@ -89,5 +92,27 @@ def test_tables_are_made_nodes_fail_and_a_leader_too() -> None:
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    run_log_stores(scenario)
+
+
+def test_a_cluster_that_began_without_it_still_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(*arguments: Any) -> LogStore:
+        kept = {METASTORE_SHARD: arguments[-1][METASTORE_SHARD]}
+        make: Callable[..., LogStore] = LogStore
+        return make(*arguments[:-1], kept)
+
+    async def scenario(cluster: StoreCluster) -> None:
+        monkeypatch.setattr(log_tenant, "LogStore", without)
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        async with connected_metastore(cluster.environment, SETTINGS, None) as meta:
+            await put(meta, "a", b"one")
+        await cluster.stop()
+        monkeypatch.setattr(log_tenant, "LogStore", LogStore)
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        async with connected_metastore(cluster.environment, SETTINGS, None) as meta:
+            assert await meta.get("a") is not None
 
     run_log_stores(scenario)
