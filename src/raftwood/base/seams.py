@@ -226,20 +226,20 @@ class MetaStore(Protocol):
         ...
 
 
-class Put(msgspec.Struct, frozen=True, tag=True):
+class Put(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Set a key."""
 
     key: bytes
     value: bytes
 
 
-class Delete(msgspec.Struct, frozen=True, tag=True):
+class Delete(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Remove a key, or nothing if there is none."""
 
     key: bytes
 
 
-class DeleteRange(msgspec.Struct, frozen=True, tag=True):
+class DeleteRange(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Remove all keys with start ≤ key < end."""
 
     start: bytes

@@ -34,7 +34,7 @@ from raftwood.base.errors import (
     TooLarge,
     UnsupportedVersion,
 )
-from raftwood.base.seams import Delete, Mutation, Put
+from raftwood.base.seams import Delete, DeleteRange, Mutation, Put
 from raftwood.disk.kv_stamp import read_stamp, write_stamp
 
 KEY_BYTES_MAX: Final = 64 << 10
@@ -103,14 +103,16 @@ class RocksEngine:
     def write_batch(self, mutations: Sequence[Mutation]) -> None:
         database = self._open_database()
         batch = rocksdict.WriteBatch(raw_mode=True)
+        put = batch.put
         for mutation in mutations:
-            if isinstance(mutation, Put):
-                if len(mutation.key) > KEY_BYTES_MAX or len(mutation.value) > VALUE_BYTES_MAX:
+            if type(mutation) is Put:  # nearly all are
+                key, value = mutation.key, mutation.value
+                if len(key) > KEY_BYTES_MAX or len(value) > VALUE_BYTES_MAX:
                     raise _too_large(mutation)
-                batch.put(mutation.key, mutation.value)
+                put(key, value)
             elif isinstance(mutation, Delete):
                 batch.delete(mutation.key)
-            elif mutation.start < mutation.end:
+            elif isinstance(mutation, DeleteRange) and mutation.start < mutation.end:
                 batch.delete_range(mutation.start, mutation.end)
         try:
             database.write(batch, self._unlogged)

@@ -65,21 +65,30 @@ class Overlay:
         if self.flush_sequence > sequence:
             return  # all of them are gone
         self.flush_sequence = 0
-        unapplied = self.unapplied
+        unapplied, young = self.unapplied, self._young
+        size = 0
         for write in writes:
-            key = write.key
+            key, data = write.key, write.data
             value: Found = unapplied.get(key, MISSING)
             # A later write of the key may be still to come; the very same one changes nothing.
-            if value is not MISSING and _is_outcome(value, write):
-                del unapplied[key]
-                self.keep(key, value)
+            if value is None:
+                if data is not None:
+                    continue
+            elif value is MISSING or value.data is not data or value.expires_ms != write.expires_ms:
+                continue
+            else:
+                size += len(data)
+            del unapplied[key]
+            young[key] = value
+            size += _OBJECT_BYTES + len(key)
+        self._grow(size)
 
     def keep(self, key: bytes, value: Value | None) -> None:
         """Remember what a key has, for a while."""
-        size = _OBJECT_BYTES + len(key)
-        if value is not None:
-            size += len(value.data)
         self._young[key] = value
+        self._grow(_OBJECT_BYTES + len(key) + (0 if value is None else len(value.data)))
+
+    def _grow(self, size: int) -> None:
         self._young_bytes += size
         if self._young_bytes * 2 > self.cache_bytes_max:
             self._old, self._young = self._young, {}
@@ -91,9 +100,3 @@ class Overlay:
         self._old.clear()
         self._young_bytes = 0
         self.flush_sequence = 0
-
-
-def _is_outcome(value: Value | None, write: Write) -> bool:
-    if value is None:
-        return write.data is None
-    return value.data is write.data and value.expires_ms == write.expires_ms

@@ -81,6 +81,7 @@ class PartitionEngine:
         mutations: list[Mutation] = []
         flushes = False
         state = self.state
+        epoch = state.epoch
         for record in records:
             if record.flushes:
                 flushes = True
@@ -89,8 +90,9 @@ class PartitionEngine:
                 latest[write.key] = write
             if record.origin is not None:
                 mutations.append(mutation_of(record.origin, record.sequence))
-            if record.epoch != state.epoch:
+            if record.epoch != epoch:
                 state = state.after(record)
+                epoch = record.epoch
         if flushes:
             mutations.append(DeleteRange(DATA_START, DATA_END))
         state = state.after(records[-1])
@@ -138,13 +140,13 @@ class PartitionEngine:
             self._keep_for_readers(tuple(self._readers) if replaces_all else tuple(latest))
         written_bytes = 0
         for key, write in latest.items():
-            data = write.data
-            if data is None or 0 < write.expires_ms <= now_ms:
+            data, expires_ms = write.data, write.expires_ms
+            if data is None or 0 < expires_ms <= now_ms:
                 mutations.append(Delete(engine_key(key)))
             else:
-                mutations.append(Put(engine_key(key), encode_value(data, write.expires_ms)))
-                written_bytes += len(data)
-            written_bytes += len(key)
+                stored = encode_value(data, expires_ms)
+                mutations.append(Put(engine_key(key), stored))
+                written_bytes += len(stored)
         mutations.append(Put(STATE_KEY, encode_state(state)))
         self._engine.write_batch(mutations)
         self.state = state

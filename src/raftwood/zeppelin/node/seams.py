@@ -13,14 +13,14 @@ from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
 
 
-class Value(msgspec.Struct, frozen=True):
+class Value(msgspec.Struct, frozen=True, gc=False):
     """What a key has; `expires_ms` is absolute, 0 for never."""
 
     data: bytes
     expires_ms: int = 0
 
 
-class Write(msgspec.Struct, frozen=True, array_like=True):
+class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one key has from now on; None: nothing.
 
     Always the outcome, never an operation: applied twice, it is the same as once.
@@ -31,7 +31,7 @@ class Write(msgspec.Struct, frozen=True, array_like=True):
     expires_ms: int = 0
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One entry of a binlog: writes that happen together, or the end of all keys before them.
 
     Sequences go up by one, from 1 on. The epoch is that of the master that wrote it: of two records

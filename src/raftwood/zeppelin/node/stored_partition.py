@@ -78,6 +78,7 @@ class StoredPartition(ReadablePartition):
         self._clock = clock
         self._settings = settings
         self._value_bytes_max = settings.value_bytes_max
+        self._unapplied_bytes_max = settings.unapplied_bytes_max
         self._record_bytes_max = binlog.record_bytes_max
         self._listeners: dict[object, Callable[[], None]] = {}
         self._flushed_ns = clock.monotonic_ns()
@@ -148,8 +149,10 @@ class StoredPartition(ReadablePartition):
         size = len(encoded)
         if size > KEY_BYTES_MAX:
             self._check_sizes(record, size)
-        unapplied_bytes = self._unapplied_bytes + size + _RECORD_OVERHEAD_BYTES
-        if unapplied_bytes > self._settings.unapplied_bytes_max and self._unapplied:
+        # Counted with about what its objects take.
+        taken = size + _RECORD_OVERHEAD_BYTES
+        unapplied_bytes = self._unapplied_bytes + taken
+        if unapplied_bytes > self._unapplied_bytes_max and self._unapplied:
             raise Overloaded(
                 f"{self._unapplied_bytes} bytes of {self.name} wait for the disk already: send "
                 "less, or wait"
@@ -165,11 +168,10 @@ class StoredPartition(ReadablePartition):
         self.overlay.put(record.writes)
         if record.origin is not None:
             self._origins.add(record.origin, record.sequence)
-        if self._repairing is not None and has_passed(
-            self._repairing, record.epoch, record.sequence
-        ):
+        repairing = self._repairing
+        if repairing is not None and has_passed(repairing, record.epoch, record.sequence):
             self._repairing = None
-        self._unapplied.append((record, size))
+        self._unapplied.append((record, taken))
         self._pending.append(encoded)
         self._pending_bytes += size
         if self._pending_bytes > _RUN_BYTES:
@@ -255,25 +257,30 @@ class StoredPartition(ReadablePartition):
         chosen: list[Record] = []
         writes = size = 0
         if self.unapplied_count:
+            synced = self.synced_sequence
             for record, record_bytes in self._unapplied:
-                if record.sequence > self.synced_sequence or writes >= writes_max:
+                if record.sequence > synced or writes >= writes_max:
                     break
                 chosen.append(record)
                 writes += len(record.writes) + 1
-                size += record_bytes + _RECORD_OVERHEAD_BYTES
+                size += record_bytes
         if chosen:
-            try:
-                latest = self.engine.apply(chosen, now_ms=self._clock.wall_ns() // 1_000_000)
-            except RaftwoodError as error:
-                _log.error("the engine takes no records", partition=self.name, reason=error.message)
-                self._failure = error
-            else:
-                self.overlay.applied(latest.values(), sequence=chosen[-1].sequence)
-                self._unapplied_bytes -= size
-                for _ in chosen:
-                    self._unapplied.popleft()
+            self._apply(chosen, size)
         self._is_to_apply = self.unapplied_count > 0
         return writes
+
+    def _apply(self, records: list[Record], size: int) -> None:
+        try:
+            latest = self.engine.apply(records, now_ms=self._clock.wall_ns() // 1_000_000)
+        except RaftwoodError as error:
+            _log.error("the engine takes no records", partition=self.name, reason=error.message)
+            self._failure = error
+            return
+        self.overlay.applied(latest.values(), sequence=records[-1].sequence)
+        self._unapplied_bytes -= size
+        popleft = self._unapplied.popleft
+        for _ in records:
+            popleft()
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         """`heard` is called at the end of a turn of the loop, never within a commit."""

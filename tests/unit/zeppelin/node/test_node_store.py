@@ -1,14 +1,19 @@
 """A node keeps the partitions that it was told to have, and nothing of others."""
 
+import asyncio
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from raftwood.base.errors import InvalidInput, NotFound, StoreDamaged
+from raftwood.base.errors import DiskFull, InvalidInput, NotFound, StoreDamaged, StoreError
 from raftwood.base.seams import Put
 from raftwood.disk.segment_log import TruncateHead
+from raftwood.simulation import SimulatedFiles
 from raftwood.zeppelin.model import EPOCH_NONE, PartitionId
 from raftwood.zeppelin.node.engine_home import OWN_GROUP, group_of, partition_of
+from raftwood.zeppelin.node.seams import PartitionStore, Value
+from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.values import STATE_KEY
 from tests.zeppelin_kit.stores import (
     PARTITION,
@@ -101,6 +106,83 @@ def test_an_engine_of_another_format_is_refused() -> None:
         node = await place.open()
         with pytest.raises(StoreDamaged, match="cannot be read"):
             await node.partition(PARTITION)
+        await node.close()
+
+    run_simulated(scenario)
+
+
+def test_what_a_full_disk_did_not_take_goes_there_later() -> None:
+    async def scenario(place: Place) -> None:
+        node, store = await place.open_one()
+        files = place.environment.files
+        assert isinstance(files, SimulatedFiles)
+        files.disk.capacity_bytes = files.disk.file_system.used_bytes()
+        with pytest.raises(DiskFull):
+            for _ in range(2_000):
+                put(store, b"k", b"v" * 1_000)
+                await asyncio.sleep(0.001)
+        committed, synced = store.last_sequence, store.synced_sequence
+        assert store.get(b"k", now_ms=1) == Value(b"v" * 1_000)
+        await asyncio.sleep(1)
+        assert store.synced_sequence < committed
+        files.disk.capacity_bytes = None
+        await asyncio.sleep(5)
+        assert store.synced_sequence == committed > synced
+        put(store, b"k", b"goes on")
+        await node.close()
+        node, store = await place.open_one()
+        assert (store.last_sequence, contents(store)) == (committed + 1, {b"k": b"goes on"})
+        await node.close()
+
+    run_simulated(scenario)
+
+
+def test_records_are_synced_at_once_only_where_somebody_waits_for_it() -> None:
+    async def scenario(place: Place) -> None:
+        node, store = await place.open_one(StoreSettings(sync_interval_ms=1_000))
+        for ack, is_synced in (("written", False), ("synced", True)):
+            store.ack = ack  # type: ignore[assignment]
+            put(store, b"k", b"v")
+            await asyncio.sleep(0.1)
+            assert store.written_sequence == store.last_sequence
+            assert (store.synced_sequence == store.last_sequence) == is_synced
+        store.ack = "memory"
+        put(store, b"k", b"v")
+        await asyncio.sleep(2)
+        assert store.synced_sequence == store.last_sequence == store.applied_sequence
+        await node.close()
+
+    run_simulated(scenario)
+
+
+def test_an_engine_that_fails_is_tried_again() -> None:
+    async def scenario(place: Place) -> None:
+        node, store = await place.open_one()
+        apply = store.engine.apply
+
+        def fail(*_: object, **__: object) -> NoReturn:
+            raise StoreError("planted")
+
+        store.engine.apply = fail  # type: ignore[method-assign]
+        put(store, b"k", b"1")
+        await asyncio.sleep(0.1)
+        with pytest.raises(StoreError, match="planted"):
+            put(store, b"k", b"2")
+        store.engine.apply = apply  # type: ignore[method-assign]
+        await asyncio.sleep(2)
+        put(store, b"k", b"3")
+        await store.settle()
+        assert store.engine.get(b"k") == Value(b"3")
+        await node.close()
+
+    run_simulated(scenario)
+
+
+def test_it_is_what_the_seam_says() -> None:
+    async def scenario(place: Place) -> None:
+        node, store = await place.open_one()
+        seam: PartitionStore = store
+        assert seam.last_sequence == 0
         await node.close()
 
     run_simulated(scenario)
