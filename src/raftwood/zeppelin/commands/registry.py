@@ -120,6 +120,12 @@ COMMANDS: Final[dict[str, Command]] = {
 _BY_WORD: Final = {
     word: each for name, each in COMMANDS.items() for word in (name.encode(), name.upper().encode())
 }
+SINGLE_KEY: Final = {
+    word: each
+    for word, each in _BY_WORD.items()
+    if each.on_keys is not None and each.first_key == each.last_key == 1
+}
+"""Those on one key, which is their first argument."""
 
 
 def find(word: bytes) -> Command | None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.zeppelin.commands.execution import execute
+from raftwood.zeppelin.commands.registry import SINGLE_KEY
 from raftwood.zeppelin.commands.session import Session
-from raftwood.zeppelin.commands.turn import KEY_BYTES_MAX
+from raftwood.zeppelin.commands.turn import KEY_BYTES_MAX, Turn
 from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers
 from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.resp.answers import OK, error
@@ -29,7 +30,6 @@ UNSENT_BYTES_MAX: Final = 4 << 20
 """Answers that are gathered, held, or not taken by the client: above it no more are made."""
 LOGIN_S_MAX: Final = 10.0
 
-_FAST: Final = (b"GET", b"SET")
 _SLOT_MASK: Final = SLOTS - 1
 _AFTER_LOGIN: Final = RequestLimits()
 
@@ -48,6 +48,8 @@ class DataConnection(asyncio.Protocol):
         """Requests behind one that waits, or that came when too many answers were unsent."""
         self._task: asyncio.Task[None] | None = None
         """The command that waits."""
+        self._has_enough = False
+        """So much was answered in this turn that the next requests have to wait."""
         self._is_congested = False
         self._is_reading = True
         self._login_timer: asyncio.TimerHandle | None = None
@@ -105,9 +107,11 @@ class DataConnection(asyncio.Protocol):
         session.begin_turn()
         answers: list[bytes] = []
         waits: list[tuple[int, Acks, int]] = []
+        size = 0
         self.server.command_count += len(requests)
+        self._has_enough = False
         done = self._fast(session, requests, 0, answers, waits)
-        while done < len(requests) and not session.is_closing:
+        while done < len(requests) and not session.is_closing and not self._has_enough:
             answer = execute(session, requests[done])
             done += 1
             if type(answer) is not bytes:
@@ -117,9 +121,10 @@ class DataConnection(asyncio.Protocol):
                 waits += [(len(answers), *wait) for wait in session.waits]
                 session.waits.clear()
             answers.append(answer)
-            if len(answer) > UNSENT_BYTES_MAX:
+            size += len(answer)
+            if size > UNSENT_BYTES_MAX:
                 break
-            if done < len(requests) and requests[done][0] in _FAST:
+            if done < len(requests) and requests[done][0] in SINGLE_KEY:
                 done = self._fast(session, requests, done, answers, waits)
         self._send(answers, waits)
         if session.is_closing:
@@ -139,9 +144,9 @@ class DataConnection(asyncio.Protocol):
         answers: list[bytes],
         waits: "list[tuple[int, Acks, int]]",
     ) -> int:
-        """GET and SET at their plainest, which most requests are; where the next other one is.
+        """Requests with one key that is here, which most are; the place of the first other one.
 
-        It does what `execute` would do, in one piece.
+        It does what `execute` would do, in one piece. Whatever is not plain is left to that.
         """
         copies = session.copies
         count = len(copies)
@@ -149,18 +154,17 @@ class DataConnection(asyncio.Protocol):
             return begin
         now_ms, null = session.now_ms, session.dialect.null
         may_write = session.user is not None and session.user.may_write
-        written, size = session.written, 0
-        place = begin
+        size, place = 0, begin
         try:
             for place in range(begin, len(requests)):
                 arguments = requests[place]
-                words = len(arguments)
-                if not 2 <= words <= 3:
+                words, name = len(arguments), arguments[0]
+                if words < 2:
                     return place
-                name, key = arguments[0], arguments[1]
+                key = arguments[1]
                 slot = slot_of(key) if b"{" in key else crc_hqx(key, 0) & _SLOT_MASK
                 copy = copies[slot * count >> 14]
-                if copy is None:
+                if copy is None or len(key) > KEY_BYTES_MAX:
                     return place
                 if words == 2 and name == b"GET" and copy.is_reading:
                     value = copy.store.get(key, now_ms=now_ms)
@@ -172,18 +176,35 @@ class DataConnection(asyncio.Protocol):
                     answers.append(b"$%d\r\n%b\r\n" % (length, data))
                     size += length
                     if size > UNSENT_BYTES_MAX:
+                        self._has_enough = True
                         return place + 1
-                elif words == 3 and name == b"SET" and copy.is_writing and may_write:
-                    if len(key) > KEY_BYTES_MAX:
+                    continue
+                if words == 3 and name == b"SET" and copy.is_writing and may_write:
+                    writes: tuple[Write, ...] = (Write(key, arguments[2]),)
+                    answer = OK
+                else:
+                    command = SINGLE_KEY.get(name)
+                    if command is None or command.on_keys is None:
                         return place
-                    written[copy] = sequence = copy.commit((Write(key, arguments[2]),))
+                    if not (
+                        (copy.is_writing and may_write) if command.is_write else copy.is_reading
+                    ):
+                        return place
+                    command.check(arguments)
+                    turn = Turn(copy.store, session.dialect, now_ms=now_ms)
+                    answer = command.on_keys(turn, arguments)
+                    writes = turn.outcome()
+                if writes:
+                    session.written[copy] = sequence = copy.commit(writes)
                     if not copy.acks.is_immediate:
                         waits.append((len(answers), copy.acks, sequence))
-                    answers.append(OK)
-                else:
-                    return place
+                answers.append(answer)
+                size += len(answer)
+                if size > UNSENT_BYTES_MAX:
+                    self._has_enough = True
+                    return place + 1
         except RaftwoodError:
-            # The store takes no more, or worse: what to answer is said in one place.
+            # What to answer is said in one place; nothing was done.
             return place
         return len(requests)
 

@@ -28,8 +28,10 @@ from tests.zeppelin_kit.static_view import (
 class Client:
     """Bytes in and out, and answers decoded."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+    def __init__(
+        self, server: DataServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.server, self.reader, self.writer = server, reader, writer
         self._data = bytearray()
 
     def send(self, *commands: str) -> None:
@@ -74,7 +76,7 @@ async def connected(
     with real_environment() as environment:
         async with DataServer(view, environment, **limits) as server:
             port = await server.listen()
-            client = Client(*await asyncio.open_connection("127.0.0.1", port))
+            client = Client(server, *await asyncio.open_connection("127.0.0.1", port))
             try:
                 if logs_in:
                     assert await client(f"AUTH {WRITER} {PASSWORD}") == ["OK"]
@@ -236,6 +238,10 @@ def test_a_client_that_takes_no_answers_is_not_read_from() -> None:
             for _ in range(10):
                 client.send(*["GET a"] * 20)
             await asyncio.sleep(0.1)
+            (connection,) = client.server._connections
+            assert connection._transport is not None
+            unsent = connection._transport.get_write_buffer_size()
+            assert unsent < data_connection.UNSENT_BYTES_MAX + 2_000_000
             got = 0
             while got < 200 * 1_000_000:
                 got += len(await client.reader.read(1 << 20))
