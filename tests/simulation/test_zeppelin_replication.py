@@ -17,7 +17,8 @@ from tests.simulation.zeppelin.mutants import (
 from tests.zeppelin_kit.image_store import ImageStore
 from tests.zeppelin_kit.violations import Broken, Harm
 
-SEEDS = 16
+SEEDS = 12
+DISK_SEEDS = 5
 MUTANT_SEEDS = 30
 
 
@@ -45,24 +46,30 @@ def test_replicas_keep_what_was_done_and_become_equal_whatever_happens(share: in
 
 
 @pytest.mark.slow
+def test_the_same_holds_with_engines_and_binlogs_on_disks_that_lose_power() -> None:
+    outcomes = [run(seed, is_on_disk=True).result for seed in range(DISK_SEEDS)]
+    assert sum(outcome.rewinds for outcome in outcomes)
+
+
+@pytest.mark.slow
 def test_a_seed_gives_the_same_run_twice() -> None:
     run(1, twice=True)
 
 
 @pytest.mark.slow
 def test_a_master_chosen_by_stale_offsets_loses_writes() -> None:
-    assert_caught(Harm.LOST, lambda seed: run(seed, meta=StaleOffsets), likely=6)
+    assert_caught(Harm.LOST, lambda seed: run(seed, meta=StaleOffsets), likely=9)
 
 
 @pytest.mark.slow
 def test_without_a_lease_two_masters_call_writes_done() -> None:
-    assert_caught(Harm.TWO_MASTERS, lambda seed: run(seed, replicator=NoLease), likely=11)
+    assert_caught(Harm.TWO_MASTERS, lambda seed: run(seed, replicator=NoLease), likely=0)
 
 
 @pytest.mark.slow
 def test_divergence_that_is_not_undone_leaves_ghosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageStore, "touched", touches_nothing)
-    assert_caught(Harm.GHOST, run, likely=10)
+    assert_caught(Harm.GHOST, run, likely=6)
 
 
 @pytest.mark.slow

@@ -58,8 +58,6 @@ class Image(msgspec.Struct):
     first: int = 1
     epochs: list[EpochStart] = []
     repairing: BinlogPosition | None = None
-    rewinds: int = 0
-    restores: int = 0
 
     @property
     def last(self) -> int:
@@ -75,15 +73,11 @@ class ImageStore:
         environment: Environment,
         *,
         records_max: int | None = None,
-        on_written: Callable[[Record], None] | None = None,
     ) -> None:
-        """Beyond `records_max`, records that no slave needs are purged, down to half of it.
-        `on_written` hears of each record that begins its life here.
-        """
+        """Beyond `records_max`, records that no slave needs are purged, down to half of it."""
         self._image = image
         self._environment = environment
         self._records_max = records_max
-        self._on_written = on_written
         self._listeners: dict[int, Callable[[], None]] = {}
         self._listener_count = 0
         self._sync: asyncio.TimerHandle | None = None
@@ -146,8 +140,6 @@ class ImageStore:
     def commit(self, record: Record, encoded: Buffer | None = None) -> None:
         if record.sequence != self.last_sequence + 1 or record.epoch < self.epoch:
             raise InvariantViolated(f"{record} does not follow {self.epoch, self.last_sequence}")
-        if encoded is None and self._on_written is not None:
-            self._on_written(record)
         self._records.append(encode_record(record) if encoded is None else encoded)
         if record.epoch > self.epoch:
             self._epochs.append(EpochStart(record.epoch, record.sequence))
@@ -220,7 +212,6 @@ class ImageStore:
         engine.origins = {key: at for key, at in engine.origins.items() if at <= after}
         for write in values:
             engine.put(write)
-        image.rewinds += 1
         image.repairing = until if until.sequence > after else None
         self._begin()
         await asyncio.sleep(self._some(REWRITE_S))
@@ -268,7 +259,6 @@ class ImageStore:
             whole, type=tuple[dict[bytes, Value], list[tuple[Origin, int]]]
         )
         image = self._image
-        image.restores += 1
         image.engine = Content(keys, dict(origins))
         image.records = []
         image.first = sequence + 1

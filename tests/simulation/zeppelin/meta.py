@@ -55,8 +55,8 @@ class ScriptedMeta:
         self.heard: dict[NodeId, Heard] = {}
         self.failovers = 0
         self.handovers = 0
-        self._stuck_at: dict[PartitionId, int] = {}
-        """The epoch at which a partition was frozen."""
+        self._changed_at: dict[PartitionId, tuple[int, float]] = {}
+        """The epoch at which a partition changed last, and when that was."""
         nodes = {
             NodeId(name): Node(
                 id=NodeId(name),
@@ -114,17 +114,30 @@ class ScriptedMeta:
         known = self.known(partition)
         assert known.master is not None
         master = self.heard.get(known.master)
-        if master is None or self.now() - master.at < DOWN_S:
+        if master is None:
             return
-        reports = self.fresh_reports(partition, master.at + LEASE_MS / 1000)
+        since = master.at + LEASE_MS / 1000
+        if self.now() - master.at < DOWN_S:
+            if not self._is_unfit(partition, master):
+                return
+            since = self._changed_at[partition][1]
+        reports = self.fresh_reports(partition, since)
         chosen = safe_successor(
-            {node: report for node, report in reports.items() if node != known.master},
+            reports,
             replicas=len(known.replicas),
             min_replicas=self.config.min_replicas,
         )
         if chosen is not None:
             self.failovers += 1
             self._make_master(partition, chosen)
+
+    def _is_unfit(self, partition: PartitionId, master: Heard) -> bool:
+        """Whether it was chosen and then, by word of the one before, has cut what it was chosen
+        for: it repairs, does not lead, and nobody mends it.
+        """
+        epoch, _ = self._changed_at.get(partition, (1 << 60, 0.0))
+        report = master.reports.get(partition)
+        return master.applied_epoch >= epoch and report is not None and not report.is_whole
 
     def fresh_reports(self, partition: PartitionId, since: float) -> dict[NodeId, ReplicaReport]:
         """Those of a moment after the last master's lease had ended, not merely heard after it."""
@@ -143,7 +156,7 @@ class ScriptedMeta:
             return
         assert known.master is not None
         master = self.heard.get(known.master)
-        if master is None or master.applied_epoch < self._stuck_at[partition]:
+        if master is None or master.applied_epoch < self._changed_at[partition][0]:
             return
         frozen = master.reports.get(partition)
         for slave in known.slaves:
@@ -180,7 +193,7 @@ class ScriptedMeta:
         partitions = [*table.partitions]
         partitions[partition.number] = replace(changed, epoch=changed.epoch + 1)
         self._publish({**self.topology.tables, TABLE: replace(table, partitions=tuple(partitions))})
-        self._stuck_at[partition] = self.topology.epoch
+        self._changed_at[partition] = self.topology.epoch, self.now()
 
     def _publish(self, tables: dict[str, Table]) -> None:
         self.topology = replace(self.topology, epoch=self.topology.epoch + 1, tables=tables)

@@ -10,13 +10,14 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import ConnectionLost, Unavailable
 from raftwood.net import ClientLimits, Secret
 from raftwood.zeppelin.model import NodeId, PartitionId, Topology
-from raftwood.zeppelin.node.seams import Record, Write
+from raftwood.zeppelin.node.seams import PartitionStore, Record, Write
 from raftwood.zeppelin.replication.peers import ReplicationNetwork
 from raftwood.zeppelin.replication.replica import Replica
 from raftwood.zeppelin.replication.replicator import Replicator
 from tests.simulation.zeppelin.meta import LEASE_MS, PORT, ScriptedMeta
 from tests.simulation.zeppelin.oracle import Oracle
-from tests.zeppelin_kit.image_store import Image, ImageStore, Origin
+from tests.simulation.zeppelin.storage import ENGINES, Storage
+from tests.zeppelin_kit.image_store import Image, Origin
 
 NETWORK = ReplicationNetwork(
     cluster="simulated",
@@ -26,14 +27,14 @@ NETWORK = ReplicationNetwork(
 HEARTBEAT_S = 0.1
 LINK_S = (0.001, 0.05)
 
-Change = Callable[[ImageStore, int], tuple[tuple[Write, ...], bool]]
+Change = Callable[[PartitionStore, int], tuple[tuple[Write, ...], bool]]
 """What a request does, given the time: writes, and whether it flushes."""
 
 
 class Disk(msgspec.Struct):
     """What a machine keeps over crashes."""
 
-    images: dict[PartitionId, Image] = {}
+    images: dict[PartitionId, Image] = msgspec.field(default_factory=dict)
     topology: Topology = Topology()
     boot: int = 0
     moment: float = -1.0
@@ -51,20 +52,20 @@ class ZeppelinNode:
         meta: ScriptedMeta,
         oracle: Oracle,
         replicator: type[Replicator],
-        records_max: int | None,
+        storage: Storage,
     ) -> None:
         disk.boot += 1
         self.id = NodeId(name)
         self.context = contextvars.copy_context()
-        self.stores: dict[PartitionId, ImageStore] = {}
+        self.stores: dict[PartitionId, PartitionStore] = {}
         self._environment = environment
         self._disk = disk
         self._meta = meta
         self._oracle = oracle
-        self._records_max = records_max
+        self._storage = storage
         self._heard_moment = -1.0
         self.replicator = replicator(
-            environment, NETWORK, self.id, boot=disk.boot, copies_folder="copies"
+            environment, NETWORK, self.id, boot=disk.boot, copies_folder=ENGINES
         )
 
     @property
@@ -76,6 +77,7 @@ class ZeppelinNode:
         return self._environment.clock.wall_ns() // 1_000_000
 
     async def run(self) -> None:
+        await self._storage.open()
         await self.replicator.listen("0.0.0.0", PORT)
         try:
             await self._apply(self._disk.topology)
@@ -84,25 +86,21 @@ class ZeppelinNode:
                 await asyncio.sleep(self._environment.random.uniform(0.5, 1) * HEARTBEAT_S)
         finally:
             await self.replicator.close()
-            for store in self.stores.values():
-                await store.close()
+            await self._storage.close()
 
     async def _apply(self, topology: Topology) -> None:
-        for table in topology.tables.values():
-            for number, known in enumerate(table.partitions):
-                partition = PartitionId(table.incarnation, number)
-                if self.id in known.replicas and partition not in self.stores:
-                    self.stores[partition] = self._open(partition)
+        mine = [
+            PartitionId(table.incarnation, number)
+            for table in topology.tables.values()
+            for number, known in enumerate(table.partitions)
+            if self.id in known.replicas
+        ]
+        if mine and not self.stores:
+            self.stores = await self._storage.partitions(mine)
+            for partition, store in self.stores.items():
+                self._oracle.watch(partition, store)
         self._disk.topology = topology
         await self.replicator.apply(topology, self.stores)
-
-    def _open(self, partition: PartitionId) -> ImageStore:
-        return ImageStore(
-            self._disk.images.setdefault(partition, Image()),
-            self._environment,
-            records_max=self._records_max,
-            on_written=lambda record: self._oracle.written(partition, record),
-        )
 
     async def _heartbeat(self) -> None:
         asked_ns = self._environment.clock.monotonic_ns()

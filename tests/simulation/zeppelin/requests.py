@@ -2,9 +2,9 @@
 
 import random
 
-from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.node.seams import PartitionStore, Write
 from tests.simulation.zeppelin.node import Change
-from tests.zeppelin_kit.image_store import ImageStore, Origin
+from tests.zeppelin_kit.image_store import Origin
 
 KEYS = tuple(b"key%d" % number for number in range(8))
 COUNTERS = (b"counter0", b"counter1")
@@ -12,14 +12,14 @@ COUNTERS = (b"counter0", b"counter1")
 
 def random_change(source: random.Random, origin: Origin) -> Change:
     kind = source.choices(
-        ("set", "new", "expiring", "delete", "increment", "flush"), (30, 20, 20, 10, 19, 1)
+        ("set", "new", "expiring", "delete", "increment", "flush"), (20, 40, 20, 5, 14.5, 0.5)
     )[0]
     key = source.choice(KEYS)
     counter = source.choice(COUNTERS)
     ttl_ms = int(10 ** source.uniform(2, 5))
     data = b"%s/%d" % origin
 
-    def change(store: ImageStore, now_ms: int) -> tuple[tuple[Write, ...], bool]:
+    def change(store: PartitionStore, now_ms: int) -> tuple[tuple[Write, ...], bool]:
         match kind:
             case "new":
                 # Nobody writes it ever again: where it is a ghost, it stays one.

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Iterator
 
 import msgspec
 
@@ -10,13 +11,14 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.simulation import Simulation, simulate
 from raftwood.simulation.runner import Report, assert_deterministic
 from raftwood.zeppelin.model import PartitionId, PartitionState, TableConfig
+from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.replication.replicator import Replicator
 from tests.simulation.zeppelin.faults import inject
 from tests.simulation.zeppelin.meta import ScriptedMeta
 from tests.simulation.zeppelin.node import Disk, ZeppelinNode
 from tests.simulation.zeppelin.oracle import Oracle
 from tests.simulation.zeppelin.requests import random_change
-from tests.zeppelin_kit.image_store import Image
+from tests.simulation.zeppelin.storage import DiskStorage, ImageStorage, Storage
 from tests.zeppelin_kit.violations import Broken, Harm
 
 NAMES = ("n1", "n2", "n3")
@@ -27,9 +29,13 @@ TROUBLES = 2
 FAULTS = 5
 """Of each of them."""
 QUIET_S = 20.0
-GIVES_UP = 0.2
+GIVES_UP = 0.5
 """The share of failed requests that are not tried again: what they did is a ghost, if it stays."""
 NOISE_S = 0.05
+SMALL_RECORDS = 40
+SMALL_BINLOGS = StoreSettings(
+    binlog_bytes_min=1 << 10, binlog_bytes_max=4 << 10, flush_bytes=1 << 10, flush_interval_ms=500
+)
 _CONFIG = TableConfig(partitions=PARTITIONS, replicas=3, ack="synced", min_replicas=2)
 
 
@@ -47,7 +53,12 @@ class World:
     """All there is in one run."""
 
     def __init__(
-        self, simulation: Simulation, *, meta: type[ScriptedMeta], replicator: type[Replicator]
+        self,
+        simulation: Simulation,
+        *,
+        meta: type[ScriptedMeta],
+        replicator: type[Replicator],
+        is_on_disk: bool,
     ) -> None:
         self.simulation = simulation
         self.random = random.Random(f"zeppelin {simulation.seed}")
@@ -57,7 +68,8 @@ class World:
         self.disks = {name: Disk() for name in NAMES}
         self.nodes: dict[str, ZeppelinNode] = {}
         self._replicator = replicator
-        self._records_max = self.random.choice((None, 40))
+        self._is_on_disk = is_on_disk
+        self._are_binlogs_small = self.random.random() < 0.5
         self._is_writing = True
 
     def start(self, name: str) -> None:
@@ -71,7 +83,7 @@ class World:
                 meta=self.meta,
                 oracle=self.oracle,
                 replicator=self._replicator,
-                records_max=self._records_max,
+                storage=self._storage(name, environment),
             )
             self.nodes[name] = node
             await node.run()
@@ -79,8 +91,16 @@ class World:
         if not self.machines[name].running:
             self.machines[name].start(program)
 
+    def _storage(self, name: str, environment: Environment) -> Storage:
+        if self._is_on_disk:
+            settings = SMALL_BINLOGS if self._are_binlogs_small else StoreSettings()
+            return DiskStorage(self.machines[name], environment, settings)
+        records_max = SMALL_RECORDS if self._are_binlogs_small else None
+        return ImageStorage(self.disks[name].images, environment, records_max=records_max)
+
     def kill(self, name: str) -> None:
-        self.machines[name].kill()
+        """Pull the plug: what was not synced may be lost."""
+        self.machines[name].power_off()
         self.nodes.pop(name, None)
 
     async def _client(self, number: int) -> None:
@@ -135,7 +155,7 @@ class World:
         try:
             await self.simulation.wait_until(self._is_equal, timeout_s=QUIET_S)
         except TimeoutError as error:
-            raise Broken(Harm.STALLED, f"not within {QUIET_S} s") from error
+            raise Broken(Harm.STALLED, "; ".join(self._describe())) from error
         self._check()
         for task in background:
             task.cancel()
@@ -145,12 +165,9 @@ class World:
             done=len(self.oracle.done),
             failovers=self.meta.failovers,
             handovers=self.meta.handovers,
-            rewinds=sum(image.rewinds for image in self._images()),
-            copies=sum(image.restores for image in self._images()),
+            rewinds=self.oracle.rewinds,
+            copies=self.oracle.copies,
         )
-
-    def _images(self) -> list[Image]:
-        return [image for disk in self.disks.values() for image in disk.images.values()]
 
     def _heal(self) -> None:
         self.simulation.network.heal()
@@ -172,7 +189,7 @@ class World:
             if replica is None or not replica.may_write:
                 return False
             ends = [
-                (node.stores[partition].epochs, node.stores[partition].synced_sequence)
+                (node.stores[partition].epoch, node.stores[partition].synced_sequence)
                 for node in self.nodes.values()
                 if partition in node.stores
             ]
@@ -180,6 +197,19 @@ class World:
             if any(end != ends[0] for end in ends) or ends[0][1] != last:
                 return False
         return True
+
+    def _describe(self) -> Iterator[str]:
+        for partition in self.meta.partitions:
+            known = self.meta.known(partition)
+            yield f"{partition}: {known.master} {known.state}"
+            for name, node in self.nodes.items():
+                store = node.stores.get(partition)
+                replica = node.replicator.replica(partition)
+                if store is not None and replica is not None:
+                    yield (
+                        f"{name}: {replica.role.name} {store.epoch} {store.last_sequence} "
+                        f"{store.synced_sequence} {store.repairing}"
+                    )
 
     def _check(self) -> None:
         now_ms = max(node.now_ms for node in self.nodes.values())
@@ -213,11 +243,13 @@ def run(
     *,
     meta: type[ScriptedMeta] = ScriptedMeta,
     replicator: type[Replicator] = Replicator,
+    is_on_disk: bool = False,
     twice: bool = False,
 ) -> Report[Outcome]:
     """One seed; raises `Broken` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Outcome:
-        return await World(simulation, meta=meta, replicator=replicator).run()
+        world = World(simulation, meta=meta, replicator=replicator, is_on_disk=is_on_disk)
+        return await world.run()
 
     return (assert_deterministic if twice else simulate)(seed, scenario)

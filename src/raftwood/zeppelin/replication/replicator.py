@@ -58,7 +58,8 @@ class Replicator:
         copies_folder: str,
     ) -> None:
         """`boot` is another, higher number each time that the node is started, kept in its folder.
-        `copies_folder` is for copies on their way; whatever is in there at the start can go.
+        `copies_folder` is for copies on their way: where a store takes its engines from, which
+        removes at its start what is no engine of its own.
         """
         self._environment = environment
         self._node = node
