@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from raftwood.base.environment import Environment
-from raftwood.simulation import Machine
 from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.seams import PartitionStore
 from raftwood.zeppelin.node.store_settings import StoreSettings
-from tests.zeppelin_kit.engines import SimulatedEngines
+from tests.zeppelin_kit.engines import FileEngines
 from tests.zeppelin_kit.image_store import Image, ImageStore
 from tests.zeppelin_kit.stores import LOG
 
@@ -65,14 +64,13 @@ class ImageStorage:
 class DiskStorage:
     """A node's folder as it is: a segment log for all binlogs, an engine for each partition."""
 
-    def __init__(self, machine: Machine, environment: Environment, settings: StoreSettings) -> None:
-        self._machine = machine
+    def __init__(self, environment: Environment, settings: StoreSettings) -> None:
         self._environment = environment
         self._settings = settings
         self._node: NodeStore | None = None
 
     async def open(self) -> None:
-        engines = SimulatedEngines(self._machine.kv_disk, self._environment.files, ENGINES)
+        engines = FileEngines(self._environment.files, self._environment.random, ENGINES)
         self._node = await NodeStore.open(
             self._environment,
             "/data/node",

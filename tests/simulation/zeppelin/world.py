@@ -94,7 +94,7 @@ class World:
     def _storage(self, name: str, environment: Environment) -> Storage:
         if self._is_on_disk:
             settings = SMALL_BINLOGS if self._are_binlogs_small else StoreSettings()
-            return DiskStorage(self.machines[name], environment, settings)
+            return DiskStorage(environment, settings)
         records_max = SMALL_RECORDS if self._are_binlogs_small else None
         return ImageStorage(self.disks[name].images, environment, records_max=records_max)
 
