@@ -6,6 +6,7 @@ from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.checkers.planner import plan
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
 from raftwood.logservice.hakeeper.reports import (
+    GUESTS_FIRST,
     FinishedOrder,
     ReplicaReport,
     ServiceHeartbeat,
@@ -72,6 +73,7 @@ def _told() -> list[commands.Command]:
         commands.DrainStore(3, is_draining=True),
         commands.Tick(60, 100),
         commands.AddTnShard(2, "nonce"),
+        commands.AddGuests({GUESTS_FIRST: "guest"}),
     ]
 
 

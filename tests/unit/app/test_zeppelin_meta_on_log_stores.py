@@ -96,7 +96,9 @@ def test_tables_are_made_nodes_fail_and_a_leader_too() -> None:
     run_log_stores(scenario)
 
 
-def test_a_cluster_that_began_without_it_still_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_began_without_it_starts_and_gets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def without(*arguments: Any) -> LogStore:
         kept = {METASTORE_SHARD: arguments[-1][METASTORE_SHARD]}
         make: Callable[..., LogStore] = LogStore
@@ -114,5 +116,8 @@ def test_a_cluster_that_began_without_it_still_starts(monkeypatch: pytest.Monkey
         await cluster.ready(1, 2, 3)
         async with connected_metastore(cluster.environment, SETTINGS, None) as meta:
             assert await meta.get("a") is not None
+        # Once all stores run a program that knows it, it begins there as well.
+        async with connected_zeppelin(cluster.environment, SETTINGS, None) as zeppelin:
+            assert (await zeppelin.topology()).tables == {}
 
     run_log_stores(scenario)

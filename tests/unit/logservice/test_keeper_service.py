@@ -4,13 +4,14 @@ import pytest
 
 from raftwood.base.errors import InvalidInput
 from raftwood.logservice.hakeeper.commands import (
+    AddGuests,
     Command,
     HearStore,
     Schedule,
     SetInitialCluster,
     Tick,
 )
-from raftwood.logservice.hakeeper.reports import StoreHeartbeat
+from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, StoreHeartbeat
 from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
 
 INNER: list[Command] = [
@@ -18,6 +19,7 @@ INNER: list[Command] = [
     Schedule((1 << 63) - 1, 5, ()),
     HearStore(StoreHeartbeat(1, "elsewhere:1", "", "another", "0")),
     SetInitialCluster(1, 0, 1, 1, {9: "s9:1"}),
+    AddGuests({GUESTS_FIRST: "guest"}),
 ]
 
 

@@ -126,6 +126,12 @@ class RemoveTnShard(
     tn_shard: int
 
 
+class AddGuests(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=14):
+    """Guests that a cluster gets which began before there were such; those it has stay."""
+
+    guests: dict[int, str]
+
+
 Command = (
     Tick
     | HearStore
@@ -140,6 +146,7 @@ Command = (
     | RemoveService
     | AddTnShard
     | RemoveTnShard
+    | AddGuests
 )
 
 
@@ -236,6 +243,8 @@ def check_command(command: Command) -> None:
             _check_service(heartbeat)
         case SetInitialCluster():
             _check_initial(command)
+        case AddGuests(guests):
+            _check_guests(guests)
         case AddShard(name, replicas, learners, nonce):
             checked_name("shard", name)
             _check_text(nonce)
@@ -300,9 +309,13 @@ def _check_initial(command: SetInitialCluster) -> None:
     _check_text(*command.members.values())
     _check_range("log_replicas", command.log_replicas, least=1, most=most)
     _check_range("hakeeper_replicas", command.hakeeper_replicas, least=1, most=most)
-    _check_range("guests", len(command.guests), least=0, most=GUESTS_MAX)
-    for number, name in command.guests.items():
+    _check_guests(command.guests)
+
+
+def _check_guests(guests: dict[int, str]) -> None:
+    _check_range("guests", len(guests), least=0, most=GUESTS_MAX)
+    for number, name in guests.items():
         _check_range("the number of a guest", number, least=reports.GUESTS_FIRST, most=_NUMBER_MAX)
         checked_name("guest", name)
-    if len({*command.guests.values()}) < len(command.guests):
+    if len({*guests.values()}) < len(guests):
         raise InvalidInput("two guests have the same name: give each its own")

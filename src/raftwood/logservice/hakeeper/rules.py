@@ -10,6 +10,7 @@ from raftwood.base.errors import (
 )
 from raftwood.logservice.hakeeper.commands import (
     SHARDS_MAX,
+    AddGuests,
     AddShard,
     AddTnShard,
     AllocateIds,
@@ -69,6 +70,8 @@ def carry_out(state: State, command: Command) -> Result:
             return schedule(state, command)
         case SetInitialCluster():
             return _set_initial_cluster(state, command)
+        case AddGuests(guests):
+            _add_guests(state, guests)
         case AllocateIds(count):
             return Done(_allocate(state, count))
         case AddShard():
@@ -168,6 +171,19 @@ def _set_initial_cluster(state: State, command: SetInitialCluster) -> InitialClu
             if shard in state.shards and is_member(state.shards[shard], number):
                 store.strange_since.pop(shard, None)
     return InitialCluster(is_first=True)
+
+
+def _add_guests(state: State, guests: dict[int, str]) -> None:
+    if state.phase is Phase.CREATED:
+        raise Conflict("the cluster has not begun: set what it is to be first")
+    new = {number: name for number, name in sorted(guests.items()) if number not in state.shards}
+    taken = {shard.name for shard in state.shards.values()}
+    for name in new.values():
+        if name in taken:
+            raise AlreadyExists(f"a log is named {name!r}, as a guest is to be: remove it")
+    replicas = state.shards[HAKEEPER_SHARD].replicas
+    for number, name in new.items():
+        state.shards[number] = ShardState(name, replicas, 0, state.tick)
 
 
 def _add_shard(state: State, command: AddShard) -> int:

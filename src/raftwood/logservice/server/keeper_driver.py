@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.logservice.hakeeper.commands import (
+    AddGuests,
     InitialCluster,
     Scheduled,
     SetInitialCluster,
@@ -17,7 +18,7 @@ from raftwood.logservice.hakeeper.commands import (
 )
 from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
-from raftwood.logservice.hakeeper.state import Phase
+from raftwood.logservice.hakeeper.state import Phase, State
 from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
 from raftwood.logservice.server.pacing import Pacing
 from raftwood.raft.host.host import Host
@@ -34,6 +35,7 @@ class KeeperDriver:
         settings: HaKeeperSettings,
         first_members: Mapping[int, str],
         guests: Mapping[int, str],
+        version: str,
         tell: Callable[[int], None],
     ) -> None:
         """`tell` lets a store know that orders wait for it."""
@@ -41,6 +43,7 @@ class KeeperDriver:
         self._settings = settings
         self._first_members = dict(first_members)
         self._guests = dict(guests)
+        self._version = version
         self._tell = tell
         self._pacing = Pacing(settings.tick_ms)
 
@@ -67,6 +70,8 @@ class KeeperDriver:
             await self._propose(machine.tick_command())
         if machine.state.phase is Phase.CREATED:
             await self._set_initial_cluster()
+        elif is_tick:
+            await self._add_guests(machine.state)
         command = machine.schedule_command(term)
         if command is None:
             return
@@ -96,6 +101,15 @@ class KeeperDriver:
         )
         if isinstance(result, InitialCluster) and result.is_first:
             _log.info("initial cluster", shards=settings.log_shards, stores=stores)
+
+    async def _add_guests(self, state: State) -> None:
+        """Those that a cluster lacks which began with an older program; once no store runs that
+        any more, for it could not carry this out.
+        """
+        missing = {each: name for each, name in self._guests.items() if each not in state.shards}
+        if missing and all(each.version == self._version for each in state.stores.values()):
+            decode_result(await self._propose(encode_command(AddGuests(missing))))
+            _log.info("guests begin", names=sorted(missing.values()))
 
     async def _propose(self, command: bytes) -> bytes:
         timeout_ms = self._settings.tick_ms * 10

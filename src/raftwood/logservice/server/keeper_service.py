@@ -6,6 +6,7 @@ from typing import Final
 from raftwood.base.errors import InvalidInput, NotFound, NotLeader, RaftwoodError
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.hakeeper.commands import (
+    AddGuests,
     AllocateIds,
     Command,
     HearService,
@@ -38,7 +39,7 @@ from raftwood.net.store_names import store_of
 from raftwood.raft.host.host import Host
 
 TIMEOUT_MS: Final = 5_000
-_NO_OPERATORS: Final = (Tick, Schedule, HearStore, SetInitialCluster)
+_NO_OPERATORS: Final = (Tick, Schedule, HearStore, SetInitialCluster, AddGuests)
 """Said by HAKeeper's leader, or as heartbeats: a batch of some far term would end all planning."""
 
 

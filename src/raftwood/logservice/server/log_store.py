@@ -113,7 +113,12 @@ class LogStore:
         )
         names = {number: guest.name for number, guest in guests.items()}
         self._driver = KeeperDriver(
-            host, keeper_settings, place.first_members, names, self._forwarder.tell_of_orders
+            host,
+            keeper_settings,
+            place.first_members,
+            names,
+            place.version,
+            self._forwarder.tell_of_orders,
         )
         self._keeper_service = KeeperService(
             host,

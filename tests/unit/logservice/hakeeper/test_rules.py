@@ -14,6 +14,7 @@ from raftwood.base.errors import (
 )
 from raftwood.logservice.hakeeper import rules
 from raftwood.logservice.hakeeper.commands import (
+    AddGuests,
     AddShard,
     AddTnShard,
     AllocateIds,
@@ -75,9 +76,29 @@ def test_guests_begin_with_the_cluster_and_stay() -> None:
         keeper.tell(AddShard("one-more", 3, 0, "once"))
 
 
+def test_guests_that_came_later_begin_in_clusters_that_lack_them() -> None:
+    keeper = Keeper()
+    with pytest.raises(Conflict):
+        keeper.tell(AddGuests({GUESTS_FIRST: "first"}))
+    keeper.tell(
+        SetInitialCluster(1, 0, 1, 3, {1: "a:1", 2: "b:1", 3: "c:1"}, {GUESTS_FIRST: "first"})
+    )
+    later = AddGuests({GUESTS_FIRST: "first", GUESTS_FIRST + 1: "later"})
+    keeper.tell(later)
+    guest = keeper.state.shards[GUESTS_FIRST + 1]
+    assert (guest.name, guest.replicas, guest.is_initial) == ("later", 3, False)
+    before = dict(keeper.state.shards)
+    keeper.tell(later)
+    assert keeper.state.shards == before
+    keeper.tell(AddShard("taken", 1, 0, "once"))
+    with pytest.raises(AlreadyExists, match="remove it"):
+        keeper.tell(AddGuests({GUESTS_FIRST + 2: "taken"}))
+
+
 @pytest.mark.parametrize(
     "command",
     [
+        AddGuests({GUESTS_FIRST - 1: "a-log"}),
         SetInitialCluster(1, 0, 4, 3, {1: "a", 2: "b", 3: "c"}),
         SetInitialCluster(1, 2, 1, 1, {1: "a"}),
         SetInitialCluster(1, 0, 1, 1, {}),
