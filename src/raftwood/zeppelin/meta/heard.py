@@ -85,6 +85,12 @@ class Reign:
         self.paused_until_ms: dict[PartitionId, int] = {}
         self._topology: Topology | None = None
 
+    def begun_anew(self, now_ms: int) -> "Reign":
+        """Nothing was heard yet; what was decided may still come about."""
+        anew = Reign(self.term, now_ms)
+        anew.condemned = self.condemned
+        return anew
+
     def hear(self, heartbeat: Heartbeat, now_ms: int) -> bool:
         """Take a heartbeat in; False where nothing that the node says counts now."""
         heard = self.nodes.get(heartbeat.node)

@@ -207,7 +207,7 @@ class MetaMachine:
         self._planned_ms = now_ms
         if self._reign is not None and now_ms - planned_ms > self._settings.lease_ms:
             # Whoever was stopped for a while has not heard what came meanwhile.
-            self._reign = None
+            self._reign = self._reign.begun_anew(now_ms)
         try:
             reign = self._current_reign()
         except NotLeader:

@@ -18,7 +18,7 @@ from raftwood.base.errors import (
     StoreDamaged,
     UnsupportedVersion,
 )
-from raftwood.zeppelin.meta.changes import CreateTable, DropTable, decode_applied
+from raftwood.zeppelin.meta.changes import CreateTable, DropTable, NodeDown, decode_applied
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.deltas import Delta, applied
 from raftwood.zeppelin.meta.heard import Heartbeat, Offset
@@ -156,6 +156,26 @@ def test_a_leader_that_was_stopped_for_a_while_blames_nobody_for_it() -> None:
         group.plan()
         group.now_ms += 60_000
         assert group.machine.plan() == ()
+
+    run(body())
+
+
+def test_a_node_that_is_being_declared_down_gets_no_lease_however_long_that_takes() -> None:
+    async def body() -> None:
+        group, client = await begun()
+        for _ in range(6):
+            group.plan()
+            group.now_ms += 500
+        pending = group.machine.plan()
+        assert [type(each) for each in pending[:2]] == [NodeDown, NodeDown]
+        group.now_ms += 60_000
+        # The proposal has not come back; it may still be carried out.
+        assert NodeDown(A, 1) in group.machine.plan()
+        assert (await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=1_000)).lease_ms == 0
+        await client.apply(*pending)
+        assert (await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=1_000)).lease_ms == 0
+        group.plan()
+        assert (await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=1_000)).lease_ms
 
     run(body())
 
