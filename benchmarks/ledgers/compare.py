@@ -146,8 +146,9 @@ def _round(name: str, command: list[str], pace: Pace, steps: Steps, results: Led
             timeout=LOAD_EXTRA_S + pace.warm_up_s + len(CASES) * (pace.warm_s + pace.seconds),
         )
     except subprocess.SubprocessError as problem:
-        said = getattr(problem, "stderr", "") or ""
-        raise ClusterFailed(f"{name}: {problem}: {said[-500:]}") from problem
+        # Not the command, which names places of this machine.
+        said = (getattr(problem, "stderr", "") or "").strip().splitlines()[-1:]
+        raise ClusterFailed(" ".join(said) or f"ended by {type(problem).__name__}") from problem
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     for case, found in zip(CASES, lines[1:], strict=False):
         steps.loaded(name, case.name, _figures(case, found))
