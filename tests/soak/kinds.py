@@ -33,6 +33,7 @@ from tests.simulation.snapshot_images import SnapshotImages
 from tests.simulation.store_images import FolderImages, LogImages
 from tests.simulation.toy.cluster import run_toy
 from tests.simulation.zeppelin import run as run_zeppelin
+from tests.simulation.zeppelin_images import NodeImages
 
 TWICE_EVERY = 10
 """One seed of so many is run twice."""
@@ -147,6 +148,7 @@ def _images(seed: int) -> Counts:
         "crash images: log": LogImages(seed).check(limit=IMAGES),
         "crash images: folder": FolderImages(seed).check(limit=IMAGES),
         "crash images: snapshots": SnapshotImages(seed).check(limit=IMAGES),
+        "crash images: nodes of Zeppelin": NodeImages(seed).check(limit=IMAGES),
     }
 
 

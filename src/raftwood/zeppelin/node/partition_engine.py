@@ -6,12 +6,15 @@ of the binlog; whatever it lacks after a crash is rolled forward from there.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from raftwood.base.errors import StoreDamaged
 from raftwood.base.seams import Delete, DeleteRange, KvEngine, Mutation, Put
 from raftwood.zeppelin.node.engine_state import (
     EngineState,
     decode_state,
     encode_state,
+    epochs_from,
     epochs_to,
 )
 from raftwood.zeppelin.node.origins import mutation_after, mutation_before, mutation_of
@@ -122,6 +125,11 @@ class PartitionEngine:
         state = EngineState(sequence=sequence, epochs=tuple(epochs))
         self._write({}, [], state, now_ms=0, replaces_all=False)
         await self.flush()
+
+    def forget_epochs(self, sequence: int) -> None:
+        """Those that ended before a sequence; noted with the next batch."""
+        epochs = epochs_from(self.state.epochs, sequence)
+        self.state = msgspec.structs.replace(self.state, epochs=epochs)
 
     def forget_origins(self, before: int) -> None:
         """Those of records below a sequence."""

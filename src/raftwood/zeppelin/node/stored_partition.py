@@ -44,6 +44,8 @@ from raftwood.zeppelin.node.store_settings import StoreSettings
 
 KEY_BYTES_MAX: Final = 16 << 10
 _RUN_BYTES: Final = 1 << 20
+_EPOCHS_KEPT: Final = 64
+"""So many are known even of records that are purged."""
 _SETTLE_WRITES: Final = 1000
 _SETTLE_WAIT_S: Final = 0.001
 _RECORD_OVERHEAD_BYTES: Final = 300
@@ -138,7 +140,7 @@ class StoredPartition(ReadablePartition):
     def commit(self, record: Record, encoded: Buffer | None = None) -> None:
         if (
             record.sequence != self.last_sequence + 1
-            or record.epoch < self._epoch
+            or record.epoch < (self._epoch or 1)
             or self.is_frozen
             or self._failure is not None
             or self._binlog.refusal is not None
@@ -335,7 +337,9 @@ class StoredPartition(ReadablePartition):
             return
         log.write((TruncateHead(self._group, before - 1),))
         self._binlog_bytes = log.size_of(self._group)
-        self._epochs = epochs_from(self._epochs, before - 1)
+        if len(self._epochs) > _EPOCHS_KEPT:
+            self._epochs = epochs_from(self._epochs, before - 1)
+            self.engine.forget_epochs(before - 1)
         if self._origins.forget_before(before):
             self.engine.forget_origins(before)
 

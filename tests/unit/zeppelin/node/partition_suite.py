@@ -11,6 +11,7 @@ from raftwood.base.errors import (
     Overloaded,
     TooLarge,
 )
+from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Value, Write, decode_record
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
@@ -18,6 +19,7 @@ from raftwood.zeppelin.slots import tag_of
 from tests.zeppelin_kit.stores import PARTITION, Place, Scenario, commit, contents, put
 
 NOW = 1_000_000
+REPLICA = PartitionId(7, 4)
 KEYS = [b"a", b"b", b"{t}1", b"{t}2", b"{u}1", b"t", b"", b"\x00", b"\xff{t}"]
 
 
@@ -167,6 +169,8 @@ class PartitionSuite:
                 store.commit(first)
             with pytest.raises(InvariantViolated, match="does not follow"):
                 commit(store, epoch=2)
+            with pytest.raises(InvariantViolated, match="does not follow"):
+                commit(store, epoch=0)
             with pytest.raises(TooLarge, match="a key of"):
                 put(store, b"k" * 20_000, b"")
             with pytest.raises(TooLarge, match="a value of"):
@@ -311,6 +315,46 @@ class PartitionSuite:
 
         self.run(scenario)
 
+    def test_a_replica_that_gets_the_records_holds_the_same_bytes(self) -> None:
+        async def scenario(place: Place) -> None:
+            rng = random.Random(9)
+            node = await place.open()
+            await node.hold({PARTITION: "t", REPLICA: "t"}, epoch=7)
+            master, slave = await node.partition(PARTITION), await node.partition(REPLICA)
+            model: dict[bytes, tuple[bytes, int]] = {}
+            for _ in range(150):
+                await _change(rng, master, model)
+                while rng.random() < 0.4 and slave.last_sequence < master.last_sequence:
+                    await _follow(slave, master)
+            while slave.last_sequence < master.last_sequence:
+                await _follow(slave, master)
+            await master.settle()
+            await slave.settle()
+            assert list(slave.engine.kv.scan()) == list(master.engine.kv.scan())
+            first = [await store.records(first=1, bytes_max=1 << 20) for store in (master, slave)]
+            assert first[0][:100] == first[1][:100]
+            await node.close()
+
+        self.run(scenario)
+
+    def test_old_epochs_are_forgotten_with_their_records(self) -> None:
+        async def scenario(place: Place) -> None:
+            node, store = await place.open_one()
+            for epoch in range(1, 101):
+                commit(store, Write(b"k", b"v"), epoch=epoch)
+            await store.settle()
+            await store.engine.flush()
+            assert len(store.epochs) == 100
+            await store.purge(before=91)
+            for _ in range(2):
+                assert list(store.epochs) == [EpochStart(each, each) for each in range(90, 101)]
+                put(store, b"k", b"later")
+                await node.close()
+                node, store = await place.open_one()
+            await node.close()
+
+        self.run(scenario)
+
     def test_a_copy_is_of_one_moment_and_takes_anothers_place(self) -> None:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one()
@@ -347,6 +391,11 @@ class PartitionSuite:
         self.run(scenario)
 
 
+async def _follow(slave: StoredPartition, master: StoredPartition) -> None:
+    for encoded in await master.records(first=slave.last_sequence + 1, bytes_max=500):
+        slave.commit(decode_record(encoded), encoded)
+
+
 async def _change(
     rng: random.Random, store: StoredPartition, model: dict[bytes, tuple[bytes, int]]
 ) -> None:
@@ -363,7 +412,7 @@ async def _change(
         else:
             writes.append(Write(key, data, expires))
             model[key] = (data, expires)
-    commit(store, *writes, epoch=store.epoch + (draw > 0.97), flushes=draw < 0.03)
+    commit(store, *writes, epoch=max(1, store.epoch + (draw > 0.97)), flushes=draw < 0.03)
     if rng.random() < 0.3:
         await asyncio.sleep(0)
     elif rng.random() < 0.1:
