@@ -2,15 +2,20 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from raftwood.zeppelin.commands.turn import Turn
+from raftwood.zeppelin.node.data_connection import DataConnection
+from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.node.seams import Write
+from tests.running import run
 from tests.zeppelin_kit.command_kit import BEGIN_MS, CommandHost
+from tests.zeppelin_kit.decoding import decoded
 from tests.zeppelin_kit.memory_store import MemoryPartitionStore
 from tests.zeppelin_kit.redis_model import RedisModel
-from tests.zeppelin_kit.static_view import single_node
+from tests.zeppelin_kit.static_view import WRITER, single_node
 
 KEYS = [b"{t}%d" % number for number in range(6)]
 VALUES = [
@@ -115,12 +120,54 @@ class Chance:
         )
 
 
-def check(seed: int, commands: int) -> None:
+class Sent:
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+class ConnectedClient:
+    """Commands through a connection, with the short ways that it takes."""
+
+    def __init__(self, host: CommandHost) -> None:
+        self._sent = Sent()
+        server = DataServer(host.view, host.environment)
+        self.connection = DataConnection(server, 1)
+        self.connection.connection_made(self._sent)  # type: ignore[arg-type]
+        self.connection.session.log_in(host.view.topology.users[WRITER])
+
+    def __call__(self, *words: bytes) -> Any:
+        self._sent.data = b""
+        heads = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+        self.connection.data_received(b"*%d\r\n" % len(words) + b"".join(heads))
+        return decoded(self._sent.data)
+
+
+def check(seed: int, commands: int, *, is_connected: bool = False) -> None:
     """Answers as the model's; and whoever replays the binlog, whenever, has the same keys."""
+
+    async def main() -> None:
+        host = CommandHost(single_node(partitions=1))
+        client = ConnectedClient(host)
+        compare(seed, commands, host, client)
+        client.connection.connection_lost(None)
+
+    if is_connected:
+        run(main())
+    else:
+        host = CommandHost(single_node(partitions=1))
+        compare(seed, commands, host, host.client())
+
+
+def compare(seed: int, commands: int, host: CommandHost, client: Callable[..., Any]) -> None:
     chance = Chance(seed)
-    view = single_node(partitions=1)
-    host = CommandHost(view)
-    client = host.client()
     model = RedisModel(BEGIN_MS)
     for number in range(commands):
         words = chance.command()
@@ -130,7 +177,7 @@ def check(seed: int, commands: int) -> None:
             host.clock.now_ms += chance.random.choice((1, 100, 900, 2500))
             model.now_ms = host.clock.now_ms
     model.expire_all()
-    store = view.stores[0]
+    store = host.view.stores[0]
     assert store is not None
     replica = MemoryPartitionStore()
     for record in store.binlog:
@@ -140,9 +187,14 @@ def check(seed: int, commands: int) -> None:
     assert {key: value.expires_ms for key, value in kept.items() if value.expires_ms} == model.ends
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_commands_are_answered_as_by_redis(seed: int) -> None:
     check(seed, 1000)
+
+
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_random_commands_over_a_connection_are_answered_as_by_redis(seed: int) -> None:
+    check(seed, 1000, is_connected=True)
 
 
 def _relative(self: Turn, key: bytes, data: bytes, expires_ms: int = 0) -> None:
