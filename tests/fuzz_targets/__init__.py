@@ -23,6 +23,7 @@ from tests.fuzz_targets import (
     ways_in,
     zeppelin_binlogs,
     zeppelin_meta,
+    zeppelin_replication,
 )
 
 Target = tuple[Callable[[bytes], object], Sequence[bytes]]
@@ -74,5 +75,14 @@ TARGETS: dict[str, Target] = {
     "zeppelin binlog runs": (zeppelin_binlogs.run_target, zeppelin_binlogs.run_seeds()),
     "zeppelin records": (zeppelin_binlogs.record_target, zeppelin_binlogs.record_seeds()),
     "zeppelin stored state": (zeppelin_binlogs.state_target, zeppelin_binlogs.state_seeds()),
+    "zeppelin copies": (zeppelin_replication.copy_target, zeppelin_replication.copy_seeds()),
+    "zeppelin sent records": (
+        zeppelin_replication.records_target,
+        zeppelin_replication.records_seeds(),
+    ),
+    "zeppelin syncs and acks": (
+        zeppelin_replication.request_target,
+        zeppelin_replication.request_seeds(),
+    ),
     "Zeppelin's meta server": (zeppelin_meta.target, zeppelin_meta.seeds()),
 }

@@ -1,0 +1,132 @@
+"""Nodes on a real disk and real sockets: streaming, divergence, whole copies, lag."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftwood.disk.real_environment import real_environment
+from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.replication.replica import Role
+from tests.zeppelin_kit.real_nodes import RealNode, topology, until
+
+Scenario = Callable[[RealNode, RealNode], Coroutine[Any, Any, None]]
+WRITES_A_TURN = 64
+TURNS = 200
+LAG_TURNS_MAX = 60
+"""A slave shares this process's turns, so its lag is counted in them and not in seconds."""
+
+
+def run_pair(folder: Path, scenario: Scenario) -> None:
+    async def run() -> None:
+        with real_environment() as environment:
+            pair = RealNode(environment, folder, "one"), RealNode(environment, folder, "two")
+            for node in pair:
+                await node.start()
+            try:
+                await scenario(*pair)
+            finally:
+                for node in pair:
+                    await node.stop()
+
+    asyncio.run(run())
+
+
+def test_a_write_is_done_once_the_slave_has_synced_it(tmp_path: Path) -> None:
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        told = topology(1, [one, two])
+        await one.apply(told)
+        sequence = one.write(Write(b"a", b"1"))
+        await until(lambda: one.store.synced_sequence == sequence)
+        assert one.replica.done_sequence == 0
+        await two.apply(told)
+        await until(lambda: one.replica.done_sequence == sequence)
+        assert two.store.synced_sequence == sequence
+        assert two.contents() == {b"a": b"1"}
+        assert (one.replica.role, two.replica.role) == (Role.MASTER, Role.SLAVE)
+        assert one.replica.may_write
+        assert not two.replica.may_write
+        assert one.replica.count(sequence) == 1
+        await until(lambda: two.replica.report().contact_ms is not None)
+
+    run_pair(tmp_path, scenario)
+
+
+def test_what_the_new_master_has_not_got_is_undone_on_the_old_one(tmp_path: Path) -> None:
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        first = topology(1, [one, two])
+        await one.apply(first)
+        await two.apply(first)
+        shared = one.write(Write(b"a", b"1"), Write(b"b", b"1"))
+        await until(lambda: one.replica.done_sequence == shared)
+        await two.apply(topology(2, [two, one]))
+        one.write(Write(b"a", b"ghost"), Write(b"c", b"ghost"))
+        two.write(Write(b"b", b"2"))
+        await one.apply(topology(2, [two, one]))
+        await until(lambda: two.replica.done_sequence == two.store.last_sequence)
+        assert one.contents() == two.contents() == {b"a": b"1", b"b": b"2"}
+        assert one.replica.report().is_whole
+
+    run_pair(tmp_path, scenario)
+
+
+def test_a_slave_whose_records_are_purged_takes_a_whole_copy(tmp_path: Path) -> None:
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        told = topology(1, [one, two])
+        await one.apply(told)
+        for number in range(500):
+            one.write(Write(b"key%d" % number, b"v" * 1_000))
+            if number % 50 == 0:
+                # Another run of the binlog, which is purged by runs.
+                await asyncio.sleep(0)
+        await until(lambda: one.store.applied_sequence == one.store.last_sequence)
+        await one.store.engine.flush()
+        await one.store.purge(before=400)
+        assert one.store.first_sequence > 300
+        await two.apply(told)
+        one.write(Write(b"later", b"1"))
+        await until(lambda: one.replica.done_sequence == one.store.last_sequence)
+        assert two.store.first_sequence > 500
+        assert two.contents() == one.contents()
+        assert not [*(tmp_path / "one/engines").glob("out-*/*")]
+
+    run_pair(tmp_path, scenario)
+
+
+def test_a_slave_comes_back_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        told = topology(1, [one, two])
+        await one.apply(told)
+        await two.apply(told)
+        first = one.write(Write(b"a", b"1"))
+        await until(lambda: one.replica.done_sequence == first)
+        await two.stop()
+        one.write(Write(b"b", b"2"))
+        await two.start(boot=2)
+        await two.apply(told)
+        await until(lambda: one.replica.done_sequence == one.store.last_sequence)
+        assert two.contents() == {b"a": b"1", b"b": b"2"}
+
+    run_pair(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_the_lag_of_a_slave_is_bounded_at_the_masters_full_rate(tmp_path: Path) -> None:
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        told = topology(1, [one, two], min_replicas=1)
+        await one.apply(told)
+        await two.apply(told)
+        await until(lambda: one.replica.count(1) == 1)
+        worst = 0
+        for turn in range(TURNS):
+            for number in range(WRITES_A_TURN):
+                one.write(Write(b"key%d" % (turn * number), b"v" * 100))
+            await asyncio.sleep(0)
+            worst = max(worst, one.store.last_sequence - two.store.last_sequence)
+        assert worst <= LAG_TURNS_MAX * WRITES_A_TURN
+        await until(lambda: two.store.last_sequence == one.store.last_sequence)
+        assert two.contents() == one.contents()
+
+    run_pair(tmp_path, scenario)
