@@ -10,6 +10,7 @@ from functools import cache
 from tests import (
     bookkeeper_cluster,
     databases,
+    debian,
     go_programs,
     kafka_broker,
     maven,
@@ -109,6 +110,23 @@ def _why_no_database(name: str) -> str | None:
     try:
         databases.SERVERS[name].check()
     except (maven.NotInstalled, OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return None
+
+
+def redis_tools() -> None:
+    """`redis-cli` and `redis-benchmark`, of Debian's packages."""
+    reason = _why_no_redis_tools()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_redis_tools() -> str | None:
+    """Asked once: an attempt to fetch them may take minutes."""
+    try:
+        debian.install("redis-tools")
+    except debian.NotInstalled as error:
         return str(error)
     return None
 
@@ -266,6 +284,7 @@ COMPONENTS: dict[str, Callable[[], None]] = {
     "namespaces": namespaces,
     "port_80": port_80,
     "postgresql": postgresql,
+    "redis_tools": redis_tools,
     "sls_go": sls_go,
     "sls_java": sls_java,
     "spark_connect": spark_connect,

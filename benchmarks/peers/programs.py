@@ -3,11 +3,11 @@
 All of it lands in `.cache/` below the repository and none of it needs root.
 """
 
-import glob
-import os
 import pathlib
 import shutil
 import subprocess
+
+from tests import debian
 
 from benchmarks.harness.system import NotAvailable
 
@@ -15,7 +15,6 @@ REPOSITORY = pathlib.Path(__file__).parents[2]
 CACHE = REPOSITORY / ".cache" / "bench"
 SOURCES = REPOSITORY / "benchmarks" / "peers"
 BUILD_TIMEOUT_S = 600
-DEBIAN_PACKAGE = "etcd-server"
 
 
 def go_program(name: str) -> str:
@@ -38,32 +37,11 @@ def go_module_version(module: str) -> str:
 
 def etcd() -> tuple[str, str]:
     """Debian's etcd, unpacked: the path of the program, and the package's version."""
-    folder = CACHE / "etcd"
-    program = folder / "usr" / "bin" / "etcd"
-    if not _packages(folder) or not program.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for tool in ("apt-get", "dpkg-deb"):
-            if shutil.which(tool) is None:
-                raise NotAvailable(f"{tool} is missing, it fetches Debian's {DEBIAN_PACKAGE}")
-        _download(folder)
-        _run("dpkg-deb", "-x", _packages(folder)[0], str(folder), folder=folder)
-    version = os.path.basename(_packages(folder)[0]).split("_")[1]
-    return str(program), version
-
-
-def _packages(folder: pathlib.Path) -> list[str]:
-    return glob.glob(f"{folder}/{DEBIAN_PACKAGE}_*.deb")
-
-
-def _download(folder: pathlib.Path) -> None:
     try:
-        _run("apt-get", "download", "-qq", DEBIAN_PACKAGE, folder=folder)
-    except NotAvailable:
-        if os.geteuid() != 0:
-            raise
-        # The lists of packages are not there yet.
-        _run("apt-get", "update", "-qq", folder=folder)
-        _run("apt-get", "download", "-qq", DEBIAN_PACKAGE, folder=folder)
+        package = debian.install("etcd-server")
+    except debian.NotInstalled as error:
+        raise NotAvailable(str(error)) from None
+    return package.program("etcd"), package.version
 
 
 def _run(*command: str, folder: pathlib.Path) -> None:
