@@ -1,9 +1,9 @@
-"""A node for clients of Redis in a thread of its own, so that clients that block can use it."""
+"""Nodes for clients of Redis in a thread of their own, so that clients that block can use them."""
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, TypeVar
 
 import uvloop
@@ -11,7 +11,7 @@ import uvloop
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.model import TableConfig
 from raftwood.zeppelin.node.data_server import DataServer
-from tests.zeppelin_kit.static_view import StaticView, single_node
+from tests.zeppelin_kit.static_view import StaticView, nodes_of_all, single_node
 
 Result = TypeVar("Result")
 
@@ -32,6 +32,26 @@ class DataNode:
 @contextmanager
 def data_node(config: TableConfig | None = None) -> Iterator[DataNode]:
     """One that is the master of everything."""
+    view = single_node(config=config)
+    with _serving([view]) as (node,):
+        # The topology has the port, which is known only now.
+        view.topology = single_node(node.port, config=config).topology
+        yield node
+
+
+@contextmanager
+def data_nodes(count: int) -> Iterator[list[DataNode]]:
+    """Several, which are masters of some partitions and slaves of the others."""
+    views = nodes_of_all([0] * count)
+    with _serving(views) as nodes:
+        topology = nodes_of_all([node.port for node in nodes])[0].topology
+        for view in views:
+            view.topology = topology
+        yield nodes
+
+
+@contextmanager
+def _serving(views: Sequence[StaticView]) -> Iterator[list[DataNode]]:
     ready: list[DataNode] = []
     is_ready = threading.Event()
     stops: list[asyncio.Event] = []
@@ -39,25 +59,24 @@ def data_node(config: TableConfig | None = None) -> Iterator[DataNode]:
     async def main() -> None:
         stop = asyncio.Event()
         stops.append(stop)
-        with real_environment() as environment:
-            view = single_node(0, config=config)
-            async with DataServer(view, environment) as server:
+        async with AsyncExitStack() as stack:
+            for view in views:
+                environment = stack.enter_context(real_environment())
+                server = await stack.enter_async_context(DataServer(view, environment))
                 port = await server.listen()
-                # The topology has the port, which is known only now.
-                view.topology = single_node(port, config=config).topology
                 ready.append(DataNode(view, port, asyncio.get_running_loop()))
-                is_ready.set()
-                await stop.wait()
+            is_ready.set()
+            await stop.wait()
 
     def serve() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main())
 
-    thread = threading.Thread(target=serve, name="data node")
+    thread = threading.Thread(target=serve, name="data nodes")
     thread.start()
     assert is_ready.wait(10)
     try:
-        yield ready[0]
+        yield ready
     finally:
         ready[0]._loop.call_soon_threadsafe(stops[0].set)
         thread.join(10)

@@ -49,19 +49,29 @@ class StaticView:
     """One node, and the copies that it has by a topology."""
 
     def __init__(
-        self, topology: Topology, node_id: str, *, is_written_at_once: bool = True
+        self,
+        topology: Topology,
+        node_id: str,
+        *,
+        is_written_at_once: bool = True,
+        shared: Sequence[MemoryPartitionStore] = (),
     ) -> None:
+        """With `shared` partitions its slaves are never behind."""
         self.node_id = NodeId(node_id)
         self.topology = topology
         self.stores: list[MemoryPartitionStore | None] = []
         self._copies: list[PartitionCopy | None] = []
         table = topology.tables[TABLE]
-        for partition in table.partitions:
+        for number, partition in enumerate(table.partitions):
             if self.node_id not in partition.replicas:
                 self.stores.append(None)
                 self._copies.append(None)
                 continue
-            store = MemoryPartitionStore(is_written_at_once=is_written_at_once)
+            store = (
+                shared[number]
+                if shared
+                else MemoryPartitionStore(is_written_at_once=is_written_at_once)
+            )
             acks = Acks(store, ack=table.config.ack, min_replicas=table.config.min_replicas)
             copy = PartitionCopy(store, acks, epoch=partition.epoch)
             copy.is_reading = copy.is_writing = partition.master == self.node_id
@@ -93,3 +103,18 @@ def single_node(
         config,
     )
     return StaticView(topology, "alone", is_written_at_once=is_written_at_once)
+
+
+def nodes_of_all(ports: Sequence[int], *, partitions: int = 8) -> list[StaticView]:
+    """Nodes that all have a copy of everything, and are masters in turn."""
+    names = [NodeId(f"node-{number}") for number in range(len(ports))]
+    config = TableConfig(partitions=partitions, replicas=len(names), ack="memory")
+    placed = []
+    for number in range(partitions):
+        first = number % len(names)
+        master, *slaves = names[first:] + names[:first]
+        placed.append(Partition(epoch=2, master=master, slaves=tuple(slaves)))
+    known = [node(name, port) for name, port in zip(names, ports, strict=True)]
+    shared = [MemoryPartitionStore() for _ in placed]
+    topology = topology_of(known, placed, config)
+    return [StaticView(topology, name, shared=shared) for name in names]

@@ -73,9 +73,30 @@ def slots(topology: Topology, table: Table) -> bytes:
                     *map(of_node, each.slaves),
                 ]
             )
-            for each in slot_ranges(topology, table)
+            for each in _masters_first(slot_ranges(topology, table))
         ]
     )
+
+
+def _masters_first(ranges: list[SlotRange]) -> list[SlotRange]:
+    """So that each master is told of as such before it is as a slave of others.
+
+    A client may take a node for what it is told first, as redis-py does, which then asks too few
+    for all their keys. So one slot of each master stands first, without its slaves.
+    """
+    slaves = {slave for each in ranges for slave in each.slaves}
+    if not any(each.master in slaves for each in ranges):
+        return ranges
+    heads: dict[NodeId, SlotRange] = {}
+    rest = []
+    for each in ranges:
+        if each.master in heads:
+            rest.append(each)
+            continue
+        heads[each.master] = each._replace(last=each.first, slaves=())
+        if each.first < each.last:
+            rest.append(each._replace(first=each.first + 1))
+    return [*heads.values(), *rest]
 
 
 def shards(topology: Topology, table: Table, dialect: Dialect) -> bytes:

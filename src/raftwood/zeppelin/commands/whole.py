@@ -1,5 +1,6 @@
 """Commands on all keys of a table that this node is the master of.
 
+A node that is the master of none answers with what it has as a slave, to those who said READONLY.
 Whoever wants the whole table asks each master, as clients of Redis Cluster do by themselves. What
 goes through many keys does so a slice at a time, and others have their turns between.
 """
@@ -50,10 +51,20 @@ def _scan_options(words: list[bytes]) -> _ScanOptions:
     return options
 
 
-def _may_read(session: Session, copy: PartitionCopy | None) -> bool:
-    return copy is not None and (
-        copy.is_reading or (copy.is_reading_behind and session.is_reading_behind)
-    )
+def _readable(session: Session) -> list[PartitionCopy | None]:
+    """By partition, the copies whose keys are told.
+
+    Who asks all masters wants each key once, also where it said READONLY to all of them.
+    """
+    copies = session.copies
+    is_master = any(copy is not None and copy.is_reading for copy in copies)
+    is_behind = session.is_reading_behind and not is_master
+    return [
+        copy
+        if copy is not None and (copy.is_reading or (is_behind and copy.is_reading_behind))
+        else None
+        for copy in copies
+    ]
 
 
 def scan(session: Session, arguments: list[bytes]) -> bytes:
@@ -63,10 +74,11 @@ def scan(session: Session, arguments: list[bytes]) -> bytes:
     options = _scan_options(arguments[2:])
     keys: list[bytes] = []
     left, partition, after = options.count, place.partition, place.after
-    while left and partition < len(session.copies):
-        copy = session.copies[partition]
+    copies = _readable(session)
+    while left and partition < len(copies):
+        copy = copies[partition]
         seen: list[bytes] = []
-        if copy is not None and _may_read(session, copy):
+        if copy is not None:
             found = copy.store.scan(after=after, now_ms=session.now_ms)
             seen = [key for key, _ in islice(found, left)]
             keys += filter(options.pattern.matches, seen)
@@ -75,7 +87,7 @@ def scan(session: Session, arguments: list[bytes]) -> bytes:
             partition, after = partition + 1, None
         else:
             after = seen[-1]
-    is_over = partition >= len(session.copies)
+    is_over = partition >= len(copies)
     cursor = 0 if is_over else cursors.add(Place(table, partition, after))
     return array([text(str(cursor)), bulks(keys if options.is_of_strings else [])])
 
@@ -85,8 +97,8 @@ async def _slices(session: Session) -> AsyncIterator[list[bytes]]:
     for partition in range(len(session.copies)):
         after: bytes | None = None
         while partition < len(session.copies):
-            copy = session.copies[partition]
-            if copy is None or not _may_read(session, copy):
+            copy = _readable(session)[partition]
+            if copy is None:
                 break
             found = copy.store.scan(after=after, now_ms=session.now_ms)
             keys = [key for key, _ in islice(found, SLICE_KEYS)]
@@ -125,11 +137,9 @@ def dbsize(session: Session, _: list[bytes]) -> Answer:
 def randomkey(session: Session, _: list[bytes]) -> bytes:
     """Some key: each partition first where chance says, then in turn."""
     random = session.host.environment.random
-    copies = session.copies
+    copies = [copy for copy in _readable(session) if copy is not None]
     begin = random.randrange(len(copies)) if copies else 0
     for copy in (*copies[begin:], *copies[:begin]):
-        if copy is None or not _may_read(session, copy):
-            continue
         for after in (random.randbytes(8), None):
             for key, _value in copy.store.scan(after=after, now_ms=session.now_ms):
                 return session.dialect.maybe(key)

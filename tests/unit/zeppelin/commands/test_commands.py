@@ -6,7 +6,7 @@ from raftwood.zeppelin.commands.patterns import Pattern
 from raftwood.zeppelin.commands.registry import COMMANDS
 from raftwood.zeppelin.resp.answers import RESP3
 from tests.zeppelin_kit.command_kit import CommandClient, CommandHost
-from tests.zeppelin_kit.static_view import READER
+from tests.zeppelin_kit.static_view import READER, nodes_of_all
 
 
 @pytest.fixture
@@ -105,6 +105,30 @@ def test_a_user_that_is_gone_or_changed_is_logged_out() -> None:
         epoch=topology.epoch + 1, tables=topology.tables, nodes=topology.nodes, users={}
     )
     assert client("GET", "a") == "NOAUTH Authentication required."
+
+
+@pytest.mark.parametrize("role", [(), ("READONLY",)])
+def test_who_asks_all_masters_for_their_keys_gets_each_once(role: tuple[str, ...]) -> None:
+    clients = [CommandHost(view).client() for view in nodes_of_all([7001, 7002])]
+    expected = sorted(b"key%d" % number for number in range(100))
+    for client in clients:
+        for key in expected:
+            client("SET", key, 1)
+        if role:
+            client(*role)
+    assert sum(client("DBSIZE") for client in clients) == 100
+    assert sorted(key for client in clients for key in client("KEYS", "*")) == expected
+    scanned = [client("SCAN", 0, "COUNT", 1000) for client in clients]
+    assert sorted(key for _, keys in scanned for key in keys) == expected
+
+
+def test_a_node_that_is_a_slave_alone_tells_its_keys_to_those_who_said_readonly() -> None:
+    master, slave = (CommandHost(view).client() for view in nodes_of_all([1, 2], partitions=1))
+    master("SET", "a", 1)
+    assert slave("KEYS", "*") == []
+    slave("READONLY")
+    assert slave("KEYS", "*") == [b"a"]
+    assert slave("RANDOMKEY") == b"a"
 
 
 def test_all_keys_are_scanned_once_in_any_steps(client: CommandClient) -> None:

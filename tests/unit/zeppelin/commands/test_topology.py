@@ -3,6 +3,7 @@
 from raftwood.zeppelin.commands.topology import info, nodes, redis_id, shards, slot_ranges, slots
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig, Topology
 from raftwood.zeppelin.resp.answers import RESP3
+from raftwood.zeppelin.slots import SLOTS
 from tests.zeppelin_kit.decoding import decoded
 from tests.zeppelin_kit.static_view import TABLE, node, topology_of
 
@@ -38,6 +39,20 @@ def test_slots_tell_masters_first() -> None:
         [b"127.0.0.1", 7001, redis_id(A).encode(), []],
         [b"127.0.0.1", 7002, redis_id(B).encode(), []],
     ]
+
+
+def test_slots_tell_of_nodes_as_masters_before_they_tell_of_them_as_slaves() -> None:
+    world = topology(
+        Partition(epoch=1, master=A, slaves=(B,)),
+        Partition(epoch=1, master=B, slaves=(A,)),
+        Partition(epoch=1, master=A, slaves=(B,)),
+        Partition(epoch=1, master=B, slaves=(A,)),
+    )
+    told = decoded(slots(world, world.tables[TABLE]))
+    nodes_told = [[each[1] for each in row[2:]] for row in told]
+    assert nodes_told == [[7001], [7002], [7001, 7002], [7002, 7001], [7001, 7002], [7002, 7001]]
+    slots_told = [slot for row in told for slot in range(row[0], row[1] + 1)]
+    assert sorted(slots_told) == list(range(SLOTS))
 
 
 def test_shards_gather_the_ranges_of_the_same_nodes() -> None:
