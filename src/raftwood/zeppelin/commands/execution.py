@@ -110,9 +110,9 @@ def _on_keys(session: Session, command: Command, arguments: list[bytes]) -> Answ
     slot = slot_of_keys(command, arguments)
     copy = session.copy_of(slot, is_write=command.is_write)
     if session.origin is not None and command.is_write:
-        sequence = copy.store.sequence_of(*session.origin)
+        sequence = session.sequence_done(copy)
         if sequence is not None:
-            return _again(session, command, copy, sequence)
+            return _again(command, arguments, copy, sequence)
     if len(arguments) > MANY_KEYS and command.name == "mget":
         return _many_values(session, copy, arguments[1:])
     turn = Turn(copy.store, session.dialect, now_ms=session.now_ms)
@@ -123,11 +123,12 @@ def _on_keys(session: Session, command: Command, arguments: list[bytes]) -> Answ
     return answer
 
 
-async def _again(session: Session, command: Command, copy: PartitionCopy, sequence: int) -> bytes:
+async def _again(
+    command: Command, arguments: list[bytes], copy: PartitionCopy, sequence: int
+) -> bytes:
     """What a write answered that was done before; it may be on its way to the disk still."""
-    session.expect(copy, sequence)
     encoded = await copy.store.records(first=sequence, bytes_max=1)
-    return answer_again(command.name, decode_record(encoded[0]).writes, session.dialect)
+    return answer_again(command.name, arguments, decode_record(encoded[0]).writes)
 
 
 def _many_values(session: Session, copy: PartitionCopy, keys: list[bytes]) -> Answer:

@@ -8,11 +8,11 @@ so that one which it had to repeat (the connection ended, the master died) count
 from typing import Final
 
 from raftwood.zeppelin.commands.numbers import as_integer
-from raftwood.zeppelin.commands.refusals import Refused
+from raftwood.zeppelin.commands.refusals import DONE, Refused
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.commands.table import serving
 from raftwood.zeppelin.node.seams import Write
-from raftwood.zeppelin.resp.answers import OK, Dialect, bulk, integer
+from raftwood.zeppelin.resp.answers import OK, bulk, error, integer
 
 PRODUCER_BYTES_MAX: Final = 64
 
@@ -33,8 +33,8 @@ def once(session: Session, arguments: list[bytes]) -> bytes:
     return OK
 
 
-def answer_again(name: str, writes: tuple[Write, ...], dialect: Dialect) -> bytes:
-    """What a command answered whose record has these writes, as far as they tell."""
+def answer_again(name: str, arguments: list[bytes], writes: tuple[Write, ...]) -> bytes:
+    """What a command answered whose record has these writes; `DONE` where they don't tell."""
     data = writes[0].data or b"" if writes else b""
     if name in _NUMBERS:
         return integer(as_integer(data))
@@ -42,10 +42,10 @@ def answer_again(name: str, writes: tuple[Write, ...], dialect: Dialect) -> byte
         return integer(len(data))
     if name in _COUNTS:
         return integer(len(writes))
+    if name in _TAKES_OLD or (name == "set" and b"GET" in map(bytes.upper, arguments[3:])):
+        return error(DONE)
     if name in _DONE:
         return OK
-    if name in _TAKES_OLD:
-        return dialect.null
     return bulk(data) if name == "incrbyfloat" else integer(1)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from raftwood.zeppelin.commands import (
+    bulk,
     cluster,
     connection,
     expiry,
@@ -109,6 +110,7 @@ COMMANDS: Final[dict[str, Command]] = {
         *expiry.COMMANDS,
         *keys.COMMANDS,
         *whole.COMMANDS,
+        *bulk.COMMANDS,
         *transactions.COMMANDS,
         *once.COMMANDS,
         *connection.COMMANDS,

@@ -160,6 +160,17 @@ class Session:
         sequence = copy.commit(writes, flushes=flushes, origin=self.origin)
         self.expect(copy, sequence)
 
+    def sequence_done(self, copy: PartitionCopy) -> int | None:
+        """Of the record, where a partition has carried the request out before; that is waited for
+        as if it were new.
+        """
+        if self.origin is None:
+            return None
+        sequence = copy.store.sequence_of(*self.origin)
+        if sequence is not None:
+            self.expect(copy, sequence)
+        return sequence
+
     def expect(self, copy: PartitionCopy, sequence: int) -> None:
         """The answer goes out when a record is done."""
         self.written[copy] = sequence

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from raftwood.zeppelin.commands.refusals import CROSSSLOT, Refused
+from raftwood.zeppelin.commands.refusals import CROSSSLOT, DONE, Refused
 from raftwood.zeppelin.commands.session import Session, Transaction
 from raftwood.zeppelin.commands.table import Command, serving
 from raftwood.zeppelin.commands.turn import KEY_BYTES_MAX, KEY_TOO_LARGE, Turn
@@ -82,12 +82,9 @@ def exec_(session: Session, _: list[bytes]) -> bytes:
     is_write = any(command.is_write for command, _ in transaction.commands)
     # Where the partition is frozen nothing has been given up yet, and EXEC is tried again.
     copy = session.copy_of(transaction.slot, is_write=is_write) if transaction.commands else None
-    if session.origin is not None and copy is not None:
-        sequence = copy.store.sequence_of(*session.origin)
-        if sequence is not None:
-            discard(session, [])
-            session.expect(copy, sequence)
-            raise Refused("DONE This transaction was executed before; its answers are not kept")
+    if copy is not None and session.sequence_done(copy) is not None:
+        discard(session, [])
+        raise Refused(DONE)
     may_execute = session.may_execute()
     session.transaction = None
     session.unwatch()

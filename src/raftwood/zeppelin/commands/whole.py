@@ -152,7 +152,7 @@ def flush(session: Session, arguments: list[bytes]) -> bytes:
     ):
         raise Refused(SYNTAX)
     for copy in session.copies:
-        if copy is not None and copy.is_writing:
+        if copy is not None and copy.is_writing and session.sequence_done(copy) is None:
             session.commit(copy, (), flushes=True)
     return OK
 
