@@ -46,6 +46,7 @@ _COMMANDS: Final = {
     "log": ("raftwood.app.commands.log:app", "Make, write, read and truncate logs."),
     "dlog": ("raftwood.app.commands.dlog:app", "Make, write, read and shrink logs of ledgers."),
     "ledger": ("raftwood.app.commands.ledger:app", "Look at ledgers, and recover them."),
+    "kv": ("raftwood.app.commands.kv:app", "Use and look after tables of keys and values."),
     "cluster": (
         "raftwood.app.commands.cluster:app",
         "Look at and change a cluster of the log service.",

@@ -1,10 +1,10 @@
 """`raftwood raft recover`: give a group that lost its quorum for good other members."""
 
-import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from raftwood.app.commands.confirmation import is_confirmed
 from raftwood.app.event_loop import run
 from raftwood.app.output import write_line
 from raftwood.base.environment import Environment
@@ -35,7 +35,7 @@ def recover(
 
     async def main(environment: Environment) -> int:
         _tell(await examine_group(environment, data_folder, group), named)
-        if not yes and not _is_confirmed():
+        if not yes and not is_confirmed():
             write_line("nothing was changed")
             return 1
         await recover_group(environment, data_folder, group, named)
@@ -72,11 +72,3 @@ def _tell(copy: GroupCopy, members: dict[int, str]) -> None:
     )
     write_line(f"new members: {', '.join(f'{store} ({members[store]})' for store in members)}")
     write_line(f"given up: {', '.join(gone) or 'none'}. Never start these with their old folders.")
-
-
-def _is_confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise InvalidInput("nobody is there to ask: read what is above, then give --yes")
-    sys.stdout.write("Type yes to do it: ")
-    sys.stdout.flush()
-    return sys.stdin.readline().strip() == "yes"

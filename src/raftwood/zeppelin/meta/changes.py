@@ -175,6 +175,15 @@ class AddUser(
     user: User
 
 
+class SetPassword(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="set_password"
+):
+    """A user gets another password."""
+
+    name: str
+    password_hash: str
+
+
 class RemoveUser(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="remove_user"
 ):
@@ -200,6 +209,7 @@ Change = (
     | AddSlave
     | RemoveSlave
     | AddUser
+    | SetPassword
     | RemoveUser
 )
 

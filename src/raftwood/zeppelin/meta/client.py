@@ -21,6 +21,7 @@ from raftwood.zeppelin.meta.changes import (
     RemoveSlave,
     RemoveUser,
     SetMaster,
+    SetPassword,
     decode_applied,
     encode_batch,
 )
@@ -88,6 +89,9 @@ class MetaClient:
 
     async def add_user(self, user: User) -> int:
         return await self._change(AddUser(user))
+
+    async def set_password(self, user: str, password_hash: str) -> int:
+        return await self._change(SetPassword(user, password_hash))
 
     async def remove_user(self, name: str) -> int:
         return await self._change(RemoveUser(name))

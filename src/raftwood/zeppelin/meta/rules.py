@@ -9,6 +9,8 @@ for a partition that has changed since is refused.
 
 from typing import Final
 
+import msgspec
+
 from raftwood.base.errors import (
     AlreadyExists,
     Conflict,
@@ -40,6 +42,7 @@ from raftwood.zeppelin.meta.changes import (
     RemoveSlave,
     RemoveUser,
     SetMaster,
+    SetPassword,
     failed,
 )
 from raftwood.zeppelin.meta.deltas import HISTORY_MAX, Delta, History, difference
@@ -108,10 +111,12 @@ def _make(draft: Draft, change: Change) -> None:
             _set_up(draft, node, run=run, is_up=False)
         case AddUser(user):
             _add_user(draft, user)
+        case SetPassword(name, password_hash):
+            user = _user(draft, name)
+            _check_text("a password's hash", password_hash)
+            draft.users[name] = msgspec.structs.replace(user, password_hash=password_hash)
         case RemoveUser(name):
-            if name not in draft.users:
-                raise NotFound(f"there is no user {name!r}: check the name")
-            del draft.users[name]
+            del draft.users[_user(draft, name).name]
         case ChangeMaster():
             replica_rules.change_master(draft, change)
         case ForceMaster():
@@ -211,6 +216,12 @@ def _add_user(draft: Draft, user: User) -> None:
     if len(draft.users) >= USERS_MAX:
         raise Overloaded(f"there are {USERS_MAX} users: remove some first")
     draft.users[user.name] = user
+
+
+def _user(draft: Draft, name: str) -> User:
+    if name not in draft.users:
+        raise NotFound(f"there is no user {name!r}: check the name")
+    return draft.users[name]
 
 
 def _check_text(kind: str, *texts: str, is_needed: bool = True) -> None:

@@ -1,6 +1,7 @@
 """What each change does to the topology, and when it is refused."""
 
 import pytest
+from msgspec.structs import replace
 
 from raftwood.base.errors import (
     AlreadyExists,
@@ -28,6 +29,7 @@ from raftwood.zeppelin.meta.changes import (
     RemoveSlave,
     RemoveUser,
     SetMaster,
+    SetPassword,
 )
 from raftwood.zeppelin.meta.rules import MetaState
 from raftwood.zeppelin.model import (
@@ -83,6 +85,17 @@ def test_a_table_made_anew_is_another_one_and_has_no_user_of_the_old() -> None:
     assert not state.topology.users
     two = (CreateTable("x", SINGLE), CreateTable("y", SINGLE))
     assert [each is None for each in state.apply(two).results] == [True, False]
+
+
+def test_a_user_with_another_password_is_the_same_else() -> None:
+    state = state_with(A)
+    reader = User(name="u", table="t", password_hash="h", may_write=False)
+    make(state, AddUser(reader))
+    before = state.topology.epoch
+    make(state, SetPassword("u", "other"))
+    assert state.topology.users["u"] == replace(reader, password_hash="other")
+    assert state.topology.epoch > before
+    assert isinstance(refusal(state, SetPassword("u", "")), InvalidInput)
 
 
 def test_a_plan_is_refused_once_its_partition_has_changed_and_only_then() -> None:
@@ -211,6 +224,7 @@ REFUSED: list[tuple[Change, type[Exception]]] = [
     (AddUser(User(name="u", table="x", password_hash="h")), NotFound),
     (AddUser(User(name="u", table="t", password_hash="")), InvalidInput),
     (RemoveUser("u"), NotFound),
+    (SetPassword("u", "h"), NotFound),
     (SetMaster("t", 0, C), NotFound),
     (SetMaster("t", 1, A), NotFound),
     (AddSlave("t", 0, C), NotFound),

@@ -24,6 +24,7 @@ from raftwood.zeppelin.meta.changes import (
     RemoveSlave,
     RemoveUser,
     SetMaster,
+    SetPassword,
     decode_batch,
     encode_batch,
 )
@@ -75,7 +76,7 @@ class RandomChanges:
             user = rng.choice(["ann", "bob"])
             is_new = rng.random() < 0.6
             added = AddUser(User(name=user, table=name, password_hash="h"))
-            return added if is_new else RemoveUser(user)
+            return added if is_new else rng.choice((RemoveUser(user), SetPassword(user, "other")))
         if kind < 48 or table is None:
             return RemoveNode(node)
         number = rng.randrange(len(table.partitions))

@@ -1,0 +1,93 @@
+"""`raftwood kv`: Zeppelin's tables of keys and values, who may use them, and how they are."""
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from raftwood.app.commands.kv_node import app as node
+from raftwood.app.commands.kv_table import app as table
+from raftwood.app.commands.kv_target import KV, KvTarget
+from raftwood.app.commands.kv_user import app as user
+from raftwood.app.kv_overview import Overview
+from raftwood.app.output import Format, size_text, write_json, write_line, write_rows
+from raftwood.base.environment import Environment
+from raftwood.zeppelin.meta.client import MetaClient
+
+app = App(name="kv", help_format="plaintext")
+for each in (table, user, node):
+    app.command(each)
+
+_POLL_S = 0.2
+_TABLES = {
+    "table": "table",
+    "partitions": "partitions",
+    "masters": "with master",
+    "slaves": "slaves up",
+    "lag": "worst lag",
+    "ack": "ack",
+    "min_replicas": "min replicas",
+}
+_NODES = {
+    "node": "node",
+    "state": "state",
+    "data": "serves on",
+    "masters": "masters",
+    "replicas": "replicas",
+    "heard_ms": "heard (ms ago)",
+}
+
+
+@app.command
+def status(
+    *,
+    wait_seconds: Annotated[
+        float, Parameter(help="How long to wait until nothing is wrong any more.")
+    ] = 0.0,
+    target: KvTarget = KV,
+) -> int:
+    """Show what is wrong, the tables and the nodes; the exit status is 1 while something is."""
+
+    async def work(meta: MetaClient, _: Environment) -> int:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_seconds
+        found = await overview_of(meta)
+        while found.problems() and loop.time() < deadline:
+            await asyncio.sleep(_POLL_S)
+            found = await overview_of(meta)
+        _show(found, target.output)
+        return 1 if found.problems() else 0
+
+    return target.run(work)
+
+
+def _show(found: Overview, output: Format) -> None:
+    problems, tables, nodes = found.problems(), found.tables(), found.nodes()
+    if output == "json":
+        partitions = {
+            table.name: found.partitions(table) for table in found.topology.tables.values()
+        }
+        whole = [row | {"partition_list": partitions[row["table"]]} for row in tables]
+        head = {"epoch": found.topology.epoch, "problems": problems}
+        write_json(head | {"tables": whole, "nodes": nodes})
+        return
+    for problem in problems:
+        write_line(f"problem: {problem}")
+    if not problems:
+        write_line("nothing is wrong")
+    shown = [
+        row
+        | {
+            "slaves": f"{row['slaves_up']} of {row['slaves']}",
+            "lag": None if row["lag_bytes"] is None else size_text(row["lag_bytes"]),
+        }
+        for row in tables
+    ]
+    for rows, columns in ((shown, _TABLES), (nodes, _NODES)):
+        if rows:
+            write_line("")
+            write_rows(rows, columns, "text")
+
+
+async def overview_of(meta: MetaClient) -> Overview:
+    return Overview(await meta.topology(), await meta.reports())

@@ -1,0 +1,100 @@
+"""`raftwood kv user`: who may use a table. Clients log in as one of them, and so choose the table.
+
+A user has one table. Passwords are made here and shown once: the cluster keeps their hashes.
+"""
+
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from raftwood.app.commands.kv_target import KV, KvTarget, new_user, tell_login
+from raftwood.app.output import write_json, write_rows
+from raftwood.base.environment import Environment
+from raftwood.base.errors import NotFound
+from raftwood.zeppelin.meta.client import MetaClient
+from raftwood.zeppelin.model import User
+
+app = App(name="user", help="Say who may use a table.", help_format="plaintext")
+
+_COLUMNS = {"user": "user", "table": "table", "may": "may"}
+
+
+@app.command
+def add(
+    name: str,
+    *,
+    table: Annotated[str, Parameter(help="The table that it may use, and no other.")],
+    read_only: Annotated[bool, Parameter(negative="", help="It may not write.")] = False,
+    target: KvTarget = KV,
+) -> int:
+    """Let somebody use a table; the password is shown now and never again."""
+
+    async def work(meta: MetaClient, environment: Environment) -> int:
+        user, password = new_user(environment, name, table, may_write=not read_only)
+        await meta.wait_applied(await meta.add_user(user))
+        return await _tell(meta, user, password, target)
+
+    return target.run(work)
+
+
+@app.command(name="list")
+def list_users(
+    *,
+    table: Annotated[str | None, Parameter(help="Only those of this table.")] = None,
+    target: KvTarget = KV,
+) -> int:
+    """List users, without their passwords, which nobody knows."""
+
+    async def work(meta: MetaClient, _: Environment) -> int:
+        topology = await meta.topology()
+        if table is not None and table not in topology.tables:
+            raise NotFound(f"there is no table {table!r}: see `raftwood kv table list`")
+        users = sorted(topology.users.values(), key=lambda each: (each.table, each.name))
+        rows = [_row(each) for each in users if table in (None, each.table)]
+        write_rows(rows, _COLUMNS, target.output)
+        return 0
+
+    return target.run(work)
+
+
+@app.command
+def password(name: str, *, target: KvTarget = KV) -> int:
+    """Give a user a new password; who came in with the old one is logged out."""
+
+    async def work(meta: MetaClient, environment: Environment) -> int:
+        known = (await meta.topology()).users.get(name)
+        if known is None:
+            raise NotFound(f"there is no user {name!r}: see `raftwood kv user list`")
+        user, secret = new_user(environment, name, known.table, may_write=known.may_write)
+        await meta.wait_applied(await meta.set_password(name, user.password_hash))
+        return await _tell(meta, user, secret, target)
+
+    return target.run(work)
+
+
+@app.command
+def remove(name: str, *, target: KvTarget = KV) -> int:
+    """Let a user in no more; who is logged in is logged out."""
+
+    async def work(meta: MetaClient, _: Environment) -> int:
+        await meta.wait_applied(await meta.remove_user(name))
+        write_rows([{"user": name}], {"user": "removed user"}, target.output)
+        return 0
+
+    return target.run(work)
+
+
+async def _tell(meta: MetaClient, user: User, password: str, target: KvTarget) -> int:
+    if target.output == "json":
+        write_json([_row(user) | {"password": password}])
+    else:
+        tell_login(await meta.topology(), user, password)
+    return 0
+
+
+def _row(user: User) -> dict[str, Any]:
+    return {
+        "user": user.name,
+        "table": user.table,
+        "may": "read and write" if user.may_write else "read",
+    }

@@ -1,0 +1,192 @@
+"""Zeppelin at a glance: from what the meta server knows to rows, and to what is wrong with it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from raftwood.zeppelin.meta.heard import Offset
+from raftwood.zeppelin.meta.queries import Report
+from raftwood.zeppelin.model import Node, NodeId, Partition, Table, Topology
+
+CONTACT_MS_MAX: Final = 10_000
+_NAMED_MAX: Final = 10
+
+
+class Overview:
+    """The topology, and how far nodes said they are."""
+
+    def __init__(self, topology: Topology, reports: Mapping[NodeId, Report]) -> None:
+        self.topology = topology
+        self._reports = reports
+        self._offsets: dict[tuple[NodeId, int, int], Offset] = {
+            (node, offset.incarnation, offset.partition): offset
+            for node, report in reports.items()
+            for offset in report.offsets
+        }
+
+    def is_up(self, node: NodeId) -> bool:
+        known = self.topology.nodes.get(node)
+        return known is not None and known.is_up
+
+    def offset(self, table: Table, number: int, node: NodeId) -> Offset | None:
+        return self._offsets.get((node, table.incarnation, number))
+
+    # What is there
+
+    def tables(self) -> list[dict[str, Any]]:
+        return [self._table(each) for each in self.topology.tables.values()]
+
+    def _table(self, table: Table) -> dict[str, Any]:
+        partitions, config = table.partitions, table.config
+        slaves = [(n, node) for n, each in enumerate(partitions) for node in each.slaves]
+        lags = [offset.lag_bytes for n, node in slaves if (offset := self.offset(table, n, node))]
+        return {
+            "table": table.name,
+            "partitions": len(partitions),
+            "masters": sum(each.master is not None for each in partitions),
+            "slaves": len(slaves),
+            "slaves_up": sum(self.is_up(node) for _, node in slaves),
+            "lag_bytes": max(lags, default=None),
+            "replicas": config.replicas,
+            "ack": config.ack,
+            "min_replicas": config.min_replicas,
+            "on_meta_loss": config.on_meta_loss,
+            "lag_max_bytes": config.lag_max_bytes,
+        }
+
+    def partitions(self, table: Table) -> list[dict[str, Any]]:
+        return [
+            self._partition(table, number, each) for number, each in enumerate(table.partitions)
+        ]
+
+    def _partition(self, table: Table, number: int, partition: Partition) -> dict[str, Any]:
+        slots, master = table.slots_of(number), partition.master
+        offset = None if master is None else self.offset(table, number, master)
+        return {
+            "partition": number,
+            "slots": [slots.start, slots.stop - 1],
+            "state": partition.state.value if master is not None else "no master",
+            "master": master,
+            "preferred": partition.preferred,
+            "epoch": partition.epoch,
+            "sequence": None if offset is None else offset.sequence,
+            "slaves": [self._slave(table, number, node) for node in partition.slaves],
+        }
+
+    def _slave(self, table: Table, number: int, node: NodeId) -> dict[str, Any]:
+        offset = self.offset(table, number, node)
+        return {
+            "node": node,
+            "state": self._slave_state(table, number, node),
+            "lag_bytes": None if offset is None else offset.lag_bytes,
+            "contact_ms": None if offset is None else offset.contact_ms,
+            "sequence": None if offset is None else offset.sequence,
+        }
+
+    def _slave_state(self, table: Table, number: int, node: NodeId) -> str:
+        if not self.is_up(node):
+            return "down"
+        if node in table.partitions[number].lagging:
+            return "lagging"
+        offset = self.offset(table, number, node)
+        return "in sync" if offset is None or offset.is_candidate else "syncing"
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [self._node(each) for _, each in sorted(self.topology.nodes.items())]
+
+    def _node(self, node: Node) -> dict[str, Any]:
+        report = self._reports.get(node.id)
+        partitions = [each for _, _, each in self._all() if node.id in each.replicas]
+        return {
+            "node": node.id,
+            "state": "up" if node.is_up else "down",
+            "data": node.addresses.data,
+            "replication": node.addresses.replication,
+            "admin": node.addresses.admin,
+            "failure_domain": node.failure_domain,
+            "masters": sum(each.master == node.id for each in partitions),
+            "replicas": len(partitions),
+            "heard_ms": None if report is None else report.heard_ms,
+            "applied_epoch": None if report is None else report.applied_epoch,
+        }
+
+    def _all(self) -> Iterator[tuple[Table, int, Partition]]:
+        for table in self.topology.tables.values():
+            for number, partition in enumerate(table.partitions):
+                yield table, number, partition
+
+    # What is wrong
+
+    def problems(self) -> list[str]:
+        """The worst first: what cannot be written, then what may soon not be."""
+        if not self.topology.nodes:
+            return ["there are no nodes: start one by `raftwood kv node start`"]
+        tables = self.topology.tables.values()
+        return [
+            *(text for table in tables for text in self._without_master(table)),
+            *(text for table in tables for text in self._too_few(table)),
+            *self._down(),
+            *(text for table in tables for text in self._behind(table)),
+        ]
+
+    def _without_master(self, table: Table) -> Iterator[str]:
+        headless = [n for n, each in enumerate(table.partitions) if each.master is None]
+        if not headless:
+            return
+        nodes = sorted({node for n in headless for node in table.partitions[n].slaves})
+        down = [each for each in nodes if not self.is_up(each)]
+        remedy = f"start {_named('node', down)}" if down else "see `raftwood kv table info`"
+        yield (
+            f"{_named('partition', headless)} of table {table.name} without a master: {remedy}, or "
+            f"give up what is missing by `raftwood kv table master {table.name} PARTITION NODE "
+            "--lose-writes`"
+        )
+
+    def _too_few(self, table: Table) -> Iterator[str]:
+        wanted = table.config.min_replicas
+        few = [
+            number
+            for number, each in enumerate(table.partitions)
+            if each.master is not None and sum(map(self.is_up, each.replicas)) < wanted
+        ]
+        if few:
+            yield (
+                f"{_named('partition', few)} of table {table.name} with fewer nodes up than its "
+                f"min_replicas, {wanted}: writes there are not acked"
+            )
+
+    def _down(self) -> Iterator[str]:
+        for row in self.nodes():
+            if row["state"] == "down":
+                yield (
+                    f"node {row['node']} ({row['data']}) is down, with replicas of "
+                    f"{row['replicas']} partitions: start it"
+                    + ("" if row["replicas"] else ", or `raftwood kv node remove` it")
+                )
+
+    def _behind(self, table: Table) -> Iterator[str]:
+        states: dict[tuple[NodeId, str], list[int]] = {}
+        for number, partition in enumerate(table.partitions):
+            for node in partition.slaves:
+                what = self._trouble(table, number, node)
+                if what:
+                    states.setdefault((node, what), []).append(number)
+        for (node, what), numbers in states.items():
+            yield f"node {node} {what} of {_named('partition', numbers)} of table {table.name}"
+
+    def _trouble(self, table: Table, number: int, node: NodeId) -> str:
+        offset = self.offset(table, number, node)
+        if not self.is_up(node) or offset is None:
+            return ""
+        if node in table.partitions[number].lagging:
+            return "has missed too much to become master"
+        contact_ms = offset.contact_ms
+        master = table.partitions[number].master
+        if master is not None and (contact_ms is None or contact_ms > CONTACT_MS_MAX):
+            return "does not hear from the master"
+        return "" if offset.is_candidate else "is being synced as a slave"
+
+
+def _named(kind: str, names: Sequence[object]) -> str:
+    shown = ", ".join(map(str, names[:_NAMED_MAX]))
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return f"{kind}{'' if len(names) == 1 else 's'} {shown}{more}"
