@@ -15,7 +15,7 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.logservice.server.log_store import LogStore
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.deltas import applied
-from raftwood.zeppelin.meta.heard import Heartbeat, Offset
+from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset
 from raftwood.zeppelin.model import NodeAddresses, NodeId, TableConfig, Topology
 
 
@@ -27,6 +27,7 @@ class BeatingNode:
         self.id = NodeId(name)
         self.topology = Topology()
         self.leased_until = 0.0
+        self._answered: Moment | None = None
 
     async def register(self) -> None:
         addresses = NodeAddresses(data="h:1", replication="h:2", admin="h:3")
@@ -42,6 +43,7 @@ class BeatingNode:
                 await asyncio.sleep(0.1)
                 continue
             self.topology = applied(self.topology, lease.delta)
+            self._answered = lease.moment
             if lease.lease_ms:
                 self.leased_until = asked + lease.lease_ms / 1000
             await asyncio.sleep(lease.heartbeat_ms / 1000)
@@ -53,7 +55,7 @@ class BeatingNode:
             for number, partition in enumerate(table.partitions)
             if self.id in partition.replicas
         ]
-        return Heartbeat(self.id, 1, self.topology.epoch, tuple(offsets))
+        return Heartbeat(self.id, 1, self.topology.epoch, tuple(offsets), self._answered)
 
 
 def test_tables_are_made_nodes_fail_and_a_leader_too() -> None:

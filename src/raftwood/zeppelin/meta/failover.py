@@ -32,22 +32,25 @@ def failover(view: View, place: Place) -> ChangeMaster | None:
         return None
     if master is not None:
         view.masters[master] += 1
-        # Whoever is not here misses what the new master writes.
-        lagging = (*lagging, *(node for node in before.replicas if node not in reports))
+        # Whoever is not here misses what the new master writes, and whoever has less lacks nobody
+        # knows how much: they have to show that they have caught up.
+        most = reports[master].position
+        behind = [
+            node for node in before.replicas if node not in reports or reports[node].position < most
+        ]
+        lagging = (*lagging, *behind)
     return ChangeMaster(place.table.name, place.number, before.epoch, master, lagging)
 
 
 def _has_reported(view: View, place: Place, node: NodeId) -> bool:
-    """Whether it did after the last moment at which a master could have sent it something."""
-    heard = view.heard(node)
-    return heard.is_heard and heard.at_ms >= _end_of_writes_ms(view, place)
-
-
-def _end_of_writes_ms(view: View, place: Place) -> int:
-    master = place.partition.master
+    """Whether what it told is how far it is when no master can send it anything any more."""
+    heard, master = view.heard(node), place.partition.master
     if master is None:
-        return view.seen(place).epoch_ms
-    return view.heard(master).at_ms + view.settings.lease_ms
+        # Whoever knows that takes nothing, and writes nothing.
+        return heard.is_heard and heard.applied_epoch >= place.partition.epoch
+    # When it was heard says nothing: it may have been long on its way.
+    end_of_writes_ms = view.heard(master).at_ms + view.settings.lease_ms
+    return heard.after_ms is not None and heard.after_ms >= end_of_writes_ms
 
 
 def _lagging(view: View, place: Place) -> tuple[NodeId, ...]:

@@ -34,17 +34,28 @@ class Offset(msgspec.Struct, frozen=True, array_like=True):
         return self.epoch, self.sequence
 
 
+class Moment(msgspec.Struct, frozen=True, array_like=True):
+    """When a leader answered, by its own clock; means nothing to the leader of another term."""
+
+    term: int
+    at_ms: int
+
+
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
     """What a node tells: everything that it has, as it is at one moment.
 
     Offsets are those at `applied_epoch`: a master that tells of a partition at an epoch at which
-    that is stuck takes no writes for it any more. Partitions that are left out are not there.
+    that is stuck takes no writes for it any more. Partitions that are left out are not there, or
+    cannot be opened.
     """
 
     node: NodeId
     run: int
     applied_epoch: int
     offsets: tuple[Offset, ...] = ()
+    after: Moment | None = None
+    """`Lease.moment` of the last answer that this node had before it looked at its offsets: so
+    much is known of when that was, however long this is on its way. None: it had none yet."""
 
 
 class Heard(msgspec.Struct):
@@ -54,6 +65,8 @@ class Heard(msgspec.Struct):
     at_ms: int
     """When it told something last; before the first time, when this leader learnt of its run."""
     is_heard: bool = False
+    after_ms: int | None = None
+    """What it told last it saw after this moment; None: nobody knows when."""
     applied_epoch: int = EPOCH_NONE
     offsets: dict[PartitionId, Offset] = {}
     contacts: dict[PartitionId, int] = {}
@@ -96,17 +109,24 @@ class Reign:
         heard = self.nodes.get(heartbeat.node)
         if heard is None or heard.run != heartbeat.run or heartbeat.node in self.condemned:
             return False
-        heard.at_ms, heard.is_heard = now_ms, True
+        after_ms = self._after_ms(heartbeat)
+        if heard.after_ms is not None and (after_ms is None or after_ms < heard.after_ms):
+            return False  # a later one has overtaken it
+        heard.at_ms, heard.is_heard, heard.after_ms = now_ms, True, after_ms
         heard.applied_epoch = heartbeat.applied_epoch
         heard.offsets = {each.id: each for each in heartbeat.offsets}
         for key, offset in heard.offsets.items():
-            if offset.contact_ms is None or key not in self.seen:
+            if offset.contact_ms is None or after_ms is None or key not in self.seen:
                 continue
             # A contact with the master before does not count for the present one.
             if heartbeat.applied_epoch >= self.seen[key].master_epoch:
-                contact_ms = now_ms - offset.contact_ms
+                contact_ms = after_ms - offset.contact_ms
                 heard.contacts[key] = max(contact_ms, heard.contacts.get(key, contact_ms))
         return True
+
+    def _after_ms(self, heartbeat: Heartbeat) -> int | None:
+        after = heartbeat.after
+        return None if after is None or after.term != self.term else after.at_ms
 
     def note(self, topology: Topology, now_ms: int) -> None:
         """See what has changed in the topology since the last time."""

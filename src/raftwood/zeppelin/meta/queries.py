@@ -7,7 +7,7 @@ import msgspec
 from raftwood.base.errors import InternalError, InvalidInput
 from raftwood.zeppelin.meta.changes import Failed
 from raftwood.zeppelin.meta.deltas import Delta
-from raftwood.zeppelin.meta.heard import Heartbeat, Offset
+from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset
 from raftwood.zeppelin.model import NodeId
 
 
@@ -47,6 +47,8 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
     lease_ms: int
     heartbeat_ms: int
     delta: Delta
+    moment: Moment
+    """For the next heartbeat, see `Heartbeat.after`."""
 
 
 class Nodes(msgspec.Struct, frozen=True, array_like=True, tag="nodes"):

@@ -45,6 +45,7 @@ class ZeppelinMetaSettings(Section, frozen=True):
             raise ValueError("lease_ms is above 4/5 of down_ms; make it shorter")
         if 2 * self.heartbeat_ms > self.lease_ms:
             raise ValueError("heartbeat_ms is above half of lease_ms; make it shorter")
-        if self.heartbeat_ms > self.down_ms - self.lease_ms:
-            # So that slaves report between the end of their master's lease and the judgement.
-            raise ValueError("heartbeat_ms is above down_ms - lease_ms; make it shorter")
+        if 2 * self.heartbeat_ms > self.down_ms - self.lease_ms:
+            # So that slaves hear from the leader after the end of their master's lease, and report
+            # after that, before the judgement.
+            raise ValueError("heartbeat_ms is above half of down_ms - lease_ms; make it shorter")

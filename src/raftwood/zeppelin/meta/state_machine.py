@@ -30,7 +30,7 @@ from raftwood.zeppelin.meta.changes import (
     encode_applied,
     failed,
 )
-from raftwood.zeppelin.meta.heard import Heartbeat, Reign
+from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Reign
 from raftwood.zeppelin.meta.planning import plan
 from raftwood.zeppelin.meta.queries import (
     Answer,
@@ -145,13 +145,14 @@ class MetaMachine:
         if known.run != heartbeat.run:
             raise Conflict(f"node {heartbeat.node!r} runs as {known.run}: register it anew")
         applied_before = reign.nodes[heartbeat.node].applied_epoch
-        counts = reign.hear(heartbeat, self._now_ms())
+        now_ms = self._now_ms()
+        counts = reign.hear(heartbeat, now_ms)
         if counts and heartbeat.applied_epoch != applied_before:
             self._wake()
         settings = self._settings
         lease_ms = settings.lease_ms if counts and known.is_up else 0
         delta = self._state.delta(heartbeat.applied_epoch)
-        return Lease(lease_ms, settings.heartbeat_ms, delta)
+        return Lease(lease_ms, settings.heartbeat_ms, delta, Moment(reign.term, now_ms))
 
     def _behind(self, reign: Reign, epoch: int) -> tuple[NodeId, ...]:
         return tuple(

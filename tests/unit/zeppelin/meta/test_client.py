@@ -116,8 +116,10 @@ def test_a_heartbeat_gives_a_lease_and_what_is_new() -> None:
 def test_a_node_that_is_down_gets_no_lease_until_that_is_undone() -> None:
     async def body() -> None:
         group, client = await begun()
+        moment = None
         for _ in range(8):
-            await client.heartbeat(Heartbeat(B, 1, 1), timeout_ms=1_000)
+            told = Heartbeat(B, 1, 1, after=moment)
+            moment = (await client.heartbeat(told, timeout_ms=1_000)).moment
             group.plan()
             group.now_ms += 500
         assert not group.machine.topology.nodes[A].is_up
@@ -241,8 +243,10 @@ def test_the_keeper_proposes_what_is_planned_where_its_store_leads() -> None:
         group, client = await begun()
         keeper = MetaKeeper(Seen(group), GROUP, SETTINGS)
         await keeper.work()
+        moment = None
         for _ in range(7):
-            await client.heartbeat(Heartbeat(B, 1, 1), timeout_ms=1_000)
+            told = Heartbeat(B, 1, 1, after=moment)
+            moment = (await client.heartbeat(told, timeout_ms=1_000)).moment
             group.now_ms += 500
             await keeper.work()
         epoch = group.machine.topology.epoch

@@ -17,7 +17,7 @@ from raftwood.zeppelin.meta.changes import (
     NodeUp,
     SetMaster,
 )
-from raftwood.zeppelin.meta.heard import Heartbeat, Offset, Reign
+from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset, Reign
 from raftwood.zeppelin.meta.planning import plan
 from raftwood.zeppelin.meta.rules import MetaState
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
@@ -37,6 +37,7 @@ class Leader:
         self.reign = Reign(1, self.now_ms)
         self.reign.note(state.topology, self.now_ms)
         self.offsets: dict[NodeId, dict[int, Offset]] = {}
+        self.answered: dict[NodeId, Moment] = {}
         for number, each in enumerate(state.topology.tables["t"].partitions):
             for node in each.replicas:
                 self.tell(node, number=number)
@@ -54,7 +55,9 @@ class Leader:
             epoch = self.state.topology.epoch if applied is None else applied
             run = self.state.topology.nodes[node].run
             told = tuple(self.offsets.get(node, {}).values())
-            self.reign.hear(Heartbeat(node, run, epoch, told), self.now_ms)
+            heartbeat = Heartbeat(node, run, epoch, told, self.answered.get(node))
+            self.reign.hear(heartbeat, self.now_ms)
+            self.answered[node] = Moment(self.reign.term, self.now_ms)
 
     def pass_time(self, duration_ms: int, *nodes: NodeId) -> None:
         for _ in range(duration_ms // 500):
@@ -171,10 +174,10 @@ def test_nobody_is_chosen_before_all_that_are_up_have_told_how_far_they_are() ->
     leader = led(A, B, C)
     leader.tell(B, 50)
     leader.tell(C, 60)
-    leader.pass_time(DOWN_MS - 500, B)
+    leader.pass_time(SETTINGS.lease_ms, B, C)
+    leader.pass_time(DOWN_MS - SETTINGS.lease_ms, B)
     leader.beat(C)
-    leader.now_ms += 500
-    # C was heard after A's lease had ended, B as well: else it would have to wait.
+    # Both had an answer after A's lease had ended, and told after that: else it has to wait.
     assert any(isinstance(each, ChangeMaster) for each in leader.plan())
     other = led(A, B, C)
     other.pass_time(1_500, B, C)
@@ -182,7 +185,53 @@ def test_nobody_is_chosen_before_all_that_are_up_have_told_how_far_they_are() ->
     assert other.plan() == (NodeDown(A, 1),)
     other.carry_out()
     other.pass_time(500, B, C)
+    assert other.plan() == (), "C told what it had seen when A could still write"
+    other.pass_time(500, B, C)
     assert [type(each) for each in other.plan()] == [ChangeMaster]
+
+
+def test_a_word_that_was_long_on_its_way_says_nothing_of_now() -> None:
+    leader = led(A, B, C, min_replicas=2)
+    incarnation = leader.state.topology.tables["t"].incarnation
+    epoch = leader.state.topology.epoch
+    leader.tell(B, 150)
+    leader.tell(C, 200)
+    leader.pass_time(1_000, A, B)
+    old = Heartbeat(C, 1, epoch, (Offset(incarnation, 0, 1, 100),), leader.answered[C])
+    leader.pass_time(DOWN_MS, B)
+    assert leader.reign.hear(old, leader.now_ms), "it is alive"
+    assert leader.carry_out() == (NodeDown(A, 1),), "what C has got since, nobody knows"
+    leader.pass_time(500, B, C)
+    leader.answered[C] = Moment(leader.reign.term, leader.now_ms)
+    leader.pass_time(500, B, C)
+    assert not leader.reign.hear(old, leader.now_ms), "it was overtaken"
+    leader.carry_out()
+    assert partition(leader.state).master == C
+
+
+def test_whoever_has_less_than_the_new_master_has_to_show_that_it_caught_up() -> None:
+    leader = led(A, B, C)
+    leader.tell(B, 200)
+    leader.tell(C, 199)
+    assert chosen(leader) == B
+    assert partition(leader.state).lagging == (A, C)
+    leader.tell(C, 300, epoch=2)
+    leader.pass_time(1_500, B, C)
+    leader.carry_out()
+    assert partition(leader.state).lagging == (A,)
+
+
+def test_a_contact_is_as_old_as_the_word_that_tells_of_it() -> None:
+    leader = led(A, B)
+    leader.tell(B, contact_ms=0)
+    asked = leader.answered[B]
+    leader.pass_time(DOWN_MS + 1_000, A)
+    incarnation = leader.state.topology.tables["t"].incarnation
+    told = (Offset(incarnation, 0, 1, 100, contact_ms=0),)
+    leader.carry_out()
+    leader.reign.hear(Heartbeat(B, 1, leader.state.topology.epoch, told, asked), leader.now_ms)
+    leader.carry_out()
+    assert partition(leader.state).lagging == (B,)
 
 
 def test_with_two_acks_the_choice_waits_for_those_who_may_have_them() -> None:
@@ -204,7 +253,7 @@ def test_a_node_that_is_being_declared_down_gets_no_lease_meanwhile() -> None:
     leader.pass_time(DOWN_MS, B)
     changes = leader.plan()
     assert NodeDown(A, 1) in changes
-    heartbeat = Heartbeat(A, 1, 5)
+    heartbeat = Heartbeat(A, 1, 5, after=leader.answered[A])
     assert not leader.reign.hear(heartbeat, leader.now_ms), "two could be master at once"
     assert NodeDown(A, 1) in leader.plan(), "until it is known what came of it"
     make(leader.state, *changes)
@@ -279,11 +328,11 @@ def test_a_hand_over_is_given_up_in_time_and_not_begun_again_at_once() -> None:
 
 def test_a_hand_over_ends_with_its_target() -> None:
     leader = led(A, B)
-    leader.pass_time(DOWN_MS - 500, A)
+    leader.pass_time(DOWN_MS - 1_000, A)
     make(leader.state, SetMaster("t", 0, B))
     leader.carry_out()
     stuck = partition(leader.state)
-    leader.pass_time(500, A)
+    leader.pass_time(1_000, A)
     assert leader.plan() == (NodeDown(B, 1), CancelHandover("t", 0, stuck.epoch))
 
 

@@ -66,6 +66,11 @@ def _no_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failover, "_has_reported", lambda _view, _place, _node: True)
 
 
+def _judged_by_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets count as of when they were heard, not of when they were looked at."""
+    monkeypatch.setattr(Reign, "_after_ms", lambda _self, _heartbeat: 1 << 60)
+
+
 def _global_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     def planned(self: Draft, table: str, number: int, epoch: int) -> Any:
         if self._before.epoch != epoch:
@@ -92,7 +97,7 @@ def _lease_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def mutant(self: Any, heartbeat: Any) -> Any:
         lease = hear(self, heartbeat)
         longer_ms = lease.lease_ms and SETTINGS.down_ms + 400
-        return Lease(longer_ms, lease.heartbeat_ms, lease.delta)
+        return Lease(longer_ms, lease.heartbeat_ms, lease.delta, lease.moment)
 
     monkeypatch.setattr(MetaMachine, "_hear", mutant)
 
@@ -109,6 +114,7 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _offset_of_another_partition: 2,
     _stale_replica: 4,
     _no_quorum: 5,
+    _judged_by_arrival: 35,
     _global_epoch: 0,
     _judges_at_once: 2,
     _lease_too_long: 2,

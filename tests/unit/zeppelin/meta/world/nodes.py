@@ -1,7 +1,7 @@
 """A node as the meta server sees it: partitions as lists of records, a lease, and a clock."""
 
 from raftwood.zeppelin.meta.deltas import Delta, applied
-from raftwood.zeppelin.meta.heard import Heartbeat, Offset
+from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset
 from raftwood.zeppelin.model import (
     NodeId,
     Partition,
@@ -34,9 +34,11 @@ class FakeNode:
         self.is_running = False
         self.is_registered = False
         self.stalled_until_ms = 0.0
+        self.slow_until_ms = 0.0
         self.topology = Topology()
         self.lease_until = -1.0
         """By its own clock."""
+        self.answered: Moment | None = None
         self.replicas: dict[PartitionId, Replica] = {}
 
     def clock(self, now_ms: float) -> float:
@@ -87,6 +89,7 @@ class FakeNode:
             self.run,
             self.topology.epoch,
             tuple(self._offset(key, replica, now_ms) for key, replica in self.replicas.items()),
+            self.answered,
         )
 
     def _offset(self, key: PartitionId, replica: Replica, now_ms: float) -> Offset:
@@ -98,6 +101,7 @@ class FakeNode:
     def crash(self, lost: dict[PartitionId, int]) -> None:
         """Its lease is gone, and as many of the last records of some partitions."""
         self.is_running = self.is_registered = False
+        self.answered = None
         self.lease_until = -1.0
         for key, count in lost.items():
             log = self.replicas[key].log

@@ -224,11 +224,13 @@ class World:
                 self._register(node, run)
                 return
             node.apply(lease.delta)
+            node.answered = lease.moment
             if lease.lease_ms:
                 node.lease_until = max(node.lease_until, asked + lease.lease_ms)
             self._check_one_master()
 
-        self.later(self.delay(), arrive)
+        is_slow = self.now_ms < node.slow_until_ms
+        self.later(self.rng.uniform(0, 1_500) if is_slow else self.delay(), arrive)
 
     def _reaches(self, node: FakeNode) -> bool:
         return node.id not in self.cut_from_meta
@@ -378,7 +380,7 @@ class World:
         """Something goes wrong, or a wrong thing ends."""
         rng = self.rng
         node = rng.choice([*self.nodes.values()])
-        kind = rng.randrange(9)
+        kind = rng.randrange(11)
         if kind == 0 and node.is_running:
             self.crash(node)
         elif kind in (0, 1, 2) and not node.is_running:
@@ -393,11 +395,29 @@ class World:
             self.change_leader()
         elif kind == 7:
             self.leader_stalled_until_ms = self.now_ms + rng.choice([100, 1_000, 2_500])
-        elif kind == 8 and self.topology.tables:
+        elif kind == 8:
+            # Its heartbeats take long from now on, and overtake one another.
+            node.slow_until_ms = self.now_ms + rng.choice([1_000, 3_000, 6_000])
+        elif kind == 10 and self.topology.tables:
+            self._lose_master()
+        elif kind == 9 and self.topology.tables:
             table = rng.choice([*self.topology.tables.values()])
             number = rng.randrange(len(table.partitions))
             replica = rng.choice(table.partitions[number].replicas)
             self.propose((SetMaster(table.name, number, replica),), lambda _: None)
+
+    def _lose_master(self) -> None:
+        """A master goes on with one slave, whose word takes long to arrive, and is then lost."""
+        table = self.rng.choice([*self.topology.tables.values()])
+        partition = self.rng.choice(table.partitions)
+        if partition.master is None:
+            return
+        near, *others = self.rng.sample(partition.slaves, len(partition.slaves))
+        for other in others:
+            self.cut_links[frozenset((partition.master, other))] = None
+        self.nodes[near].slow_until_ms = self.now_ms + 3_000
+        self.run(self.rng.uniform(0, 800))
+        self.cut_from_meta[partition.master] = None
 
     def _toggle(self, those: dict, one: object) -> None:  # type: ignore[type-arg]
         if one in those or len(those) >= 2:
@@ -410,7 +430,7 @@ class World:
         self.cut_links.clear()
         self.leader_stalled_until_ms = 0
         for node in self.nodes.values():
-            node.stalled_until_ms = 0
+            node.stalled_until_ms = node.slow_until_ms = 0
             if not node.is_running:
                 self.start_node(node)
 
