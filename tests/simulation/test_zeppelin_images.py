@@ -11,7 +11,6 @@ from raftwood.disk.segment_log import DropGroup, State, TruncateHead
 from raftwood.zeppelin.node import node_store, partition_engine, stored_partition
 from raftwood.zeppelin.node.cutting import cut_binlog
 from raftwood.zeppelin.node.engine_home import (
-    OWN_GROUP,
     VERSION,
     EngineHome,
     Held,
@@ -121,7 +120,7 @@ def test_a_relative_expiry_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_a_dropped_partition_that_comes_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(_: int) -> Any:
-        return State(OWN_GROUP, node_store._encode_epoch(1))
+        return node_store._own_state(1, 1)
 
     monkeypatch.setattr(node_store, "DropGroup", keep)
     _is_caught("which it was not told")

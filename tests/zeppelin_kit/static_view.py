@@ -13,9 +13,9 @@ from raftwood.zeppelin.model import (
     Topology,
     User,
 )
-from raftwood.zeppelin.node.acks import Acks
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.passwords import password_hash
+from tests.zeppelin_kit.acks import StaticAcks
 from tests.zeppelin_kit.memory_store import MemoryPartitionStore
 
 PASSWORD = "correct-horse"
@@ -72,7 +72,7 @@ class StaticView:
                 if shared
                 else MemoryPartitionStore(is_written_at_once=is_written_at_once)
             )
-            acks = Acks(store, ack=table.config.ack, min_replicas=table.config.min_replicas)
+            acks = StaticAcks(store, table.config)
             copy = PartitionCopy(store, acks, epoch=partition.epoch)
             copy.is_reading = copy.is_writing = partition.master == self.node_id
             copy.is_reading_behind = not copy.is_reading

@@ -12,6 +12,8 @@ from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
 from raftwood.net.store_names import CLIENT_ROLE, OPERATOR_ROLE, READER_ROLE, STORE_ROLE
 from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.protocol import HostNetwork
+from raftwood.zeppelin.node.node_server import NodeNetwork
+from raftwood.zeppelin.replication.peers import ReplicationNetwork
 
 LISTEN_DEFAULT: Final = "127.0.0.1:7001"
 _log = get_logger("tls")
@@ -77,6 +79,19 @@ def bookie_network(settings: Settings, listen: str) -> BookieNetwork:
     return BookieNetwork(
         listen=listen,
         secrets={role: secret for role, secret in by_role.items() if secret is not None},
+        tls=server_tls(settings),
+    )
+
+
+def kv_node_network(settings: Settings) -> NodeNetwork:
+    """How nodes of Zeppelin and their operators prove themselves to one another."""
+    return NodeNetwork(
+        replication=ReplicationNetwork(
+            cluster=settings.cluster.name,
+            secret=_secret("stores", settings.secrets.stores),
+            tls=client_tls(settings),
+        ),
+        operators=operators_secret(settings),
         tls=server_tls(settings),
     )
 

@@ -158,6 +158,17 @@ async def awaited_metastore(
     )
 
 
+async def awaited_zeppelin(
+    stack: AsyncExitStack, environment: Environment, settings: Settings, addresses: str | None
+) -> MetaClient:
+    """As `connected_zeppelin`, once it answers."""
+    return await _awaited(
+        stack,
+        lambda: connected_zeppelin(environment, settings, addresses),
+        lambda meta: meta.topology(),
+    )
+
+
 async def _awaited(
     stack: AsyncExitStack,
     connected: Callable[[], AbstractAsyncContextManager[_Connected]],

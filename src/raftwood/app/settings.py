@@ -20,6 +20,8 @@ from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.raft.host.settings import RaftHostSettings
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
+from raftwood.zeppelin.node.node_settings import ZeppelinNodeSettings
+from raftwood.zeppelin.node.store_settings import StoreSettings
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     logservice: LogServiceSettings
     hakeeper: HaKeeperSettings
     zeppelin_meta: ZeppelinMetaSettings
+    zeppelin_node: ZeppelinNodeSettings
+    zeppelin_store: StoreSettings
     loghub: LogHubSettings
     gateway: GatewaySettings
     ways_in: WaysInSettings

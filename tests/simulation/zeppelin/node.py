@@ -142,14 +142,15 @@ class ZeppelinNode:
         self._oracle.called_done(self.id, partition, origin)
 
     async def _done(self, replica: Replica, sequence: int) -> None:
-        tenure = replica.tenures
+        acks = replica.acks
         changed = asyncio.Event()
-        stop = replica.listen(changed.set)
-        try:
-            while replica.done_sequence < sequence or not replica.may_read:
-                changed.clear()
-                await changed.wait()
-                if replica.tenures != tenure or replica.epoch == 0:
-                    raise ConnectionLost(f"{self.id} leads no more")
-        finally:
-            stop()
+        while acks.reached < sequence:
+            if acks.is_over:
+                raise ConnectionLost(f"{self.id} leads no more")
+            changed.clear()
+            acks.wait(sequence, changed.set)
+            await changed.wait()
+        while not replica.may_read:  # a request that was done before is told again
+            await asyncio.sleep(0.01)
+            if acks.is_over:
+                raise ConnectionLost(f"{self.id} leads no more")

@@ -12,7 +12,7 @@ from raftwood.zeppelin.commands.refusals import (
 )
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.commands.table import Answer, serving
-from raftwood.zeppelin.model import User
+from raftwood.zeppelin.model import EPOCH_NONE, User
 from raftwood.zeppelin.resp.answers import (
     EMPTY_ARRAY,
     OK,
@@ -56,6 +56,8 @@ def reset(session: Session, _: list[bytes]) -> bytes:
 async def _log_in(session: Session, name: bytes, password: bytes) -> User:
     user = await session.host.verified(name.decode("utf-8", "replace"), password)
     if user is None:
+        if session.topology.epoch == EPOCH_NONE:
+            raise Refused("LOADING Redis is loading the dataset in memory")
         raise Refused("WRONGPASS invalid username-password pair or user is disabled.")
     session.log_in(user)
     return user

@@ -135,7 +135,7 @@ class Session:
         if copy is not None:
             if copy.is_writing or (copy.is_reading and not is_write):
                 return copy
-            if copy.is_reading_behind and self.is_reading_behind and not is_write:
+            if copy.may_read_behind and self.is_reading_behind and not is_write:
                 return copy
             if copy.is_reading:
                 raise Frozen

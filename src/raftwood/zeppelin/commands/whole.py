@@ -61,7 +61,7 @@ def _readable(session: Session) -> list[PartitionCopy | None]:
     is_behind = session.is_reading_behind and not is_master
     return [
         copy
-        if copy is not None and (copy.is_reading or (is_behind and copy.is_reading_behind))
+        if copy is not None and (copy.is_reading or (is_behind and copy.may_read_behind))
         else None
         for copy in copies
     ]

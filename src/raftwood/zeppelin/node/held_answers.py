@@ -17,6 +17,10 @@ NOT_ACKED: Final = error(
     f"NOREPLICAS Not enough good replicas to write: after {ACK_S_MAX:.0f} s the write is here, and "
     "may be lost if this node is"
 )
+TENURE_OVER: Final = error(
+    "NOREPLICAS Not enough good replicas to write: this node is no longer the master, and the "
+    "write may be lost"
+)
 
 
 class Held(msgspec.Struct):
@@ -69,27 +73,30 @@ class HeldAnswers:
         self._held.clear()
 
     def _is_over(self, held: Held, now: float) -> bool:
-        if all(acks.reached >= sequence for _, acks, sequence in held.waits):
-            return True
-        if now < held.deadline:
+        if now < held.deadline and _awaited(held) is not None:
             return False
         for place, acks, sequence in held.waits:
             if acks.reached < sequence:
-                held.answers[place] = NOT_ACKED
+                held.answers[place] = TENURE_OVER if acks.is_over else NOT_ACKED
         return True
 
     def _wait(self, held: Held) -> None:
-        # The last write is mostly the last to be done: most turns wait for one thing alone.
-        for _, acks, sequence in reversed(held.waits):
-            if acks.reached < sequence:
-                acks.wait(sequence, self._heard)
-                return
-
-    def _heard(self) -> None:
-        if not self._held:
-            return
-        held = self._held[0]
-        if all(acks.reached >= sequence for _, acks, sequence in held.waits):
+        awaited = _awaited(held)
+        if awaited is None:
             self._released()
         else:
-            self._wait(held)
+            acks, sequence = awaited
+            acks.wait(sequence, self._heard)
+
+    def _heard(self) -> None:
+        if self._held:
+            self._wait(self._held[0])
+
+
+def _awaited(held: Held) -> tuple[Acks, int] | None:
+    """Something that is not done and may still be; None: there is nothing to wait for."""
+    # The last write is mostly the last to be done: most turns wait for one thing alone.
+    for _, acks, sequence in reversed(held.waits):
+        if acks.reached < sequence and not acks.is_over:
+            return acks, sequence
+    return None

@@ -17,7 +17,7 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, RaftwoodError, StoreDamaged
 from raftwood.base.logs import get_logger
-from raftwood.disk.segment_log import DropGroup, LogSettings, Record, State
+from raftwood.disk.segment_log import DropGroup, LogSettings, LogStatistics, Record, State
 from raftwood.disk.store import Store
 from raftwood.zeppelin.model import EPOCH_NONE, NodeId, PartitionId
 from raftwood.zeppelin.node.binlog import Binlog
@@ -58,10 +58,13 @@ class NodeStore:
         self._open: dict[PartitionId, StoredPartition] = {}
         self.epoch = EPOCH_NONE
         """The last one that was applied here."""
+        self.boot = 0
+        """How often the folder was opened, this time too."""
         for group in store.log.groups():
             state = store.log.state(group)
             if group == OWN_GROUP and state is not None:
-                self.epoch = _decode_epoch(state)
+                own = _decode_own(state)
+                self.epoch, self.boot = own.epoch, own.boot
             elif state is not None:
                 self._add(partition_of(group), decode_held(state, group=group))
         self._maintaining: asyncio.Task[None] | None = None
@@ -86,6 +89,8 @@ class NodeStore:
         )
         try:
             node = cls(environment, store, engines, settings or StoreSettings())
+            node.boot += 1
+            await store.log.commit(_own_state(node.epoch, node.boot))
             await node._remove_unheld()
         except BaseException:
             await store.close()
@@ -98,6 +103,10 @@ class NodeStore:
     def id(self) -> NodeId:
         """Drawn when the folder was made: a wiped one is another node."""
         return NodeId(self._store.identity.incarnation)
+
+    def statistics(self) -> LogStatistics:
+        """Of the log of all partitions."""
+        return self._store.log.statistics()
 
     def held(self) -> dict[PartitionId, str]:
         """The partitions that it has, each with its table's name."""
@@ -121,7 +130,7 @@ class NodeStore:
         for partition in dropped:
             if (opened := self._open.pop(partition, None)) is not None:
                 await opened.discard()
-        records: list[Record] = [State(OWN_GROUP, _encode_epoch(epoch))]
+        records: list[Record] = [_own_state(epoch, self.boot)]
         records += [
             State(group_of(partition), encode_held(held)) for partition, held in made.items()
         ]
@@ -191,14 +200,15 @@ class NodeStore:
 class _Own(msgspec.Struct, frozen=True, array_like=True):
     version: int
     epoch: int
+    boot: int
 
 
-def _encode_epoch(epoch: int) -> bytes:
-    return msgspec.msgpack.encode(_Own(VERSION, epoch))
+def _own_state(epoch: int, boot: int) -> State:
+    return State(OWN_GROUP, msgspec.msgpack.encode(_Own(VERSION, epoch, boot)))
 
 
-def _decode_epoch(data: bytes) -> int:
+def _decode_own(data: bytes) -> _Own:
     try:
-        return msgspec.msgpack.decode(data, type=_Own).epoch
+        return msgspec.msgpack.decode(data, type=_Own)
     except msgspec.MsgspecError as error:
-        raise StoreDamaged(f"the epoch that the node was at cannot be read: {error}") from error
+        raise StoreDamaged(f"what the log keeps of the node cannot be read: {error}") from error

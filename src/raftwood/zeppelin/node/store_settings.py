@@ -13,6 +13,9 @@ class StoreSettings(Section, frozen=True):
     cache_bytes: Annotated[
         int, Meta(ge=0, description="Memory for recent values, of all partitions together.")
     ] = 256 << 20
+    engine_cache_bytes: Annotated[
+        int, Meta(ge=0, description="Memory for the blocks of each partition's engine.")
+    ] = 16 << 20
     unapplied_bytes_max: Annotated[
         int,
         Meta(

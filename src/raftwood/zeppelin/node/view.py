@@ -11,8 +11,9 @@ from raftwood.zeppelin.node.seams import PartitionStore, Record, Write
 class PartitionCopy:
     """This node's copy of one partition, and what may be done with it now.
 
-    Whoever assembles the node makes one when the copy is opened, changes what may be done as the
-    topology and the lease say, and closes its acks at the end.
+    Whoever assembles the node changes what may be done as the topology and the lease say. Each time
+    that the node becomes master there is another one: what clients remember of the one before (what
+    they wrote, what they watch) is not of this one.
     """
 
     __slots__ = (
@@ -35,9 +36,14 @@ class PartitionCopy:
         self.is_writing = False
         """The same, and it is not being handed over."""
         self.is_reading_behind = False
-        """A slave whose values are of some moment; for those who asked for that."""
+        """This is a slave, for those who asked for that."""
         self.watched: dict[bytes, dict[Callable[[], None], None]] = {}
         """Who is to be told when a key changes."""
+
+    @property
+    def may_read_behind(self) -> bool:
+        """A slave whose values are of some moment."""
+        return self.is_reading_behind and self.store.repairing is None
 
     def commit(
         self,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig
+from raftwood.zeppelin.node.acks import Acks
 from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore, Record, Write
 from raftwood.zeppelin.replication.epochs import epoch_at
 from raftwood.zeppelin.replication.progress import Progress, Reached
@@ -31,26 +32,28 @@ class Leading:
         *,
         sender_of: Callable[[NodeId], Sender | None],
         may_tell: Callable[[], bool],
-        heard: Callable[[], None],
     ) -> None:
-        """`may_tell`: whether clients may be told that writes are done. `heard`: more are."""
+        """`may_tell`: whether clients may be told that writes are done."""
         self._partition = partition
         self._store = store
         self._config = config
         self._sender_of = sender_of
         self._may_tell = may_tell
-        self._heard = heard
         self._progress: Progress | None = None
         self._copies: dict[NodeId, int] = {}
         self.slaves: tuple[NodeId, ...] = ()
         self.epoch = 0
         """Of the records that are written from now on."""
-        self.done_sequence = 0
-        """Writes up to it may be called done."""
-        self._stop_listening = store.listen(self._moved)
+        self.acks = Acks(
+            is_immediate=config.ack == "memory" and config.min_replicas == 1, count=self._count
+        )
+        """Which writes may be called done."""
+        self._stop_listening = store.listen(self.moved)
 
     def begin(self, epoch: int, slaves: tuple[NodeId, ...]) -> None:
-        """An epoch with these slaves; its first record, which is empty, goes to the binlog."""
+        """An epoch with these slaves; its first record, which is empty, goes to the binlog. Call
+        `moved` once whoever writes knows of the epoch.
+        """
         store = self._store
         begins = store.last_sequence + 1
         progress = Progress(
@@ -58,16 +61,16 @@ class Leading:
         )
         if self._progress is not None:
             progress.take_over(self._progress, slaves)
+        store.commit(Record(epoch, begins, ()))
         for gone in self.slaves:
             if gone not in slaves:
                 self._end_feed(gone)
         self._progress = progress
         self.epoch, self.slaves = epoch, slaves
-        store.commit(Record(epoch, begins, ()))
-        self._moved()
 
     def end(self) -> None:
         """Another is master, or nobody."""
+        self.acks.end()
         self._stop_listening()
         self._store.needed_from = None
         for slave in self.slaves:
@@ -152,11 +155,11 @@ class Leading:
 
     # What clients are told.
 
-    def count(self, sequence: int) -> int:
-        """How many slaves have a write."""
+    def _count(self, sequence: int) -> int:
         return 0 if self._progress is None else self._progress.count(sequence)
 
-    def _moved(self) -> None:
+    def moved(self) -> None:
+        """There is more to send, or more is done."""
         for slave in self.slaves:
             sender = self._sender_of(slave)
             if sender is not None:
@@ -167,6 +170,5 @@ class Leading:
         """Let it be known that more is done, if it is and may be said."""
         assert self._progress is not None
         done = self._progress.done(reached_of(self._store))
-        if done > self.done_sequence and self._may_tell():
-            self.done_sequence = done
-            self._heard()
+        if done > self.acks.reached and self._may_tell():
+            self.acks.reach(done)

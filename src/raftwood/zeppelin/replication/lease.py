@@ -9,10 +9,10 @@ class Lease:
     """
 
     def __init__(self) -> None:
-        self._until_ns = 0
+        self.until_ns = 0
 
     def renew(self, *, asked_ns: int, length_ns: int) -> None:
-        self._until_ns = max(self._until_ns, asked_ns + length_ns)
+        self.until_ns = max(self.until_ns, asked_ns + length_ns)
 
     def is_on(self, now_ns: int) -> bool:
-        return now_ns < self._until_ns
+        return now_ns < self.until_ns

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from enum import Enum
+from typing import Final
 
 import msgspec
 
+from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.zeppelin.model import NodeId, Partition, PartitionId, PartitionState, TableConfig
+from raftwood.zeppelin.node.acks import Acks
 from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore
 from raftwood.zeppelin.replication.epochs import epoch_at, record_epoch
 from raftwood.zeppelin.replication.following import Following, SlaveWorld
@@ -15,6 +18,8 @@ from raftwood.zeppelin.replication.progress import ReplicaReport
 from raftwood.zeppelin.replication.sender import Sender
 
 _log = get_logger("zeppelin")
+_NO_ACKS: Final = Acks(is_immediate=False, count=lambda _: 0)
+_NO_ACKS.end()
 
 
 class Role(Enum):
@@ -34,6 +39,8 @@ class ReplicaContext(msgspec.Struct, frozen=True, kw_only=True):
     slave_world: SlaveWorld
     sender_of: Callable[[NodeId], Sender | None]
     has_lease: Callable[[], bool]
+    changed: "Callable[[Replica], None]"
+    """Hears at once that what may be done with a replica is something else."""
 
 
 class Replica:
@@ -53,11 +60,8 @@ class Replica:
         self._known: Partition | None = None
         self._leading: Leading | None = None
         self._following: Following | None = None
-        self._listeners: dict[int, Callable[[], None]] = {}
-        self._listener_count = 0
-        self.tenures = 0
-        """How often this node began to lead it: a sequence that was written in one tenure is
-        another record's, or nobody's, in the next."""
+        self.acks = _NO_ACKS
+        """Which writes are done, of this tenure as master or of the last one."""
 
     # For commands.
 
@@ -93,22 +97,6 @@ class Replica:
             and self._may_lead()
         )
 
-    @property
-    def done_sequence(self) -> int:
-        """Clients may be told that writes up to it are done."""
-        return 0 if self._leading is None else self._leading.done_sequence
-
-    def count(self, sequence: int) -> int:
-        """How many slaves have a write."""
-        return 0 if self._leading is None else self._leading.count(sequence)
-
-    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Be told when more is done, or this is master no more; returns how to stop that."""
-        self._listener_count += 1
-        number = self._listener_count
-        self._listeners[number] = heard
-        return lambda: self._listeners.pop(number, None) and None
-
     # For the meta server.
 
     def report(self) -> ReplicaReport:
@@ -143,10 +131,10 @@ class Replica:
         before, self._known = self._known, known
         if before == known:
             return
-        if self.role is not Role.MASTER and self._leading is not None:
-            self._leading.end()
-            self._leading = None
-            self._heard()
+        if self.role is not Role.MASTER:
+            self._end_leading()
+        else:
+            self._context.changed(self)
         if self.role is not Role.SLAVE and self._following is not None:
             await self._following.end()
             self._following = None
@@ -171,29 +159,38 @@ class Replica:
             # Its keys are of no one moment, or this topology is older than its records.
             _log.error("this replica cannot lead", partition=self.partition, epoch=known.epoch)
             return
-        if self._leading is None:
-            self._leading = Leading(
-                self.partition,
-                self.store,
-                self.config,
-                sender_of=self._context.sender_of,
-                may_tell=self._may_lead,
-                heard=self._heard,
-            )
-            self.tenures += 1
-        self._leading.begin(epoch, known.slaves)
+        leading = self._leading or Leading(
+            self.partition,
+            self.store,
+            self.config,
+            sender_of=self._context.sender_of,
+            may_tell=self._may_lead,
+        )
+        try:
+            leading.begin(epoch, known.slaves)
+        except RaftwoodError as error:
+            # Its disk takes nothing now; it is tried again with the next lease.
+            _log.error("cannot lead now", partition=self.partition, reason=error.message)
+            if self._leading is None:
+                leading.end()
+            return
+        self._leading, self.acks = leading, leading.acks
+        self._context.changed(self)
+        leading.moved()
 
     async def end(self) -> None:
-        if self._leading is not None:
-            self._leading.end()
-            self._leading = None
+        self._known = None
+        self._end_leading()
         if self._following is not None:
             await self._following.end()
             self._following = None
 
+    def _end_leading(self) -> None:
+        leading, self._leading = self._leading, None
+        # First of all nobody writes any more: those who hear of the end go on with their requests.
+        self._context.changed(self)
+        if leading is not None:
+            leading.end()
+
     def _may_lead(self) -> bool:
         return self.config.on_meta_loss == "serve" or self._context.has_lease()
-
-    def _heard(self) -> None:
-        for heard in [*self._listeners.values()]:
-            heard()

@@ -7,7 +7,7 @@ what commands may do by each `Replica`.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final, Self
 
 from raftwood.base.environment import Environment
@@ -56,15 +56,18 @@ class Replicator:
         *,
         boot: int,
         copies_folder: str,
+        lease: Lease | None = None,
+        changed: Callable[[Replica], None] = lambda _: None,
     ) -> None:
         """`boot` is another, higher number each time that the node is started, kept in its folder.
         `copies_folder` is for copies on their way: where a store takes its engines from, which
-        removes at its start what is no engine of its own.
+        removes at its start what is no engine of its own. `changed` hears at once that something
+        else may be done with a replica, but for what comes of the lease's end.
         """
         self._environment = environment
         self._node = node
         self._copies_folder = copies_folder
-        self._lease = Lease()
+        self.lease = lease or Lease()
         self._topology = Topology()
         self._replicas: dict[PartitionId, Replica] = {}
         self._peers = Peers(environment, network, node, self._peer_changed)
@@ -84,6 +87,7 @@ class Replicator:
             ),
             sender_of=self._sender_of,
             has_lease=self._has_lease,
+            changed=changed,
         )
         self._server = Server(self._service(), network.server_credentials(node), environment.random)
 
@@ -133,11 +137,9 @@ class Replicator:
         if epoch > self._topology.epoch:
             # It may have made another node master already: first apply that.
             return
-        had_lease = self._has_lease()
-        self._lease.renew(asked_ns=asked_ns, length_ns=length_ms * 1_000_000)
-        if not had_lease and self._has_lease():
-            for replica in self._replicas.values():
-                replica.lead_if_due()
+        self.lease.renew(asked_ns=asked_ns, length_ns=length_ms * 1_000_000)
+        for replica in self._replicas.values():
+            replica.lead_if_due()
 
     def replica(self, partition: PartitionId) -> Replica | None:
         return self._replicas.get(partition)
@@ -242,7 +244,7 @@ class Replicator:
     # Peers.
 
     def _has_lease(self) -> bool:
-        return self._lease.is_on(self._environment.clock.monotonic_ns())
+        return self.lease.is_on(self._environment.clock.monotonic_ns())
 
     def _sender_of(self, peer: NodeId) -> Sender | None:
         sender = self._senders.get(peer)

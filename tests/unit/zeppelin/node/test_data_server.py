@@ -14,6 +14,7 @@ from raftwood.zeppelin.node import data_connection, held_answers
 from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.slots import slot_of
 from tests.running import run
+from tests.zeppelin_kit.acks import StaticAcks
 from tests.zeppelin_kit.decoding import first_decoded
 from tests.zeppelin_kit.static_view import (
     PASSWORD,
@@ -136,6 +137,7 @@ def test_a_write_that_too_few_replicas_have_is_refused_in_the_end(
     config = TableConfig(partitions=1, replicas=3, min_replicas=2, ack="memory")
     view = single_node(config=config)
     acks = view.copy(0).acks
+    assert isinstance(acks, StaticAcks)
 
     async def main() -> None:
         async with connected(view) as client:

@@ -40,15 +40,15 @@ def test_a_write_is_done_once_the_slave_has_synced_it(tmp_path: Path) -> None:
         await one.apply(told)
         sequence = one.write(Write(b"a", b"1"))
         await until(lambda: one.store.synced_sequence == sequence)
-        assert one.replica.done_sequence == 0
+        assert one.replica.acks.reached == 0
         await two.apply(told)
-        await until(lambda: one.replica.done_sequence == sequence)
+        await until(lambda: one.replica.acks.reached == sequence)
         assert two.store.synced_sequence == sequence
         assert two.contents() == {b"a": b"1"}
         assert (one.replica.role, two.replica.role) == (Role.MASTER, Role.SLAVE)
         assert one.replica.may_write
         assert not two.replica.may_write
-        assert one.replica.count(sequence) == 1
+        assert one.replica.acks.replicas_with(sequence) == 1
         await until(lambda: two.replica.report().contact_ms is not None)
 
     run_pair(tmp_path, scenario)
@@ -60,12 +60,12 @@ def test_what_the_new_master_has_not_got_is_undone_on_the_old_one(tmp_path: Path
         await one.apply(first)
         await two.apply(first)
         shared = one.write(Write(b"a", b"1"), Write(b"b", b"1"))
-        await until(lambda: one.replica.done_sequence == shared)
+        await until(lambda: one.replica.acks.reached == shared)
         await two.apply(topology(2, [two, one]))
         one.write(Write(b"a", b"ghost"), Write(b"c", b"ghost"))
         two.write(Write(b"b", b"2"))
         await one.apply(topology(2, [two, one]))
-        await until(lambda: two.replica.done_sequence == two.store.last_sequence)
+        await until(lambda: two.replica.acks.reached == two.store.last_sequence)
         assert one.contents() == two.contents() == {b"a": b"1", b"b": b"2"}
         assert one.replica.report().is_whole
 
@@ -87,7 +87,7 @@ def test_a_slave_whose_records_are_purged_takes_a_whole_copy(tmp_path: Path) -> 
         assert one.store.first_sequence > 300
         await two.apply(told)
         one.write(Write(b"later", b"1"))
-        await until(lambda: one.replica.done_sequence == one.store.last_sequence)
+        await until(lambda: one.replica.acks.reached == one.store.last_sequence)
         assert two.store.first_sequence > 500
         assert two.contents() == one.contents()
         assert not [*(tmp_path / "one/engines").glob("out-*/*")]
@@ -101,12 +101,12 @@ def test_a_slave_comes_back_and_goes_on_where_it_was(tmp_path: Path) -> None:
         await one.apply(told)
         await two.apply(told)
         first = one.write(Write(b"a", b"1"))
-        await until(lambda: one.replica.done_sequence == first)
+        await until(lambda: one.replica.acks.reached == first)
         await two.stop()
         one.write(Write(b"b", b"2"))
         await two.start(boot=2)
         await two.apply(told)
-        await until(lambda: one.replica.done_sequence == one.store.last_sequence)
+        await until(lambda: one.replica.acks.reached == one.store.last_sequence)
         assert two.contents() == {b"a": b"1", b"b": b"2"}
 
     run_pair(tmp_path, scenario)
@@ -118,7 +118,7 @@ def test_the_lag_of_a_slave_is_bounded_at_the_masters_full_rate(tmp_path: Path) 
         told = topology(1, [one, two], min_replicas=1)
         await one.apply(told)
         await two.apply(told)
-        await until(lambda: one.replica.count(1) == 1)
+        await until(lambda: one.replica.acks.replicas_with(1) == 1)
         worst = 0
         for turn in range(TURNS):
             for number in range(WRITES_A_TURN):

@@ -1,0 +1,66 @@
+"""What operators ask a node: the methods of its admin listener."""
+
+from typing import Final
+
+import msgspec
+
+from raftwood.net import Identity, TypedMethod
+from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.zeppelin.model import NodeId
+
+ADMIN_ROLE: Final = "zeppelin-admin"
+
+
+def admin_identity(node: NodeId) -> Identity:
+    return Identity(role=ADMIN_ROLE, node_id=node)
+
+
+class AskStatus(msgspec.Struct, frozen=True, array_like=True):
+    """How a node is."""
+
+    tables: tuple[str, ...] = ()
+    """Only partitions of these; none: of all."""
+
+
+class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's copy of one partition."""
+
+    table: str
+    partition: int
+    role: str
+    """`master`, `slave`, or `none` while there is no master."""
+    master: NodeId | None
+    epoch: int
+    """Of the topology."""
+    is_writing: bool
+    is_reading: bool
+    is_whole: bool
+    first_sequence: int
+    last_sequence: int
+    synced_sequence: int
+    lag_bytes: int
+    contact_ms: int | None
+    """So long ago a slave heard its master."""
+    slaves_in_sync: int
+    """Of a master: so many have its last record."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """All there is to tell of a node at one moment."""
+
+    node: NodeId
+    run: int
+    applied_epoch: int
+    lease_ms: int
+    """So long it may serve as master without word from the meta server."""
+    problem: str
+    connections: int
+    commands: int
+    disk_bytes: int
+    """Of the binlogs."""
+    copies: tuple[CopyStatus, ...]
+
+
+STATUS: Final = TypedMethod(
+    145, "kv-status", request=AskStatus, response=NodeStatus, roles=(OPERATOR_ROLE,)
+)

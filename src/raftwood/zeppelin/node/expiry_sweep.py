@@ -1,0 +1,76 @@
+"""Expired keys are removed by the master in the background, so that they take no room for ever.
+
+Their removal is a record like any other: replicas stay equal, whatever their clocks say.
+"""
+
+import asyncio
+from typing import Final
+
+from raftwood.base.environment import Clock
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.logs import get_logger
+from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.node.view import NodeView, PartitionCopy
+
+PAUSE_S: Final = 0.1
+PAIRS_MAX: Final = 500
+"""Looked at in one turn of the loop, which takes about a millisecond."""
+BUSY_TURNS_MAX: Final = 20
+"""Turns of one partition, while it has many that have expired, before the next one's."""
+_BUSY_KEYS: Final = PAIRS_MAX // 4
+_log = get_logger("zeppelin")
+
+
+class ExpirySweep:
+    """Goes through all partitions that this node is the master of, again and again."""
+
+    def __init__(self, view: NodeView, clock: Clock) -> None:
+        self._view = view
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self.removed_count = 0
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="expiry sweep")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(PAUSE_S)
+            for table, number in self._places():
+                await self._sweep(table, number)
+
+    def _places(self) -> list[tuple[str, int]]:
+        return [
+            (table.name, number)
+            for table in self._view.topology.tables.values()
+            for number, copy in enumerate(self._view.copies(table.name))
+            if copy is not None and copy.is_writing
+        ]
+
+    async def _sweep(self, table: str, number: int) -> None:
+        for _ in range(BUSY_TURNS_MAX):
+            await asyncio.sleep(0)
+            copies = self._view.copies(table)
+            copy = copies[number] if number < len(copies) else None
+            if copy is None or not copy.is_writing:
+                return
+            try:
+                removed = self._remove(copy)
+            except RaftwoodError as error:
+                _log.info("expired keys stay for now", table=table, reason=error.message)
+                return
+            self.removed_count += removed
+            if removed < _BUSY_KEYS:
+                return
+
+    def _remove(self, copy: PartitionCopy) -> int:
+        now_ms = self._clock.wall_ns() // 1_000_000
+        keys = copy.store.expired(now_ms=now_ms, pairs_max=PAIRS_MAX)
+        if keys:
+            copy.commit(tuple(Write(key, None) for key in keys))
+        return len(keys)

@@ -1,0 +1,305 @@
+"""`Membership`: a node becomes what the meta server says, and tells it how far it is.
+
+What changes is heard at once by a watch, and by each heartbeat's answer besides, which brings a
+lease: that counts only once the topology it came with is applied here. Which partitions the node
+has is on the disk before anything is done by it. Nothing is served before this run of the process
+was answered: what the node had before may be another's, or nobody's, by now.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import Conflict, NotFound, RaftwoodError, Unavailable
+from raftwood.base.logs import get_logger
+from raftwood.zeppelin.meta.client import MetaClient
+from raftwood.zeppelin.meta.deltas import Delta, applied
+from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset
+from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
+from raftwood.zeppelin.model import (
+    EPOCH_NONE,
+    NodeAddresses,
+    NodeId,
+    PartitionId,
+    PartitionState,
+    TableConfig,
+    Topology,
+)
+from raftwood.zeppelin.node.node_store import NodeStore
+from raftwood.zeppelin.node.served_copies import ServedCopies
+from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.replication.replicator import Replicator
+
+_OPENED_AT_ONCE: Final = 4
+"""Partitions that are opened before heartbeats have their turn."""
+_HANDOVER_MS: Final = 50
+"""Between two heartbeats while writes wait for a hand-over that this node is a part of."""
+_AGAIN_S: Final = 0.2
+_log = get_logger("zeppelin")
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """What the meta server is told of a node."""
+
+    addresses: NodeAddresses
+    failure_domain: str
+
+
+class Membership:
+    """Use `start`, and `close` when done."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        meta: MetaClient,
+        settings: ZeppelinMetaSettings,
+        store: NodeStore,
+        replicator: Replicator,
+        view: ServedCopies,
+        registration: Registration,
+    ) -> None:
+        self._environment = environment
+        self._meta = meta
+        self._heartbeat_ms = settings.heartbeat_ms
+        self._timeout_ms = settings.lease_ms // 2
+        self._store = store
+        self._replicator = replicator
+        self._view = view
+        self._registration = registration
+        self._stores: dict[PartitionId, StoredPartition] = {}
+        self._unusable: dict[PartitionId, str] = {}
+        """Partitions that could not be opened, and why."""
+        self._changing = asyncio.Lock()
+        self._is_due = asyncio.Event()
+        """A heartbeat has something to tell."""
+        self._is_missing = asyncio.Event()
+        """Partitions are to be opened."""
+        self._is_unfinished = False
+        """The topology is known, and something of it has failed."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self.applied_epoch = EPOCH_NONE
+        """Everything is here as it was at this epoch."""
+        self._moment: Moment | None = None
+        """When the meta server answered last, by its own clock."""
+        self._refusal = "it has not heard from the meta server yet"
+
+    @property
+    def node(self) -> NodeId:
+        return self._store.id
+
+    def problem(self) -> str:
+        """Why it is of little use at the moment; empty where it is not."""
+        if self._refusal:
+            return self._refusal
+        for reason in self._unusable.values():
+            return reason
+        return ""
+
+    async def start(self) -> None:
+        """Returns once the meta server has answered, and what it said is done."""
+        await self._open(sorted(self._store.held()))
+        await self._begin()
+        self._run(self._send_heartbeats(), "heartbeats")
+        self._run(self._watch(), "watch")
+        self._run(self._open_missing(), "openings")
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(work, name=f"{name} of {self.node}"))
+
+    async def _begin(self) -> None:
+        while True:
+            try:
+                await self._register()
+                await self._heartbeat()
+            except RaftwoodError as error:
+                if not error.retriable:
+                    raise
+                self._note(error.message)
+            else:
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # Telling.
+
+    async def _register(self) -> None:
+        registration = self._registration
+        await self._meta.register(
+            self.node,
+            registration.addresses,
+            failure_domain=registration.failure_domain,
+            run=self._store.boot,
+        )
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            await self._pause()
+            try:
+                await self._heartbeat()
+            except (NotFound, Conflict) as error:
+                self._note(error.message)
+                await self._register_again()
+            except RaftwoodError as error:
+                self._note(error.message)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _register_again(self) -> None:
+        try:
+            await self._register()
+        except RaftwoodError as error:
+            self._note(error.message)
+            await asyncio.sleep(_AGAIN_S)
+        else:
+            self._is_due.set()
+
+    async def _pause(self) -> None:
+        wait_ms = _HANDOVER_MS if self._is_handing_over() else self._heartbeat_ms
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._is_due.wait()
+        except TimeoutError:
+            pass
+        self._is_due.clear()
+
+    def _is_handing_over(self) -> bool:
+        return any(
+            known.state is PartitionState.STUCK and self.node in (known.master, known.target)
+            for table in self._view.topology.tables.values()
+            for known in table.partitions
+        )
+
+    async def _heartbeat(self) -> None:
+        asked_ns, seen_epoch = self._environment.clock.monotonic_ns(), self._store.epoch
+        heartbeat = Heartbeat(
+            self.node, self._store.boot, self.applied_epoch, self._offsets(), self._moment
+        )
+        lease = await self._meta.heartbeat(heartbeat, timeout_ms=self._timeout_ms)
+        self._moment = lease.moment
+        if lease.delta.epoch < seen_epoch:
+            # Tables that it does not know may well be those that this node has.
+            raise Unavailable(
+                f"the meta server is at epoch {lease.delta.epoch}, and this node has seen "
+                f"{seen_epoch}: nothing is served or removed; give the meta server its state back, "
+                "or the node another data folder"
+            )
+        self._heartbeat_ms = lease.heartbeat_ms
+        await self._apply(lease.delta)
+        self._replicator.renew_lease(
+            asked_ns=asked_ns, length_ms=lease.lease_ms, epoch=lease.delta.epoch
+        )
+        self._view.lease_changed()
+        self._note("")
+
+    def _offsets(self) -> tuple[Offset, ...]:
+        offsets = []
+        for partition, replica in self._replicator.replicas.items():
+            report = replica.report()
+            offsets.append(
+                Offset(
+                    partition.incarnation,
+                    partition.number,
+                    report.position.epoch,
+                    report.position.sequence,
+                    report.lag_bytes,
+                    report.contact_ms,
+                    report.is_whole,
+                )
+            )
+        return tuple(offsets)
+
+    def _note(self, refusal: str) -> None:
+        if refusal and refusal != self._refusal:
+            _log.warning("no word from the meta server", node=self.node, reason=refusal)
+        self._refusal = refusal
+
+    # Becoming.
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for delta in self._meta.watch(self._view.topology.epoch):
+                    await self._apply(delta)
+            except RaftwoodError as error:
+                _log.warning("the watch begins anew", node=self.node, reason=error.message)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _apply(self, delta: Delta) -> None:
+        async with self._changing:
+            known = self._view.topology
+            topology = applied(known, delta)
+            if topology is not known:
+                await self._become(topology)
+            elif self._is_unfinished:
+                await self._use()
+
+    async def _become(self, topology: Topology) -> None:
+        wanted = _partitions_of(self.node, topology)
+        stays = {each: store for each, store in self._stores.items() if each in wanted}
+        if len(stays) < len(self._stores):
+            # What is about to be removed is used by nobody any more.
+            await self._replicator.apply(self._view.topology, stays)
+            self._stores = stays
+        self._unusable = {each: why for each, why in self._unusable.items() if each in wanted}
+        tables = {each: name for each, (name, _) in wanted.items()}
+        await self._store.hold(tables, epoch=topology.epoch)
+        self._view.learn(topology, self._replicator.replicas)
+        await self._use()
+
+    async def _use(self) -> None:
+        """Be what the topology says, with all that is open."""
+        self._is_unfinished = True
+        topology = self._view.topology
+        wanted = _partitions_of(self.node, topology)
+        for partition, store in self._stores.items():
+            store.ack = wanted[partition][1].ack
+        await self._replicator.apply(topology, self._stores)
+        self._view.learn(topology, self._replicator.replicas)
+        self._is_unfinished = False
+        if self._missing():
+            self._is_missing.set()
+        elif self.applied_epoch != topology.epoch:
+            self.applied_epoch = topology.epoch
+            self._is_due.set()
+
+    def _missing(self) -> list[PartitionId]:
+        return [
+            each
+            for each in self._store.held()
+            if each not in self._stores and each not in self._unusable
+        ]
+
+    async def _open_missing(self) -> None:
+        """Some at a time, so that the lease is kept meanwhile."""
+        while True:
+            await self._is_missing.wait()
+            self._is_missing.clear()
+            async with self._changing:
+                await self._open(self._missing()[:_OPENED_AT_ONCE])
+                await self._use()
+
+    async def _open(self, partitions: list[PartitionId]) -> None:
+        for partition in partitions:
+            try:
+                self._stores[partition] = await self._store.partition(partition)
+            except RaftwoodError as error:
+                _log.error("cannot be opened", partition=partition, reason=error.message)
+                self._unusable[partition] = error.message
+
+
+def _partitions_of(node: NodeId, topology: Topology) -> dict[PartitionId, tuple[str, TableConfig]]:
+    """Those that a node has, with their tables' names and settings."""
+    return {
+        PartitionId(table.incarnation, number): (table.name, table.config)
+        for table in topology.tables.values()
+        for number, known in enumerate(table.partitions)
+        if node in known.replicas
+    }

@@ -1,0 +1,206 @@
+"""`NodeServer`: a node on the network, with its data folder and its place in the cluster.
+
+Takes all it needs from its arguments, so that it runs in simulation as well.
+"""
+
+from contextlib import AsyncExitStack
+from typing import Final, Protocol
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidConfiguration, Unavailable
+from raftwood.base.metrics import Metrics
+from raftwood.disk.kv_folders import RocksFolders
+from raftwood.disk.segment_log import LogSettings
+from raftwood.net import ClientTls, Secret, Server, ServerCredentials, ServerTls, Service
+from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.zeppelin.meta.client import MetaClient
+from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
+from raftwood.zeppelin.model import NodeAddresses, NodeId
+from raftwood.zeppelin.node.admin import AdminService
+from raftwood.zeppelin.node.admin_wire import admin_identity
+from raftwood.zeppelin.node.data_server import DataServer
+from raftwood.zeppelin.node.engine_home import Engines
+from raftwood.zeppelin.node.expiry_sweep import ExpirySweep
+from raftwood.zeppelin.node.membership import Membership, Registration
+from raftwood.zeppelin.node.node_metrics import show_node
+from raftwood.zeppelin.node.node_settings import ZeppelinNodeSettings
+from raftwood.zeppelin.node.node_store import NodeStore
+from raftwood.zeppelin.node.served_copies import ServedCopies
+from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.replication.lease import Lease
+from raftwood.zeppelin.replication.peers import ReplicationNetwork
+from raftwood.zeppelin.replication.replicator import Replicator
+
+ENGINES_FOLDER: Final = "engines"
+"""Below the node's data folder."""
+DRAIN_MS: Final = 1_000
+_WILDCARDS: Final = ("0.0.0.0", "::", "*")  # noqa: S104  they are refused
+
+
+class NodeNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node, its peers and its operators prove themselves."""
+
+    replication: ReplicationNetwork
+    operators: Secret
+    tls: ServerTls | None = None
+
+    @property
+    def certificates(self) -> "list[ServerTls | ClientTls]":
+        """That can be read again."""
+        return [each for each in (self.tls, self.replication.tls) if each is not None]
+
+    def operator_credentials(self, node: NodeId) -> ServerCredentials:
+        return ServerCredentials(
+            cluster_id=self.replication.cluster,
+            identity=admin_identity(node),
+            secret_of=lambda peer: self.operators if peer.role == OPERATOR_ROLE else None,
+        )
+
+
+class NodeServer:
+    """Use `start`, and `close` when done; the client of the meta server stays its owner's."""
+
+    def __init__(
+        self, admin: AdminService, addresses: NodeAddresses, stack: AsyncExitStack
+    ) -> None:
+        self.admin = admin
+        self.addresses = addresses
+        self._stack = stack
+
+    @classmethod
+    async def start(
+        cls,
+        environment: Environment,
+        settings: ZeppelinNodeSettings,
+        meta: MetaClient,
+        *,
+        network: NodeNetwork,
+        engines: Engines | None = None,
+        meta_settings: ZeppelinMetaSettings | None = None,
+        store_settings: StoreSettings | None = None,
+        log_settings: LogSettings | None = None,
+        metrics: Metrics | None = None,
+    ) -> "NodeServer":
+        """Open the folder, listen, and take the place that the meta server gives to the node.
+
+        Returns once it is there, however long that takes. `engines` are RocksDBs by default.
+        """
+        store_settings = store_settings or StoreSettings()
+        folder = settings.data_folder
+        async with AsyncExitStack() as stack:
+            store = await NodeStore.open(
+                environment,
+                folder,
+                engines or _rocksdb(folder, store_settings),
+                cluster=network.replication.cluster,
+                settings=store_settings,
+                log_settings=log_settings,
+            )
+            stack.push_async_callback(store.close)
+            view = ServedCopies(store.id, environment.clock, Lease())
+            replicator = await stack.enter_async_context(
+                Replicator(
+                    environment,
+                    network.replication,
+                    store.id,
+                    boot=store.boot,
+                    copies_folder=f"{folder}/{ENGINES_FOLDER}",
+                    lease=view.lease,
+                    changed=view.replica_changed,
+                )
+            )
+            server = await stack.enter_async_context(
+                DataServer(view, environment, connections_max=settings.connections_max)
+            )
+            service = Service()
+            operators = Server(service, network.operator_credentials(store.id), environment.random)
+            stack.push_async_callback(operators.close, DRAIN_MS)
+            listening = _Listening(settings.advertise_host, network.tls)
+            addresses = NodeAddresses(
+                data=await listening.on(settings.listen, "listen", server),
+                replication=await listening.on(
+                    settings.replication_listen, "replication_listen", replicator
+                ),
+                admin=await listening.on(settings.admin_listen, "admin_listen", operators),
+            )
+            membership = Membership(
+                environment,
+                meta,
+                meta_settings or ZeppelinMetaSettings(),
+                store,
+                replicator,
+                view,
+                Registration(addresses=addresses, failure_domain=settings.failure_domain),
+            )
+            stack.push_async_callback(membership.close)
+            admin = AdminService(
+                clock=environment.clock,
+                store=store,
+                replicator=replicator,
+                membership=membership,
+                server=server,
+            )
+            admin.register(service)
+            sweep = ExpirySweep(view, environment.clock)
+            if metrics is not None:
+                show_node(metrics, admin, sweep)
+            await membership.start()
+            sweep.start()
+            stack.push_async_callback(sweep.close)
+            return cls(admin, addresses, stack.pop_all())
+
+    @property
+    def id(self) -> NodeId:
+        return self.admin.store.id
+
+    @property
+    def address(self) -> str:
+        """Where clients of Redis are served."""
+        return self.addresses.data
+
+    def problem(self) -> str:
+        """Why it is of little use at the moment; empty where it is."""
+        return self.admin.membership.problem()
+
+    async def close(self) -> None:
+        """Serve nobody any more, and make all durable; another node takes over in a while."""
+        await self._stack.aclose()
+
+
+def _rocksdb(folder: str, settings: StoreSettings) -> RocksFolders:
+    return RocksFolders(
+        f"{folder}/{ENGINES_FOLDER}",
+        cache_bytes=settings.engine_cache_bytes,
+        # Flushes are asked for by then, so that it hardly ever makes writes wait.
+        write_buffer_bytes=2 * settings.flush_bytes,
+    )
+
+
+class _Listener(Protocol):
+    async def listen(self, host: str, port: int, *, tls: ServerTls | None) -> int: ...
+
+
+class _Listening(msgspec.Struct, frozen=True):
+    advertise_host: str
+    tls: ServerTls | None
+
+    async def on(self, address: str, setting: str, listener: _Listener) -> str:
+        """Listen; the address that others are told."""
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        named = self.advertise_host or host
+        if named in _WILDCARDS:
+            raise InvalidConfiguration(
+                f"zeppelin_node.{setting} is {address}, which others cannot connect to: set "
+                "zeppelin_node.advertise_host to the name or address of this machine"
+            )
+        try:
+            bound = await listener.listen(host, int(port), tls=self.tls)
+        except (OSError, OverflowError) as error:
+            raise Unavailable(
+                f"cannot listen on {address}: {error}; set zeppelin_node.{setting} to an address "
+                "of this machine that is free"
+            ) from error
+        return f"[{named}]:{bound}" if ":" in named else f"{named}:{bound}"

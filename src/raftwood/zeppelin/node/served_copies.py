@@ -1,0 +1,85 @@
+"""`ServedCopies`: what clients see of a node, by its topology, its replicas and its lease."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from raftwood.base.environment import Clock
+from raftwood.zeppelin.model import NodeId, PartitionId, Topology
+from raftwood.zeppelin.node.view import PartitionCopy
+from raftwood.zeppelin.replication.lease import Lease
+from raftwood.zeppelin.replication.replica import Replica, Role
+
+_NEVER_NS: Final = 1 << 63
+
+
+class ServedCopies:
+    """Implements `NodeView`.
+
+    What may be done with a copy is noted whenever it changes, so that a turn of the loop costs one
+    look at the clock: only a lease ends without anybody saying so.
+    """
+
+    def __init__(self, node_id: NodeId, clock: Clock, lease: Lease) -> None:
+        self.node_id = node_id
+        self.topology = Topology()
+        self._clock = clock
+        self.lease = lease
+        self._lease_end_ns = _NEVER_NS
+        """When the lease ends by which the copies are what they are."""
+        self._replicas: dict[PartitionId, Replica] = {}
+        self._copies: dict[PartitionId, PartitionCopy] = {}
+        self._tables: dict[str, list[PartitionCopy | None]] = {}
+
+    def copies(self, table: str) -> Sequence[PartitionCopy | None]:
+        if self._clock.monotonic_ns() >= self._lease_end_ns:
+            self.lease_changed()
+        return self._tables.get(table, ())
+
+    # For whoever assembles the node.
+
+    def learn(self, topology: Topology, replicas: Mapping[PartitionId, Replica]) -> None:
+        """This is the topology now, and there are no other replicas than these."""
+        self.topology = topology
+        for partition in [each for each in self._copies if each not in replicas]:
+            del self._copies[partition], self._replicas[partition]
+        self._tables = {
+            table.name: [
+                self._copies.get(PartitionId(table.incarnation, number))
+                for number in range(len(table.partitions))
+            ]
+            for table in topology.tables.values()
+        }
+
+    def replica_changed(self, replica: Replica) -> None:
+        """Something else may be done with a replica: by the time this returns, it is so."""
+        partition = replica.partition
+        copy = self._copies.get(partition)
+        if copy is None or copy.acks is not replica.acks or copy.store is not replica.store:
+            if copy is not None:
+                copy.is_reading = copy.is_writing = copy.is_reading_behind = False
+            copy = PartitionCopy(replica.store, replica.acks, epoch=replica.epoch)
+            self._copies[partition] = copy
+            self._put(partition, copy)
+        self._replicas[partition] = replica
+        if self.lease.is_on(self._clock.monotonic_ns()):
+            self._lease_end_ns = self.lease.until_ns
+        _note(copy, replica)
+
+    def lease_changed(self) -> None:
+        """It has ended, or was renewed."""
+        is_on = self.lease.is_on(self._clock.monotonic_ns())
+        self._lease_end_ns = self.lease.until_ns if is_on else _NEVER_NS
+        for partition, copy in self._copies.items():
+            _note(copy, self._replicas[partition])
+
+    def _put(self, partition: PartitionId, copy: PartitionCopy) -> None:
+        for table in self.topology.tables.values():
+            if table.incarnation == partition.incarnation:
+                self._tables[table.name][partition.number] = copy
+
+
+def _note(copy: PartitionCopy, replica: Replica) -> None:
+    copy.epoch = replica.epoch
+    copy.is_reading = replica.may_read
+    copy.is_writing = replica.may_write
+    copy.is_reading_behind = replica.role is Role.SLAVE
