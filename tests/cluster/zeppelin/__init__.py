@@ -1,0 +1,1 @@
+"""Zeppelin as real processes, with real faults."""
