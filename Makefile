@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= next:200
 
+# Tests start a thousand processes: none of them should compile what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test check lint bench soak install format clean
 
 run: install ## The main job: web-server logs through streams and Spark to figures, with a report
