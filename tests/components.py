@@ -14,9 +14,11 @@ from tests import (
     go_programs,
     kafka_broker,
     maven,
+    python_libraries,
     zookeeper_server,
 )
 from tests.interop import programs
+from tests.interop.zeppelin import redis_py
 from tests.pipeline import connect_libraries
 
 
@@ -110,6 +112,24 @@ def _why_no_database(name: str) -> str | None:
     try:
         databases.SERVERS[name].check()
     except (maven.NotInstalled, OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return None
+
+
+def redis_clients() -> None:
+    """The versions of redis-py that are not installed, fetched by pip."""
+    reason = _why_no_redis_clients()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_redis_clients() -> str | None:
+    """Asked once: an attempt to install them may take long."""
+    try:
+        for version in redis_py.VERSIONS:
+            redis_py.folder_of(version)
+    except python_libraries.NotInstalled as error:
         return str(error)
     return None
 
@@ -222,7 +242,7 @@ def _why_no_spark_connect() -> str | None:
     """Asked once: an attempt to install them may take long."""
     try:
         connect_libraries.install()
-    except connect_libraries.NotInstalled as error:
+    except python_libraries.NotInstalled as error:
         return str(error)
     return None
 
@@ -284,6 +304,7 @@ COMPONENTS: dict[str, Callable[[], None]] = {
     "namespaces": namespaces,
     "port_80": port_80,
     "postgresql": postgresql,
+    "redis_clients": redis_clients,
     "redis_tools": redis_tools,
     "sls_go": sls_go,
     "sls_java": sls_java,

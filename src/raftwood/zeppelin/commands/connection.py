@@ -190,9 +190,11 @@ def client(session: Session, arguments: list[bytes]) -> bytes:
         case b"SETINFO":
             _set_info(session, arguments[2].upper(), _checked_name(arguments[3]))
         case b"INFO":
-            return session.dialect.lines(_line(session))
+            return session.dialect.lines(_line(session, session.now_ms))
         case b"LIST":
-            return session.dialect.lines("".join(map(_line, session.host.sessions)))
+            return session.dialect.lines(
+                "".join(_line(each, session.now_ms) for each in session.host.sessions)
+            )
         case b"GETREDIR":
             return integer(-1)
         case b"TRACKINGINFO":
@@ -237,17 +239,21 @@ def _set_info(session: Session, word: bytes, value: str) -> None:
         raise Refused(f"ERR Unrecognized option '{shown}'")
 
 
-def _line(session: Session) -> str:
+def _line(session: Session, now_ms: int) -> str:
+    """A client as CLIENT LIST tells of it; some clients of Redis count on all fields."""
     user = "(none)" if session.user is None else session.user.name
     is_in_transaction = session.transaction is not None
     flags = ("x" if is_in_transaction else "") + ("r" if session.is_reading_behind else "")
-    age_s = max(session.now_ms - session.since_ms, 0) // 1000
+    age_s = max(now_ms - session.since_ms, 0) // 1000
+    idle_s = max(now_ms - session.now_ms, 0) // 1000
     queued = len(session.transaction.commands) if session.transaction else -1
     return (
-        f"id={session.number} addr={session.address} name={session.name} age={age_s} "
-        f"flags={flags or 'N'} db=0 multi={queued} watch={len(session.watches)} "
-        f"cmd={session.last_command or 'NULL'} user={user} resp={session.dialect.version} "
-        f"lib-name={session.library} lib-ver={session.library_version}\n"
+        f"id={session.number} addr={session.address} laddr= fd=-1 name={session.name} age={age_s} "
+        f"idle={idle_s} flags={flags or 'N'} db=0 sub=0 psub=0 ssub=0 multi={queued} "
+        f"watch={len(session.watches)} qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 "
+        f"obl=0 oll=0 omem=0 tot-mem=0 events=r cmd={session.last_command or 'NULL'} user={user} "
+        f"redir=-1 resp={session.dialect.version} lib-name={session.library} "
+        f"lib-ver={session.library_version}\n"
     )
 
 

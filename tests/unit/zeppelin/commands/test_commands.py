@@ -268,3 +268,13 @@ def test_a_transaction_that_is_sent_again_is_done_once(client: CommandClient) ->
         answers.append(client("EXEC"))
     assert answers == [[1], DONE]
     assert client("GET", "n") == b"1"
+
+
+def test_a_client_is_told_of_with_all_the_fields_that_redis_has(client: CommandClient) -> None:
+    told = dict(field.split("=") for field in client("CLIENT", "INFO").decode().split())
+    # Of these some versions of redis-py make numbers, and fail where one is not there.
+    wanted = (
+        *("id", "age", "idle", "db", "sub", "psub", "multi", "qbuf", "qbuf-free", "obl"),
+        *("argv-mem", "oll", "omem", "tot-mem"),
+    )
+    assert all(int(told[field]) >= -1 for field in wanted)

@@ -1,0 +1,1 @@
+"""What users of redis-py do, for whatever version of it is found first."""
