@@ -22,6 +22,7 @@ from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from tests.simulation.store_images import Broken, RecorderFactory, environment_over, spread
 from tests.zeppelin_kit.engines import FileEngines
+from tests.zeppelin_kit.stores import write_one
 
 LOG = LogSettings(
     segment_bytes=32 << 10, cache_bytes_max=0, flush_bytes_max=4 << 10, full_retry_ms=5
@@ -173,7 +174,11 @@ class NodeImages:
                 writes.append(Write(key, data, expires))
                 after[key] = (data, expires)
         epoch = max(1, store.epoch + (rng.random() < 0.05))
-        store.commit(Record(epoch, store.last_sequence + 1, tuple(writes), flushes))
+        if writes and not flushes and len(life.states) % 2:
+            for write in writes:  # all of one turn, and so of one record
+                write_one(store, write, epoch=epoch)
+        else:
+            store.commit(Record(epoch, store.last_sequence + 1, tuple(writes), flushes))
         life.add((store.last_sequence, epoch, after))
 
     async def _rewind(self, rng: random.Random, store: StoredPartition, life: _Life) -> None:

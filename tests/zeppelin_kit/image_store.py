@@ -1,7 +1,7 @@
 """A `PartitionStore` in memory; what it has synced is in an image that a crash leaves."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -75,6 +75,7 @@ class ImageStore:
         records_max: int | None = None,
     ) -> None:
         """Beyond `records_max`, records that no slave needs are purged, down to half of it."""
+        self.recent: dict[bytes, Write] = {}
         self._image = image
         self._environment = environment
         self._records_max = records_max
@@ -136,6 +137,11 @@ class ImageStore:
 
     def scan_tag(self, tag: bytes, *, now_ms: int) -> Iterator[tuple[bytes, Value]]:
         return (pair for pair in self.scan(after=None, now_ms=now_ms) if tag_of(pair[0]) == tag)
+
+    def write(self, writes: Mapping[bytes, Write], *, size: int, epoch: int) -> int:  # noqa: ARG002
+        """Each in a record of its own."""
+        self.commit(Record(epoch, self.last_sequence + 1, tuple(writes.values())))
+        return self.last_sequence
 
     def commit(self, record: Record, encoded: Buffer | None = None) -> None:
         if record.sequence != self.last_sequence + 1 or record.epoch < self.epoch:

@@ -1,7 +1,7 @@
 """A partition in memory, for whoever uses one; its keys stand in the order of tag, then key."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from raftwood.base.errors import InvariantViolated, OutOfRange
 from raftwood.base.files import Buffer
@@ -26,7 +26,7 @@ class MemoryPartitionStore:
 
     def __init__(self, *, is_written_at_once: bool = True) -> None:
         self.is_written_at_once = is_written_at_once
-        """If not, the test says what is written and synced, by `write` and `sync`."""
+        """If not, the test says what is written and synced, by `tell_written` and `sync`."""
         self.is_cold = False
         """As if values had to be fetched."""
         self.needed_from: int | None = None
@@ -38,6 +38,7 @@ class MemoryPartitionStore:
         self.written_sequence = 0
         self.synced_sequence = 0
         self.binlog: list[Record] = []
+        self.recent: dict[bytes, Write] = {}
         self.values: dict[bytes, Value] = {}
         self._places: list[tuple[bytes, bytes]] = []
         self._heard: dict[Callable[[], None], None] = {}
@@ -80,13 +81,21 @@ class MemoryPartitionStore:
         ended = [key for key, value in self.values.items() if 0 < value.expires_ms <= now_ms]
         return ended[:pairs_max]
 
+    def write(self, writes: Mapping[bytes, Write], *, size: int, epoch: int) -> int:  # noqa: ARG002
+        """Each in a record of its own."""
+        self.commit(Record(epoch, self.last_sequence + 1, tuple(writes.values())))
+        return self.last_sequence
+
     def commit(self, record: Record, encoded: Buffer | None = None) -> None:  # noqa: ARG002
         if record.sequence != self.last_sequence + 1 or record.epoch < self.epoch:
             raise InvariantViolated(f"record {record.sequence} behind {self.last_sequence}")
         if record.flushes:
             self.values.clear()
             self._places.clear()
+            self.recent.clear()
         for write in record.writes:
+            if not self.is_cold:
+                self.recent[write.key] = write
             if write.data is None:
                 if self.values.pop(write.key, None) is not None:
                     del self._places[bisect_left(self._places, _place(write.key))]
@@ -102,7 +111,7 @@ class MemoryPartitionStore:
             self.written_sequence = self.synced_sequence = record.sequence
         self._tell()
 
-    def write(self, sequence: int) -> None:
+    def tell_written(self, sequence: int) -> None:
         self.written_sequence = sequence
         self._tell()
 

@@ -13,7 +13,7 @@ from raftwood.simulation import Simulation, simulate
 from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.node.engine_home import Engines
 from raftwood.zeppelin.node.node_store import NodeStore
-from raftwood.zeppelin.node.seams import BinlogPosition, Record, Write
+from raftwood.zeppelin.node.seams import WRITE_BYTES, BinlogPosition, Record, Write
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from tests.zeppelin_kit.engines import FileEngines
@@ -90,6 +90,12 @@ def commit(
     )
     store.commit(record)
     return record
+
+
+def write_one(store: StoredPartition, write: Write, *, epoch: int = 1) -> int:
+    """As a master does: part of the record that the loop's turn ends with."""
+    size = len(write.key) + len(write.data or b"") + WRITE_BYTES
+    return store.write({write.key: write}, size=size, epoch=epoch)
 
 
 def contents(store: StoredPartition, now_ms: int = 1) -> dict[bytes, bytes]:

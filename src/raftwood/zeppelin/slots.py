@@ -1,6 +1,8 @@
 """Which slot a key is in, as Redis Cluster counts, and which partition has a slot."""
 
 from binascii import crc_hqx
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Final
 
 SLOTS: Final = 16_384
@@ -24,6 +26,16 @@ def slot_of(key: bytes) -> int:
     if b"{" in key:
         key = tag_of(key) or key
     return crc_hqx(key, 0) & (SLOTS - 1)
+
+
+def are_in_slot(keys: Sequence[bytes], slot: int) -> bool:
+    """Whether all keys are in the slot of the first one."""
+    first = keys[0]
+    # Most begin with the same tag, which is seen faster than a slot is computed.
+    tagged = first[: first.find(b"}") + 1] if first[:1] == b"{" and first[1:2] != b"}" else b""
+    if tagged and all(map(bytes.startswith, keys, repeat(tagged))):
+        return True
+    return all(slot_of(key) == slot for key in keys)
 
 
 def partition_of_slot(slot: int, partitions: int) -> int:

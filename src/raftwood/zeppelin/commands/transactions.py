@@ -7,7 +7,7 @@ from raftwood.zeppelin.commands.session import Session, Transaction
 from raftwood.zeppelin.commands.table import Command, serving
 from raftwood.zeppelin.commands.turn import KEY_BYTES_MAX, KEY_TOO_LARGE, Turn
 from raftwood.zeppelin.resp.answers import EMPTY_ARRAY, OK, array, error
-from raftwood.zeppelin.slots import slot_of
+from raftwood.zeppelin.slots import are_in_slot, slot_of
 
 QUEUED: Final = b"+QUEUED\r\n"
 TRANSACTION_COMMANDS_MAX: Final = 10_000
@@ -25,11 +25,8 @@ def slot_of_keys(command: Command, arguments: list[bytes]) -> int:
     if max(map(len, keys)) > KEY_BYTES_MAX:
         raise Refused(KEY_TOO_LARGE)
     slot = slot_of(first)
-    # Most begin with the same tag, which is seen faster than a slot is computed.
-    tagged = first[: first.find(b"}") + 1] if first[:1] == b"{" and first[1:2] != b"}" else b""
-    for key in keys:
-        if not (tagged and key.startswith(tagged)) and slot_of(key) != slot:
-            raise Refused(CROSSSLOT)
+    if not are_in_slot(keys, slot):
+        raise Refused(CROSSSLOT)
     return slot
 
 

@@ -56,6 +56,11 @@ class Writer(Protocol):
         """How many synced records wait for the engine, as far as it can take them now."""
         ...
 
+    @property
+    def backlog_writes(self) -> int:
+        """How many writes its records have that wait for the engine."""
+        ...
+
 
 class Binlog:
     """One per node. Everything runs on one event loop."""
@@ -175,7 +180,7 @@ class Binlog:
     def _apply(self) -> None:
         self._apply_scheduled = False
         waiting = self._to_apply
-        backlog = sum(writer.unapplied_count for writer in waiting)
+        backlog = sum(writer.backlog_writes for writer in waiting)
         budget = max(_WRITES_PER_TURN, backlog // _BACKLOG_SHARE)
         for _ in range(len(waiting)):
             writer = waiting.popleft()

@@ -7,30 +7,24 @@ take its answers.
 """
 
 import asyncio
-from binascii import crc_hqx
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from raftwood.base.errors import RaftwoodError
 from raftwood.zeppelin.commands.execution import execute
-from raftwood.zeppelin.commands.registry import SINGLE_KEY
 from raftwood.zeppelin.commands.session import Session
-from raftwood.zeppelin.commands.turn import KEY_BYTES_MAX, Turn
 from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers
-from raftwood.zeppelin.node.seams import Write
-from raftwood.zeppelin.resp.answers import OK, error
+from raftwood.zeppelin.node.plain_requests import ANSWERS_BYTES_MAX, PLAIN, answer_plain
+from raftwood.zeppelin.resp.answers import error
 from raftwood.zeppelin.resp.requests import RequestLimits, Requests
-from raftwood.zeppelin.slots import SLOTS, slot_of
 
 if TYPE_CHECKING:
     from raftwood.zeppelin.node.acks import Acks
     from raftwood.zeppelin.node.data_server import DataServer
 
-UNSENT_BYTES_MAX: Final = 4 << 20
+UNSENT_BYTES_MAX: Final = ANSWERS_BYTES_MAX
 """Answers that are gathered, held, or not taken by the client: above it no more are made."""
 LOGIN_S_MAX: Final = 10.0
 
-_SLOT_MASK: Final = SLOTS - 1
 _AFTER_LOGIN: Final = RequestLimits()
 
 
@@ -48,8 +42,6 @@ class DataConnection(asyncio.Protocol):
         """Requests behind one that waits, or that came when too many answers were unsent."""
         self._task: asyncio.Task[None] | None = None
         """The command that waits."""
-        self._has_enough = False
-        """So much was answered in this turn that the next requests have to wait."""
         self._is_congested = False
         self._is_reading = True
         self._login_timer: asyncio.TimerHandle | None = None
@@ -107,11 +99,17 @@ class DataConnection(asyncio.Protocol):
         session.begin_turn()
         answers: list[bytes] = []
         waits: list[tuple[int, Acks, int]] = []
-        size = 0
         self.server.command_count += len(requests)
-        self._has_enough = False
-        done = self._fast(session, requests, 0, answers, waits)
-        while done < len(requests) and not session.is_closing and not self._has_enough:
+        done = size = 0
+        while done < len(requests) and not session.is_closing and size <= UNSENT_BYTES_MAX:
+            if requests[done][0] in PLAIN:
+                count = len(answers)
+                done = answer_plain(session, requests, done, answers, waits)
+                if done == len(requests):
+                    break
+                if len(answers) > count:
+                    size += sum(map(len, answers[count:]))
+                    continue
             answer = execute(session, requests[done])
             done += 1
             if type(answer) is not bytes:
@@ -122,10 +120,6 @@ class DataConnection(asyncio.Protocol):
                 session.waits.clear()
             answers.append(answer)
             size += len(answer)
-            if size > UNSENT_BYTES_MAX:
-                break
-            if done < len(requests) and requests[done][0] in SINGLE_KEY:
-                done = self._fast(session, requests, done, answers, waits)
         self._send(answers, waits)
         if session.is_closing:
             self._end()
@@ -135,78 +129,6 @@ class DataConnection(asyncio.Protocol):
             if self._task is None and not self._is_full:
                 # What came in one piece was too much for one turn.
                 self._loop.call_soon(self._go_on)
-
-    def _fast(
-        self,
-        session: Session,
-        requests: list[list[bytes]],
-        begin: int,
-        answers: list[bytes],
-        waits: "list[tuple[int, Acks, int]]",
-    ) -> int:
-        """Requests with one key that is here, which most are; the place of the first other one.
-
-        It does what `execute` would do, in one piece. Whatever is not plain is left to that.
-        """
-        copies = session.copies
-        count = len(copies)
-        if not count or session.transaction is not None or session.origin is not None:
-            return begin
-        now_ms, null = session.now_ms, session.dialect.null
-        may_write = session.user is not None and session.user.may_write
-        size, place = 0, begin
-        try:
-            for place in range(begin, len(requests)):
-                arguments = requests[place]
-                words, name = len(arguments), arguments[0]
-                if words < 2:
-                    return place
-                key = arguments[1]
-                slot = slot_of(key) if b"{" in key else crc_hqx(key, 0) & _SLOT_MASK
-                copy = copies[slot * count >> 14]
-                if copy is None or len(key) > KEY_BYTES_MAX:
-                    return place
-                if words == 2 and name == b"GET" and copy.is_reading:
-                    value = copy.store.get(key, now_ms=now_ms)
-                    if value is None:
-                        answers.append(null)
-                        continue
-                    data = value.data
-                    length = len(data)
-                    answers.append(b"$%d\r\n%b\r\n" % (length, data))
-                    size += length
-                    if size > UNSENT_BYTES_MAX:
-                        self._has_enough = True
-                        return place + 1
-                    continue
-                if words == 3 and name == b"SET" and copy.is_writing and may_write:
-                    writes: tuple[Write, ...] = (Write(key, arguments[2]),)
-                    answer = OK
-                else:
-                    command = SINGLE_KEY.get(name)
-                    if command is None or command.on_keys is None:
-                        return place
-                    if not (
-                        (copy.is_writing and may_write) if command.is_write else copy.is_reading
-                    ):
-                        return place
-                    command.check(arguments)
-                    turn = Turn(copy.store, session.dialect, now_ms=now_ms)
-                    answer = command.on_keys(turn, arguments)
-                    writes = turn.outcome()
-                if writes:
-                    session.written[copy] = sequence = copy.commit(writes)
-                    if not copy.acks.is_immediate:
-                        waits.append((len(answers), copy.acks, sequence))
-                answers.append(answer)
-                size += len(answer)
-                if size > UNSENT_BYTES_MAX:
-                    self._has_enough = True
-                    return place + 1
-        except RaftwoodError:
-            # What to answer is said in one place; nothing was done.
-            return place
-        return len(requests)
 
     def _wait_for(self, answer: Coroutine[Any, Any, bytes]) -> None:
         self._task = self.server.run(self._answer_later(answer))

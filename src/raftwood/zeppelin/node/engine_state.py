@@ -30,7 +30,7 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         repairing = self.repairing
         if repairing is not None and has_passed(repairing, record.epoch, record.sequence):
             repairing = None
-        epochs = with_epoch(self.epochs, record)
+        epochs = with_epoch(self.epochs, record.epoch, record.sequence)
         return EngineState(sequence=record.sequence, epochs=epochs, repairing=repairing)
 
 
@@ -39,11 +39,11 @@ def has_passed(position: BinlogPosition, epoch: int, sequence: int) -> bool:
     return epoch >= position.epoch and sequence >= position.sequence
 
 
-def with_epoch(epochs: tuple[EpochStart, ...], record: Record) -> tuple[EpochStart, ...]:
+def with_epoch(epochs: tuple[EpochStart, ...], epoch: int, sequence: int) -> tuple[EpochStart, ...]:
     """The epochs of a binlog with one more record."""
-    if epochs and epochs[-1].epoch == record.epoch:
+    if epochs and epochs[-1].epoch == epoch:
         return epochs
-    return (*epochs, EpochStart(record.epoch, record.sequence))
+    return (*epochs, EpochStart(epoch, sequence))
 
 
 def epochs_to(epochs: tuple[EpochStart, ...], sequence: int) -> tuple[EpochStart, ...]:

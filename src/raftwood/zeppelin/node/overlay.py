@@ -1,59 +1,49 @@
-"""What a partition has in memory: all values that its engine has not got yet, and recent ones.
+"""What a partition has in memory: all writes that its engine has not got yet, and recent values.
 
-Recent values are kept in two generations. What is used goes into the young one; once that is full
-it becomes the old one, and what was not used since is forgotten with the one before.
+A value is kept as the write that made it; one without data says that there is no such key. Recent
+ones are in two generations. What is written or used goes into the young one; once that is full it
+becomes the old one, and what was not used since is forgotten with the one before.
 """
 
 from collections.abc import Iterable
-from enum import Enum
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-from raftwood.zeppelin.node.seams import Value, Write
+from raftwood.zeppelin.node.seams import Write
 
-
-class Missing(Enum):
-    """Nothing in memory tells; None would say that there is no such key."""
-
-    MISSING = 0
-
-
-MISSING: Final = Missing.MISSING
-Found: TypeAlias = Value | Literal[Missing.MISSING] | None
 _OBJECT_BYTES: Final = 250
 """About what a key and its value take besides their bytes."""
 
 
 class Overlay:
-    """For any key, what is found first counts: unapplied, young, old, then the engine."""
+    """For any key, what is found first counts: young, unapplied, old, then the engine."""
 
     def __init__(self, cache_bytes_max: int) -> None:
-        self.unapplied: dict[bytes, Value | None] = {}
+        self.unapplied: dict[bytes, Write] = {}
+        self.young: dict[bytes, Write] = {}
+        """The same one for ever: whoever reads many keys looks here first."""
         self.flush_sequence = 0
         """Of the last flush that the engine has not got: what the engine holds is gone. 0: none."""
         self.cache_bytes_max = cache_bytes_max
-        self._young: dict[bytes, Value | None] = {}
-        self._old: dict[bytes, Value | None] = {}
+        self._old: dict[bytes, Write] = {}
         self._young_bytes = 0
 
-    def find(self, key: bytes) -> Found:
-        found: Found = self.unapplied.get(key, MISSING)
-        if found is not MISSING:
+    def find(self, key: bytes) -> Write | None:
+        """None where nothing in memory tells, and the engine has to be asked."""
+        found = self.young.get(key) or self.unapplied.get(key)
+        if found is not None:
             return found
-        found = self._young.get(key, MISSING)
-        if found is not MISSING:
-            return found
-        found = self._old.get(key, MISSING)
-        if found is not MISSING:
-            self.keep(key, found)
-            return found
-        return None if self.flush_sequence else MISSING
+        found = self._old.get(key)
+        if found is not None:
+            self.keep(found)
+        elif self.flush_sequence:
+            return Write(key, None)
+        return found
 
     def put(self, writes: Iterable[Write]) -> None:
         """From now on the keys have these values, whatever the engine says."""
-        unapplied = self.unapplied
+        unapplied, young = self.unapplied, self.young
         for write in writes:
-            data = write.data
-            unapplied[write.key] = None if data is None else Value(data, write.expires_ms)
+            unapplied[write.key] = young[write.key] = write
 
     def flush(self, sequence: int) -> None:
         """From now on no key has a value."""
@@ -65,38 +55,28 @@ class Overlay:
         if self.flush_sequence > sequence:
             return  # all of them are gone
         self.flush_sequence = 0
-        unapplied, young = self.unapplied, self._young
-        size = 0
+        unapplied = self.unapplied
         for write in writes:
-            key, data = write.key, write.data
-            value: Found = unapplied.get(key, MISSING)
-            # A later write of the key may be still to come; the very same one changes nothing.
-            if value is None:
-                if data is not None:
-                    continue
-            elif value is MISSING or value.data is not data or value.expires_ms != write.expires_ms:
-                continue
-            else:
-                size += len(data)
-            del unapplied[key]
-            young[key] = value
-            size += _OBJECT_BYTES + len(key)
-        self._grow(size)
+            # A later write of the key may be still to come.
+            if unapplied.get(write.key) is write:
+                del unapplied[write.key]
 
-    def keep(self, key: bytes, value: Value | None) -> None:
+    def keep(self, write: Write) -> None:
         """Remember what a key has, for a while."""
-        self._young[key] = value
-        self._grow(_OBJECT_BYTES + len(key) + (0 if value is None else len(value.data)))
+        self.young[write.key] = write
+        self.grow(_OBJECT_BYTES + len(write.key) + len(write.data or b""))
 
-    def _grow(self, size: int) -> None:
+    def grow(self, size: int) -> None:
+        """The young ones take so many bytes more."""
         self._young_bytes += size
         if self._young_bytes * 2 > self.cache_bytes_max:
-            self._old, self._young = self._young, {}
+            self._old = self.young.copy()
+            self.young.clear()
             self._young_bytes = 0
 
     def forget_all(self) -> None:
         self.unapplied.clear()
-        self._young.clear()
+        self.young.clear()
         self._old.clear()
         self._young_bytes = 0
         self.flush_sequence = 0

@@ -18,7 +18,6 @@ from raftwood.zeppelin.node.engine_state import (
     epochs_to,
 )
 from raftwood.zeppelin.node.origins import mutation_after, mutation_before, mutation_of
-from raftwood.zeppelin.node.overlay import MISSING, Found
 from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Record, Value, Write
 from raftwood.zeppelin.node.values import (
     DATA_END,
@@ -68,9 +67,8 @@ class PartitionEngine:
                     del self._readers[key]
         values: list[tuple[Value | None, bool]] = []
         for key, stored in zip(keys, found, strict=True):
-            before: Found = replaced.get(key, MISSING)
-            if before is not MISSING:
-                values.append((before, False))
+            if key in replaced:
+                values.append((replaced[key], False))
             else:
                 values.append((None if stored is None else decode_value(stored), True))
         return values

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from raftwood.zeppelin.node.merging import merged
-from raftwood.zeppelin.node.overlay import MISSING, Found, Overlay
+from raftwood.zeppelin.node.overlay import Overlay
 from raftwood.zeppelin.node.partition_engine import PartitionEngine
-from raftwood.zeppelin.node.seams import Value
+from raftwood.zeppelin.node.seams import Value, Write
 from raftwood.zeppelin.node.values import (
     DATA_END,
     DATA_START,
@@ -23,37 +23,35 @@ class ReadablePartition:
     def __init__(self, engine: PartitionEngine, overlay: Overlay) -> None:
         self.engine = engine
         self.overlay = overlay
+        self.recent = overlay.young
         self._sweep_start = DATA_START
 
     def get(self, key: bytes, *, now_ms: int) -> Value | None:
-        value = self.overlay.find(key)
-        if value is MISSING:
-            value = self.engine.get(key)
-            self.overlay.keep(key, value)
-        if value is None or 0 < value.expires_ms <= now_ms:
-            return None
-        return value
+        found = self.overlay.find(key)
+        if found is None:
+            found = _as_write(key, self.engine.get(key))
+            self.overlay.keep(found)
+        return _alive(found, now_ms)
 
     def multi_get_cached(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None] | None:
         """As `multi_get`, at once, or None where the engine must be asked."""
-        find = self.overlay.find
         values: list[Value | None] = []
-        for key in keys:
-            value = find(key)
-            if value is MISSING:
+        for found in map(self.overlay.find, keys):
+            if found is None:
                 return None
-            values.append(_alive(value, now_ms))
+            values.append(_alive(found, now_ms))
         return values
 
     async def multi_get(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None]:
         overlay, engine = self.overlay, self.engine
-        found: dict[bytes, Found] = {key: overlay.find(key) for key in keys}
-        cold = [key for key, value in found.items() if value is MISSING]
+        known = {key: overlay.find(key) for key in keys}
+        found = {key: write for key, write in known.items() if write is not None}
+        cold = [key for key in known if key not in found]
         if cold:
             for key, (value, is_current) in zip(cold, await engine.multi_get(cold), strict=True):
-                found[key] = value
-                if is_current and engine is self.engine and overlay.find(key) is MISSING:
-                    overlay.keep(key, value)
+                found[key] = _as_write(key, value)
+                if is_current and engine is self.engine and overlay.find(key) is None:
+                    overlay.keep(found[key])
         return [_alive(found[key], now_ms) for key in keys]
 
     def scan(self, *, after: bytes | None, now_ms: int) -> Iterator[tuple[bytes, Value]]:
@@ -89,7 +87,11 @@ class ReadablePartition:
         return keys
 
 
-def _alive(value: Found, now_ms: int) -> Value | None:
-    if value is None or value is MISSING or 0 < value.expires_ms <= now_ms:
-        return None
-    return value
+def _as_write(key: bytes, value: Value | None) -> Write:
+    """As the overlay keeps it."""
+    return Write(key, None) if value is None else Write(key, value.data, value.expires_ms)
+
+
+def _alive(found: Write, now_ms: int) -> Value | None:
+    data, expires_ms = found.data, found.expires_ms
+    return None if data is None or 0 < expires_ms <= now_ms else Value(data, expires_ms)

@@ -4,8 +4,8 @@ Everything runs on one event loop, and whatever changes a partition does so with
 loop is the lock of every key and tag, and binlog order is the order of execution.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
@@ -46,6 +46,9 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     origin: tuple[bytes, int] | None = None
     """Of a retried request: who sent it, and its number there. Known again until it is purged."""
 
+
+WRITE_BYTES: Final = 24
+"""What a write takes in a record besides its key and data, at the most."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)
@@ -88,6 +91,13 @@ class PartitionStore(Protocol):
     needed_from: int | None
     """The first record that a slave which is connected still needs, and which is not purged by
     itself therefore; None: there is none."""
+
+    @property
+    def recent(self) -> Mapping[bytes, Write]:
+        """Some keys by the write that gave them what they have now, always the same mapping; what
+        the others have tells `get`.
+        """
+        ...
 
     @property
     def epoch(self) -> int:
@@ -150,6 +160,13 @@ class PartitionStore(Protocol):
         """Some keys that have expired and take room, for the master to commit their removal.
 
         Looks at a bounded number of pairs, on from where the last call ended.
+        """
+        ...
+
+    def write(self, writes: Mapping[bytes, Write], *, size: int, epoch: int) -> int:
+        """Make writes, by their keys, part of the record that this turn of the loop ends with, all
+        in one and at once; answers its sequence. `size` is that of keys and data, and `WRITE_BYTES`
+        for each. It is what a master does; there has to be a write.
         """
         ...
 

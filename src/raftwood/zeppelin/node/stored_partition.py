@@ -1,13 +1,13 @@
 """`StoredPartition`: the keys of one partition in a storage engine, behind its binlog.
 
-A commit goes into the overlay, where it can be read at once, and with all others of the same turn
-of the loop into the log. From there the engine gets it once it is synced. Start with `commit`, then
-`binlog` (the way to the disk) and `opening` (how it comes back).
+What is written goes into the overlay, where it can be read at once, and with all else of the same
+turn of the loop into one record of the log. From there the engine gets it once it is synced. Start
+with `write`, then `binlog` (the way to the disk) and `opening` (how it comes back).
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from raftwood.base.environment import Clock
@@ -16,7 +16,6 @@ from raftwood.base.errors import (
     OutOfRange,
     Overloaded,
     RaftwoodError,
-    TooLarge,
     Unavailable,
 )
 from raftwood.base.files import Buffer
@@ -41,15 +40,19 @@ from raftwood.zeppelin.node.seams import (
     encode_record,
 )
 from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.node.write_sizes import KEY_BYTES_MAX, WriteSizes
 
-KEY_BYTES_MAX: Final = 16 << 10
 _RUN_BYTES: Final = 1 << 20
 _EPOCHS_KEPT: Final = 64
 """So many are known even of records that are purged."""
 _SETTLE_WRITES: Final = 1000
 _SETTLE_WAIT_S: Final = 0.001
-_RECORD_OVERHEAD_BYTES: Final = 300
-"""About what a record that waits for the engine takes besides its bytes."""
+_WRITE_OVERHEAD_BYTES: Final = 300
+"""About what a write that waits for the engine takes besides its bytes."""
+_OPEN_BYTES_MAX: Final = 256 << 10
+"""Of writes that become one record."""
+_HURRY: Final = 8
+"""So many times larger a backlog seems that takes half of the room that it has."""
 _log = get_logger("zeppelin")
 
 
@@ -79,9 +82,11 @@ class StoredPartition(ReadablePartition):
         self._origins = Origins.load(engine.kv)
         self._clock = clock
         self._settings = settings
-        self._value_bytes_max = settings.value_bytes_max
         self._unapplied_bytes_max = settings.unapplied_bytes_max
-        self._record_bytes_max = binlog.record_bytes_max
+        self._sizes = WriteSizes(
+            record_bytes_max=binlog.record_bytes_max, value_bytes_max=settings.value_bytes_max
+        )
+        self._open_bytes_max = min(_OPEN_BYTES_MAX, binlog.record_bytes_max // 2)
         self._listeners: dict[object, Callable[[], None]] = {}
         self._flushed_ns = clock.monotonic_ns()
         self.begin()
@@ -101,7 +106,10 @@ class StoredPartition(ReadablePartition):
         self._holds = 0
         self._is_to_apply = False
         self._unapplied: deque[tuple[Record, int]] = deque()
-        self._unapplied_bytes = 0
+        self._unapplied_bytes = self._unapplied_writes = 0
+        self._open: dict[bytes, Write] = {}
+        """What this turn of the loop has written so far; it becomes the last record."""
+        self._open_bytes = 0
         self._runs: list[Run] = []
         self._pending: list[Buffer] = []
         self._pending_bytes = 0
@@ -137,79 +145,101 @@ class StoredPartition(ReadablePartition):
 
     # Writing.
 
+    def write(self, writes: Mapping[bytes, Write], *, size: int, epoch: int) -> int:
+        assert writes, "a record is opened by what is in it"
+        if size > KEY_BYTES_MAX:
+            self._sizes.check(writes.values(), size)
+        opened = self._open
+        if not opened or epoch != self._epoch or self._open_bytes + size > self._open_bytes_max:
+            opened = self._open_record(epoch)
+        self._open_bytes += size
+        opened.update(writes)
+        self.overlay.unapplied.update(writes)
+        self.recent.update(writes)
+        return self.last_sequence
+
+    def _open_record(self, epoch: int) -> dict[bytes, Write]:
+        self._seal_record()
+        self._check_next(epoch, self.last_sequence + 1)
+        if self._unapplied_bytes > self._unapplied_bytes_max:
+            raise self._overloaded()
+        self._go_to_epoch(epoch, self.last_sequence + 1)
+        self.last_sequence += 1
+        self._will_log()
+        return self._open
+
+    def _seal_record(self) -> None:
+        """What comes next is not of the same record."""
+        if self._open:
+            writes, self._open, self._open_bytes = self._open, {}, 0
+            record = Record(self._epoch, self.last_sequence, tuple(writes.values()))
+            self._take(record, encode_record(record))
+
     def commit(self, record: Record, encoded: Buffer | None = None) -> None:
-        if (
-            record.sequence != self.last_sequence + 1
-            or record.epoch < (self._epoch or 1)
-            or self.is_frozen
-            or self._failure is not None
-            or self._binlog.refusal is not None
-        ):
-            raise self._refusal_of(record)
+        self._seal_record()
+        self._check_next(record.epoch, record.sequence)
         if encoded is None:
             encoded = encode_record(record)
-        size = len(encoded)
-        if size > KEY_BYTES_MAX:
-            self._check_sizes(record, size)
-        # Counted with about what its objects take.
-        taken = size + _RECORD_OVERHEAD_BYTES
-        unapplied_bytes = self._unapplied_bytes + taken
-        if unapplied_bytes > self._unapplied_bytes_max and self._unapplied:
-            raise Overloaded(
-                f"{self._unapplied_bytes} bytes of {self.name} wait for the disk already: send "
-                "less, or wait"
-            )
-        self._unapplied_bytes = unapplied_bytes
-        if record.epoch != self._epoch:
-            self._seal_run()
-            self._epoch = record.epoch
-            self._epochs = with_epoch(self._epochs, record)
+        if len(encoded) > KEY_BYTES_MAX:
+            self._sizes.check(record.writes, len(encoded))
+        if self._unapplied_bytes + len(encoded) > self._unapplied_bytes_max and self._unapplied:
+            raise self._overloaded()
+        self._go_to_epoch(record.epoch, record.sequence)
         self.last_sequence = record.sequence
         if record.flushes:
             self.overlay.flush(record.sequence)
         self.overlay.put(record.writes)
         if record.origin is not None:
             self._origins.add(record.origin, record.sequence)
+        self._take(record, encoded)
+        self._will_log()
+
+    def _take(self, record: Record, encoded: Buffer) -> None:
+        """The last record is on its way to the log, and from there to the engine."""
+        size = len(encoded)
+        taken = size + _WRITE_OVERHEAD_BYTES * (len(record.writes) or 1)
+        self._unapplied.append((record, taken))
+        self._unapplied_bytes += taken
+        self._unapplied_writes += len(record.writes)
+        self.overlay.grow(taken)
         repairing = self._repairing
         if repairing is not None and has_passed(repairing, record.epoch, record.sequence):
             self._repairing = None
-        self._unapplied.append((record, taken))
         self._pending.append(encoded)
         self._pending_bytes += size
         if self._pending_bytes > _RUN_BYTES:
             self._seal_run()
+
+    def _will_log(self) -> None:
         if not self._is_committed:
             self._is_committed = True
             self._binlog.committed(self)
 
-    def _refusal_of(self, record: Record) -> RaftwoodError:
-        if self._failure is not None:
-            return self._failure
-        if self._binlog.refusal is not None:
-            return self._binlog.refusal
-        if self.is_frozen:
-            return Unavailable(f"{self.name} is being replaced: try again")
-        return InvariantViolated(
-            f"{self.name} is at record {self.last_sequence} of epoch {self._epoch}: record "
-            f"{record.sequence} of epoch {record.epoch} does not follow"
-        )
+    def _go_to_epoch(self, epoch: int, sequence: int) -> None:
+        if epoch != self._epoch:
+            self._seal_run()
+            self._epoch = epoch
+            self._epochs = with_epoch(self._epochs, epoch, sequence)
 
-    def _check_sizes(self, record: Record, size: int) -> None:
-        if size > self._record_bytes_max:
-            raise TooLarge(
-                f"a write of {size} bytes is above the limit of {self._record_bytes_max}: split it"
+    def _check_next(self, epoch: int, sequence: int) -> None:
+        """Whether a record may be the next one."""
+        if self._failure is not None:
+            raise self._failure
+        if self._binlog.refusal is not None:
+            raise self._binlog.refusal
+        if self.is_frozen:
+            raise Unavailable(f"{self.name} is being replaced: try again")
+        if sequence != self.last_sequence + 1 or epoch < (self._epoch or 1):
+            raise InvariantViolated(
+                f"{self.name} is at record {self.last_sequence} of epoch {self._epoch}: record "
+                f"{sequence} of epoch {epoch} does not follow"
             )
-        for write in record.writes:
-            if len(write.key) > KEY_BYTES_MAX:
-                raise TooLarge(
-                    f"a key of {len(write.key)} bytes is above the limit of {KEY_BYTES_MAX}: take "
-                    "a shorter one"
-                )
-            if write.data is not None and len(write.data) > self._value_bytes_max:
-                raise TooLarge(
-                    f"a value of {len(write.data)} bytes is above the limit of "
-                    f"{self._value_bytes_max}: split it"
-                )
+
+    def _overloaded(self) -> Overloaded:
+        return Overloaded(
+            f"{self._unapplied_bytes} bytes of {self.name} wait for the disk already: send less, "
+            "or wait"
+        )
 
     def _seal_run(self) -> None:
         if not self._pending:
@@ -222,6 +252,7 @@ class StoredPartition(ReadablePartition):
     # What the binlog calls.
 
     def take_runs(self) -> list[Run]:
+        self._seal_record()
         self._seal_run()
         self._is_committed = False
         runs, self._runs = self._runs, []
@@ -255,6 +286,12 @@ class StoredPartition(ReadablePartition):
             return 0
         return max(0, self.synced_sequence - self.applied_sequence)
 
+    @property
+    def backlog_writes(self) -> int:
+        """Writes that wait for the engine; it seems more where they are about to be refused."""
+        is_much = self._unapplied_bytes * 2 > self._unapplied_bytes_max
+        return self._unapplied_writes * (_HURRY if is_much else 1)
+
     def apply_some(self, writes_max: int) -> int:
         chosen: list[Record] = []
         writes = size = 0
@@ -280,6 +317,7 @@ class StoredPartition(ReadablePartition):
             return
         self.overlay.applied(latest.values(), sequence=records[-1].sequence)
         self._unapplied_bytes -= size
+        self._unapplied_writes -= sum(len(record.writes) for record in records)
         popleft = self._unapplied.popleft
         for _ in records:
             popleft()

@@ -1,11 +1,11 @@
 """What the listener for clients knows of its node: the topology, and the copies that are here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from raftwood.zeppelin.model import NodeId, Topology
 from raftwood.zeppelin.node.acks import Acks
-from raftwood.zeppelin.node.seams import PartitionStore, Record, Write
+from raftwood.zeppelin.node.seams import WRITE_BYTES, PartitionStore, Record, Write
 
 
 class PartitionCopy:
@@ -22,12 +22,15 @@ class PartitionCopy:
         "is_reading",
         "is_reading_behind",
         "is_writing",
+        "recent",
         "store",
         "watched",
     )
 
     def __init__(self, store: PartitionStore, acks: Acks, *, epoch: int) -> None:
         self.store = store
+        self.recent = store.recent
+        """Looked up for nearly every request."""
         self.acks = acks
         self.epoch = epoch
         """Of the partition: a master's records have it."""
@@ -52,16 +55,31 @@ class PartitionCopy:
         flushes: bool = False,
         origin: tuple[bytes, int] | None = None,
     ) -> int:
-        """Make writes one record of the binlog; its sequence."""
+        """Make writes part of one record of the binlog; its sequence.
+
+        What a flush or a request with a name leaves is a record of its own.
+        """
+        if writes and not flushes and origin is None:
+            size = sum(len(each.key) + len(each.data or b"") + WRITE_BYTES for each in writes)
+            return self.write({each.key: each for each in writes}, size)
         store = self.store
         sequence = store.last_sequence + 1
         store.commit(Record(self.epoch, sequence, writes, flushes, origin))
         if self.watched:
-            keys = list(self.watched) if flushes else [write.key for write in writes]
-            for key in keys:
-                for touched in self.watched.pop(key, ()):
-                    touched()
+            self._touch([*self.watched] if flushes else [write.key for write in writes])
         return sequence
+
+    def write(self, writes: Mapping[bytes, Write], size: int) -> int:
+        """As `PartitionStore.write`."""
+        sequence = self.store.write(writes, size=size, epoch=self.epoch)
+        if self.watched:
+            self._touch(writes)
+        return sequence
+
+    def _touch(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            for touched in self.watched.pop(key, ()):
+                touched()
 
 
 class NodeView(Protocol):

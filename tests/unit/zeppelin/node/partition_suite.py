@@ -16,7 +16,7 @@ from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Value, Writ
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.slots import tag_of
-from tests.zeppelin_kit.stores import PARTITION, Place, Scenario, commit, contents, put
+from tests.zeppelin_kit.stores import PARTITION, Place, Scenario, commit, contents, put, write_one
 
 NOW = 1_000_000
 REPLICA = PartitionId(7, 4)
@@ -157,6 +157,48 @@ class PartitionSuite:
             await node.close()
             node, store = await place.open_one()
             assert list(store.epochs) == [EpochStart(1, 1), EpochStart(4, 6)]
+            await node.close()
+
+        self.run(scenario)
+
+    def test_what_a_turn_writes_is_one_record(self) -> None:
+        async def scenario(place: Place) -> None:
+            node, store = await place.open_one()
+            assert [write_one(store, Write(key, b"1")) for key in (b"a", b"b", b"a")] == [1, 1, 1]
+            commit(store, flushes=True)
+            assert write_one(store, Write(b"c", b"2")) == 3
+            assert write_one(store, Write(b"d", b"3"), epoch=2) == 4
+            assert (store.get(b"a", now_ms=NOW), store.get(b"c", now_ms=NOW)) == (None, Value(b"2"))
+            with pytest.raises(TooLarge, match="a key of"):
+                write_one(store, Write(b"k" * 20_000, b""), epoch=2)
+            with pytest.raises(InvariantViolated, match="does not follow"):
+                write_one(store, Write(b"e", b"4"), epoch=1)
+            await asyncio.sleep(0)
+            assert write_one(store, Write(b"d", None), epoch=2) == 5
+            found = [decode_record(each) for each in await store.records(first=1, bytes_max=10_000)]
+            assert [(each.epoch, each.sequence, each.writes) for each in found] == [
+                (1, 1, (Write(b"a", b"1"), Write(b"b", b"1"))),
+                (1, 2, ()),
+                (1, 3, (Write(b"c", b"2"),)),
+                (2, 4, (Write(b"d", b"3"),)),
+                (2, 5, (Write(b"d", None),)),
+            ]
+            await node.close()
+            node, store = await place.open_one()
+            assert contents(store) == {b"c": b"2"}
+            await node.close()
+
+        self.run(scenario)
+
+    def test_a_turn_that_writes_much_has_several_records(self) -> None:
+        async def scenario(place: Place) -> None:
+            node, store = await place.open_one(StoreSettings(unapplied_bytes_max=1 << 20))
+            with pytest.raises(Overloaded, match="wait for the disk already"):
+                for number in range(10_000):
+                    write_one(store, Write(b"%d" % number, b"v" * 100))
+            assert 2 <= store.last_sequence <= 8
+            await store.settle()
+            assert write_one(store, Write(b"k", b"v")) == store.last_sequence
             await node.close()
 
         self.run(scenario)
@@ -412,7 +454,12 @@ async def _change(
         else:
             writes.append(Write(key, data, expires))
             model[key] = (data, expires)
-    commit(store, *writes, epoch=max(1, store.epoch + (draw > 0.97)), flushes=draw < 0.03)
+    epoch = max(1, store.epoch + (draw > 0.97))
+    if draw > 0.5:
+        for write in writes:
+            write_one(store, write, epoch=epoch)
+    else:
+        commit(store, *writes, epoch=epoch, flushes=draw < 0.03)
     if rng.random() < 0.3:
         await asyncio.sleep(0)
     elif rng.random() < 0.1:

@@ -120,7 +120,7 @@ def test_a_write_is_answered_once_it_is_synced_and_what_follows_with_it() -> Non
             client.send("INCR b")
             assert await client.is_silent()
             assert store.last_sequence == 2
-            store.write(2)
+            store.tell_written(2)
             assert await client.is_silent()
             store.sync(1)
             assert await client.answers(2) == ["OK", b"1"]
