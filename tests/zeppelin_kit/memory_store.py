@@ -41,6 +41,7 @@ class MemoryPartitionStore:
         self.recent: dict[bytes, Write] = {}
         self.values: dict[bytes, Value] = {}
         self._places: list[tuple[bytes, bytes]] = []
+        self._origins: dict[tuple[bytes, int], int] = {}
         self._heard: dict[Callable[[], None], None] = {}
 
     def get(self, key: bytes, *, now_ms: int) -> Value | None:
@@ -73,9 +74,7 @@ class MemoryPartitionStore:
                 yield key, value
 
     def sequence_of(self, producer: bytes, number: int) -> int | None:
-        return next(
-            (each.sequence for each in self.binlog if each.origin == (producer, number)), None
-        )
+        return self._origins.get((producer, number))
 
     def expired(self, *, now_ms: int, pairs_max: int) -> list[bytes]:
         ended = [key for key, value in self.values.items() if 0 < value.expires_ms <= now_ms]
@@ -106,6 +105,8 @@ class MemoryPartitionStore:
         if record.epoch > self.epoch:
             self.epochs.append(EpochStart(record.epoch, record.sequence))
         self.binlog.append(record)
+        if record.origin is not None:
+            self._origins[record.origin] = record.sequence
         self.epoch, self.last_sequence = record.epoch, record.sequence
         if self.is_written_at_once:
             self.written_sequence = self.synced_sequence = record.sequence

@@ -19,6 +19,7 @@ from raftwood.loghub.settings import GatewaySettings, LogHubClientSettings, LogH
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.zeppelin.client.settings import ZeppelinClientSettings
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.node.node_settings import ZeppelinNodeSettings
 from raftwood.zeppelin.node.store_settings import StoreSettings
@@ -40,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     zeppelin_meta: ZeppelinMetaSettings
     zeppelin_node: ZeppelinNodeSettings
     zeppelin_store: StoreSettings
+    zeppelin_client: ZeppelinClientSettings
     loghub: LogHubSettings
     gateway: GatewaySettings
     ways_in: WaysInSettings

@@ -1,0 +1,91 @@
+"""Arrow's columns as keys and values, a batch at a time; needs the extra `arrow`."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow
+import pyarrow.compute
+
+from raftwood.base.errors import InvalidInput
+from raftwood.zeppelin.client.words import Word, as_bytes, number_word
+
+ROWS_MAX = 16_384
+"""Of a table that are made into words at a time."""
+
+
+class Rows(NamedTuple):
+    """Keys, values, and for how long each is kept, as it is sent; nothing where all stay."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    ends: list[bytes]
+
+
+def columns_of(
+    data: Any, *, key: str, value: str, ttl_ms: int | str | None = None
+) -> Iterator[Rows]:
+    """Rows of a table or a batch, some thousand at a time."""
+    table = pyarrow.Table.from_batches([data]) if isinstance(data, pyarrow.RecordBatch) else data
+    wanted = [key, value, *([ttl_ms] if isinstance(ttl_ms, str) else [])]
+    for name in wanted:
+        if name not in table.column_names:
+            raise InvalidInput(
+                f"there is no column {name!r}: the table has {', '.join(table.column_names)}"
+            )
+    for batch in table.select(list(dict.fromkeys(wanted))).to_batches(max_chunksize=ROWS_MAX):
+        if batch.num_rows:
+            yield Rows(
+                binary_words(batch.column(key), key),
+                binary_words(batch.column(value), value),
+                _ends(batch, ttl_ms),
+            )
+
+
+def _ends(batch: Any, ttl_ms: int | str | None) -> list[bytes]:
+    if ttl_ms is None:
+        return []
+    if isinstance(ttl_ms, int):
+        if ttl_ms <= 0:
+            raise InvalidInput(f"ttl_ms is {ttl_ms}: give 1 or more milliseconds")
+        return [number_word(ttl_ms)] * int(batch.num_rows)
+    return encoded_words(batch.column(ttl_ms))
+
+
+def encoded_words(numbers: Any) -> list[bytes]:
+    """Milliseconds as they are sent; null is 0, which means that a key stays."""
+    whole = pyarrow.compute.fill_null(numbers.cast(pyarrow.int64()), 0)
+    if len(whole) and pyarrow.compute.min(whole).as_py() < 0:
+        raise InvalidInput("a time to live is below 0: give milliseconds from 0 on")
+    return [number_word(each) for each in whole.to_pylist()]
+
+
+def binary_words(column: Any, name: str) -> list[bytes]:
+    """A column as words: texts and binaries as they are, all else as Arrow writes it."""
+    if column.null_count:
+        raise InvalidInput(f"column {name!r} has {column.null_count} nulls: leave such rows out")
+    kind = column.type
+    if pyarrow.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+    if not (pyarrow.types.is_binary(column.type) or pyarrow.types.is_large_binary(column.type)):
+        try:
+            column = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary())
+        except pyarrow.ArrowInvalid as error:
+            raise InvalidInput(f"column {name!r} is no text: {error}") from error
+        except pyarrow.ArrowNotImplementedError as error:
+            raise InvalidInput(f"column {name!r} cannot be made a text: {error}") from error
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def keys_of(keys: "Iterable[Word] | Any") -> list[bytes]:
+    if isinstance(keys, pyarrow.Array | pyarrow.ChunkedArray):
+        return binary_words(keys, "key")
+    return [as_bytes(key) for key in keys]
+
+
+def table_of(keys: list[bytes], values: list[bytes | None]) -> Any:
+    return pyarrow.table(
+        {
+            "key": pyarrow.array(keys, pyarrow.binary()),
+            "value": pyarrow.array(values, pyarrow.binary()),
+        }
+    )

@@ -1,0 +1,356 @@
+"""`AsyncKv`: a table of Zeppelin, by whoever knows a user of it.
+
+    async with await AsyncKv.connect("127.0.0.1:7300", user="default", password=PASSWORD) as kv:
+        await kv.set("greeting", "hello", ex=60)
+        await kv.incr("visits")
+        values = await kv.get_many(keys)
+        async for key in kv.scan(match="user:*"): ...
+
+It asks nodes who has which keys and goes straight to them, with one connection to each. All that
+writes is done once, also where a connection or a master is lost and it has to be sent again. A call
+that cannot be answered is tried again until `timeout_ms` are over.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput
+from raftwood.disk.real_environment import real_environment
+from raftwood.net.tls import ClientTls
+from raftwood.zeppelin.client.batches import Batches
+from raftwood.zeppelin.client.calls import Calls
+from raftwood.zeppelin.client.link import SILENCE_S_MAX
+from raftwood.zeppelin.client.nodes import KvAccess, Nodes, ReadFrom, addresses_of
+from raftwood.zeppelin.client.transactions import transact
+from raftwood.zeppelin.client.whole import Whole
+from raftwood.zeppelin.client.words import Word, as_bytes, number_word, request
+from raftwood.zeppelin.slots import slot_of, tag_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TIMEOUT_MS: Final = 30_000
+SCAN_COUNT: Final = 1_000
+
+
+class AsyncKv:
+    """Use `connect`, and `close` when done, or an `async with` block."""
+
+    def __init__(self, calls: Calls, resources: ExitStack) -> None:
+        self._calls = calls
+        self._resources = resources
+        self._batches = Batches(calls)
+        self._whole = Whole(calls)
+
+    @classmethod
+    async def connect(
+        cls,
+        addresses: str | Sequence[str],
+        *,
+        user: str,
+        password: str,
+        tls: ClientTls | None = None,
+        read_from: ReadFrom = "masters",
+        timeout_ms: int = TIMEOUT_MS,
+        environment: Environment | None = None,
+    ) -> Self:
+        """A client that one node at least has answered; `addresses` are HOST:PORT[,…].
+
+        With `read_from="replicas"` values may be some moments old.
+        """
+        with ExitStack() as resources:
+            environment = environment or resources.enter_context(real_environment())
+            access = KvAccess(
+                addresses=addresses_of(addresses),
+                user=user,
+                password=password,
+                tls=tls,
+                read_from=read_from,
+                silence_s_max=min(SILENCE_S_MAX, timeout_ms / 1000),
+            )
+            nodes = Nodes(environment, access)
+            try:
+                await nodes.start(timeout_ms / 1000)
+            except BaseException:
+                await nodes.close()
+                raise
+            calls = Calls(environment, nodes, timeout_ms / 1000)
+            return cls(calls, resources.pop_all())
+
+    async def close(self) -> None:
+        await self._calls.nodes.close()
+        self._resources.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # One key
+
+    async def get(self, key: Word) -> bytes | None:
+        name = as_bytes(key)
+        return await self._calls.read(  # type: ignore[no-any-return]
+            slot_of(name), b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name)
+        )
+
+    @overload
+    async def set(
+        self,
+        key: Word,
+        value: Word,
+        *,
+        ex: int | None = None,
+        px: int | None = None,
+        nx: bool = False,
+        xx: bool = False,
+        keepttl: bool = False,
+        get: Literal[False] = False,
+    ) -> bool: ...
+
+    @overload
+    async def set(
+        self,
+        key: Word,
+        value: Word,
+        *,
+        ex: int | None = None,
+        px: int | None = None,
+        nx: bool = False,
+        xx: bool = False,
+        keepttl: bool = False,
+        get: Literal[True],
+    ) -> bytes | None: ...
+
+    async def set(
+        self,
+        key: Word,
+        value: Word,
+        *,
+        ex: int | None = None,
+        px: int | None = None,
+        nx: bool = False,
+        xx: bool = False,
+        keepttl: bool = False,
+        get: bool = False,
+    ) -> bool | bytes | None:
+        """Whether it was set, which `nx` (it has no value) and `xx` (it has one) may prevent.
+
+        With `get` what it was before. It is kept for `ex` seconds or `px` milliseconds.
+        """
+        words: list[Word] = ["SET", key, value, *_ends(ex=ex, px=px)]
+        words += ["NX"] * nx + ["XX"] * xx + ["KEEPTTL"] * keepttl + ["GET"] * get
+        answer = await self._write(words)
+        return answer if get else answer is not None
+
+    async def cas(
+        self,
+        key: Word,
+        expected: Word,
+        value: Word,
+        *,
+        ex: int | None = None,
+        px: int | None = None,
+        keepttl: bool = False,
+    ) -> bool:
+        """Give a key another value if it has the one that is expected; whether it had."""
+        words: list[Word] = ["CAS", key, expected, value, *_ends(ex=ex, px=px)]
+        return bool(await self._write(words + ["KEEPTTL"] * keepttl))
+
+    async def incr(self, key: Word, amount: int = 1) -> int:
+        """Add a whole number to a value, 0 where there is none; what it is then."""
+        return int(await self._write(["INCRBY", key, amount]))
+
+    async def append(self, key: Word, value: Word) -> int:
+        """How long the value is then."""
+        return int(await self._write(["APPEND", key, value]))
+
+    async def getset(self, key: Word, value: Word) -> bytes | None:
+        return await self._write(["GETSET", key, value])  # type: ignore[no-any-return]
+
+    async def getdel(self, key: Word) -> bytes | None:
+        return await self._write(["GETDEL", key])  # type: ignore[no-any-return]
+
+    async def expire(self, key: Word, *, ex: int | None = None, px: int | None = None) -> bool:
+        """Let a key end in some time; whether there was one."""
+        word, number = _ends(ex=ex, px=px) or ("", 0)
+        if not word:
+            raise InvalidInput("say when the key ends: give ex or px")
+        return bool(await self._write(["EXPIRE" if word == "EX" else "PEXPIRE", key, number]))
+
+    async def persist(self, key: Word) -> bool:
+        """Let a key stay; whether it would have ended."""
+        return bool(await self._write(["PERSIST", key]))
+
+    async def ttl_ms(self, key: Word) -> int | None:
+        """Milliseconds until a key ends: -1 if it does not, None if there is none."""
+        left = int(await self._read(["PTTL", key]))
+        return None if left == -2 else left
+
+    async def strlen(self, key: Word) -> int:
+        return int(await self._read(["STRLEN", key]))
+
+    async def exists(self, key: Word) -> bool:
+        return bool(await self._read(["EXISTS", key]))
+
+    async def delete(self, *keys: Word) -> int:
+        """How many there were."""
+        if len(keys) == 1:
+            return int(await self._write(["DEL", keys[0]]))
+        return await self.delete_many(keys)
+
+    async def command(self, *words: Word, reads: bool = False) -> Any:
+        """Any command on one key, which is its second word; `reads` where it changes nothing."""
+        if len(words) < 2:
+            raise InvalidInput("give a command and its key")
+        return await (self._read(words) if reads else self._write(words))
+
+    async def _read(self, words: Sequence[Word]) -> Any:
+        encoded = [as_bytes(word) for word in words]
+        return await self._calls.read(slot_of(encoded[1]), request(encoded))
+
+    async def _write(self, words: Sequence[Word]) -> Any:
+        encoded = [as_bytes(word) for word in words]
+        return await self._calls.write(slot_of(encoded[1]), request(encoded))
+
+    # Many keys
+
+    async def get_many(self, keys: Iterable[Word]) -> list[bytes | None]:
+        """The values in the order of the keys."""
+        return await self._batches.get([as_bytes(key) for key in keys])
+
+    async def set_many(
+        self, pairs: Mapping[Any, Word] | Iterable[tuple[Word, Word]], *, px: int | None = None
+    ) -> None:
+        """Keys and values; those of one partition are set together, others not."""
+        items = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+        await self._batches.set(
+            [as_bytes(key) for key, _ in items],
+            [as_bytes(value) for _, value in items],
+            _same_ends(px, len(items)),
+        )
+
+    async def incr_many(
+        self, amounts: Mapping[Any, int] | Iterable[tuple[Word, int]], *, px: int | None = None
+    ) -> None:
+        """Add to many values; with `px` they end so long after it."""
+        items = list(amounts.items() if isinstance(amounts, Mapping) else amounts)
+        await self._batches.increment(
+            [as_bytes(key) for key, _ in items],
+            [b"%d" % amount for _, amount in items],
+            _same_ends(px, len(items)),
+        )
+
+    async def delete_many(self, keys: Iterable[Word]) -> int:
+        """How many there were."""
+        return await self._batches.delete([as_bytes(key) for key in keys])
+
+    # Keys with one tag, which stands in braces: `{user1}.name`
+
+    async def tag_list(
+        self, tag: Word, *, match: Word | None = None, count: int | None = None
+    ) -> dict[bytes, bytes]:
+        """Keys and values of all with a tag."""
+        words: list[Word] = ["TAG", "LIST", _checked_tag(tag)]
+        words += ["MATCH", match] if match is not None else []
+        words += ["COUNT", count] if count is not None else []
+        encoded = [as_bytes(word) for word in words]
+        return await self._calls.read(  # type: ignore[no-any-return]
+            slot_of(encoded[2]), request(encoded)
+        )
+
+    async def tag_delete(self, tag: Word) -> int:
+        """Delete all with a tag at once; how many there were."""
+        encoded = [b"TAG", b"DEL", _checked_tag(tag)]
+        return int(await self._calls.write(slot_of(encoded[2]), request(encoded)))
+
+    async def transaction(self, commands: Iterable[Sequence[Word]]) -> list[Any]:
+        """Commands on keys with one tag, done together; their answers.
+
+        One that is refused by itself has an error for an answer; the others are done all the same.
+        """
+        return await transact(self._calls, [[as_bytes(w) for w in each] for each in commands])
+
+    # All keys
+
+    async def scan(
+        self, match: Word | None = None, *, count: int = SCAN_COUNT
+    ) -> AsyncIterator[bytes]:
+        """All keys, or those that match; the nodes are asked for `count` at a time."""
+        async for keys in self._whole.pages(None if match is None else as_bytes(match), count):
+            for key in keys:
+                yield key
+
+    async def size(self) -> int:
+        """How many keys there are."""
+        return await self._whole.count()
+
+    async def flush(self) -> None:
+        """Delete all keys."""
+        await self._whole.flush()
+
+    # Arrow
+
+    async def put_arrow(
+        self,
+        data: "pyarrow.Table | pyarrow.RecordBatch",
+        *,
+        key: str = "key",
+        value: str = "value",
+        ttl_ms: int | str | None = None,
+    ) -> int:
+        """Set the keys of a column to the values of another; how many rows it were.
+
+        They are kept for so many milliseconds, or as many as a column says. Of a key that comes
+        again the last value counts.
+        """
+        from raftwood.zeppelin.client.arrow_rows import columns_of  # noqa: PLC0415 (an extra)
+
+        count = 0
+        for batch in columns_of(data, key=key, value=value, ttl_ms=ttl_ms):
+            await self._batches.set(*batch)
+            count += len(batch.keys)
+        return count
+
+    async def get_arrow(self, keys: "Iterable[Word] | pyarrow.Array") -> "pyarrow.Table":
+        """Columns `key` and `value`, null where there is none."""
+        from raftwood.zeppelin.client.arrow_rows import keys_of, table_of  # noqa: PLC0415
+
+        names = keys_of(keys)
+        return table_of(names, await self._batches.get(names))
+
+    async def scan_arrow(
+        self, match: Word | None = None, *, count: int = SCAN_COUNT
+    ) -> "AsyncIterator[pyarrow.Table]":
+        """All keys and values, some thousand at a time; what ended meanwhile is left out."""
+        from raftwood.zeppelin.client.arrow_rows import table_of  # noqa: PLC0415
+
+        async for keys in self._whole.pages(None if match is None else as_bytes(match), count):
+            table = table_of(keys, await self._batches.get(keys))
+            yield table.filter(table["value"].is_valid())
+
+
+def _ends(*, ex: int | None, px: int | None) -> list[Any]:
+    if ex is not None and px is not None:
+        raise InvalidInput("ex and px both say when the key ends: give one")
+    if ex is not None:
+        return ["EX", ex]
+    return [] if px is None else ["PX", px]
+
+
+def _same_ends(px: int | None, count: int) -> list[bytes]:
+    if px is None:
+        return []
+    if px <= 0:
+        raise InvalidInput(f"px is {px}: give 1 or more milliseconds")
+    return [number_word(px)] * count
+
+
+def _checked_tag(tag: Word) -> bytes:
+    name = as_bytes(tag)
+    if not name or tag_of(b"{" + name + b"}") != name:
+        raise InvalidInput(f"{name!r} cannot be a tag: it is empty, or has a brace in it")
+    return name

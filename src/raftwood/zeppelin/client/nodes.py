@@ -1,0 +1,309 @@
+"""The nodes of a table as a client knows them: who has which slot, and a connection to each.
+
+Connections and the map of slots are made when they are needed, each by one task at a time, however
+many ask for it.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import (
+    InvalidInput,
+    ProtocolError,
+    RaftwoodError,
+    Unauthenticated,
+    Unavailable,
+)
+from raftwood.net.store_names import split_address
+from raftwood.net.tls import ClientTls
+from raftwood.zeppelin.client.judging import judged
+from raftwood.zeppelin.client.link import SILENCE_S_MAX, Link
+from raftwood.zeppelin.client.slot_map import SlotMap
+from raftwood.zeppelin.client.words import request, requests
+from raftwood.zeppelin.resp.arriving import ErrorAnswer
+
+ReadFrom = Literal["masters", "replicas"]
+Result = TypeVar("Result")
+
+ADDRESSES_MAX: Final = 64
+CONNECT_S_MAX: Final = 3.0
+ASK_MAP_S_MAX: Final = 3.0
+MAPS_EVERY_S: Final = 0.02
+"""Between two looks at who has which slots, at least."""
+_ASKED_AT_ONCE: Final = 3
+_MAP: Final = requests([[b"CLUSTER", b"INFO"], [b"CLUSTER", b"SLOTS"]])
+_EPOCH: Final = "cluster_current_epoch:"
+
+
+class KvAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """Where nodes are, who the client is, and from whom it reads."""
+
+    addresses: tuple[str, ...]
+    user: str
+    password: str
+    tls: ClientTls | None = None
+    read_from: ReadFrom = "masters"
+    silence_s_max: float = SILENCE_S_MAX
+    """A node that owes an answer for so long is given up."""
+
+
+def addresses_of(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Addresses as a list, or as one text with commas."""
+    parts = given.split(",") if isinstance(given, str) else given
+    found = tuple(each.strip() for each in parts if each.strip())
+    if not 0 < len(found) <= ADDRESSES_MAX:
+        raise InvalidInput(f"give 1 to {ADDRESSES_MAX} addresses of nodes, not {len(found)}")
+    for address in found:
+        split_address(address)
+    return found
+
+
+class Nodes:
+    """Use `start`, and `close` when done."""
+
+    def __init__(self, environment: Environment, access: KvAccess) -> None:
+        self._access = access
+        self._loop = asyncio.get_running_loop()
+        self.map = SlotMap()
+        self.looks = 0
+        """How often the map was asked for: who finds it wrong says how old its own view is."""
+        self._looked_at = float("-inf")
+        self._turn = environment.random.randrange(1 << 16)
+        self._links: dict[str, Link] = {}
+        self._connecting: dict[str, asyncio.Task[Link]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def start(self, timeout_s: float) -> None:
+        """Learn who has which slots; one node that answers is enough."""
+        deadline = self._loop.time() + timeout_s
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self.look(self.looks)
+            except TimeoutError:
+                raise Unavailable(
+                    f"no node of {', '.join(self._access.addresses)} answered in {timeout_s:g} s: "
+                    "is one started?"
+                ) from None
+            except Unavailable:
+                if self._loop.time() + MAPS_EVERY_S >= deadline:
+                    raise
+                await asyncio.sleep(MAPS_EVERY_S)
+            else:
+                return
+
+    async def close(self) -> None:
+        self._is_closed = True
+        tasks = [*self._connecting.values(), *([self._looking] if self._looking else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for link in list(self._links.values()):
+            await link.close()
+        self._links.clear()
+
+    # Whom to ask.
+
+    def place(self, slot: int, *, reads: bool, turn: int | None = None) -> str | None:
+        """The address that a request on a slot goes to; None where nobody has it."""
+        if reads and self._access.read_from == "replicas":
+            replicas = self.map.replicas[slot]
+            if replicas:
+                if turn is None:
+                    self._turn += 1
+                    turn = self._turn
+                return replicas[turn % len(replicas)]
+        return self.map.masters[slot]
+
+    def link(self, address: str | None) -> Link | None:
+        """The connection to a node, where it is there."""
+        link = self._links.get(address) if address is not None else None
+        return link if link is not None and link.is_open else None
+
+    def moved(self, slot: int, address: str) -> None:
+        """A node said where a slot is; what else it knows is looked for, beside."""
+        self.map.moved(slot, address)
+        if self._looking is None:
+            self._look_beside(address, newer=True)
+
+    # Connections.
+
+    async def connected(self, address: str) -> Link:
+        """The connection to a node, made where there is none; `Unavailable` where it fails."""
+        link = self.link(address)
+        if link is not None:
+            return link
+        task = self._connecting.get(address)
+        if task is None:
+            task = self._connecting[address] = self._begin(self._connect(address))
+            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+        return await self._joined(task)
+
+    async def _connect(self, address: str) -> Link:
+        host, port = split_address(address)
+        options: dict[str, Any] = {}
+        if self._access.tls is not None:
+            options = {"ssl": self._access.tls.context, "server_hostname": host}
+        link = Link(address, silence_s_max=self._access.silence_s_max)
+        is_done = False
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                await self._loop.create_connection(lambda: link, host, port, **options)
+                await self._log_in(link)
+            is_done = True
+        except TimeoutError:
+            raise Unavailable(f"{address} did not answer in {CONNECT_S_MAX:g} s") from None
+        except ssl.SSLError as error:
+            raise Unauthenticated(f"TLS with {address} failed: {error.reason}") from error
+        except OSError as error:
+            raise Unavailable(
+                f"cannot connect to {address}: {error.strerror or error}: is the node started?"
+            ) from error
+        finally:
+            if not is_done:
+                await link.close()
+        former = self._links.get(address)
+        self._links[address] = link
+        if former is not None:
+            await former.close()
+        return link
+
+    async def _log_in(self, link: Link) -> None:
+        access = self._access
+        words = ["HELLO", "3", "AUTH", access.user, access.password, "SETNAME", "raftwood"]
+        asked = [link.ask(request([word.encode() for word in words]))]
+        if access.read_from == "replicas":
+            asked.append(link.ask(request([b"READONLY"])))
+        for answer in [await each for each in asked]:
+            if isinstance(answer, ErrorAnswer):
+                step = judged(answer)
+                if isinstance(step, Unauthenticated):
+                    raise Unauthenticated(f"{link.address} refuses {access.user!r}: {step.message}")
+                raise Unavailable(f"{link.address} took no login: {answer.text}")
+
+    # The map of slots.
+
+    async def look(self, seen: int) -> None:
+        """Ask who has which slots, unless somebody did since `looks` was as it was `seen`."""
+        if self.looks != seen:
+            return
+        if self._looking is None:
+            self._look_beside(None, newer=False)
+        assert self._looking is not None
+        await self._joined(self._looking)
+
+    def _look_beside(self, first: str | None, *, newer: bool) -> None:
+        task = self._looking = self._begin(self._look(first, newer=newer))
+
+        def done(_: asyncio.Task[None]) -> None:
+            self._looking = None
+            # Who looked beside waits for nobody: the error is told to those who look.
+            if not task.cancelled():
+                task.exception()
+
+        task.add_done_callback(done)
+
+    async def _look(self, first: str | None, *, newer: bool) -> None:
+        await asyncio.sleep(max(self._looked_at + MAPS_EVERY_S - self._loop.time(), 0))
+        try:
+            wanted = self.map.epoch + 1 if newer else self.map.epoch
+            found = await self._ask_some(self._whom_to_ask(first), wanted)
+        finally:
+            self._looked_at = self._loop.time()
+            self.looks += 1
+        # Of the same epoch ours is the same, or better by what moved meanwhile.
+        if found.epoch != self.map.epoch:
+            self.map = found
+
+    def _whom_to_ask(self, first: str | None) -> list[str]:
+        """Those with a connection before the others, and who is known to know more before all."""
+        known = [*self.map.addresses, *self._access.addresses]
+        connected = [each for each in known if self.link(each) is not None]
+        ordered = [*([first] if first is not None else []), *connected, *known]
+        return list(dict.fromkeys(ordered))[:ADDRESSES_MAX]
+
+    async def _ask_some(self, addresses: list[str], wanted: int) -> SlotMap:
+        """The map of the first who has one of an epoch or a later; else the newest of all."""
+        newest: SlotMap | None = None
+        errors: list[RaftwoodError] = []
+        for begin in range(0, len(addresses), _ASKED_AT_ONCE):
+            tasks = [
+                self._begin(self._ask_map(each))
+                for each in addresses[begin : begin + _ASKED_AT_ONCE]
+            ]
+            try:
+                left = tasks
+                while left:
+                    await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                    for task in left:
+                        found = task.result() if task.done() else None
+                        if isinstance(found, RaftwoodError):
+                            errors.append(found)
+                        elif found is not None and found.epoch >= wanted:
+                            return found
+                        elif found is not None and (not newest or found.epoch > newest.epoch):
+                            newest = found
+                    left = [task for task in left if not task.done()]
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        if newest is None:
+            raise _reason(errors)
+        return newest
+
+    async def _ask_map(self, address: str) -> SlotMap | RaftwoodError:
+        try:
+            async with asyncio.timeout(ASK_MAP_S_MAX):
+                link = await self.connected(address)
+                before: list[Any] = []
+                slots = await link.ask(_MAP, before=1, gathered=before)
+        except TimeoutError:
+            return Unavailable(f"{address} did not answer in {ASK_MAP_S_MAX:g} s")
+        except RaftwoodError as error:
+            return error
+        for answer in (*before, slots):
+            if isinstance(answer, ErrorAnswer):
+                return Unavailable(f"{address} does not say who has which slots: {answer.text}")
+        try:
+            return SlotMap.decoded(slots, epoch=_epoch_in(before[0]))
+        except ProtocolError as error:
+            return error
+
+    # Tasks.
+
+    def _begin(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+        if self._is_closed:
+            work.close()
+            raise Unavailable("the client is closed")
+        return self._loop.create_task(work)
+
+    async def _joined(self, task: "asyncio.Task[Result]") -> Result:
+        """What a shared task comes to; whoever is cancelled leaves it to the others."""
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._is_closed:
+                raise Unavailable("the client was closed meanwhile") from None
+            raise
+
+
+def _epoch_in(info: Any) -> int:
+    text = info.decode() if isinstance(info, bytes) else ""
+    lines = [line for line in text.split("\r\n") if line.startswith(_EPOCH)]
+    return int(lines[0].removeprefix(_EPOCH)) if lines else -1
+
+
+def _reason(errors: Sequence[RaftwoodError]) -> RaftwoodError:
+    for error in errors:
+        if isinstance(error, Unauthenticated):
+            return Unauthenticated(error.message)
+    return Unavailable(
+        f"no node answers: {'; '.join(dict.fromkeys(error.message for error in errors))}"
+    )
