@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig, Topology
-from raftwood.zeppelin.node.acks import Acks
 from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.node.view import PartitionCopy
+from tests.zeppelin_kit.acks import StaticAcks
 from tests.zeppelin_kit.memory_store import MemoryPartitionStore
 from tests.zeppelin_kit.static_view import TABLE, node, topology_of
 
@@ -25,10 +25,7 @@ class ClusterView:
         self._stale: Topology | None = None
         config = cluster.config
         self._copies = [
-            PartitionCopy(
-                store, Acks(store, ack=config.ack, min_replicas=config.min_replicas), epoch=2
-            )
-            for store in cluster.stores
+            PartitionCopy(store, StaticAcks(store, config), epoch=2) for store in cluster.stores
         ]
 
     @property

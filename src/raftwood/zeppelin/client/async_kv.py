@@ -1,6 +1,6 @@
 """`AsyncKv`: a table of Zeppelin, by whoever knows a user of it.
 
-    async with await AsyncKv.connect("127.0.0.1:7300", user="default", password=PASSWORD) as kv:
+    async with await AsyncKv.connect("127.0.0.1:6379", user="default", password=PASSWORD) as kv:
         await kv.set("greeting", "hello", ex=60)
         await kv.incr("visits")
         values = await kv.get_many(keys)

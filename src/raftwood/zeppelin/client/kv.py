@@ -1,6 +1,6 @@
 """`Kv`: a table of Zeppelin for programs without an event loop.
 
-    with Kv.connect("127.0.0.1:7300", user="default", password=PASSWORD) as kv:
+    with Kv.connect("127.0.0.1:6379", user="default", password=PASSWORD) as kv:
         kv.set("greeting", "hello", ex=60)
         table = kv.get_arrow(keys)
 

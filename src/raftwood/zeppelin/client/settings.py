@@ -13,7 +13,7 @@ class ZeppelinClientSettings(Section, frozen=True):
     addresses: Annotated[
         tuple[Annotated[str, Meta(pattern=r"\A[^=\s]+:[0-9]{1,5}\Z")], ...],
         Meta(description="Some nodes, host:port each, as Redis's clients reach them."),
-    ] = ("127.0.0.1:7300",)
+    ] = ("127.0.0.1:6379",)
     user: Annotated[str, Meta(max_length=128, description="The user of a table.")] = "default"
     password: Annotated[Secret, Meta(description="The password of that user.")] = Secret()
     authorities: Annotated[
