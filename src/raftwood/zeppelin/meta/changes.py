@@ -75,7 +75,10 @@ class NodeDown(
 class ChangeMaster(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="change_master"
 ):
-    """Failover: the master is down or gone, and another replica is master now, or none is."""
+    """Failover: another replica is master now where it is down or gone, or none is.
+
+    One that is up may become none by this, if it cannot lead.
+    """
 
     table: str
     partition: int

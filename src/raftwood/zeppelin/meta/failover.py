@@ -5,6 +5,8 @@ one replica alone, those are the slaves within the table's lag bound that were i
 master; a slave that was not is marked in the topology, so that no later leader forgets it. Where
 writes are acked by two replicas or more, the choice waits until so many have told how far they are
 that each acked write is known to one of them: then the one with the most has them all.
+
+A master that is up and cannot lead is first made master no more; once all know that, one is chosen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,31 @@ from raftwood.zeppelin.meta.changes import ChangeMaster, MarkSlaves
 from raftwood.zeppelin.meta.heard import Offset
 from raftwood.zeppelin.meta.view import Place, View
 from raftwood.zeppelin.model import NodeId
+
+
+def is_unfit(view: View, place: Place) -> bool:
+    """Whether a master that is up and knows that it is one has no replica to lead with: it cannot
+    be opened, or repairs, and only another master can mend it.
+    """
+    master = place.partition.master
+    assert master is not None
+    offset = view.offset(master, place)
+    return (
+        (offset is None or not offset.is_candidate)
+        and view.heard(master).applied_epoch >= place.partition.epoch
+        # What has just been given to it may be opening still.
+        and view.now_ms - view.seen(place).epoch_ms >= view.settings.lease_ms
+    )
+
+
+def demotion(view: View, place: Place) -> ChangeMaster:
+    """For an unfit master. What it has not led, no slave has missed."""
+    before = place.partition
+    assert before.master is not None
+    down_ms = view.settings.down_ms
+    missed = {slave: view.missed_ms(slave, place, before.master) or 0 for slave in before.slaves}
+    lagging = tuple(slave for slave in before.slaves if missed[slave] > down_ms)
+    return ChangeMaster(place.table.name, place.number, before.epoch, None, lagging)
 
 
 def failover(view: View, place: Place) -> ChangeMaster | None:

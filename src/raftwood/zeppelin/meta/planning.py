@@ -2,7 +2,7 @@
 
 from raftwood.zeppelin.meta import handover
 from raftwood.zeppelin.meta.changes import CHANGES_MAX, Change, NodeDown, NodeUp
-from raftwood.zeppelin.meta.failover import failover, marks
+from raftwood.zeppelin.meta.failover import demotion, failover, is_unfit, marks
 from raftwood.zeppelin.meta.heard import Reign
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.view import Place, View
@@ -33,6 +33,8 @@ def _of_partitions(view: View) -> list[Change]:
             change: Change | None
             if not view.is_up(partition.master):
                 change = failover(view, place)
+            elif is_unfit(view, place):
+                change = demotion(view, place)
             elif partition.state is PartitionState.STUCK:
                 under_way += 1
                 change = handover.next_step(view, place)

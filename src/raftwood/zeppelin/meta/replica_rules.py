@@ -24,7 +24,7 @@ from raftwood.zeppelin.model import REPLICAS_MAX, NodeId, Partition, PartitionSt
 def change_master(draft: Draft, change: ChangeMaster) -> None:
     before = draft.planned(change.table, change.partition, change.epoch)
     old, new = before.master, change.master
-    if draft.is_up(old):
+    if new is not None and draft.is_up(old):
         raise Conflict(f"{old!r} is up and master: its writes have to be handed over")
     lagging = (*before.lagging, *change.lagging)
     if new is not None:

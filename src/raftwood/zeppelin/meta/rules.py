@@ -3,8 +3,8 @@
 A batch of changes is one step of the epoch. Each change is made or refused by itself, and those
 that make no difference leave the epoch alone. What planners found out may be old by the time it
 arrives here, so these rules hold whatever they say: a partition has at most one master, which is up
-when it becomes that; only a master that is down or gone is replaced without a hand-over; and a plan
-for a partition that has changed since is refused.
+when it becomes that; a master that is up is replaced by a hand-over, or by nobody at first; and a
+plan for a partition that has changed since is refused.
 """
 
 from typing import Final

@@ -275,6 +275,41 @@ def test_a_restarted_master_competes_with_the_others_for_its_partitions() -> Non
     assert partition(leader.state).master == B
 
 
+def test_a_master_that_repairs_is_replaced_once_all_know_that_it_is_none() -> None:
+    leader = led(A, B, C, min_replicas=2)
+    leader.pass_time(2_000, A, B, C)
+    leader.tell(A, 90, is_candidate=False)
+    leader.pass_time(500, A, B, C)
+    epoch = partition(leader.state).epoch
+    assert leader.carry_out() == (ChangeMaster("t", 0, epoch, None, ()),)
+    leader.pass_time(500, B, C)
+    assert leader.plan() == (), "A may not know it yet, and lead after all"
+    leader.pass_time(500, A, B, C)
+    leader.carry_out()
+    assert partition(leader.state).master == B
+
+
+def test_a_master_that_cannot_open_its_replica_is_replaced() -> None:
+    leader = led(A, B)
+    leader.pass_time(2_000, A, B)
+    del leader.offsets[A][0]
+    leader.pass_time(500, A, B)
+    leader.carry_out()
+    leader.pass_time(500, A, B)
+    leader.carry_out()
+    assert partition(leader.state).master == B
+    assert partition(leader.state).lagging == (A,)
+
+
+def test_what_was_just_given_to_a_node_may_be_opening() -> None:
+    leader = Leader(state_with(A, B))
+    del leader.offsets[A][0]
+    leader.pass_time(1_500, A, B)
+    assert leader.plan() == ()
+    leader.pass_time(500, A, B)
+    assert [type(each) for each in leader.plan()] == [ChangeMaster]
+
+
 def test_slaves_are_marked_when_they_fall_behind_and_cleared_when_they_are_back() -> None:
     leader = led(A, B, C)
     leader.pass_time(DOWN_MS, A, B)

@@ -144,12 +144,14 @@ class Followed:
     def check_masters(
         self, old: Partition, new: Partition, before: Topology, after: Topology
     ) -> None:
-        """Nobody is replaced who is up, but by a hand-over or after a restart."""
+        """Nobody is replaced by another who is up, but by a hand-over or after a restart."""
         if new.master not in (old.master, None):
             assert new.master in old.replicas
             assert after.nodes[new.master].is_up
         handed_over = old.state is PartitionState.STUCK and new.master == old.target
-        if old.master not in (None, new.master) and not handed_over:
+        is_replaced = old.master is not None and new.master not in (None, old.master)
+        if is_replaced and not handed_over:
+            assert old.master is not None
             was_down = not before.nodes[old.master].is_up
             is_other = after.nodes[old.master].run != before.nodes[old.master].run
             assert was_down or is_other

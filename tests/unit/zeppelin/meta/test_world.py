@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raftwood.base.errors import Conflict
-from raftwood.zeppelin.meta import failover, handover
+from raftwood.zeppelin.meta import failover, handover, planning
 from raftwood.zeppelin.meta.draft import Draft
 from raftwood.zeppelin.meta.heard import Heard, Reign
 from raftwood.zeppelin.meta.queries import Lease
@@ -110,15 +110,52 @@ def _frozen_before_the_freeze(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "_has_all", has_all)
 
 
+def _frozen_with_offsets_from_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master says that it is frozen, and how far it was the last time is believed."""
+    hear = Reign.hear
+    told: dict[Any, dict[Any, Any]] = {}
+
+    def mutant(self: Reign, heartbeat: Any, now_ms: int) -> bool:
+        counts = hear(self, heartbeat, now_ms)
+        if counts:
+            heard, before = self.nodes[heartbeat.node], told.get(heartbeat.node, {})
+            told[heartbeat.node] = {**heard.offsets}
+            for key in heard.offsets:
+                if key in before and key in self.seen and self.seen[key].master == heartbeat.node:
+                    heard.offsets[key] = before[key]
+        return counts
+
+    monkeypatch.setattr(Reign, "hear", mutant)
+
+
+def _chosen_before_all_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master that was made none may not have heard of it, and others may still follow it."""
+    has_reported = failover._has_reported
+
+    def mutant(view: View, place: Any, node: Any) -> bool:
+        if place.partition.master is None:
+            return view.heard(node).is_heard
+        return has_reported(view, place, node)
+
+    monkeypatch.setattr(failover, "_has_reported", mutant)
+
+
+def _unfit_masters_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "is_unfit", lambda _view, _place: False)
+
+
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
-    _offset_of_another_partition: 2,
-    _stale_replica: 4,
-    _no_quorum: 5,
-    _judged_by_arrival: 35,
+    _offset_of_another_partition: 0,
+    _stale_replica: 15,
+    _no_quorum: 0,
+    _judged_by_arrival: 21,
     _global_epoch: 0,
-    _judges_at_once: 2,
-    _lease_too_long: 2,
+    _judges_at_once: 15,
+    _lease_too_long: 14,
     _frozen_before_the_freeze: 0,
+    _frozen_with_offsets_from_before: 37,
+    _chosen_before_all_know: 4,
+    _unfit_masters_stay: 7,
 }
 """Each with the seed from which on it is looked for."""
 

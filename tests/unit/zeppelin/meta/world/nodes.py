@@ -22,6 +22,13 @@ class Replica:
         self.lag = 0
         self.contact_ms: float | None = None
         """With the present master."""
+        self.is_open = True
+        self.is_whole = True
+        """False from when it was made to repair until a master has mended it."""
+
+    @property
+    def can_lead(self) -> bool:
+        return self.is_open and self.is_whole
 
 
 class FakeNode:
@@ -56,6 +63,7 @@ class FakeNode:
             and partition.master == self.id
             and partition.state is PartitionState.ACTIVE
             and key in self.replicas
+            and self.replicas[key].can_lead
         )
 
     def table(self, incarnation: int) -> Table | None:
@@ -88,7 +96,11 @@ class FakeNode:
             self.id,
             self.run,
             self.topology.epoch,
-            tuple(self._offset(key, replica, now_ms) for key, replica in self.replicas.items()),
+            tuple(
+                self._offset(key, replica, now_ms)
+                for key, replica in self.replicas.items()
+                if replica.is_open
+            ),
             self.answered,
         )
 
@@ -96,7 +108,8 @@ class FakeNode:
         contact_ms = None if replica.contact_ms is None else int(now_ms - replica.contact_ms)
         epoch = replica.log[-1][0] if replica.log else 0
         lag_bytes = replica.lag * RECORD_BYTES
-        return Offset(key[0], key[1], epoch, len(replica.log), lag_bytes, contact_ms)
+        length = len(replica.log)
+        return Offset(key[0], key[1], epoch, length, lag_bytes, contact_ms, replica.is_whole)
 
     def crash(self, lost: dict[PartitionId, int]) -> None:
         """Its lease is gone, and as many of the last records of some partitions."""

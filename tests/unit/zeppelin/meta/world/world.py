@@ -272,6 +272,8 @@ class World:
                 continue
             if theirs.epoch < partition.epoch or key not in master.replicas:
                 continue  # it has not heard that it is master
+            if not master.replicas[key].can_lead or not replica.is_open:
+                continue
             self._take(slave, replica, master, key)
 
     def _take(self, slave: FakeNode, replica: Replica, master: FakeNode, key: PartitionId) -> None:
@@ -282,10 +284,13 @@ class World:
         replica.log += source[same : same + count]
         replica.lag = len(source) - len(replica.log)
         replica.contact_ms = self.now_ms
+        replica.is_whole = replica.is_whole or not replica.lag
         table = slave.table(key[0])
         assert table is not None
-        if table.config.min_replicas == 2 and master.serves(
-            key, master.partition(key), self.now_ms
+        if (
+            table.config.min_replicas == 2
+            and replica.is_whole
+            and master.serves(key, master.partition(key), self.now_ms)
         ):
             acked = self.acked.setdefault(key, {})
             for _, write in replica.log[same:]:
@@ -380,7 +385,7 @@ class World:
         """Something goes wrong, or a wrong thing ends."""
         rng = self.rng
         node = rng.choice([*self.nodes.values()])
-        kind = rng.randrange(11)
+        kind = rng.randrange(12)
         if kind == 0 and node.is_running:
             self.crash(node)
         elif kind in (0, 1, 2) and not node.is_running:
@@ -400,6 +405,12 @@ class World:
             node.slow_until_ms = self.now_ms + rng.choice([1_000, 3_000, 6_000])
         elif kind == 10 and self.topology.tables:
             self._lose_master()
+        elif kind == 11 and node.replicas:
+            key = rng.choice([*node.replicas])
+            if rng.random() < 0.5:
+                self._shut(node, key)
+            else:
+                self._make_repair(key)
         elif kind == 9 and self.topology.tables:
             table = rng.choice([*self.topology.tables.values()])
             number = rng.randrange(len(table.partitions))
@@ -419,6 +430,36 @@ class World:
         self.run(self.rng.uniform(0, 800))
         self.cut_from_meta[partition.master] = None
 
+    def _shut(self, node: FakeNode, key: PartitionId) -> None:
+        """A replica cannot be opened for a while; meanwhile its node's words may take long."""
+        replica = node.replicas[key]
+        replica.is_open = False
+        if self.rng.random() < 0.5:
+            node.slow_until_ms = self.now_ms + 2_000
+
+        def open_again() -> None:
+            replica.is_open = True
+
+        self.later(self.rng.choice([300, 600, 900, 4_000]), open_again)
+
+    def _make_repair(self, key: PartitionId) -> None:
+        """A master has cut what it had and others have not, at the word of the one before."""
+        partition = next(
+            table.partitions[key.number]
+            for table in self.topology.tables.values()
+            if table.incarnation == key.incarnation
+        )
+        found = {
+            name: self.nodes[name].replicas[key]
+            for name in partition.replicas
+            if key in self.nodes[name].replicas
+        }
+        if partition.master not in found or not all(each.is_whole for each in found.values()):
+            return
+        master = found.pop(partition.master)
+        if any(each.log == master.log for each in found.values()):
+            master.is_whole = False
+
     def _toggle(self, those: dict, one: object) -> None:  # type: ignore[type-arg]
         if one in those or len(those) >= 2:
             those.pop(one if one in those else next(iter(those)))
@@ -431,6 +472,8 @@ class World:
         self.leader_stalled_until_ms = 0
         for node in self.nodes.values():
             node.stalled_until_ms = node.slow_until_ms = 0
+            for replica in node.replicas.values():
+                replica.is_open = True
             if not node.is_running:
                 self.start_node(node)
 
