@@ -12,8 +12,8 @@ from raftwood.zeppelin.commands.numbers import INTEGER_MAX, INTEGER_MIN, as_inte
 from raftwood.zeppelin.commands.refusals import Refused, invalid_expire, wrong_number
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.commands.table import Answer, Command, serving
-from raftwood.zeppelin.commands.turn import EXPIRY_MS_MAX, KEY_BYTES_MAX, KEY_TOO_LARGE, Turn
-from raftwood.zeppelin.node.seams import Value, decode_record
+from raftwood.zeppelin.commands.turn import EXPIRY_MS_MAX, KEY_TOO_LARGE, Turn
+from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, Value, decode_record
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import OK, array, integer
 from raftwood.zeppelin.slots import partition_of_slot, slot_of

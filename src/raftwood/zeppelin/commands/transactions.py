@@ -5,7 +5,8 @@ from typing import Final
 from raftwood.zeppelin.commands.refusals import CROSSSLOT, DONE, Refused
 from raftwood.zeppelin.commands.session import Session, Transaction
 from raftwood.zeppelin.commands.table import Command, serving
-from raftwood.zeppelin.commands.turn import KEY_BYTES_MAX, KEY_TOO_LARGE, Turn
+from raftwood.zeppelin.commands.turn import KEY_TOO_LARGE, Turn
+from raftwood.zeppelin.node.seams import KEY_BYTES_MAX
 from raftwood.zeppelin.resp.answers import EMPTY_ARRAY, OK, array, error
 from raftwood.zeppelin.slots import are_in_slot, slot_of
 

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from raftwood.zeppelin.commands.refusals import TOO_LARGE, Refused
-from raftwood.zeppelin.node.seams import PartitionStore, Value, Write
+from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, PartitionStore, Value, Write
 from raftwood.zeppelin.resp.answers import Dialect
 from raftwood.zeppelin.slots import tag_of
 
 VALUE_BYTES_MAX: Final = 16 << 20
-KEY_BYTES_MAX: Final = 64 << 10
 KEY_TOO_LARGE: Final = f"ERR a key has at most {KEY_BYTES_MAX} bytes"
 OUTCOME_BYTES_MAX: Final = 24 << 20
 """Of all that one record writes: the binlog's records have a bound of their own above this."""

@@ -14,13 +14,12 @@ from raftwood.zeppelin.commands.refusals import Refused
 from raftwood.zeppelin.commands.registry import SINGLE_KEY
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.commands.turn import (
-    KEY_BYTES_MAX,
     KEY_TOO_LARGE,
     OUTCOME_BYTES_MAX,
     Turn,
 )
 from raftwood.zeppelin.node.acks import Acks
-from raftwood.zeppelin.node.seams import WRITE_BYTES, Write
+from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, WRITE_BYTES, Write
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import OK, integer
 from raftwood.zeppelin.slots import SLOTS, are_in_slot, slot_of

@@ -12,6 +12,9 @@ import msgspec
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
 
+KEY_BYTES_MAX: Final = 16 << 10
+"""What is not larger as a whole has no key in it that is."""
+
 
 class Value(msgspec.Struct, frozen=True, gc=False):
     """What a key has; `expires_ms` is absolute, 0 for never."""

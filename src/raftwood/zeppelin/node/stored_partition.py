@@ -32,6 +32,7 @@ from raftwood.zeppelin.node.overlay import Overlay
 from raftwood.zeppelin.node.partition_engine import PartitionEngine
 from raftwood.zeppelin.node.readable_partition import ReadablePartition
 from raftwood.zeppelin.node.seams import (
+    KEY_BYTES_MAX,
     BinlogPosition,
     EpochStart,
     Record,
@@ -40,7 +41,7 @@ from raftwood.zeppelin.node.seams import (
     encode_record,
 )
 from raftwood.zeppelin.node.store_settings import StoreSettings
-from raftwood.zeppelin.node.write_sizes import KEY_BYTES_MAX, WriteSizes
+from raftwood.zeppelin.node.write_sizes import WriteSizes
 
 _RUN_BYTES: Final = 1 << 20
 _EPOCHS_KEPT: Final = 64

@@ -1,15 +1,11 @@
 """How large what a partition is told to write may be."""
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
 from raftwood.base.errors import TooLarge
-from raftwood.zeppelin.node.seams import Write
-
-KEY_BYTES_MAX: Final = 16 << 10
-"""What is not larger as a whole has nothing in it that is."""
+from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, Write
 
 
 class WriteSizes(msgspec.Struct, frozen=True, kw_only=True):

@@ -128,7 +128,7 @@ def binary_and_large(given: Given) -> None:
             b"{\x00}x": b"",
             "ключ".encode(): "значение".encode(),
             b"k" * 10_000: b"v" * 100_000,
-            b"large": bytes(4 << 20),
+            b"large": bytes(1 << 20),
         }
         for key, value in values.items():
             assert client.set(key, value)
