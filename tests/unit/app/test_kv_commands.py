@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, redirect_stdout
 from pathlib import Path
@@ -81,6 +82,7 @@ def test_a_table_is_made_with_its_user_and_dropped_with_it(kv: Commands, cluster
     (user,) = cluster.machine.topology.users.values()
     (password,) = [line.split()[1] for line in told.splitlines() if line.startswith("password")]
     assert f"redis-cli -c -h a -p 1 --user orders --pass {password}" in told
+    assert told.index("never again") < told.index("Next:")
     assert (user.name, user.table, user.may_write) == ("orders", "orders", True)
     assert is_password(password.encode(), user.password_hash)
     kv.run("kv", "table", "create", "orders", "--user=o", status=1, expect="'orders' exists")
@@ -163,6 +165,18 @@ def test_users_come_get_new_passwords_and_go(kv: Commands, cluster: Cluster) -> 
     assert kv.json("kv", "user", "remove", "reader") == [{"user": "reader"}]
     kv.run("kv", "user", "remove", "reader", status=1, expect="no user 'reader'")
     kv.run("kv", "user", "password", "reader", status=1, expect="`raftwood kv user list`")
+
+
+def test_a_login_is_told_as_a_section_and_as_variables(kv: Commands) -> None:
+    section = kv.run("kv", "table", "create", "t", "--format=toml")
+    client = tomllib.loads(section)["zeppelin_client"]
+    assert (client["addresses"], client["user"]) == (["a:1", "b:1", "c:1"], "t")
+    exports = kv.run("kv", "user", "password", "t", "--format=env").splitlines()
+    assert exports[:2] == [
+        "export RAFTWOOD_ZEPPELIN_CLIENT__ADDRESSES=a:1,b:1,c:1",
+        "export RAFTWOOD_ZEPPELIN_CLIENT__USER=t",
+    ]
+    assert client["password"] not in exports[2]
 
 
 def test_nodes_are_listed_and_removed_once_they_have_nothing(

@@ -6,9 +6,11 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from raftwood.app.commands.confirmation import is_confirmed
-from raftwood.app.commands.kv_target import KV, KvTarget, new_user, tell_login
+from raftwood.app.commands.kv_login import LOGIN, LoginTarget
+from raftwood.app.commands.kv_target import KV, KvTarget
 from raftwood.app.commands.quantities import quantity_of
 from raftwood.app.kv_overview import Overview
+from raftwood.app.kv_users import new_user
 from raftwood.app.output import size_text, write_json, write_line, write_rows
 from raftwood.base.environment import Environment
 from raftwood.base.errors import AlreadyExists, NotFound
@@ -92,7 +94,7 @@ def create(
         str | None, Parameter(help="Its first user, who may write; else named as the table.")
     ] = None,
     options: _Options = _DEFAULT,
-    target: KvTarget = KV,
+    target: LoginTarget = LOGIN,
 ) -> int:
     """Make a table and a user of it, and wait until the nodes serve it.
 
@@ -108,15 +110,10 @@ def create(
         # One after the other: a table of somebody else must not get this user.
         await meta.create_table(name, config)
         await meta.wait_applied(await meta.add_user(made))
-        topology = await meta.topology()
-        if target.output == "json":
-            row = _rows(topology, [topology.tables[name]])[0]
-            write_json([row | {"user": user_name, "password": password}])
-            return 0
-        tell_login(topology, made, password)
+        target.tell(await meta.topology(), made, password)
         return 0
 
-    return target.run(work)
+    return target.cluster.run(work)
 
 
 @app.command

@@ -3,16 +3,17 @@
 A user has one table. Passwords are made here and shown once: the cluster keeps their hashes.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from raftwood.app.commands.kv_target import KV, KvTarget, new_user, tell_login
-from raftwood.app.output import write_json, write_rows
+from raftwood.app.commands.kv_login import LOGIN, LoginTarget, user_row
+from raftwood.app.commands.kv_target import KV, KvTarget
+from raftwood.app.kv_users import new_user
+from raftwood.app.output import write_rows
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound
 from raftwood.zeppelin.meta.client import MetaClient
-from raftwood.zeppelin.model import User
 
 app = App(name="user", help="Say who may use a table.", help_format="plaintext")
 
@@ -25,16 +26,17 @@ def add(
     *,
     table: Annotated[str, Parameter(help="The table that it may use, and no other.")],
     read_only: Annotated[bool, Parameter(negative="", help="It may not write.")] = False,
-    target: KvTarget = KV,
+    target: LoginTarget = LOGIN,
 ) -> int:
     """Let somebody use a table; the password is shown now and never again."""
 
     async def work(meta: MetaClient, environment: Environment) -> int:
         user, password = new_user(environment, name, table, may_write=not read_only)
         await meta.wait_applied(await meta.add_user(user))
-        return await _tell(meta, user, password, target)
+        target.tell(await meta.topology(), user, password)
+        return 0
 
-    return target.run(work)
+    return target.cluster.run(work)
 
 
 @app.command(name="list")
@@ -50,7 +52,7 @@ def list_users(
         if table is not None and table not in topology.tables:
             raise NotFound(f"there is no table {table!r}: see `raftwood kv table list`")
         users = sorted(topology.users.values(), key=lambda each: (each.table, each.name))
-        rows = [_row(each) for each in users if table in (None, each.table)]
+        rows = [user_row(each) for each in users if table in (None, each.table)]
         write_rows(rows, _COLUMNS, target.output)
         return 0
 
@@ -58,7 +60,7 @@ def list_users(
 
 
 @app.command
-def password(name: str, *, target: KvTarget = KV) -> int:
+def password(name: str, *, target: LoginTarget = LOGIN) -> int:
     """Give a user a new password; who came in with the old one is logged out."""
 
     async def work(meta: MetaClient, environment: Environment) -> int:
@@ -67,9 +69,10 @@ def password(name: str, *, target: KvTarget = KV) -> int:
             raise NotFound(f"there is no user {name!r}: see `raftwood kv user list`")
         user, secret = new_user(environment, name, known.table, may_write=known.may_write)
         await meta.wait_applied(await meta.set_password(name, user.password_hash))
-        return await _tell(meta, user, secret, target)
+        target.tell(await meta.topology(), user, secret)
+        return 0
 
-    return target.run(work)
+    return target.cluster.run(work)
 
 
 @app.command
@@ -82,19 +85,3 @@ def remove(name: str, *, target: KvTarget = KV) -> int:
         return 0
 
     return target.run(work)
-
-
-async def _tell(meta: MetaClient, user: User, password: str, target: KvTarget) -> int:
-    if target.output == "json":
-        write_json([_row(user) | {"password": password}])
-    else:
-        tell_login(await meta.topology(), user, password)
-    return 0
-
-
-def _row(user: User) -> dict[str, Any]:
-    return {
-        "user": user.name,
-        "table": user.table,
-        "may": "read and write" if user.may_write else "read",
-    }
