@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.cluster import RedisCluster
 
+from raftwood.app.standalone import PORTS
 from raftwood.loghub.client import LogHubClient
 from raftwood.loghub.model import LogKind
 from tests.cluster.raft.cluster import free_ports
@@ -54,9 +56,17 @@ def connected(parts: dict[str, Any]) -> LogHubClient:
     )
 
 
+def redis_of(parts: dict[str, Any]) -> RedisCluster:
+    kv = parts["kv"]
+    return RedisCluster(kv["host"], kv["port"], username=kv["user"], password=kv["password"])
+
+
 @pytest.mark.parametrize(
     ("command", "ports"),
-    [(("standalone",), 6), (("cluster", "up", "--stores=3", "--gateways=2"), 10)],
+    [
+        (("standalone",), PORTS),
+        (("cluster", "up", "--stores=3", "--gateways=2", "--kv-nodes=2"), 12),
+    ],
     ids=["standalone", "cluster up"],
 )
 def test_what_was_written_is_there_after_a_restart(
@@ -65,13 +75,18 @@ def test_what_was_written_is_there_after_a_restart(
     base = consecutive_ports(ports)
     given = (*command, f"--data={tmp_path / 'data'}", f"--port-base={base}")
     with running(*given, folder=tmp_path) as first, connected(first) as client:
+        with redis_of(first) as redis:
+            for number in range(20):
+                redis.set(f"key-{number}", number)
         client.create_project("p")
         for kind in LogKind:
             client.create_logstore("p", kind.value, shard_count=1, log=kind)
             with client.producer("p", kind.value) as producer:
                 producer.send({"message": "kept"})
     with running(*given, folder=tmp_path) as second, connected(second) as client:
-        assert second["loghub"] == first["loghub"]
+        assert (second["loghub"], second["kv"]) == (first["loghub"], first["kv"])
+        with redis_of(second) as redis:
+            assert [redis.incr(f"key-{number}") for number in range(20)] == [*range(1, 21)]
         assert second["loghub"]["url"].startswith("http://127.0.0.1:")
         for kind in LogKind:
             with client.producer("p", kind.value) as producer:

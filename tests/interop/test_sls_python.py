@@ -21,6 +21,7 @@ from aliyun.log import (
     QueuedLogHandler,
 )
 
+from raftwood.app.standalone import PORTS
 from raftwood.loghub.log_names import kind_of_log
 from raftwood.loghub.model import LogKind, Role
 from tests.cluster.test_standalone import connected, consecutive_ports, running
@@ -138,7 +139,7 @@ def test_logs_are_put_and_pulled_in_order(client: Any, options: dict[str, Any]) 
 
 @pytest.mark.slow
 def test_logs_are_put_and_pulled_in_order_where_they_are_kept_in_ledgers(tmp_path: Path) -> None:
-    given = (f"--data={tmp_path / 'data'}", f"--port-base={consecutive_ports(6)}")
+    given = (f"--data={tmp_path / 'data'}", f"--port-base={consecutive_ports(PORTS)}")
     sent = [f"{number} höher" for number in range(20)]
     with running("standalone", *given, folder=tmp_path) as parts, connected(parts) as native:
         native.create_project("p")

@@ -42,7 +42,7 @@ class ClusterUp:
     def __enter__(self) -> Self:
         ready = self._folder / "cluster.json"
         command = (sys.executable, "-m", "raftwood.app", "cluster", "up")
-        parts = (f"--stores={STORES}", f"--gateways={GATEWAYS}", "--bookies=0")
+        parts = (f"--stores={STORES}", f"--gateways={GATEWAYS}", "--bookies=0", "--kv-nodes=0")
         given = (*parts, f"--data={self._folder / 'data'}")
         ports = f"--port-base={consecutive_ports(STORES + 2 * GATEWAYS)}"
         with self._output.open("ab") as output:

@@ -16,6 +16,7 @@ from raftwood.base.metrics import PREFIX, Metrics
 from raftwood.logservice.server.storage_metrics import ALARM_KINDS
 from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.repair import Repairs
+from raftwood.zeppelin.node.node_metrics import show_node
 from tests.unit.app.gateway_thread import GatewayThread
 from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
 
@@ -37,6 +38,12 @@ def raft_metrics() -> set[str]:
     metrics = Mock(spec=Metrics)
     register_metrics(metrics, {}, Mock(), Mock(), Mock(), Mock())
     Repairs.register_metrics(Mock(), metrics)
+    return {call.args[0] for call in metrics.mock_calls}
+
+
+def zeppelin_metrics() -> set[str]:
+    metrics = Mock(spec=Metrics)
+    show_node(metrics, Mock(), Mock())
     return {call.args[0] for call in metrics.mock_calls}
 
 
@@ -71,7 +78,7 @@ def names_of(text: bytes) -> frozenset[str]:
 
 
 def all_metrics() -> set[str]:
-    return {*logservice_metrics(), *raft_metrics(), *loghub_metrics()}
+    return {*logservice_metrics(), *raft_metrics(), *loghub_metrics(), *zeppelin_metrics()}
 
 
 def series_of(names: AbstractSet[str]) -> set[str]:

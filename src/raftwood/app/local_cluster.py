@@ -1,6 +1,7 @@
-"""A cluster of processes on this machine: stores, bookies and gateways, in one folder.
+"""A cluster of processes on this machine: stores, bookies, gateways and nodes of Zeppelin.
 
-As `standalone`, each part in a process of its own; they end with the one that started them.
+As `standalone`, in one folder, each part in a process of its own; they end with the one that
+started them.
 """
 
 import asyncio
@@ -10,8 +11,9 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from raftwood.app.child_processes import ChildProcesses
-from raftwood.app.connecting import connected_cluster
-from raftwood.app.parts import LogHubPart, LogServicePart, Parts, write_privately
+from raftwood.app.connecting import connected_cluster, connected_zeppelin
+from raftwood.app.kv_default import default_part, node_addresses
+from raftwood.app.parts import KvPart, LogHubPart, LogServicePart, Parts, write_privately
 from raftwood.app.settings import Settings
 from raftwood.app.standalone import access_key, begun, new_secrets
 from raftwood.base.configuration import compose
@@ -25,18 +27,26 @@ STORES_MAX: Final = 9
 
 
 class LocalCluster:
-    """Where each process of a cluster is: ports from the base on, stores first, bookies last."""
+    """Where each process of a cluster is: ports from the base on, stores first, nodes last."""
 
     def __init__(
-        self, folder: str, *, stores: int, gateways: int, port_base: int, bookies: int = 0
+        self,
+        folder: str,
+        *,
+        stores: int,
+        gateways: int,
+        port_base: int,
+        bookies: int = 0,
+        kv_nodes: int = 0,
     ) -> None:
         if not 1 <= stores <= STORES_MAX or not 1 <= gateways <= STORES_MAX:
             raise InvalidInput(
                 f"{stores} stores and {gateways} gateways: give 1 to {STORES_MAX} of each"
             )
-        if not 0 <= bookies <= STORES_MAX:
-            raise InvalidInput(f"{bookies} bookies: give 0 to {STORES_MAX}")
-        last = 65_535 - stores - 2 * gateways - bookies
+        for kind, count in (("bookies", bookies), ("nodes of Zeppelin", kv_nodes)):
+            if not 0 <= count <= STORES_MAX:
+                raise InvalidInput(f"{count} {kind}: give 0 to {STORES_MAX}")
+        last = 65_535 - stores - 2 * gateways - bookies - kv_nodes
         if not 1024 <= port_base <= last:
             raise InvalidInput(f"port base {port_base}: give 1024 to {last}")
         ports = iter(range(port_base, 65_536))
@@ -45,6 +55,7 @@ class LocalCluster:
         self.gateways = {number: f"127.0.0.1:{next(ports)}" for number in range(1, gateways + 1)}
         self.http = {number: f"127.0.0.1:{next(ports)}" for number in range(1, gateways + 1)}
         self.bookies = {number: f"127.0.0.1:{next(ports)}" for number in range(1, bookies + 1)}
+        self.kv_nodes = {number: f"127.0.0.1:{next(ports)}" for number in range(1, kv_nodes + 1)}
         self.config_file = f"{folder}/{CONFIG_FILE}"
 
     def prepare(self) -> Settings:
@@ -104,6 +115,13 @@ log_replicas = {replicas}
             f"--set=bookie.data_folder={self.folder}/bookie-{number}",
         ]
 
+    def kv_arguments(self, number: int) -> list[str]:
+        return [
+            *("kv", "node", "start", "--config", self.config_file),
+            f"--set=zeppelin_node.data_folder={self.folder}/kv-{number}",
+            *(f"--set={each}" for each in node_addresses(self.kv_nodes[number])),
+        ]
+
     def _dlog_arguments(self) -> list[str]:
         if not self.bookies:
             return []
@@ -135,7 +153,11 @@ async def running_cluster(
             *(
                 children.start(f"bookie-{number}", cluster.bookie_arguments(number))
                 for number in cluster.bookies
-            )
+            ),
+            *(
+                children.start(f"kv-{number}", cluster.kv_arguments(number))
+                for number in cluster.kv_nodes
+            ),
         )
         await asyncio.gather(
             *(
@@ -150,6 +172,22 @@ async def running_cluster(
             access_key_secret=key.secret,
         )
         service = LogServicePart(",".join(cluster.stores.values()), cluster.config_file)
-        yield Parts(loghub, service, os.getpid()), children
-        for kind in ("gateway-", "bookie-", "store-"):
+        kv = await _kv_part(environment, cluster, settings)
+        yield Parts(loghub, service, os.getpid(), kv), children
+        for kind in ("gateway-", "kv-", "bookie-", "store-"):
             await children.end(kind)
+
+
+async def _kv_part(
+    environment: Environment, cluster: LocalCluster, settings: Settings
+) -> KvPart | None:
+    if not cluster.kv_nodes:
+        return None
+    async with connected_zeppelin(environment, settings, None) as meta:
+        return await default_part(
+            environment,
+            cluster.folder,
+            meta,
+            nodes=len(cluster.kv_nodes),
+            address=cluster.kv_nodes[1],
+        )

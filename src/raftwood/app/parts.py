@@ -5,6 +5,7 @@ import sys
 
 import msgspec
 
+from raftwood.app.kv_users import redis_command
 from raftwood.app.output import write_line
 
 
@@ -27,12 +28,23 @@ class LogServicePart(msgspec.Struct, frozen=True):
     """The file that has the secrets, for `--config`."""
 
 
+class KvPart(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach Zeppelin, as a client of Redis Cluster does."""
+
+    host: str
+    port: int
+    user: str
+    """Of the table of the same name."""
+    password: str
+
+
 class Parts(msgspec.Struct, frozen=True):
     """What runs; written to the ready file."""
 
     loghub: LogHubPart
     logservice: LogServicePart
     pid: int
+    kv: KvPart | None = None
 
 
 def tell_parts(folder: str, parts: Parts) -> None:
@@ -45,6 +57,7 @@ def tell_parts(folder: str, parts: Parts) -> None:
         f"  log service                           {parts.logservice.address}",
         f"  access key                            {loghub.access_key_id}",
         f"  its secret                            {loghub.access_key_secret}",
+        *_kv_lines(parts.kv),
         "",
         "Next, in another terminal:",
         "",
@@ -55,9 +68,25 @@ def tell_parts(folder: str, parts: Parts) -> None:
         "  raftwood logstore create web/access",
         "  raftwood produce web/access < access.log",
         "  raftwood tail web/access -f",
+        *_kv_next(parts.kv),
     ):
         write_line(line)
     sys.stdout.flush()
+
+
+def _kv_lines(kv: KvPart | None) -> list[str]:
+    if kv is None:
+        return []
+    return [
+        f"  Zeppelin, clients of Redis            {kv.host}:{kv.port}",
+        f"  password of its user {kv.user:<17}{kv.password}",
+    ]
+
+
+def _kv_next(kv: KvPart | None) -> list[str]:
+    if kv is None:
+        return []
+    return [f"  {redis_command(f'{kv.host}:{kv.port}', kv.user, kv.password)} SET greeting hello"]
 
 
 def write_parts(path: str, parts: Parts) -> None:

@@ -1,7 +1,9 @@
-"""All parts in one process: a store of the log service, bookies, and a gateway over them.
+"""All parts in one process: a store of the log service, bookies, a gateway over them, and a node
+of Zeppelin.
 
 The folder keeps everything: the store's data, the secrets by which the parts know one another, and
-an access key for whoever uses it. So what was written is there after a restart, under the same key.
+an access key and a password for whoever uses it. So what was written is there after a restart, for
+the same users.
 """
 
 import asyncio
@@ -14,24 +16,28 @@ from typing import Final
 import msgspec
 
 from raftwood.app.bookies import embedded_bookies
-from raftwood.app.connecting import connected_cluster
+from raftwood.app.cluster_network import kv_node_network
+from raftwood.app.connecting import awaited_zeppelin, connected_cluster
 from raftwood.app.dlog_opening import opened_dlogs
 from raftwood.app.gateway_server import GatewayServer
+from raftwood.app.kv_default import default_part, node_addresses
 from raftwood.app.log_tenant import log_settings, log_tenant
-from raftwood.app.parts import LogHubPart, LogServicePart, Parts, write_privately
+from raftwood.app.parts import KvPart, LogHubPart, LogServicePart, Parts, write_privately
 from raftwood.app.settings import Settings
 from raftwood.app.store_server import StoreServer
 from raftwood.base.configuration import compose
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, RaftwoodError
 from raftwood.base.metrics import Metrics
+from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.access import EVERYWHERE, Access
+from raftwood.zeppelin.node.node_server import NodeServer
 
 PORT_BASE: Final = 7400
 BOOKIES: Final = 3
-PORTS: Final = 3 + BOOKIES
-"""From the base on: the store, native clients of LogHub, HTTP, bookies."""
+PORTS: Final = 4 + BOOKIES
+"""From the base on: the store, native clients of LogHub, HTTP, bookies, Zeppelin."""
 KEY_FILE: Final = "access-key.json"
 CONFIG_FILE: Final = "standalone.toml"
 _BEGIN_S_MAX: Final = 60.0
@@ -48,12 +54,14 @@ def standalone_settings(folder: str, *, port_base: int, flags: tuple[str, ...] =
         write_privately(file, _new_config(folder))
     with open(file, "rb") as opened:
         data = opened.read()
-    store, native, http, *_ = _addresses(port_base)
+    store, native, http, *_, kv = _addresses(port_base)
     given = (
         f"cluster.members=1={store}",
         f"gateway.listen={native}",
         f"gateway.http_listen={http}",
         "dlog.store=bookies",
+        f"zeppelin_node.data_folder={folder}/kv",
+        *node_addresses(kv),
         *flags,
     )
     return log_settings(compose(Settings, data=data, file=file, flags=given).settings)
@@ -66,7 +74,7 @@ def _addresses(port_base: int) -> list[str]:
 def _bookie_addresses(settings: Settings) -> list[str]:
     """Behind the port of the store, which is the first."""
     (store,) = settings.cluster.addresses().values()
-    return _addresses(int(store.rpartition(":")[2]))[-BOOKIES:]
+    return _addresses(int(store.rpartition(":")[2]))[-BOOKIES - 1 : -1]
 
 
 def _new_config(folder: str) -> bytes:
@@ -128,6 +136,7 @@ async def running_standalone(
             gateway = await GatewayServer.start(
                 environment, settings, store, logs, dlogs=dlogs, metrics=metrics
             )
+            kv = await stack.enter_async_context(_zeppelin(environment, folder, settings, metrics))
             try:
                 key = await access_key(folder, gateway.gateway.access)
                 loghub = LogHubPart(
@@ -137,11 +146,33 @@ async def running_standalone(
                     access_key_secret=key.secret,
                 )
                 service = LogServicePart(store_server.address, f"{folder}/{CONFIG_FILE}")
-                yield Parts(loghub, service, os.getpid()), gateway
+                yield Parts(loghub, service, os.getpid(), kv), gateway
             finally:
                 await gateway.close()
     finally:
         await store_server.close()
+
+
+@asynccontextmanager
+async def _zeppelin(
+    environment: Environment, folder: str, settings: Settings, metrics: Metrics
+) -> AsyncIterator[KvPart]:
+    """A node, and its table."""
+    async with AsyncExitStack() as stack:
+        meta = await awaited_zeppelin(stack, environment, settings, None)
+        node = await NodeServer.start(
+            # Syncs of one environment wait for one another, those of several don't.
+            stack.enter_context(real_environment()),
+            settings.zeppelin_node,
+            meta,
+            network=kv_node_network(settings),
+            meta_settings=settings.zeppelin_meta,
+            store_settings=settings.zeppelin_store,
+            log_settings=settings.log,
+            metrics=metrics,
+        )
+        stack.push_async_callback(node.close)
+        yield await default_part(environment, folder, meta, nodes=1, address=node.address)
 
 
 async def begun(ask: Callable[[], Awaitable[object]]) -> None:

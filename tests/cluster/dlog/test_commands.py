@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
+from raftwood.app.standalone import PORTS
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.streams import StreamLimits
 from tests.cluster.stores import COMMAND
 from tests.cluster.test_standalone import connected, consecutive_ports, running
 from tests.dlog_kit.command_kit import Commands
-
-PORTS = 6
 
 
 @pytest.fixture(scope="module")

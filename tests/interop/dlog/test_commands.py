@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from raftwood.app.standalone import PORTS
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.streams import StreamLimits
 from tests.bookkeeper_cluster import BookKeeperCluster
@@ -71,7 +72,7 @@ def test_a_logstore_is_kept_in_bookkeeper(bookkeeper: BookKeeperCluster, tmp_pat
     command = (
         "standalone",
         f"--data={tmp_path / 'data'}",
-        f"--port-base={consecutive_ports(6)}",
+        f"--port-base={consecutive_ports(PORTS)}",
         "--set=dlog.store=bookkeeper",
         f"--set=dlog.bookkeeper={bookkeeper.address}",
     )

@@ -1,4 +1,4 @@
-"""`raftwood cluster up`: stores, bookies and gateways as processes on this machine."""
+"""`raftwood cluster up`: stores, bookies, gateways and nodes as processes on this machine."""
 
 import os
 from typing import Annotated
@@ -23,6 +23,9 @@ def up(
     bookies: Annotated[
         int, Parameter(help="How many bookies, for logstores that are kept in DLOG; 0: none.")
     ] = 3,
+    kv_nodes: Annotated[
+        int, Parameter(help="How many nodes of Zeppelin, for keys and values; 0: none.")
+    ] = 3,
     data: Annotated[str, Parameter(help="Folder that keeps everything.")] = "raftwood-cluster",
     port_base: Annotated[
         int, Parameter(help="The first of the ports, all on this machine's loopback address.")
@@ -43,6 +46,7 @@ def up(
         stores=stores,
         gateways=gateways,
         bookies=bookies,
+        kv_nodes=kv_nodes,
         port_base=port_base,
     )
     settings = cluster.prepare()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from raftwood.app.standalone import PORTS
 from raftwood.loghub.client import LogHubClient
 from tests.cluster.test_standalone import connected, consecutive_ports, running
 
@@ -129,7 +130,7 @@ def operate(folder: Path, hub: dict[str, Any], worker: Consuming) -> None:
 
 @pytest.mark.slow
 def test_workers_join_hand_over_and_take_over(tmp_path: Path) -> None:
-    base = consecutive_ports(3)
+    base = consecutive_ports(PORTS)
     given = ("standalone", f"--data={tmp_path / 'data'}", f"--port-base={base}")
     with (
         running(*given, folder=tmp_path) as parts,
