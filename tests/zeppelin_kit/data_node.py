@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from raftwood.disk.real_environment import real_environment
+from raftwood.net import ServerTls
 from raftwood.zeppelin.model import TableConfig
 from raftwood.zeppelin.node.data_server import DataServer
 from tests.zeppelin_kit.static_view import StaticView, nodes_of_all, single_node
@@ -30,10 +31,12 @@ class DataNode:
 
 
 @contextmanager
-def data_node(config: TableConfig | None = None) -> Iterator[DataNode]:
+def data_node(
+    config: TableConfig | None = None, *, tls: ServerTls | None = None
+) -> Iterator[DataNode]:
     """One that is the master of everything."""
     view = single_node(config=config)
-    with _serving([view]) as (node,):
+    with _serving([view], tls) as (node,):
         # The topology has the port, which is known only now.
         view.topology = single_node(node.port, config=config).topology
         yield node
@@ -51,7 +54,7 @@ def data_nodes(count: int) -> Iterator[list[DataNode]]:
 
 
 @contextmanager
-def _serving(views: Sequence[StaticView]) -> Iterator[list[DataNode]]:
+def _serving(views: Sequence[StaticView], tls: ServerTls | None = None) -> Iterator[list[DataNode]]:
     ready: list[DataNode] = []
     is_ready = threading.Event()
     stops: list[asyncio.Event] = []
@@ -63,7 +66,7 @@ def _serving(views: Sequence[StaticView]) -> Iterator[list[DataNode]]:
             for view in views:
                 environment = stack.enter_context(real_environment())
                 server = await stack.enter_async_context(DataServer(view, environment))
-                port = await server.listen()
+                port = await server.listen(tls=tls)
                 ready.append(DataNode(view, port, asyncio.get_running_loop()))
             is_ready.set()
             await stop.wait()

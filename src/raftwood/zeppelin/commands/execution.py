@@ -6,7 +6,12 @@ from typing import Final
 
 from raftwood.base.errors import InternalError, RaftwoodError
 from raftwood.zeppelin.commands.once import answer_again
-from raftwood.zeppelin.commands.refusals import Refused, unknown_command, unknown_subcommand
+from raftwood.zeppelin.commands.refusals import (
+    NOBODY_SERVES,
+    Refused,
+    unknown_command,
+    unknown_subcommand,
+)
 from raftwood.zeppelin.commands.registry import find
 from raftwood.zeppelin.commands.session import Frozen, Session
 from raftwood.zeppelin.commands.table import Answer, Command
@@ -19,6 +24,8 @@ from raftwood.zeppelin.resp.answers import Dialect, array, error
 FROZEN_S_MAX: Final = 1.5
 """For how long writes wait for the end of a hand-over; clients give up not much later."""
 _FROZEN_STEP_S: Final = 0.01
+_FROZEN_STEP_S_MAX: Final = 0.05
+"""Many clients may wait; each looks ever more rarely."""
 MANY_KEYS: Final = 8
 """So many values are fetched at once, beside the loop where they have to come from the disk."""
 _IN_TRANSACTIONS: Final = ("exec", "once", "discard", "multi", "watch", "quit", "reset")
@@ -34,10 +41,18 @@ def execute(session: Session, arguments: list[bytes]) -> Answer:
     except InternalError:
         raise
     except RaftwoodError as refusal:
+        _give_up(session, arguments)
         answer = _refused(refusal)
     if has_name:
         session.origin = None
     return answer if type(answer) is bytes else _answered(answer)
+
+
+def _give_up(session: Session, arguments: list[bytes]) -> None:
+    """A transaction whose EXEC is refused is over: the client begins it anew, where it is sent."""
+    if session.transaction is not None and arguments[0].upper() == b"EXEC":
+        session.transaction = None
+        session.unwatch()
 
 
 def _refused(refusal: RaftwoodError) -> bytes:
@@ -53,19 +68,28 @@ async def _answered(answer: Answer) -> bytes:
 
 
 async def _when_thawed(session: Session, arguments: list[bytes]) -> bytes:
+    """The answer once the partition has a master again, be it another one: then that is told."""
     loop = asyncio.get_running_loop()
     end = loop.time() + FROZEN_S_MAX
-    while loop.time() < end:
-        await asyncio.sleep(_FROZEN_STEP_S)
-        session.begin_turn()
-        try:
-            answer = _execute(session, arguments)
-        except Frozen:
-            continue
+    step_s = _FROZEN_STEP_S
+    try:
+        while loop.time() < end:
+            await asyncio.sleep(step_s)
+            step_s = min(1.5 * step_s, _FROZEN_STEP_S_MAX)
+            session.begin_turn()
+            try:
+                answer = _execute(session, arguments)
+            except Frozen:
+                continue
+            except Refused as refusal:
+                if refusal.message in NOBODY_SERVES:
+                    continue  # the next master may be on its way
+                raise
+            return answer if isinstance(answer, bytes) else await answer
+        raise Refused("TRYAGAIN the partition is being handed over to another node")
+    finally:
         session.origin = None
-        return answer if isinstance(answer, bytes) else await answer
-    session.origin = None
-    raise Refused("TRYAGAIN the partition is being handed over to another node")
+        _give_up(session, arguments)
 
 
 def _execute(session: Session, arguments: list[bytes]) -> Answer:

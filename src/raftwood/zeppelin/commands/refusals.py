@@ -8,6 +8,7 @@ NOT_A_FLOAT = "ERR value is not a valid float"
 CROSSSLOT = "CROSSSLOT Keys in request don't hash to the same slot"
 NOT_SERVED = "CLUSTERDOWN Hash slot not served"
 CLUSTER_DOWN = "CLUSTERDOWN The cluster is down"
+NOBODY_SERVES = (NOT_SERVED, CLUSTER_DOWN)
 DONE = "DONE This was executed before; its answer is not kept"
 TOO_LARGE = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
 

@@ -30,7 +30,7 @@ class ZeppelinMetaSettings(Section, frozen=True):
     ] = 1 << 20
     handover_stuck_ms: Annotated[
         int, Meta(ge=10, description="Writes wait so long for a hand-over before it is given up.")
-    ] = 1_500
+    ] = 1_000
     handover_every_ms: Annotated[
         int, Meta(ge=0, description="Between the beginnings of two hand-overs.")
     ] = 500

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 UNSENT_BYTES_MAX: Final = ANSWERS_BYTES_MAX
 """Answers that are gathered, held, or not taken by the client: above it no more are made."""
 LOGIN_S_MAX: Final = 10.0
+REQUEST_S_MAX: Final = 60.0
+"""From the first byte of a request to its last; between two requests a client may be silent."""
 
 _AFTER_LOGIN: Final = RequestLimits()
 
@@ -44,6 +46,7 @@ class DataConnection(asyncio.Protocol):
         """The command that waits."""
         self._is_congested = False
         self._is_reading = True
+        self._is_amid_request = False
         self._login_timer: asyncio.TimerHandle | None = None
 
     # The asyncio protocol.
@@ -77,6 +80,13 @@ class DataConnection(asyncio.Protocol):
             self._pause(is_full=True)
         elif requests:
             self._run(requests)
+        if not self._requests.is_between:
+            if requests or not self._is_amid_request:
+                self._is_amid_request = True
+                self.server.expect_rest(self, self._loop.time() + REQUEST_S_MAX)
+        elif self._is_amid_request:
+            self._is_amid_request = False
+            self.server.got_rest(self)
         if self._requests.failure is not None:
             self._fail()
 
@@ -218,7 +228,12 @@ class DataConnection(asyncio.Protocol):
         if self._transport is not None and self.session.user is None:
             self._transport.abort()
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether the client is listened to: while it is not, it cannot finish its request."""
+        return self._is_reading
+
     def cut(self) -> None:
-        """End it at once: the node closes."""
+        """End it at once."""
         if self._transport is not None:
             self._transport.abort()

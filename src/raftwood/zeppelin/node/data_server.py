@@ -25,6 +25,8 @@ from raftwood.zeppelin.node.view import NodeView
 CONNECTIONS_MAX: Final = 10_000
 _BACKLOG: Final = 511
 _HANDSHAKE_S_MAX: Final = 10.0
+_HALF_AGAIN_S: Final = 5.0
+"""A client that could not send the rest of its request, as it was not read from, has so long."""
 
 
 class DataServer:
@@ -45,6 +47,8 @@ class DataServer:
         self._connections: dict[DataConnection, None] = {}
         self._holding: dict[DataConnection, None] = {}
         """Those with answers that wait, in the order in which they began to."""
+        self._amid_request: dict[DataConnection, float] = {}
+        """Those that have sent a part of a request, and until when the rest has to come."""
         self._logins = Logins(lambda: view.topology, environment.random)
         self._sweep = DeadlineSweep(asyncio.get_running_loop(), self._expire)
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -92,6 +96,7 @@ class DataServer:
     def forget(self, connection: DataConnection) -> None:
         self._connections.pop(connection, None)
         self._holding.pop(connection, None)
+        self._amid_request.pop(connection, None)
         if not self._connections:
             self._is_empty.set()
 
@@ -108,6 +113,15 @@ class DataServer:
         if deadline < self._sweep.due:
             self._sweep.move(deadline)
 
+    def expect_rest(self, connection: DataConnection, deadline: float) -> None:
+        """It has begun a request, which has to be whole by then."""
+        self._amid_request[connection] = deadline
+        if deadline < self._sweep.due:
+            self._sweep.move(deadline)
+
+    def got_rest(self, connection: DataConnection) -> None:
+        self._amid_request.pop(connection, None)
+
     def _expire(self, now: float) -> float:
         earliest = NEVER
         for connection in list(self._holding):
@@ -117,6 +131,14 @@ class DataServer:
                 earliest = min(earliest, connection.held.deadline)
             else:
                 self._holding.pop(connection, None)
+        for connection, deadline in list(self._amid_request.items()):
+            if deadline > now:
+                earliest = min(earliest, deadline)
+            elif connection.is_reading:
+                connection.cut()
+            else:
+                self._amid_request[connection] = later = now + _HALF_AGAIN_S
+                earliest = min(earliest, later)
         return earliest
 
     # The end.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from raftwood.disk.real_environment import real_environment
+from raftwood.zeppelin.commands import execution
 from raftwood.zeppelin.model import NodeId, Partition, PartitionState, TableConfig
 from raftwood.zeppelin.node import data_connection, held_answers
 from raftwood.zeppelin.node.data_server import DataServer
@@ -159,11 +160,14 @@ def test_a_write_that_too_few_replicas_have_is_refused_in_the_end(
     assert b"NOREPLICAS" in held_answers.NOT_ACKED
 
 
-def two_nodes(state: PartitionState = PartitionState.ACTIVE) -> StaticView:
+def two_nodes(
+    state: PartitionState = PartitionState.ACTIVE, *, is_handed_over: bool = False
+) -> StaticView:
     a, b = NodeId("a"), NodeId("b")
+    first = (b, a) if is_handed_over else (a, b)
     config = TableConfig(partitions=4, replicas=2, ack="memory")
     partitions = [
-        Partition(epoch=1, master=a, slaves=(b,), state=state),
+        Partition(epoch=1, master=first[0], slaves=first[1:], state=state),
         Partition(epoch=1, master=b, slaves=(a,)),
         Partition(epoch=1, master=b),
         Partition(epoch=1, master=None, slaves=(a,)),
@@ -211,6 +215,93 @@ def test_writes_to_a_frozen_partition_wait_for_the_hand_over() -> None:
             assert await client.is_silent()
             copy.is_writing = True
             assert await client.answers(2) == ["OK", b"1"]
+
+    run(main())
+
+
+def test_parked_writes_are_sent_to_the_new_master_as_soon_as_it_is_that() -> None:
+    view = two_nodes(PartitionState.STUCK)
+    copy, key = view.copy(0), key_of(0)
+    copy.is_writing = False
+
+    async def main() -> None:
+        async with connected(view) as client:
+            client.send(f"SET {key} 1", f"GET {key}")
+            assert await client.is_silent()
+            # For a moment nobody is master: the write stays where it is.
+            copy.is_reading = False
+            assert await client.is_silent()
+            view.topology = two_nodes(is_handed_over=True).topology
+            moved = f"MOVED {slot_of(key.encode())} 127.0.0.1:7002"
+            assert await client.answers(2, within_s=0.5) == [moved, moved]
+
+    run(main())
+
+
+def test_a_transaction_that_is_sent_elsewhere_is_over_here() -> None:
+    view = two_nodes(PartitionState.STUCK)
+    copy, key = view.copy(0), key_of(0)
+
+    async def main() -> None:
+        async with connected(view) as client:
+            assert await client("MULTI", f"SET {key} 1") == ["OK", "QUEUED"]
+            copy.is_writing = False
+            client.send("EXEC")
+            assert await client.is_silent()
+            copy.is_reading = False
+            view.topology = two_nodes(is_handed_over=True).topology
+            moved = f"MOVED {slot_of(key.encode())} 127.0.0.1:7002"
+            assert await client.answers(1) == [moved]
+            assert await client("MULTI", "EXEC") == ["OK", []]
+            copy.is_reading = copy.is_writing = True
+            assert await client("MULTI", f"SET {key} 1") == ["OK", "QUEUED"]
+            copy.is_reading = copy.is_writing = False
+            assert await client("EXEC", "MULTI") == [moved, "OK"]
+
+    run(main())
+
+
+def test_parked_writes_are_told_to_try_again_where_nobody_becomes_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(execution, "FROZEN_S_MAX", 0.2)
+    view = two_nodes(PartitionState.STUCK)
+    copy, key = view.copy(0), key_of(0)
+    copy.is_writing = False
+
+    async def main() -> None:
+        async with connected(view) as client:
+            tryagain = "TRYAGAIN the partition is being handed over to another node"
+            assert await client(f"SET {key} 1") == [tryagain]
+            client.send(f"SET {key} 1")
+            assert await client.is_silent()
+            copy.is_reading = False
+            assert await client.answers(1) == [tryagain]
+            assert await client(f"SET {key} 1") == ["CLUSTERDOWN The cluster is down"]
+
+    run(main())
+
+
+def test_half_a_request_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_connection, "REQUEST_S_MAX", 0.3)
+
+    async def main() -> None:
+        async with connected(single_node()) as client:
+            # An idle connection stays, and so does one that is in the midst of many requests.
+            for _ in range(8):
+                client.writer.write(b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPI")
+                assert await client.answers(1) == ["PONG"]
+                await asyncio.sleep(0.05)
+                client.writer.write(b"NG\r\n")
+                assert await client.answers(1) == ["PONG"]
+            await asyncio.sleep(0.4)
+            assert await client("PING") == ["PONG"]
+            client.writer.write(b"*2\r\n$3\r\nGET\r\n$1000\r\nabc")
+            for _ in range(4):
+                await asyncio.sleep(0.05)
+                client.writer.write(b"a")
+            with pytest.raises((AssertionError, ConnectionError)):
+                await client.answers(1, within_s=2)
 
     run(main())
 
