@@ -56,7 +56,7 @@ def test_a_client_writes_and_reads_over_tls(
         assert client.get("large") == LARGE
         with client.pipeline(transaction=False) as pipeline:
             for number in range(1_000):
-                pipeline.incrby("count", number)
+                pipeline.incrby(f"count{protocol}", number)
             assert pipeline.execute()[-1] == 499_500
 
 
