@@ -1,4 +1,5 @@
-"""Masters go back to the nodes that are preferred for them, without losing a write.
+"""Masters go back to the nodes that are preferred for them, and away from nodes that leave, without
+losing a write.
 
 The master is frozen while a slave that is close catches up: what it acks after that is nothing, and
 how far it came it tells at the epoch of the freeze. Once the slave is exactly there, it is master.
@@ -34,33 +35,47 @@ def _has_all(view: View, place: Place, target: NodeId, *, master: NodeId) -> boo
     )
 
 
-def is_wanted(view: View, place: Place) -> bool:
-    """Whether the preferred node of an active partition could become its master now."""
+def wanted(view: View, place: Place) -> BeginHandover | None:
+    """For an active partition whose master is up: to the preferred node where that is another, and
+    from a master that leaves to some slave.
+    """
     before = place.partition
-    preferred = before.preferred
-    if preferred is None or preferred == before.master or preferred not in before.slaves:
-        return False
-    offset = view.offset(preferred, place)
+    is_leaving = view.is_leaving(before.master)
+    close = [
+        slave
+        for slave in before.slaves
+        if (is_leaving or slave == before.preferred) and _is_close(view, place, slave)
+    ]
+    if not close or view.reign.paused_until_ms.get(place.key, 0) > view.now_ms:
+        return None
+    target = min(close, key=lambda node: (node != before.preferred, view.masters[node], node))
+    view.masters[target] += 1
+    return BeginHandover(place.table.name, place.number, before.epoch, target)
+
+
+def _is_close(view: View, place: Place, slave: NodeId) -> bool:
+    offset = view.offset(slave, place)
     return (
         offset is not None
-        and view.is_up(preferred)
+        and view.is_up(slave)
+        and not view.is_leaving(slave)
         and offset.is_candidate
-        and preferred not in before.lagging
+        and slave not in place.partition.lagging
         and offset.lag_bytes <= view.settings.handover_close_bytes
         and offset.contact_ms is not None
         and offset.contact_ms <= view.settings.lease_ms
-        and view.reign.paused_until_ms.get(place.key, 0) <= view.now_ms
     )
 
 
-def begin(view: View, places: list[Place], *, under_way: int) -> list[BeginHandover]:
-    """The next of those that are wanted, as the bounds allow."""
+def begin(
+    view: View, leaving: list[BeginHandover], going_home: list[BeginHandover], *, under_way: int
+) -> list[BeginHandover]:
+    """The next of those that are wanted, as the bounds allow; who leaves does not wait."""
     settings, reign = view.settings, view.reign
+    room = max(settings.handovers_max - under_way, 0)
+    begun = leaving[:room]
     is_soon = view.now_ms - reign.handover_begun_ms < settings.handover_every_ms
-    if not places or under_way >= settings.handovers_max or is_soon:
-        return []
-    reign.handover_begun_ms = view.now_ms
-    place = places[0]
-    preferred = place.partition.preferred
-    assert preferred is not None
-    return [BeginHandover(place.table.name, place.number, place.partition.epoch, preferred)]
+    if going_home and len(begun) < room and not is_soon:
+        reign.handover_begun_ms = view.now_ms
+        begun.append(going_home[0])
+    return begun

@@ -56,6 +56,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
     after: Moment | None = None
     """`Lease.moment` of the last answer that this node had before it looked at its offsets: so
     much is known of when that was, however long this is on its way. None: it had none yet."""
+    is_leaving: bool = False
+    """It is about to stop: what it is the master of is to go to others."""
 
 
 class Heard(msgspec.Struct):
@@ -67,6 +69,7 @@ class Heard(msgspec.Struct):
     is_heard: bool = False
     after_ms: int | None = None
     """What it told last it saw after this moment; None: nobody knows when."""
+    is_leaving: bool = False
     applied_epoch: int = EPOCH_NONE
     offsets: dict[PartitionId, Offset] = {}
     contacts: dict[PartitionId, int] = {}
@@ -113,7 +116,7 @@ class Reign:
         if heard.after_ms is not None and (after_ms is None or after_ms < heard.after_ms):
             return False  # a later one has overtaken it
         heard.at_ms, heard.is_heard, heard.after_ms = now_ms, True, after_ms
-        heard.applied_epoch = heartbeat.applied_epoch
+        heard.applied_epoch, heard.is_leaving = heartbeat.applied_epoch, heartbeat.is_leaving
         heard.offsets = {each.id: each for each in heartbeat.offsets}
         for key, offset in heard.offsets.items():
             if offset.contact_ms is None or after_ms is None or key not in self.seen:

@@ -1,7 +1,7 @@
 """What a leader proposes, from the topology and from what it heard: one batch at a time."""
 
 from raftwood.zeppelin.meta import handover
-from raftwood.zeppelin.meta.changes import CHANGES_MAX, Change, NodeDown, NodeUp
+from raftwood.zeppelin.meta.changes import CHANGES_MAX, BeginHandover, Change, NodeDown, NodeUp
 from raftwood.zeppelin.meta.failover import demotion, failover, is_unfit, marks
 from raftwood.zeppelin.meta.heard import Reign
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
@@ -25,7 +25,8 @@ def plan(
 
 def _of_partitions(view: View) -> list[Change]:
     changes: list[Change] = []
-    wanted: list[Place] = []
+    leaving: list[BeginHandover] = []
+    going_home: list[BeginHandover] = []
     under_way = 0
     for table in view.topology.tables.values():
         for number, partition in enumerate(table.partitions):
@@ -40,8 +41,8 @@ def _of_partitions(view: View) -> list[Change]:
                 change = handover.next_step(view, place)
             else:
                 change = marks(view, place)
-                if change is None and handover.is_wanted(view, place):
-                    wanted.append(place)
+                if change is None and (begun := handover.wanted(view, place)) is not None:
+                    (leaving if view.is_leaving(partition.master) else going_home).append(begun)
             if change is not None:
                 changes.append(change)
-    return [*changes, *handover.begin(view, wanted, under_way=under_way)]
+    return [*changes, *handover.begin(view, leaving, going_home, under_way=under_way)]

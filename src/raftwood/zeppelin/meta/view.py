@@ -58,6 +58,9 @@ class View:
         """As the plan will have it."""
         return node in self._up
 
+    def is_leaving(self, node: NodeId | None) -> bool:
+        return node is not None and self.heard(node).is_leaving
+
     def heard(self, node: NodeId) -> Heard:
         return self.reign.nodes[node]
 

@@ -38,6 +38,13 @@ _OPENED_AT_ONCE: Final = 4
 _HANDOVER_MS: Final = 50
 """Between two heartbeats while writes wait for a hand-over that this node is a part of."""
 _AGAIN_S: Final = 0.2
+LEAVING_S_MAX: Final = 20.0
+"""For so long a node that stops hands over what it is the master of."""
+_NO_TAKER_S: Final = 1.0
+"""After so long without a hand-over nobody is there to take anything."""
+_LEAVING_STEP_S: Final = 0.02
+_TOLD_S: Final = 0.1
+"""Whoever waited for the end of a hand-over is told by then where to go."""
 _log = get_logger("zeppelin")
 
 
@@ -77,6 +84,7 @@ class Membership:
         """A heartbeat has something to tell."""
         self._is_missing = asyncio.Event()
         """Partitions are to be opened."""
+        self._is_leaving = False
         self._is_unfinished = False
         """The topology is known, and something of it has failed."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -123,6 +131,31 @@ class Membership:
                 return
             await asyncio.sleep(_AGAIN_S)
 
+    async def leave(self) -> None:
+        """Hand over what this node is the master of, as far as others can take it."""
+        loop = asyncio.get_running_loop()
+        self._is_leaving = True
+        self._is_due.set()
+        left, changed_s = self._to_hand_over(), loop.time()
+        if not left:
+            return
+        end_s = changed_s + LEAVING_S_MAX
+        while left and loop.time() < min(end_s, changed_s + _NO_TAKER_S):
+            await asyncio.sleep(_LEAVING_STEP_S)
+            before, left = left, self._to_hand_over()
+            if left != before or self._is_handing_over():
+                changed_s = loop.time()
+        await asyncio.sleep(_TOLD_S)
+
+    def _to_hand_over(self) -> int:
+        """How many partitions this node is the master of that have a slave which is up."""
+        topology = self._view.topology
+        return sum(
+            known.master == self.node and any(topology.nodes[each].is_up for each in known.slaves)
+            for table in topology.tables.values()
+            for known in table.partitions
+        )
+
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -162,7 +195,8 @@ class Membership:
             self._is_due.set()
 
     async def _pause(self) -> None:
-        wait_ms = _HANDOVER_MS if self._is_handing_over() else self._heartbeat_ms
+        is_urgent = self._is_leaving or self._is_handing_over()
+        wait_ms = _HANDOVER_MS if is_urgent else self._heartbeat_ms
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 await self._is_due.wait()
@@ -180,7 +214,12 @@ class Membership:
     async def _heartbeat(self) -> None:
         asked_ns, seen_epoch = self._environment.clock.monotonic_ns(), self._store.epoch
         heartbeat = Heartbeat(
-            self.node, self._store.boot, self.applied_epoch, self._offsets(), self._moment
+            self.node,
+            self._store.boot,
+            self.applied_epoch,
+            self._offsets(),
+            self._moment,
+            is_leaving=self._is_leaving,
         )
         lease = await self._meta.heartbeat(heartbeat, timeout_ms=self._timeout_ms)
         self._moment = lease.moment

@@ -165,7 +165,8 @@ class NodeServer:
         return self.admin.membership.problem()
 
     async def close(self) -> None:
-        """Serve nobody any more, and make all durable; another node takes over in a while."""
+        """Hand over to others what they can take, serve nobody any more, and make all durable."""
+        await self.admin.membership.leave()
         await self._stack.aclose()
 
 

@@ -38,6 +38,7 @@ class Leader:
         self.reign.note(state.topology, self.now_ms)
         self.offsets: dict[NodeId, dict[int, Offset]] = {}
         self.answered: dict[NodeId, Moment] = {}
+        self.leaving: list[NodeId] = []
         for number, each in enumerate(state.topology.tables["t"].partitions):
             for node in each.replicas:
                 self.tell(node, number=number)
@@ -55,7 +56,9 @@ class Leader:
             epoch = self.state.topology.epoch if applied is None else applied
             run = self.state.topology.nodes[node].run
             told = tuple(self.offsets.get(node, {}).values())
-            heartbeat = Heartbeat(node, run, epoch, told, self.answered.get(node))
+            heartbeat = Heartbeat(
+                node, run, epoch, told, self.answered.get(node), is_leaving=node in self.leaving
+            )
             self.reign.hear(heartbeat, self.now_ms)
             self.answered[node] = Moment(self.reign.term, self.now_ms)
 
@@ -345,6 +348,30 @@ def test_a_preferred_master_comes_back_by_a_hand_over_that_loses_nothing() -> No
     leader.beat(B)
     assert leader.carry_out() == (EndHandover("t", 0, stuck.epoch),)
     assert partition(leader.state).master == B
+
+
+def test_a_node_that_leaves_hands_over_all_that_it_is_the_master_of() -> None:
+    leader = led(A, B, C, partitions=6)
+    leader.leaving = [A]
+    for _ in range(20):
+        leader.now_ms += 100
+        leader.beat(A, B, C)
+        leader.carry_out()
+    masters = [partition(leader.state, number).master for number in range(6)]
+    assert A not in masters
+    assert sorted(map(masters.count, (B, C))) == [3, 3]
+    leader.leaving = []
+    leader.pass_time(5_000, A, B, C)
+    assert [type(each) for each in leader.plan()] == [BeginHandover], "it is back"
+
+
+def test_nothing_is_handed_over_to_a_node_that_leaves() -> None:
+    leader = led(A, B)
+    leader.leaving = [A, B]
+    leader.beat(A, B)
+    assert leader.plan() == ()
+    make(leader.state, SetMaster("t", 0, B))
+    assert leader.plan() == ()
 
 
 def test_a_hand_over_is_given_up_in_time_and_not_begun_again_at_once() -> None:
