@@ -81,14 +81,24 @@ class RealNode:
         await self._node.close()
 
 
-def topology(epoch: int, nodes: Sequence[RealNode], *, min_replicas: int = 2) -> Topology:
+def topology(
+    epoch: int,
+    nodes: Sequence[RealNode],
+    *,
+    min_replicas: int = 2,
+    lag_max_bytes: int = 64 << 20,
+) -> Topology:
     """The first node is master of the one partition, the others are its slaves."""
     master, *slaves = [node.id for node in nodes]
     table = Table(
         name="table",
         incarnation=PARTITION.incarnation,
         config=TableConfig(
-            partitions=1, replicas=len(nodes), min_replicas=min_replicas, ack="synced"
+            partitions=1,
+            replicas=len(nodes),
+            min_replicas=min_replicas,
+            ack="synced",
+            lag_max_bytes=lag_max_bytes,
         ),
         partitions=(Partition(epoch=epoch, master=master, slaves=tuple(slaves)),),
     )

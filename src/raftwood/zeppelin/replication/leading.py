@@ -1,5 +1,6 @@
 """The master's side of one partition: what it sends to whom, and which writes are done."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -7,6 +8,7 @@ from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig
 from raftwood.zeppelin.node.acks import Acks
 from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore, Record, Write
 from raftwood.zeppelin.replication.epochs import epoch_at
+from raftwood.zeppelin.replication.pacing import Pace
 from raftwood.zeppelin.replication.progress import Progress, Reached
 from raftwood.zeppelin.replication.sender import Sender
 from raftwood.zeppelin.replication.sender_rules import needed_from
@@ -15,6 +17,8 @@ from raftwood.zeppelin.replication.wire import RepairResponse, Standing
 
 REPAIR_BYTES_MAX: Final = 4 << 20
 """What one answer has of values, plus one."""
+_PACE_S: Final = 0.05
+"""Answers that wait for a slave are looked at so often, where it says nothing."""
 
 
 def reached_of(store: PartitionStore) -> Reached:
@@ -44,10 +48,13 @@ class Leading:
         self.slaves: tuple[NodeId, ...] = ()
         self.epoch = 0
         """Of the records that are written from now on."""
-        self.acks = Acks(
-            is_immediate=config.ack == "memory" and config.min_replicas == 1, count=self._count
-        )
+        self._is_immediate = config.ack == "memory" and config.min_replicas == 1
+        self.acks = Acks(is_immediate=self._is_immediate, count=self._count)
         """Which writes may be called done."""
+        # Where a write waits for slaves anyhow, its master cannot run away from them.
+        self._pace = Pace(lag_max_bytes=config.lag_max_bytes) if config.min_replicas == 1 else None
+        self._loop = asyncio.get_running_loop()
+        self._pace_timer: asyncio.TimerHandle | None = None
         self._stop_listening = store.listen(self.moved)
 
     def begin(self, epoch: int, slaves: tuple[NodeId, ...]) -> None:
@@ -72,6 +79,8 @@ class Leading:
         """Another is master, or nobody."""
         self.acks.end()
         self._stop_listening()
+        if self._pace_timer is not None:
+            self._pace_timer.cancel()
         self._store.needed_from = None
         for slave in self.slaves:
             self._end_feed(slave)
@@ -170,5 +179,25 @@ class Leading:
         """Let it be known that more is done, if it is and may be said."""
         assert self._progress is not None
         done = self._progress.done(reached_of(self._store))
+        if self._pace is not None and self.slaves:
+            done = self._paced(done, self._pace)
         if done > self.acks.reached and self._may_tell():
             self.acks.reach(done)
+
+    def _paced(self, done: int, pace: Pace) -> int:
+        feeds = {
+            slave: feed
+            for slave in self.slaves
+            if (sender := self._sender_of(slave)) is not None
+            and (feed := sender.feeding(self._partition)) is not None
+        }
+        now_ms = int(self._loop.time() * 1000)
+        allowed = pace.allowed(done, feeds, last=self._store.last_sequence, now_ms=now_ms)
+        self.acks.is_immediate = self._is_immediate and not pace.is_holding
+        if pace.is_holding and self._pace_timer is None:
+            self._pace_timer = self._loop.call_later(_PACE_S, self._look_again)
+        return allowed
+
+    def _look_again(self) -> None:
+        self._pace_timer = None
+        self.tell()

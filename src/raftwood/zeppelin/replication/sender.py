@@ -56,6 +56,10 @@ class Sender:
         """What is sent of a partition under a session; None where nothing is."""
         return self._rules.feed(partition, session)
 
+    def feeding(self, partition: PartitionId) -> Feed | None:
+        """What is sent of a partition; None where nothing is."""
+        return self._rules.feeding(partition)
+
     def acked(self, feed: Feed, *, sequence: int) -> None:
         """The peer has synced up to a sequence."""
         self._rules.acked(feed, sequence=sequence)

@@ -28,6 +28,7 @@ class Feed:
         "_sent",
         "_sent_bytes",
         "_sent_count",
+        "has",
         "is_queued",
         "next",
         "partition",
@@ -40,6 +41,8 @@ class Feed:
         self.session = session
         self.next = first
         """The sequence to send next."""
+        self.has = first - 1
+        """All up to this sequence the slave has synced."""
         self.under_way_bytes = 0
         self.is_queued = False
         self._sent: deque[tuple[int, int]] = deque()
@@ -61,8 +64,14 @@ class Feed:
         unsent = max(0, last + 1 - self.next)
         return self.under_way_bytes + unsent * self._sent_bytes // max(1, self._sent_count)
 
+    @property
+    def record_bytes(self) -> int:
+        """Of a record that was sent, on average."""
+        return max(1, self._sent_bytes // max(1, self._sent_count))
+
     def acked(self, sequence: int) -> int:
         """The slave has synced all up to a sequence; the bytes that are no longer under way."""
+        self.has = max(self.has, sequence)
         freed = 0
         while self._sent and self._sent[0][0] <= sequence:
             freed += self._sent.popleft()[1]
@@ -115,6 +124,10 @@ class SenderRules:
         """The one that is on, if it is of this session."""
         feed = self._feeds.get(partition)
         return feed if feed is not None and feed.session == session else None
+
+    def feeding(self, partition: PartitionId) -> Feed | None:
+        """The one that is on, whatever its session."""
+        return self._feeds.get(partition)
 
     def grown(self, partition: PartitionId, last: int) -> bool:
         """There is more of a partition; whether a turn of it has come up by that."""

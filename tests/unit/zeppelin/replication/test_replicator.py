@@ -9,6 +9,7 @@ import pytest
 
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.replication import pacing, sender, sender_rules
 from raftwood.zeppelin.replication.replica import Role
 from tests.zeppelin_kit.real_nodes import RealNode, topology, until
 
@@ -128,5 +129,39 @@ def test_the_lag_of_a_slave_is_bounded_at_the_masters_full_rate(tmp_path: Path) 
         assert worst <= LAG_TURNS_MAX * WRITES_A_TURN
         await until(lambda: two.store.last_sequence == one.store.last_sequence)
         assert two.contents() == one.contents()
+
+    run_pair(tmp_path, scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_paced", [True, False])
+def test_a_master_does_not_run_away_from_a_slow_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_paced: bool
+) -> None:
+    """The slave takes about 0.5 MB a second, and clients write as fast as they are answered."""
+    lag_max_bytes = 200_000
+    monkeypatch.setattr(sender_rules, "WINDOW_BYTES", 1 << 10)
+    monkeypatch.setattr(sender, "SLICE_BYTES", 4 << 10)
+    monkeypatch.setattr(pacing, "LOOK_MS", 50)
+    if not is_paced:
+        monkeypatch.setattr(pacing.Pace, "allowed", lambda _self, done, *_, **__: done)
+
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        told = topology(1, [one, two], min_replicas=1, lag_max_bytes=lag_max_bytes)
+        await one.apply(told)
+        await two.apply(told)
+        await until(lambda: one.replica.acks.replicas_with(1) == 1)
+        loop = asyncio.get_running_loop()
+        end, worst = loop.time() + 1.5, 0
+        while loop.time() < end:
+            for number in range(20):
+                sequence = one.write(Write(b"key%d" % number, b"v" * 1_000))
+            answered = asyncio.Event()
+            one.replica.acks.wait(sequence, answered.set)
+            await answered.wait()
+            behind = one.store.last_sequence - two.store.synced_sequence
+            worst = max(worst, behind * 1_000)
+        assert (worst <= 1.2 * lag_max_bytes) is is_paced
+        assert one.store.last_sequence > 300
 
     run_pair(tmp_path, scenario)
