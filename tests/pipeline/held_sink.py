@@ -18,7 +18,8 @@ from raftwood.pipeline.options import SinkOptions
 from raftwood.pipeline.sink.routing import WriteKey
 from raftwood.pipeline.sink.rows_in import Layout, stored_table
 from raftwood.pipeline.sink.sending import Sender
-from raftwood.pipeline.sink.writers import StreamWriter, Written
+from raftwood.pipeline.sink.tasks import Written
+from raftwood.pipeline.sink.writers import StreamWriter
 from tests.pipeline.gate import Gate
 
 if TYPE_CHECKING:

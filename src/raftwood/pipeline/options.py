@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -117,12 +118,19 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 class OptionReader:
     """Options by name in any case, each with what it may be."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = {name.lower(): value for name, value in options.items()}
-        unknown = sorted(set(self._options) - _KNOWN)
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        *,
+        known: AbstractSet[str] = _KNOWN,
+        name: str = "loghub",
+    ) -> None:
+        self._options = {option.lower(): value for option, value in options.items()}
+        self._name = name
+        unknown = sorted(set(self._options) - known)
         if unknown:
             raise InvalidConfiguration(
-                f"loghub has no option {unknown[0]!r}: see the list in docs/pipeline.md"
+                f"{name} has no option {unknown[0]!r}: see the list in docs/pipeline.md"
             )
 
     def text(self, name: str, default: str | None = None, *, variable: str | None = None) -> str:
@@ -133,7 +141,7 @@ class OptionReader:
             found = default
         if found is None:
             more = "" if variable is None else f", or set {variable}"
-            raise InvalidConfiguration(f"loghub needs .option({name!r}, …){more}")
+            raise InvalidConfiguration(f"{self._name} needs .option({name!r}, …){more}")
         return found
 
     def optional(self, name: str) -> str | None:
@@ -246,15 +254,20 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     compression = given.text("compression", "lz4").lower()
     if compression not in ("none", "lz4", "zstd"):
         raise InvalidConfiguration(f"compression is {compression!r}: give none, lz4 or zstd")
-    application, version = given.optional("txnAppId"), given.number("txnVersion", None, least=0)
-    if (application is None) != (version is None):
-        raise InvalidConfiguration("txnAppId and txnVersion go together: give both, or neither")
     return SinkOptions(
         access=stream_access(given),
         key_column=given.optional("keyColumn"),
         compression=compression,
-        transaction=None if application is None else (f"txn-{application}", int(version or 0)),
+        transaction=transaction_of(given),
     )
+
+
+def transaction_of(given: OptionReader) -> tuple[str, int] | None:
+    """Who writes a batch, and which time."""
+    application, version = given.optional("txnAppId"), given.number("txnVersion", None, least=0)
+    if (application is None) != (version is None):
+        raise InvalidConfiguration("txnAppId and txnVersion go together: give both, or neither")
+    return None if application is None else (f"txn-{application}", int(version or 0))
 
 
 def offsets_option(name: str, text: str) -> str | dict[int, Place]:

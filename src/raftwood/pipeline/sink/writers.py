@@ -8,31 +8,17 @@ stores nothing twice. A batch write does so for the tasks of one run, and with `
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-from raftwood.base.errors import InvalidConfiguration
 from raftwood.loghub.batches import Codec
 from raftwood.pipeline.hub import connected
 from raftwood.pipeline.options import SinkOptions
 from raftwood.pipeline.sink.routing import WriteKey
 from raftwood.pipeline.sink.rows_in import Layout, TooWide, stored_table
 from raftwood.pipeline.sink.sending import Sender
+from raftwood.pipeline.sink.tasks import Written, micro_batch, partition
 
 CHUNK_BYTES_MAX: Final = 2 << 20
-_QUERY: Final = "sql.streaming.queryId"
-_BATCH: Final = "streaming.sql.batchId"
-
-
-class Written(WriterCommitMessage):
-    """What a task has stored."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
 
 
 def write_rows(
@@ -70,12 +56,6 @@ def _chunks(batch: Any, layout: Layout) -> Iterator[tuple[Any, Any]]:
     yield from _chunks(batch.slice(half), layout)
 
 
-def _task() -> TaskContext:
-    context = TaskContext.get()
-    assert context is not None, "rows are written by tasks"
-    return context
-
-
 class BatchWriter(DataSourceArrowWriter):
     """One write of a DataFrame."""
 
@@ -87,7 +67,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> Written:
         transaction = self._options.transaction
         writer, version = (f"run-{self._run}", 0) if transaction is None else transaction
-        key = WriteKey(writer, version, _task().partitionId())
+        key = WriteKey(writer, version, partition())
         return write_rows(self._options, self._layout, key, iterator)
 
 
@@ -99,11 +79,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._layout = layout
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        task = _task()
-        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
-        if query is None or batch is None:
-            raise InvalidConfiguration(
-                "Spark does not say which micro-batch this is: use pyspark 4.2"
-            )
-        key = WriteKey(f"query-{query}", int(batch), task.partitionId())
+        key = WriteKey(*micro_batch(), partition())
         return write_rows(self._options, self._layout, key, iterator)

@@ -19,7 +19,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
 from raftwood.disk.real_environment import real_environment
 from raftwood.net.tls import ClientTls
-from raftwood.zeppelin.client.batches import Batches
+from raftwood.zeppelin.client.batches import Batches, NamedRows
 from raftwood.zeppelin.client.calls import Calls
 from raftwood.zeppelin.client.link import SILENCE_S_MAX
 from raftwood.zeppelin.client.nodes import KvAccess, Nodes, ReadFrom, addresses_of
@@ -247,6 +247,15 @@ class AsyncKv:
     async def delete_many(self, keys: Iterable[Word]) -> int:
         """How many there were."""
         return await self._batches.delete([as_bytes(key) for key in keys])
+
+    async def write_named(
+        self, rows: Iterable[NamedRows], *, operation: Literal["set", "increment"] = "set"
+    ) -> None:
+        """Rows under names of the caller's own, so that another process may write them again.
+
+        What has been written under a name, where a node still knows that, is passed over.
+        """
+        await self._batches.write_named(b"SET" if operation == "set" else b"INCR", rows)
 
     # Keys with one tag, which stands in braces: `{user1}.name`
 

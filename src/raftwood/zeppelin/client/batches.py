@@ -9,21 +9,37 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from raftwood.base.errors import InvalidInput
-from raftwood.zeppelin.client.calls import Attempts, Calls
+from raftwood.base.errors import TooLarge
+from raftwood.zeppelin.client.calls import Attempts, Calls, named
 from raftwood.zeppelin.client.link import Link
 from raftwood.zeppelin.resp.arriving import ErrorAnswer
 from raftwood.zeppelin.slots import slot_of
 
 CHUNK_ROWS_MAX: Final = 2_000
 CHUNK_BYTES_MAX: Final = 1 << 20
+GIVEN_BYTES_MAX: Final = 16 << 20
+"""Of a chunk that is not cut here."""
 PIECES_MAX: Final = 64
 """Under way at a time."""
 NO_END: Final = b"$1\r\n0\r\n"
 
 Verb: TypeAlias = Literal[b"GET", b"SET", b"INCR", b"DEL"]
+
+
+class NamedRows(NamedTuple):
+    """Rows that are written once under a name, whoever sends them how often.
+
+    All of a name that are in one partition have to be the same each time.
+    """
+
+    producer: str
+    number: int
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+    """Or amounts."""
+    ends: Sequence[bytes] = ()
 
 
 class _Piece:
@@ -115,25 +131,18 @@ class Batches:
         return [value for chunk in chunks for value in chunk.answers]
 
     async def set(
-        self,
-        keys: Sequence[bytes],
-        values: Sequence[bytes],
-        ends: Sequence[bytes] = (),
-        *,
-        names: Iterable[bytes] | None = None,
+        self, keys: Sequence[bytes], values: Sequence[bytes], ends: Sequence[bytes] = ()
     ) -> None:
-        """`names` for the chunks, in order, where others than new ones are wanted."""
-        await self._write(b"SET", keys, values, ends, names)
+        await self._write(b"SET", keys, values, ends)
 
     async def increment(
-        self,
-        keys: Sequence[bytes],
-        amounts: Sequence[bytes],
-        ends: Sequence[bytes] = (),
-        *,
-        names: Iterable[bytes] | None = None,
+        self, keys: Sequence[bytes], amounts: Sequence[bytes], ends: Sequence[bytes] = ()
     ) -> None:
-        await self._write(b"INCR", keys, amounts, ends, names)
+        await self._write(b"INCR", keys, amounts, ends)
+
+    async def write_named(self, verb: Literal[b"SET", b"INCR"], rows: Iterable[NamedRows]) -> None:
+        """Chunks as they are given, each under its own name."""
+        await self._run(_given(verb, each) for each in rows)
 
     async def delete(self, keys: Sequence[bytes]) -> int:
         chunks = [_Chunk(b"DEL", part, name=self._calls.name()) for part, _, _ in _cut(keys)]
@@ -146,12 +155,9 @@ class Batches:
         keys: Sequence[bytes],
         values: Sequence[bytes],
         ends: Sequence[bytes],
-        names: Iterable[bytes] | None,
     ) -> None:
-        if len(keys) != len(values):
-            raise InvalidInput(f"{len(keys)} keys and {len(values)} values: give as many of both")
-        chosen = iter(names) if names is not None else iter(self._calls.name, None)
-        await self._run(_Chunk(verb, *part, name=next(chosen)) for part in _cut(keys, values, ends))
+        name = self._calls.name
+        await self._run(_Chunk(verb, *part, name=name()) for part in _cut(keys, values, ends))
 
     async def _run(self, chunks: Iterable[_Chunk]) -> None:
         """Send all, some at a time; what fails is sent again, to whoever has it by then."""
@@ -229,6 +235,17 @@ class Batches:
             failed.append((piece, answer))
         else:
             piece.chunk.take(piece, answer)
+
+
+def _given(verb: Verb, rows: NamedRows) -> _Chunk:
+    size = sum(map(len, rows.keys)) + sum(map(len, rows.values))
+    if size > GIVEN_BYTES_MAX:
+        raise TooLarge(
+            f"{len(rows.keys)} rows of one name have {size} bytes, and {GIVEN_BYTES_MAX} is the "
+            "most: give fewer rows at a time"
+        )
+    name = named(rows.producer, rows.number)
+    return _Chunk(verb, rows.keys, rows.values, rows.ends, name=name)
 
 
 def _halved(

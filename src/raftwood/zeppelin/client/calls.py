@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import DeadlineExceeded, RaftwoodError, Unavailable
+from raftwood.base.errors import DeadlineExceeded, RaftwoodError, TooLarge, Unavailable
 from raftwood.net.channel import Backoff
 from raftwood.zeppelin.client.judging import Later, Moved, NotAsked, judged
 from raftwood.zeppelin.client.link import Link
@@ -20,7 +20,15 @@ from raftwood.zeppelin.resp.arriving import ErrorAnswer
 
 MOVES_AT_ONCE: Final = 3
 """In a row; nodes that send a request around have not heard of one another's news yet."""
+VALUE_BYTES_MAX: Final = 16 << 20
+REQUEST_BYTES_MAX: Final = VALUE_BYTES_MAX + (128 << 10)
+"""A node ends a connection that brings more."""
 _BACKOFF: Final = Backoff(first_ms=10, longest_ms=400)
+
+
+def named(producer: str, number: int) -> bytes:
+    """A name, as it stands before the command that has it."""
+    return request([b"ONCE", producer.encode(), b"%d" % number])
 
 
 class Attempts:
@@ -79,7 +87,7 @@ class Calls:
         self._environment = environment
         self.nodes = nodes
         self._timeout_s = timeout_s
-        self._producer = environment.random.randbytes(12).hex().encode()
+        self._producer = environment.random.randbytes(12).hex()
         self._number = 0
 
     def attempts(self) -> Attempts:
@@ -88,7 +96,7 @@ class Calls:
     def name(self) -> bytes:
         """A new name for what writes; it stands before the command."""
         self._number += 1
-        return request([b"ONCE", self._producer, b"%d" % self._number])
+        return named(self._producer, self._number)
 
     async def read(self, slot: int, encoded: bytes) -> Any:
         """A request on one slot that changes nothing."""
@@ -103,14 +111,18 @@ class Calls:
 
     async def write(self, slot: int, encoded: bytes) -> Any:
         """A request on one slot that may change something; it gets a name."""
-        named = self.name() + encoded
+        if len(encoded) > REQUEST_BYTES_MAX:
+            raise TooLarge(
+                f"a request of {len(encoded)} bytes: {VALUE_BYTES_MAX} of a value at most"
+            )
+        encoded = self.name() + encoded
         link = self.nodes.link(self.nodes.map.masters[slot])
         answer: Any = None
         if link is not None and not link.is_full:
-            answer = await link.ask(named, before=1)
+            answer = await link.ask(encoded, before=1)
             if not isinstance(answer, ErrorAnswer):
                 return answer
-        return await self._persist(slot, named, answer, before=1)
+        return await self._persist(slot, encoded, answer, before=1)
 
     async def _persist(
         self, slot: int, encoded: bytes, answer: Any, *, before: int = 0, reads: bool = False

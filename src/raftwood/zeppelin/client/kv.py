@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 from raftwood.disk.loop_thread import LoopThread
 from raftwood.net.tls import ClientTls
 from raftwood.zeppelin.client.async_kv import SCAN_COUNT, TIMEOUT_MS, AsyncKv
+from raftwood.zeppelin.client.batches import NamedRows
 from raftwood.zeppelin.client.nodes import ReadFrom
 from raftwood.zeppelin.client.words import Word
 
@@ -169,6 +170,11 @@ class Kv:
 
     def delete_many(self, keys: Iterable[Word]) -> int:
         return self._thread.call(self._client.delete_many(keys))
+
+    def write_named(
+        self, rows: Iterable[NamedRows], *, operation: Literal["set", "increment"] = "set"
+    ) -> None:
+        self._thread.call(self._client.write_named(rows, operation=operation))
 
     # Keys with one tag
 

@@ -1,0 +1,1 @@
+"""DataFrames into tables of Zeppelin, for batch and streaming queries: the format `zeppelin`."""
