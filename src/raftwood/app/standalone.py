@@ -133,10 +133,10 @@ async def running_standalone(
             dlogs = await stack.enter_async_context(
                 opened_dlogs(environment, settings, store, bookies)
             )
+            kv = await stack.enter_async_context(_zeppelin(environment, folder, settings, metrics))
             gateway = await GatewayServer.start(
                 environment, settings, store, logs, dlogs=dlogs, metrics=metrics
             )
-            kv = await stack.enter_async_context(_zeppelin(environment, folder, settings, metrics))
             try:
                 key = await access_key(folder, gateway.gateway.access)
                 loghub = LogHubPart(

@@ -12,48 +12,15 @@ from typing import Any
 
 import pytest
 from tests.dlog_kit.command_kit import Commands
-from tests.unit.zeppelin.meta.group_in_memory import GROUP, Command, GroupInMemory
+from tests.unit.app.kv_cluster import Cluster
+from tests.unit.zeppelin.meta.group_in_memory import GROUP
 from tests.unit.zeppelin.meta.kit import A, B, C, registered
 
 from raftwood.app.command_line import run
 from raftwood.app.commands import kv_target
-from raftwood.zeppelin.meta.changes import ChangeMaster, MarkSlaves, NodeDown, encode_batch
+from raftwood.zeppelin.meta.changes import ChangeMaster, MarkSlaves, NodeDown
 from raftwood.zeppelin.meta.client import MetaClient
-from raftwood.zeppelin.meta.heard import Heartbeat, Offset
-from raftwood.zeppelin.meta.queries import encode_query
-from raftwood.zeppelin.model import NodeId
 from raftwood.zeppelin.passwords import is_password
-
-
-class Cluster(GroupInMemory):
-    """Its nodes have heard of everything whenever the meta server is asked something."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.silent: list[NodeId] = []
-        self.lags: dict[NodeId, int] = {}
-        self.contact_ms: int | None = 5
-
-    def change(self, *changes: Any) -> None:
-        self.machine.update([Command(0, encode_batch(changes))])
-
-    async def read(self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0) -> bytes:
-        for node in self.machine.topology.nodes:
-            if node not in self.silent:
-                self.machine.lookup(encode_query(self._heartbeat(node)))
-        return await super().read(group, query, timeout_ms=timeout_ms, wait_ms=wait_ms)
-
-    def _heartbeat(self, node: NodeId) -> Heartbeat:
-        topology = self.machine.topology
-        offsets = [
-            Offset(
-                table.incarnation, number, 1, 9, self.lags.get(node, 0), contact_ms=self.contact_ms
-            )
-            for table in topology.tables.values()
-            for number, partition in enumerate(table.partitions)
-            if node in partition.replicas
-        ]
-        return Heartbeat(node, 1, topology.epoch, tuple(offsets))
 
 
 @pytest.fixture
