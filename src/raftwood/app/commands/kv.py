@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from raftwood.app.commands.kv_data import delete, get, scan, set_
 from raftwood.app.commands.kv_node import app as node
 from raftwood.app.commands.kv_table import app as table
 from raftwood.app.commands.kv_target import KV, KvTarget
@@ -15,8 +16,10 @@ from raftwood.base.environment import Environment
 from raftwood.zeppelin.meta.client import MetaClient
 
 app = App(name="kv", help_format="plaintext")
-for each in (table, user, node):
+for each in (table, user, node, get, scan):
     app.command(each)
+app.command(set_, name="set")
+app.command(delete, name="del")
 
 _POLL_S = 0.2
 _TABLES = {

@@ -1,0 +1,192 @@
+"""`raftwood kv get`, `set`, `del` and `scan`: a table's keys, as one of its users."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from raftwood.app.cluster_network import client_tls
+from raftwood.app.commands.quantities import quantity_of
+from raftwood.app.commands.source import DEFAULTS, Source
+from raftwood.app.event_loop import run
+from raftwood.app.output import Format, write_records, write_rows
+from raftwood.app.settings import Settings
+from raftwood.base.errors import Conflict, InvalidConfiguration, InvalidInput, NotFound
+from raftwood.base.quantities import MILLISECONDS
+from raftwood.disk.real_environment import real_environment
+from raftwood.net import ClientTls, TlsFiles
+from raftwood.zeppelin.client import AsyncKv
+
+_COLUMNS = {"key": "key", "value": "value", "ttl_ms": "ends in (ms)"}
+_SHOWN_AT_ONCE = 500
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class KvUser:
+    """Which nodes, as whom, and how to print what came of it."""
+
+    addresses: Annotated[
+        str | None,
+        Parameter(help="Some nodes, HOST:PORT[,HOST:PORT]; else zeppelin_client.addresses."),
+    ] = None
+    user: Annotated[
+        str | None,
+        Parameter(
+            help="The user of a table; else zeppelin_client.user. The password is "
+            "zeppelin_client.password, in the file or as RAFTWOOD_ZEPPELIN_CLIENT__PASSWORD."
+        ),
+    ] = None
+    output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text"
+    source: Source = DEFAULTS
+
+    def run(self, work: Callable[[AsyncKv], Coroutine[Any, Any, int]]) -> int:
+        """Do something as a user of a table; answers the exit status."""
+        settings = self.source.load().settings
+        client = settings.zeppelin_client
+        if not client.password:
+            raise InvalidConfiguration(
+                "zeppelin_client.password is not set: `raftwood kv table create` and `raftwood kv "
+                "user add` make one, and print with --format toml what to add to the file"
+            )
+
+        async def main() -> int:
+            async with await AsyncKv.connect(
+                self.addresses or client.addresses,
+                user=self.user or client.user,
+                password=client.password.reveal(),
+                tls=_tls(settings),
+                timeout_ms=client.timeout_ms,
+                environment=environment,
+            ) as kv:
+                return await work(kv)
+
+        with real_environment() as environment:
+            return run(main())
+
+
+USER = KvUser()
+
+
+def _tls(settings: Settings) -> ClientTls | None:
+    authorities = settings.zeppelin_client.authorities
+    if authorities:
+        return ClientTls(TlsFiles(authorities=authorities))
+    return client_tls(settings)
+
+
+def get(*keys: str, user: KvUser = USER) -> int:
+    """Show keys' values, and when they end; the exit status is 1 if one has none."""
+    if not keys:
+        raise InvalidInput("name a key at least")
+
+    async def work(kv: AsyncKv) -> int:
+        pairs = [*zip(keys, await kv.get_many(map(_data, keys)), strict=True)]
+        rows = [
+            {"key": key, "value": _text(value), "ttl_ms": await _ttl_ms(kv, key)}
+            for key, value in pairs
+            if value is not None
+        ]
+        missing = [key for key, value in pairs if value is None]
+        if rows:
+            write_rows(rows, _COLUMNS, user.output)
+        if missing:
+            raise NotFound(f"there is no key {', '.join(map(repr, missing[:10]))}")
+        return 0
+
+    return user.run(work)
+
+
+async def _ttl_ms(kv: AsyncKv, key: str) -> int | None:
+    left_ms = await kv.ttl_ms(_data(key))
+    return left_ms if left_ms is not None and left_ms >= 0 else None
+
+
+def set_(
+    key: str,
+    value: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *,
+    ttl: Annotated[str | None, Parameter(help='It is kept for so long, as "90s" or "1h".')] = None,
+    if_absent: Annotated[bool, Parameter(negative="", help="Only if it has no value.")] = False,
+    if_present: Annotated[bool, Parameter(negative="", help="Only if it has a value.")] = False,
+    user: KvUser = USER,
+) -> int:
+    """Give a key a value."""
+    if if_absent and if_present:
+        raise InvalidInput("give --if-absent or --if-present, not both")
+    ttl_ms = None if ttl is None else quantity_of("--ttl", ttl, MILLISECONDS)
+
+    async def work(kv: AsyncKv) -> int:
+        data = _data(value)
+        if not await kv.set(_data(key), data, px=ttl_ms, nx=if_absent, xx=if_present):
+            raise Conflict(f"key {key!r} has {'a value' if if_absent else 'no value'}: not set")
+        write_rows([{"key": key, "value": _text(data), "ttl_ms": ttl_ms}], _COLUMNS, user.output)
+        return 0
+
+    return user.run(work)
+
+
+def delete(*keys: str, user: KvUser = USER) -> int:
+    """Delete keys, and tell how many there were."""
+    if not keys:
+        raise InvalidInput("name a key at least")
+
+    async def work(kv: AsyncKv) -> int:
+        row = {"deleted": await kv.delete_many(map(_data, keys))}
+        write_rows([row], {"deleted": "deleted keys"}, user.output)
+        return 0
+
+    return user.run(work)
+
+
+def scan(
+    *,
+    match: Annotated[
+        str | None, Parameter(help='Only keys like this, as "{anna}*"; as in Redis.')
+    ] = None,
+    count: Annotated[int | None, Parameter(help="End after so many keys.")] = None,
+    values: Annotated[bool, Parameter(negative="", help="Show their values, too.")] = False,
+    user: KvUser = USER,
+) -> int:
+    """Show the keys of the table, a line each, in no order; with JSON, one object per line."""
+    if count is not None and count < 1:
+        raise InvalidInput(f"--count {count} shows nothing: give 1 or more")
+
+    async def work(kv: AsyncKv) -> int:
+        shown = 0
+        page: list[bytes] = []
+        async for key in kv.scan(None if match is None else _data(match)):
+            page.append(key)
+            if len(page) == _SHOWN_AT_ONCE or shown + len(page) == count:
+                await _show(kv, page, values, user)
+                shown += len(page)
+                page = []
+            if shown == count:
+                break
+        await _show(kv, page, values, user)
+        return 0
+
+    return user.run(work)
+
+
+async def _show(kv: AsyncKv, keys: list[bytes], with_values: bool, user: KvUser) -> None:
+    if not with_values:
+        write_records([{"key": _text(key)} for key in keys], ("key",), user.output)
+        return
+    pairs = zip(keys, await kv.get_many(keys), strict=True)
+    rows = [
+        {"key": _text(key), "value": _text(value)}
+        for key, value in pairs
+        if value is not None  # else it has ended meanwhile
+    ]
+    write_records(rows, ("key", "value"), user.output)
+
+
+def _data(argument: str) -> bytes:
+    """As the shell gave it."""
+    return argument.encode(errors="surrogateescape")
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="backslashreplace")
