@@ -12,7 +12,7 @@ from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
 from raftwood.net.store_names import CLIENT_ROLE, OPERATOR_ROLE, READER_ROLE, STORE_ROLE
 from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.protocol import HostNetwork
-from raftwood.zeppelin.node.node_server import NodeNetwork
+from raftwood.zeppelin.node.node_network import NodeNetwork
 from raftwood.zeppelin.replication.peers import ReplicationNetwork
 
 LISTEN_DEFAULT: Final = "127.0.0.1:7001"

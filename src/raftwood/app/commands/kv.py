@@ -5,21 +5,24 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from raftwood.app.commands.kv_data import delete, get, scan, set_
-from raftwood.app.commands.kv_node import app as node
-from raftwood.app.commands.kv_table import app as table
 from raftwood.app.commands.kv_target import KV, KvTarget
-from raftwood.app.commands.kv_user import app as user
 from raftwood.app.kv_overview import Overview
 from raftwood.app.output import Format, size_text, write_json, write_line, write_rows
 from raftwood.base.environment import Environment
 from raftwood.zeppelin.meta.client import MetaClient
 
 app = App(name="kv", help_format="plaintext")
-for each in (table, user, node, get, scan):
-    app.command(each)
-app.command(set_, name="set")
-app.command(delete, name="del")
+for name, (place, line) in {
+    "table": ("kv_table:app", "Make, look at and drop tables."),
+    "user": ("kv_user:app", "Say who may use a table."),
+    "node": ("kv_node:app", "Run, list and remove nodes."),
+    "get": ("kv_data:get", "Show keys' values, and when they end."),
+    "set": ("kv_data:set_", "Give a key a value."),
+    "del": ("kv_data:delete", "Delete keys."),
+    "scan": ("kv_data:scan", "Show the keys of a table."),
+}.items():
+    # Loaded when they are called.
+    app.command(f"raftwood.app.commands.{place}", name=name, help=line)
 
 _POLL_S = 0.2
 _TABLES = {

@@ -1,12 +1,8 @@
 """`raftwood kv node`: the nodes that keep Zeppelin's partitions."""
 
-from typing import Annotated
-
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from raftwood.app.commands.kv_target import KV, KvTarget
-from raftwood.app.commands.source import DEFAULTS, Source
-from raftwood.app.kv_node_running import run_kv_node
 from raftwood.app.kv_overview import Overview
 from raftwood.app.output import write_rows
 from raftwood.base.environment import Environment
@@ -27,29 +23,12 @@ _COLUMNS = {
 }
 
 
-@app.command
-def start(
-    *,
-    connect: Annotated[
-        str | None,
-        Parameter(help="Stores of the log service, HOST:PORT[,…]; else cluster.members."),
-    ] = None,
-    ready_file: Annotated[
-        str | None,
-        Parameter(
-            help="Written once it serves: its addresses (data, replication, admin), its id, and "
-            "its process number."
-        ),
-    ] = None,
-    source: Source = DEFAULTS,
-) -> None:
-    """Run one node until SIGTERM or SIGINT.
-
-    It keeps partitions in zeppelin_node.data_folder, by which it is known for ever, and registers
-    with the cluster's meta server. A second signal ends it at once. SIGHUP makes it read its TLS
-    files again.
-    """
-    run_kv_node(source, connect, ready_file=ready_file)
+# Loaded when it is called: it needs the whole server.
+app.command(
+    "raftwood.app.commands.kv_node_start:app",
+    name="start",
+    help="Run one node until SIGTERM or SIGINT.",
+)
 
 
 @app.command(name="list")

@@ -13,50 +13,28 @@ from raftwood.base.errors import InvalidConfiguration, Unavailable
 from raftwood.base.metrics import Metrics
 from raftwood.disk.kv_folders import RocksFolders
 from raftwood.disk.segment_log import LogSettings
-from raftwood.net import ClientTls, Secret, Server, ServerCredentials, ServerTls, Service
-from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net import Server, ServerTls, Service
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.model import NodeAddresses, NodeId
 from raftwood.zeppelin.node.admin import AdminService
-from raftwood.zeppelin.node.admin_wire import admin_identity
 from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.node.engine_home import Engines
 from raftwood.zeppelin.node.expiry_sweep import ExpirySweep
 from raftwood.zeppelin.node.membership import Membership, Registration
 from raftwood.zeppelin.node.node_metrics import show_node
+from raftwood.zeppelin.node.node_network import NodeNetwork
 from raftwood.zeppelin.node.node_settings import ZeppelinNodeSettings
 from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.served_copies import ServedCopies
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.replication.lease import Lease
-from raftwood.zeppelin.replication.peers import ReplicationNetwork
 from raftwood.zeppelin.replication.replicator import Replicator
 
 ENGINES_FOLDER: Final = "engines"
 """Below the node's data folder."""
 DRAIN_MS: Final = 1_000
 _WILDCARDS: Final = ("0.0.0.0", "::", "*")  # noqa: S104  they are refused
-
-
-class NodeNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node, its peers and its operators prove themselves."""
-
-    replication: ReplicationNetwork
-    operators: Secret
-    tls: ServerTls | None = None
-
-    @property
-    def certificates(self) -> "list[ServerTls | ClientTls]":
-        """That can be read again."""
-        return [each for each in (self.tls, self.replication.tls) if each is not None]
-
-    def operator_credentials(self, node: NodeId) -> ServerCredentials:
-        return ServerCredentials(
-            cluster_id=self.replication.cluster,
-            identity=admin_identity(node),
-            secret_of=lambda peer: self.operators if peer.role == OPERATOR_ROLE else None,
-        )
 
 
 class NodeServer:
