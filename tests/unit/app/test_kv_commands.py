@@ -7,6 +7,7 @@ import pty
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, redirect_stdout
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,24 @@ def test_a_login_is_told_as_a_section_and_as_variables(kv: Commands) -> None:
         "export RAFTWOOD_ZEPPELIN_CLIENT__USER=t",
     ]
     assert client["password"] not in exports[2]
+
+
+def test_a_password_is_told_though_a_node_does_not_follow(
+    kv: Commands,
+    cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kv.run("kv", "table", "create", "t")
+    cluster.silent.append(C)
+    hasty = partialmethod(MetaClient.wait_applied, timeout_ms=50)
+    monkeypatch.setattr(MetaClient, "wait_applied", hasty)
+    assert run(["kv", "user", "add", "u", "--table=t", "--format=env"]) == 1
+    told = capsys.readouterr()
+    assert "nodes c have not applied epoch" in told.err
+    password = told.out.split("PASSWORD=")[1].strip()
+    kept = cluster.machine.topology.users["u"].password_hash
+    assert is_password(password.encode(), kept)
 
 
 def test_nodes_are_listed_and_removed_once_they_have_nothing(

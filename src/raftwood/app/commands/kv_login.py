@@ -11,7 +11,8 @@ from raftwood.app.commands.kv_target import KV_CLUSTER, KvCluster
 from raftwood.app.kv_users import redis_command
 from raftwood.app.output import write_json, write_line
 from raftwood.app.toml import toml_value
-from raftwood.zeppelin.model import Topology, User
+from raftwood.zeppelin.meta.client import MetaClient
+from raftwood.zeppelin.model import User
 
 _VARIABLE = "RAFTWOOD_ZEPPELIN_CLIENT__"
 
@@ -31,8 +32,18 @@ class LoginTarget:
         ),
     ] = "text"
 
-    def tell(self, topology: Topology, user: User, password: str) -> None:
-        addresses = [each.addresses.data for each in topology.nodes.values() if each.is_up]
+    async def tell(self, meta: MetaClient, epoch: int, user: User, password: str) -> None:
+        """Tell it once the nodes know the user; where they don't in time, too: nobody else has the
+        password.
+        """
+        nodes = (await meta.topology()).nodes.values()
+        addresses = [each.addresses.data for each in nodes if each.is_up]
+        try:
+            await meta.wait_applied(epoch)
+        finally:
+            self._write(addresses, user, password)
+
+    def _write(self, addresses: Sequence[str], user: User, password: str) -> None:
         if self.output == "json":
             write_json([user_row(user) | {"password": password, "addresses": addresses}])
         elif self.output == "text":

@@ -109,8 +109,7 @@ def create(
         made, password = new_user(environment, user_name, name, may_write=True)
         # One after the other: a table of somebody else must not get this user.
         await meta.create_table(name, config)
-        await meta.wait_applied(await meta.add_user(made))
-        target.tell(await meta.topology(), made, password)
+        await target.tell(meta, await meta.add_user(made), made, password)
         return 0
 
     return target.cluster.run(work)

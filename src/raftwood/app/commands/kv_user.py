@@ -32,8 +32,7 @@ def add(
 
     async def work(meta: MetaClient, environment: Environment) -> int:
         user, password = new_user(environment, name, table, may_write=not read_only)
-        await meta.wait_applied(await meta.add_user(user))
-        target.tell(await meta.topology(), user, password)
+        await target.tell(meta, await meta.add_user(user), user, password)
         return 0
 
     return target.cluster.run(work)
@@ -68,8 +67,8 @@ def password(name: str, *, target: LoginTarget = LOGIN) -> int:
         if known is None:
             raise NotFound(f"there is no user {name!r}: see `raftwood kv user list`")
         user, secret = new_user(environment, name, known.table, may_write=known.may_write)
-        await meta.wait_applied(await meta.set_password(name, user.password_hash))
-        target.tell(await meta.topology(), user, secret)
+        epoch = await meta.set_password(name, user.password_hash)
+        await target.tell(meta, epoch, user, secret)
         return 0
 
     return target.cluster.run(work)
