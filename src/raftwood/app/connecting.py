@@ -53,22 +53,27 @@ async def connected_metastore(
 ) -> AsyncIterator[MetaStore]:
     """The metastore of a cluster, of log stores or of `raftwood serve`, whichever answers."""
     network = client_network(settings)
-    which = _WhichMetastore()
+    asked = _AskedStores(METASTORE_SHARD)
     given = given_addresses(settings, addresses)
-    found = await discover(environment, network, given, which.ask)
+    found = await discover(environment, network, given, asked.ask)
     async with AsyncRaftClient(environment, network, found) as client:
-        store = RaftMetaStore(client, which.group)
+        store = RaftMetaStore(client, METASTORE_SHARD if asked.serve_logs else METASTORE_GROUP)
         try:
             yield store
         finally:
             await store.close()
 
 
-class _WhichMetastore:
-    """What the stores say when they are asked who they are."""
+class _AskedStores:
+    """What stores say when they are asked who they are, and where a guest of theirs is."""
 
-    def __init__(self) -> None:
-        self.group = METASTORE_SHARD
+    def __init__(self, guest: int) -> None:
+        self._guest = guest
+        self.serve_logs = True
+
+    def check(self) -> None:
+        if not self.serve_logs:
+            raise InvalidInput("these stores run no log service: name those of a log service")
 
     async def ask(self, connection: Connection, timeout_ms: int) -> dict[int, str]:
         try:
@@ -76,9 +81,9 @@ class _WhichMetastore:
         except ShardNotFound:
             return {}
         except NotFound:  # it is no log store
-            self.group = METASTORE_GROUP
+            self.serve_logs = False
             return await ask_members(METASTORE_GROUP, connection, timeout_ms)
-        return stores | await _addresses_of(METASTORE_SHARD, connection, timeout_ms)
+        return stores | await _addresses_of(self._guest, connection, timeout_ms)
 
 
 async def _addresses_of(guest: int, connection: Connection, timeout_ms: int) -> dict[int, str]:
@@ -94,19 +99,12 @@ async def connected_zeppelin(
 ) -> AsyncIterator[MetaClient]:
     """The meta server of Zeppelin, on a cluster of log stores."""
     network = client_network(settings)
-    found = await discover(
-        environment, network, given_addresses(settings, addresses), _ask_zeppelin_stores
-    )
+    asked = _AskedStores(ZEPPELIN_SHARD)
+    given = given_addresses(settings, addresses)
+    found = await discover(environment, network, given, asked.ask)
+    asked.check()
     async with AsyncRaftClient(environment, network, found) as client:
         yield MetaClient(client, ZEPPELIN_SHARD)
-
-
-async def _ask_zeppelin_stores(connection: Connection, timeout_ms: int) -> dict[int, str]:
-    try:
-        stores = await ask_store_addresses(connection, timeout_ms)
-    except ShardNotFound:
-        return {}
-    return stores | await _addresses_of(ZEPPELIN_SHARD, connection, timeout_ms)
 
 
 @asynccontextmanager
@@ -116,10 +114,9 @@ async def connected_cluster(
     """The metastore and the logs of a running cluster of log stores, for one who may make logs."""
     network = operator_network(settings)
     given = given_addresses(settings, addresses)
-    which = _WhichMetastore()
-    found = await discover(environment, network, given, which.ask)
-    if which.group != METASTORE_SHARD:
-        raise InvalidInput("these stores run no log service: name those of a log service")
+    asked = _AskedStores(METASTORE_SHARD)
+    found = await discover(environment, network, given, asked.ask)
+    asked.check()
     stores = Stores(environment, network, found)
     logs = ShardLogs(environment, stores, replicas=settings.loghub.log_replicas)
     try:

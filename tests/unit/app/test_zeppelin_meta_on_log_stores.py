@@ -5,13 +5,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.unit.app.store_cluster import StoreCluster
+from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
 from tests.unit.app.test_metastore_on_log_stores import SETTINGS, put, run_log_stores
 
 from raftwood.app import log_tenant
-from raftwood.app.connecting import connected_metastore, connected_zeppelin
+from raftwood.app.connecting import (
+    connected_cluster,
+    connected_metastore,
+    connected_zeppelin,
+)
 from raftwood.app.groups import METASTORE_SHARD, ZEPPELIN_SHARD
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import InvalidInput, RaftwoodError
 from raftwood.logservice.server.log_store import LogStore
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.deltas import applied
@@ -123,3 +127,15 @@ def test_a_cluster_that_began_without_it_starts_and_gets_it(
             assert (await zeppelin.topology()).tables == {}
 
     run_log_stores(scenario)
+
+
+def test_stores_without_a_log_service_have_none_and_it_is_said() -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader()
+        for connected in (connected_zeppelin, connected_cluster):
+            with pytest.raises(InvalidInput, match="run no log service"):
+                async with connected(cluster.environment, settings_of(1), None):
+                    pass
+
+    run_stores(scenario)
