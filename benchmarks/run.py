@@ -35,6 +35,8 @@ from benchmarks.pipeline import compare as pipeline
 from benchmarks.pipeline import report as pipeline_report
 from benchmarks.raft_cluster import compare as raft
 from benchmarks.raft_cluster import report as raft_report
+from benchmarks.zeppelin import compare as zeppelin
+from benchmarks.zeppelin import report as zeppelin_report
 
 README = pathlib.Path(__file__).with_name("README.md")
 RESULTS = pathlib.Path(__file__).with_name("results")
@@ -98,6 +100,12 @@ def _pipeline(quick: bool, progress: Callable[[str], None]) -> Outcome:
     return Outcome(results, pipeline_report.tables(results), below, statements(results))
 
 
+def _zeppelin(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    results = zeppelin.compare(pace=zeppelin.QUICK if quick else None, progress=progress)
+    below = _below(zeppelin_report.verdicts(results))
+    return Outcome(results, zeppelin_report.tables(results), below, zeppelin_report.notes(results))
+
+
 def _below(verdicts: list[Verdict]) -> list[str]:
     return [
         "{}: {}, to reach {}".format(*verdict.shown()[:3])
@@ -116,6 +124,7 @@ PARTS: dict[str, Part] = {
     "consumers": _consumers,
     "pipeline": _pipeline,
     "ledgers": _ledgers,
+    "zeppelin": _zeppelin,
 }
 
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from raftwood.base.errors import InvariantViolated, OutOfRange
+from raftwood.base.errors import InvariantViolated, OutOfRange, Overloaded
 from raftwood.base.files import Buffer
 from raftwood.zeppelin.node.seams import (
     BinlogPosition,
@@ -29,6 +29,7 @@ class MemoryPartitionStore:
         """If not, the test says what is written and synced, by `tell_written` and `sync`."""
         self.is_cold = False
         """As if values had to be fetched."""
+        self.is_overloaded = False
         self.needed_from: int | None = None
         self.repairing: BinlogPosition | None = None
         self.epoch = 0
@@ -82,6 +83,8 @@ class MemoryPartitionStore:
 
     def write(self, writes: Mapping[bytes, Write], *, size: int, epoch: int) -> int:  # noqa: ARG002
         """Each in a record of its own."""
+        if self.is_overloaded:
+            raise Overloaded("the disk is behind")
         self.commit(Record(epoch, self.last_sequence + 1, tuple(writes.values())))
         return self.last_sequence
 

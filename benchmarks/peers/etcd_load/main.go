@@ -1,6 +1,7 @@
 // Puts into etcd through one client with one connection to the leader, N in flight.
 //
-// Each of the in-flight workers overwrites a key of its own, so that etcd's index stays small.
+// Each of the in-flight workers overwrites keys of its own, so that etcd's index stays small; with
+// --get it reads them, and several keys are one transaction.
 package main
 
 import (
@@ -23,10 +24,32 @@ type etcd struct {
 	// One client per node, so that a probe reaches the node that it is meant for.
 	nodes []*clientv3.Client
 	keys  []string
+	// How many keys a request has.
+	many int
+	gets bool
 }
 
 func (system *etcd) Append(worker int, _ int, payload []byte) error {
-	return put(system.leader, system.keys[worker], payload)
+	if system.many == 1 && !system.gets {
+		return put(system.leader, system.keys[worker], payload)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	if system.many == 1 {
+		_, err := system.leader.Get(ctx, system.keys[worker])
+		return err
+	}
+	operations := make([]clientv3.Op, system.many)
+	for index := range operations {
+		key := fmt.Sprintf("%s-%d", system.keys[worker], index)
+		if system.gets {
+			operations[index] = clientv3.OpGet(key)
+		} else {
+			operations[index] = clientv3.OpPut(key, string(payload))
+		}
+	}
+	_, err := system.leader.Txn(ctx).Then(operations...).Commit()
+	return err
 }
 
 func (system *etcd) Probe(node int, payload []byte) error {
@@ -56,9 +79,11 @@ func main() {
 	nodes := flag.String("nodes", "", "host:port of each node, separated by commas")
 	leader := flag.Int("leader", 0, "which of the nodes leads")
 	oneClient := flag.Bool("one-client", false, "one client that knows all nodes, also for probes")
+	many := flag.Int("keys", 1, "keys of one request, in one transaction")
+	gets := flag.Bool("get", false, "read keys that were written before")
 	flag.Parse()
 	endpoints := strings.Split(*nodes, ",")
-	system := &etcd{}
+	system := &etcd{many: *many}
 	if *oneClient {
 		all := connect(endpoints...)
 		system.leader, system.nodes = all, []*clientv3.Client{all, all, all}
@@ -70,6 +95,14 @@ func main() {
 	}
 	for worker := range options.InFlight {
 		system.keys = append(system.keys, fmt.Sprintf("k%d", worker))
+	}
+	if *gets {
+		for worker := range system.keys {
+			if err := system.Append(worker, 0, make([]byte, options.Bytes)); err != nil {
+				load.Fail(err)
+			}
+		}
+		system.gets = true
 	}
 	load.Run(options, system)
 }

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from raftwood.base.errors import InternalError, RaftwoodError
+from raftwood.base.errors import InternalError, Overloaded, RaftwoodError
 from raftwood.zeppelin.commands.once import answer_again
 from raftwood.zeppelin.commands.refusals import (
     NOBODY_SERVES,
@@ -13,7 +13,7 @@ from raftwood.zeppelin.commands.refusals import (
     unknown_subcommand,
 )
 from raftwood.zeppelin.commands.registry import find
-from raftwood.zeppelin.commands.session import Frozen, Session
+from raftwood.zeppelin.commands.session import HANDED_OVER, Frozen, Session
 from raftwood.zeppelin.commands.table import Answer, Command
 from raftwood.zeppelin.commands.transactions import enqueue, slot_of_keys
 from raftwood.zeppelin.commands.turn import Turn
@@ -22,7 +22,8 @@ from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import Dialect, array, error
 
 FROZEN_S_MAX: Final = 1.5
-"""For how long writes wait for the end of a hand-over; clients give up not much later."""
+"""Writes wait so long for the end of a hand-over, or for a disk that is behind; clients give up not
+much later."""
 _FROZEN_STEP_S: Final = 0.01
 _FROZEN_STEP_S_MAX: Final = 0.05
 """Many clients may wait; each looks ever more rarely."""
@@ -71,7 +72,7 @@ async def _when_thawed(session: Session, arguments: list[bytes]) -> bytes:
     """The answer once the partition has a master again, be it another one: then that is told."""
     loop = asyncio.get_running_loop()
     end = loop.time() + FROZEN_S_MAX
-    step_s = _FROZEN_STEP_S
+    step_s, answered = _FROZEN_STEP_S, HANDED_OVER
     try:
         while loop.time() < end:
             await asyncio.sleep(step_s)
@@ -79,14 +80,15 @@ async def _when_thawed(session: Session, arguments: list[bytes]) -> bytes:
             session.begin_turn()
             try:
                 answer = _execute(session, arguments)
-            except Frozen:
+            except Frozen as frozen:
+                answered = frozen.refusal
                 continue
             except Refused as refusal:
                 if refusal.message in NOBODY_SERVES:
                     continue  # the next master may be on its way
                 raise
             return answer if isinstance(answer, bytes) else await answer
-        raise Refused("TRYAGAIN the partition is being handed over to another node")
+        raise Refused(answered)
     finally:
         session.origin = None
         _give_up(session, arguments)
@@ -143,7 +145,11 @@ def _on_keys(session: Session, command: Command, arguments: list[bytes]) -> Answ
     assert command.on_keys is not None
     answer = command.on_keys(turn, arguments)
     if turn.writes:
-        session.commit(copy, turn.outcome())
+        try:
+            session.commit(copy, turn.outcome())
+        except Overloaded as refusal:
+            # Nothing was done: the client gets its answer when the disk has caught up.
+            raise Frozen(f"ERR {refusal.message}") from refusal
     return answer
 
 

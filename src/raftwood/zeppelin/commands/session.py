@@ -23,8 +23,15 @@ WATCHED_MAX: Final = 1_000
 """Keys that one client watches at a time."""
 
 
+HANDED_OVER: Final = "TRYAGAIN the partition is being handed over to another node"
+
+
 class Frozen(Exception):
-    """The partition is being handed over: its writes wait for the end of that."""
+    """Writes of the partition have to wait; what is answered where that takes too long."""
+
+    def __init__(self, refusal: str = HANDED_OVER) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
 
 
 class Host(Protocol):

@@ -74,6 +74,10 @@ class DataConnection(asyncio.Protocol):
         self.server.forget(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._requests.limits is not _AFTER_LOGIN:
+            self._requests.add(data)
+            self._read_on()
+            return
         requests = self._requests.feed(data)
         if self._waiting or self._task is not None or self._is_full:
             self._waiting += requests
@@ -88,6 +92,19 @@ class DataConnection(asyncio.Protocol):
             self._is_amid_request = False
             self.server.got_rest(self)
         if self._requests.failure is not None:
+            self._fail()
+
+    def _read_on(self) -> None:
+        """One request after the other until the client has logged in: then it may send more."""
+        while self._task is None and not self._waiting and not self.session.is_closing:
+            is_after = self._requests.limits is _AFTER_LOGIN
+            requests = self._requests.feed(b"") if is_after else self._requests.take_one()
+            if not requests:
+                break
+            self._run(requests)
+        if self._task is not None:
+            self._pause(is_full=True)
+        elif self._requests.failure is not None:
             self._fail()
 
     def pause_writing(self) -> None:
@@ -165,6 +182,8 @@ class DataConnection(asyncio.Protocol):
         waiting, self._waiting = self._waiting, []
         if waiting:
             self._run(waiting)
+        else:
+            self._read_on()
         if self._requests.failure is not None:
             self._fail()
         if not self._waiting and self._task is None:
@@ -210,7 +229,7 @@ class DataConnection(asyncio.Protocol):
 
     def _fail(self) -> None:
         """The client broke the protocol: say how behind all that was answered, and end."""
-        if self._task is None and not self._waiting:
+        if self._task is None and not self._waiting and not self.session.is_closing:
             self._send([error(f"ERR {self._requests.failure}")], [])
             self._end()
 

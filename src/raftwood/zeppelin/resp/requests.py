@@ -84,7 +84,15 @@ class Requests:
         requests += self._step_by_step()
         return requests
 
-    def _step_by_step(self) -> list[list[bytes]]:
+    def add(self, data: bytes) -> None:
+        """Keep what has come for `take_one`, or for the next `feed`."""
+        self._arrived += data
+
+    def take_one(self) -> list[list[bytes]]:
+        """The next request alone: what it does may change what the one behind it may be."""
+        return self._step_by_step(is_one=True)
+
+    def _step_by_step(self, *, is_one: bool = False) -> list[list[bytes]]:
         requests: list[list[bytes]] = []
         arrived = self._arrived
         at = 0
@@ -99,9 +107,10 @@ class Requests:
             if self._arguments and len(self._arguments) >= self._count:
                 requests.append(self._arguments)
                 self._arguments, self._count, self._taken_bytes = [], 0, 0
-            if at == before:
+            if at == before or (is_one and requests):
                 break
-        if self.failure is None and self._taken_bytes + len(arrived) - at > self._bytes_max():
+        unread = 0 if is_one and requests else len(arrived) - at
+        if self.failure is None and self._taken_bytes + unread > self._bytes_max():
             self.failure = "Protocol error: too big request"
         if self.failure is not None:
             arrived.clear()

@@ -282,6 +282,30 @@ def test_parked_writes_are_told_to_try_again_where_nobody_becomes_master(
     run(main())
 
 
+def test_writes_wait_for_a_disk_that_is_behind_and_are_refused_if_it_stays_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(execution, "FROZEN_S_MAX", 0.3)
+    view = single_node(partitions=1)
+    store = view.stores[0]
+    assert store is not None
+
+    async def main() -> None:
+        async with connected(view) as client:
+            store.is_overloaded = True
+            client.send("SET a 1", "GET a", "MSET a 2")
+            assert await client.is_silent()
+            store.is_overloaded = False
+            assert (await client.answers(2)) == ["OK", b"1"]
+            await client.answers(1)
+            store.is_overloaded = True
+            (refused,) = await client("INCR a")
+            assert "behind" in str(refused)
+            assert await client("GET a") == [b"2"]
+
+    run(main())
+
+
 def test_half_a_request_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_connection, "REQUEST_S_MAX", 0.3)
 
@@ -302,6 +326,24 @@ def test_half_a_request_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) ->
                 client.writer.write(b"a")
             with pytest.raises((AssertionError, ConnectionError)):
                 await client.answers(1, within_s=2)
+
+    run(main())
+
+
+def test_what_comes_behind_a_login_is_held_to_what_a_user_may_send() -> None:
+    view = single_node(partitions=1)
+    words = [b"MSET", *(b"{t}%d" % number for number in range(40_000))]
+    many = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
+
+    async def main() -> None:
+        async with connected(view, logs_in=False) as client:
+            login = f"AUTH {WRITER} {PASSWORD}\r\n".encode()
+            client.writer.write(b"GET a\r\n" + login + many[:-10])
+            await asyncio.sleep(0.3)
+            client.writer.write(many[-10:] + many)
+            refused, *answers = await client.answers(4)
+            assert "NOAUTH" in str(refused)
+            assert answers == ["OK"] * 3
 
     run(main())
 

@@ -1,0 +1,1 @@
+"""Zeppelin beside Redis and etcd."""

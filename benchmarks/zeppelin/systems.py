@@ -1,0 +1,225 @@
+"""The systems as processes: started, ready to be loaded, and gone at the end."""
+
+import contextlib
+import pathlib
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from tests import debian
+from tests.zeppelin_kit.processes import kv_processes
+from tests.zookeeper_server import free_ports
+
+from benchmarks.harness.cluster import ClusterFailed
+from benchmarks.harness.system import NotAvailable
+from benchmarks.peers import programs
+from benchmarks.zeppelin.cases import (
+    ALWAYS,
+    DURABLE,
+    ETCD,
+    OURS,
+    OURS_CLUSTER,
+    OURS_TWO,
+    REDIS,
+    REDIS_THREE,
+)
+from benchmarks.zeppelin.loads import Endpoint
+from raftwood.zeppelin.model import TableConfig
+
+TABLE = "bench"
+START_S_MAX = 20.0
+PARTITIONS = 4
+SETTINGS = {"zeppelin_meta.lease_ms": 10_000, "zeppelin_meta.down_ms": 15_000}
+"""Patient: where loads and servers share two cores, nobody is taken for dead."""
+Running = Callable[[pathlib.Path], AbstractContextManager[Endpoint]]
+
+
+def redis_tools() -> debian.Package:
+    try:
+        return debian.install("redis-server", "redis-tools")
+    except debian.NotInstalled as problem:
+        raise NotAvailable(str(problem)) from problem
+
+
+def describe(name: str) -> str:
+    """The version and the settings, for the report; `NotAvailable` where it cannot be had."""
+    if name == ETCD:
+        _, version = programs.etcd()
+        programs.go_program("etcd_load")
+        client = programs.go_module_version("go.etcd.io/etcd/client/v3")
+        return (
+            f"etcd-server {version} of Debian, one member, fsync on; loaded through client/v3 "
+            f"{client} by a Go program, one connection, as many in flight as there are "
+            "connections elsewhere; 100 keys are one transaction; reads are linearizable"
+        )
+    version = redis_tools().version
+    about = {
+        OURS: f"`raftwood kv node start`, {PARTITIONS} partitions without slaves, ack = written; "
+        "the meta server is a log store in a process of its own",
+        DURABLE: "two nodes, 1 partition with a slave, ack = synced, min_replicas = 2",
+        REDIS: f"redis-server {version} of Debian, appendonly, appendfsync everysec",
+        ALWAYS: f"redis-server {version} of Debian, appendonly, appendfsync always",
+        OURS_CLUSTER: "as zeppelin, through redis-benchmark --cluster",
+        OURS_TWO: f"two nodes with {PARTITIONS // 2} partitions each, ack = written",
+        REDIS_THREE: "three masters, appendfsync everysec",
+    }
+    return about[name]
+
+
+@contextlib.contextmanager
+def running(name: str, folder: pathlib.Path) -> Iterator[Endpoint]:
+    """A system in a folder below this one."""
+    with (
+        tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder) as own,
+        _STARTS[name](pathlib.Path(own)) as endpoint,
+    ):
+        yield endpoint
+
+
+@contextlib.contextmanager
+def _zeppelin(
+    folder: pathlib.Path, *, nodes: int, config: TableConfig, is_cluster: bool = False
+) -> Iterator[Endpoint]:
+    package = redis_tools()
+    with kv_processes(folder, nodes=nodes, settings=SETTINGS) as cluster:
+        login = cluster.create_table(TABLE, config)
+        master = cluster.nodes[cluster.master_of(TABLE, 0)]
+        yield Endpoint(
+            port=cluster.ports[master.name][0],
+            processes=tuple(node.pid for node in cluster.nodes.values()),
+            program=package.program("redis-benchmark"),
+            environment=package.environment,
+            user=login.user,
+            password=login.password,
+            is_cluster=is_cluster,
+        )
+
+
+@contextlib.contextmanager
+def _redis(folder: pathlib.Path, *, fsync: str) -> Iterator[Endpoint]:
+    package = redis_tools()
+    (port,) = free_ports(1)
+    with _redis_server(package, folder, port, f"--appendfsync={fsync}") as pid:
+        yield _redis_endpoint(package, port, (pid,))
+
+
+@contextlib.contextmanager
+def _redis_cluster(folder: pathlib.Path) -> Iterator[Endpoint]:
+    package, ports = redis_tools(), free_ports(3)
+    with contextlib.ExitStack() as stack:
+        pids = []
+        for port in ports:
+            own = folder / str(port)
+            own.mkdir()
+            server = _redis_server(
+                package, own, port, "--appendfsync=everysec", "--cluster-enabled=yes"
+            )
+            pids.append(stack.enter_context(server))
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        tool = package.program("redis-cli")
+        subprocess.run(
+            (tool, "--cluster", "create", *addresses, "--cluster-yes"),
+            env=package.environment,
+            capture_output=True,
+            check=True,
+            timeout=START_S_MAX,
+        )
+        _wait_until(lambda: b"cluster_state:ok" in _said(package, ports[-1], "CLUSTER", "INFO"))
+        yield _redis_endpoint(package, ports[0], tuple(pids), is_cluster=True)
+
+
+def _redis_endpoint(
+    package: debian.Package, port: int, processes: tuple[int, ...], *, is_cluster: bool = False
+) -> Endpoint:
+    return Endpoint(
+        port=port,
+        processes=processes,
+        program=package.program("redis-benchmark"),
+        environment=package.environment,
+        is_cluster=is_cluster,
+    )
+
+
+@contextlib.contextmanager
+def _redis_server(
+    package: debian.Package, folder: pathlib.Path, port: int, *options: str
+) -> Iterator[int]:
+    command = [package.program("redis-server"), "--port", str(port), "--dir", str(folder)]
+    command += ["--save", "", "--appendonly", "yes", "--bind", "127.0.0.1", "--loglevel", "warning"]
+    for option in options:
+        command += option.split("=")
+    with _process(command, package.environment) as pid:
+        _wait_until(lambda: b"PONG" in _said(package, port, "PING"))
+        yield pid
+
+
+def _said(package: debian.Package, port: int, *words: str) -> bytes:
+    done = subprocess.run(
+        (package.program("redis-cli"), "-p", str(port), *words),
+        env=package.environment,
+        capture_output=True,
+        check=False,
+        timeout=START_S_MAX,
+    )
+    return done.stdout
+
+
+@contextlib.contextmanager
+def _etcd(folder: pathlib.Path) -> Iterator[Endpoint]:
+    program, _ = programs.etcd()
+    client, peer = free_ports(2)
+    urls = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
+    command = [program, f"--data-dir={folder}/data", "--name=one", "--logger=zap"]
+    command += ["--log-level=error", f"--listen-client-urls={urls[0]}"]
+    command += [f"--advertise-client-urls={urls[0]}", f"--listen-peer-urls={urls[1]}"]
+    command += [f"--initial-advertise-peer-urls={urls[1]}", f"--initial-cluster=one={urls[1]}"]
+    with _process(command, None) as pid:
+        _wait_until(lambda: _accepts(client))
+        yield Endpoint(
+            port=client, processes=(pid,), program=programs.go_program("etcd_load"), is_etcd=True
+        )
+
+
+@contextlib.contextmanager
+def _process(command: list[str], environment: dict[str, str] | None) -> Iterator[int]:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def _accepts(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        return True
+    return False
+
+
+def _wait_until(is_ready: Callable[[], bool]) -> None:
+    end = time.monotonic() + START_S_MAX
+    while not is_ready():
+        if time.monotonic() > end:
+            raise ClusterFailed(f"it is not ready after {START_S_MAX:.0f} s")
+        time.sleep(0.05)
+
+
+_ALONE = TableConfig(partitions=PARTITIONS, replicas=1, ack="written")
+_STARTS: dict[str, Running] = {
+    OURS: lambda folder: _zeppelin(folder, nodes=1, config=_ALONE),
+    DURABLE: lambda folder: _zeppelin(
+        folder,
+        nodes=2,
+        config=TableConfig(partitions=1, replicas=2, min_replicas=2, ack="synced"),
+    ),
+    REDIS: lambda folder: _redis(folder, fsync="everysec"),
+    ALWAYS: lambda folder: _redis(folder, fsync="always"),
+    ETCD: _etcd,
+    OURS_CLUSTER: lambda folder: _zeppelin(folder, nodes=1, config=_ALONE, is_cluster=True),
+    OURS_TWO: lambda folder: _zeppelin(folder, nodes=2, config=_ALONE, is_cluster=True),
+    REDIS_THREE: _redis_cluster,
+}
