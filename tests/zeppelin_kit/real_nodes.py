@@ -8,6 +8,7 @@ from raftwood.base.environment import Environment
 from raftwood.disk.kv_folders import RocksFolders
 from raftwood.net import Secret
 from raftwood.zeppelin.model import (
+    Ack,
     Node,
     NodeAddresses,
     NodeId,
@@ -87,6 +88,7 @@ def topology(
     *,
     min_replicas: int = 2,
     lag_max_bytes: int = 64 << 20,
+    ack: Ack = "synced",
 ) -> Topology:
     """The first node is master of the one partition, the others are its slaves."""
     master, *slaves = [node.id for node in nodes]
@@ -97,7 +99,7 @@ def topology(
             partitions=1,
             replicas=len(nodes),
             min_replicas=min_replicas,
-            ack="synced",
+            ack=ack,
             lag_max_bytes=lag_max_bytes,
         ),
         partitions=(Partition(epoch=epoch, master=master, slaves=tuple(slaves)),),

@@ -86,6 +86,8 @@ class ChangeMaster(
     master: NodeId | None
     lagging: tuple[NodeId, ...] = ()
     """Slaves that were found to have missed too much."""
+    run: int | None = None
+    """Of the new master when it told how far it is: after a restart it may have less."""
 
 
 class ForceMaster(

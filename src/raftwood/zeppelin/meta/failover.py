@@ -66,7 +66,8 @@ def failover(view: View, place: Place) -> ChangeMaster | None:
             node for node in before.replicas if node not in reports or reports[node].position < most
         ]
         lagging = (*lagging, *behind)
-    return ChangeMaster(place.table.name, place.number, before.epoch, master, lagging)
+    run = None if master is None else view.topology.nodes[master].run
+    return ChangeMaster(place.table.name, place.number, before.epoch, master, lagging, run)
 
 
 def _has_reported(view: View, place: Place, node: NodeId) -> bool:

@@ -29,6 +29,8 @@ def change_master(draft: Draft, change: ChangeMaster) -> None:
     lagging = (*before.lagging, *change.lagging)
     if new is not None:
         _check_can_lead(draft, before, new)
+        if change.run is not None and draft.node(new).run != change.run:
+            raise Conflict(f"node {new!r} has started anew since it told how far it is")
         # What the old one has written last, nobody may have.
         lagging = (*lagging, old) if old is not None else lagging
     _set_master(draft, change.table, change.partition, new, lagging)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Final, assert_never
 
 from raftwood.base.environment import Environment
@@ -56,7 +57,8 @@ class SlaveWorld:
         self.channel_of = channel_of
         self.moved = moved
         self.copies_folder = copies_folder
-        self.boot = boot
+        self.sessions = count(boot << 32 | 1)
+        """Their numbers, of all partitions and over all times that one is followed."""
         self.turns = asyncio.Semaphore(SYNCS_MAX)
 
     def now_ms(self) -> int:
@@ -90,7 +92,7 @@ class Following:
         """This master from now on, at this epoch of the partition."""
         self._epoch = epoch
         if self._rules is None:
-            self._rules = ReceiverRules(master=master, first_session=self._world.boot << 32)
+            self._rules = ReceiverRules(master=master)
         elif self._rules.master == master:
             return
         else:
@@ -194,7 +196,8 @@ class Following:
         channel = self._world.channel_of(master)
         if channel is None:
             raise Unavailable(f"the address of {master} is not known yet")
-        session = rules.propose(epoch=store.epoch, last=store.last_sequence)
+        session = next(self._world.sessions)
+        rules.propose(session, epoch=store.epoch, last=store.last_sequence)
         offer = Offer(
             epoch=store.epoch,
             first=store.first_sequence,
@@ -214,18 +217,18 @@ class Following:
             case Wait():
                 pass
             case CutAfter():
-                await self._rewind(channel, answer.sequence)
+                await self._rewind(channel, master, answer.sequence)
             case FullSync():
-                await self._copy(channel, answer.reason)
+                await self._copy(channel, master, answer.reason)
             case _:
                 assert_never(answer)
         return False
 
-    async def _rewind(self, channel: Channel, after: int) -> None:
+    async def _rewind(self, channel: Channel, master: NodeId, after: int) -> None:
         """Undo what the master has not got."""
         keys = await self._store.touched(after=after)
         if keys is None:
-            await self._copy(channel, "a flush has to be undone")
+            await self._copy(channel, master, "a flush has to be undone")
             return
         values: list[Write] = []
         until: BinlogPosition | None = None
@@ -238,10 +241,10 @@ class Following:
             until = response.position
             values += response.values
         _log.info("a slave undoes records", partition=self._partition, after=after, keys=len(keys))
-        with self._changing():
+        with self._changing(master):
             await self._store.rewind(after=after, values=values, until=until)
 
-    async def _copy(self, channel: Channel, reason: str) -> None:
+    async def _copy(self, channel: Channel, master: NodeId, reason: str) -> None:
         """Take all of it anew."""
         _log.info("a slave takes a whole copy", partition=self._partition, reason=reason)
         files = self._world.environment.files
@@ -255,16 +258,25 @@ class Following:
                 FULL_SYNC, request, timeout_ms=FULL_SYNC_TIMEOUT_MS
             ) as stream:
                 end = await receive_copy(files, folder, stream)
+            self._check_still_master(master)
         except BaseException:
             await remove_copy(files, folder)
             raise
-        with self._changing():
+        with self._changing(master):
             await self._store.restore(folder, sequence=end.sequence, epochs=end.epochs)
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self, master: NodeId) -> Iterator[None]:
+        self._check_still_master(master)
         self._is_changing = True
         try:
             yield
         finally:
             self._is_changing = False
+
+    def _check_still_master(self, master: NodeId) -> None:
+        """What one master has not got, the next one may have chosen this replica, or itself, for:
+        only the present one has anything cut or replaced.
+        """
+        if self._rules is None or self._rules.master != master:
+            raise Unavailable(f"{master} is master no more: the next one is asked")

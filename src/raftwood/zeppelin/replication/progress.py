@@ -66,7 +66,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica says of itself; the meta server chooses masters by it."""
 
     position: BinlogPosition
-    """Of a master its last record; of others the last one that a crash would leave."""
+    """Of a master its last record; of others the last one that they ack."""
     is_whole: bool = True
     """False while it repairs: it must not become master."""
     lag_bytes: int = 0

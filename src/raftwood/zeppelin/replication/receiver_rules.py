@@ -25,20 +25,17 @@ class Verdict(Enum):
 class ReceiverRules:
     """One partition of a slave."""
 
-    def __init__(self, *, master: NodeId, first_session: int) -> None:
+    def __init__(self, *, master: NodeId) -> None:
         self.master = master
         self.session = 0
         """Proposed or agreed on; 0: none. What it brings may overtake the master's answer."""
-        self._sessions = first_session
         self._epoch = 0
         self._last = 0
 
-    def propose(self, *, epoch: int, last: int) -> int:
-        """A new session, from what is stored now."""
+    def propose(self, session: int, *, epoch: int, last: int) -> None:
+        """A new session, from what is stored now; no other has ever had its number."""
         self._epoch, self._last = epoch, last
-        self._sessions += 1
-        self.session = self._sessions
-        return self.session
+        self.session = session
 
     def follow(self, master: NodeId) -> None:
         """Another master: sessions with the last one are over."""

@@ -13,7 +13,7 @@ from raftwood.zeppelin.node.acks import Acks
 from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore
 from raftwood.zeppelin.replication.epochs import epoch_at, record_epoch
 from raftwood.zeppelin.replication.following import Following, SlaveWorld
-from raftwood.zeppelin.replication.leading import Leading
+from raftwood.zeppelin.replication.leading import Leading, reached_of
 from raftwood.zeppelin.replication.progress import ReplicaReport
 from raftwood.zeppelin.replication.sender import Sender
 
@@ -102,8 +102,10 @@ class Replica:
     def report(self) -> ReplicaReport:
         """How far it is; not whole while it repairs, and then it may not become master."""
         store, following = self.store, self._following
-        # A master that is frozen may still call done what it has not synced itself yet.
-        told = store.last_sequence if self._leading is not None else store.synced_sequence
+        # A master that is frozen may still call done what it has not synced itself yet; of another
+        # replica counts what it acks: that is what must not be lost where its master is.
+        is_leading = self._leading is not None
+        told = store.last_sequence if is_leading else reached_of(store).by(self.config.ack)
         return ReplicaReport(
             position=BinlogPosition(epoch_at(store.epochs, told), told),
             is_whole=store.repairing is None,

@@ -100,7 +100,7 @@ def test_a_silent_node_is_down_after_a_while_and_not_before() -> None:
     assert leader.plan() == ()
     leader.pass_time(500, B)
     epoch = partition(leader.state).epoch
-    assert leader.plan() == (NodeDown(A, 1), ChangeMaster("t", 0, epoch, B, (A,)))
+    assert leader.plan() == (NodeDown(A, 1), ChangeMaster("t", 0, epoch, B, (A,), 1))
 
 
 def test_a_new_leader_judges_nobody_before_it_has_waited() -> None:

@@ -147,6 +147,16 @@ def test_a_node_that_starts_anew_is_master_of_nothing_until_it_is_chosen() -> No
     assert isinstance(refusal(state, NodeDown(A, 1)), Conflict), "judged before it started anew"
 
 
+def test_a_master_that_was_chosen_and_restarted_before_is_none() -> None:
+    state = state_with(A, B, C)
+    make(state, NodeDown(A, 1))
+    chosen = ChangeMaster("t", 0, partition(state).epoch, B, (), 1)
+    make(state, registered(B, run=2))
+    assert "started anew" in refusal(state, chosen).message
+    make(state, ChangeMaster("t", 0, partition(state).epoch, B, (), 2))
+    assert partition(state).master == B
+
+
 def test_a_hand_over_freezes_hands_over_and_thaws() -> None:
     state = state_with(A, B)
     make(state, BeginHandover("t", 0, partition(state).epoch, B))

@@ -8,8 +8,8 @@ MASTER, OTHER = NodeId("m"), NodeId("o")
 
 
 def rules() -> ReceiverRules:
-    made = ReceiverRules(master=MASTER, first_session=100)
-    assert made.propose(epoch=3, last=10) == 101
+    made = ReceiverRules(master=MASTER)
+    made.propose(101, epoch=3, last=10)
     return made
 
 
@@ -17,7 +17,7 @@ def test_only_the_current_master_is_heard_and_only_in_the_latest_session() -> No
     slave = rules()
     assert slave.hears(source=MASTER, session=101)
     assert not slave.hears(source=OTHER, session=101)
-    slave.propose(epoch=3, last=10)
+    slave.propose(102, epoch=3, last=10)
     assert not slave.hears(source=MASTER, session=101)
     slave.follow(OTHER)
     assert not slave.hears(source=MASTER, session=102)

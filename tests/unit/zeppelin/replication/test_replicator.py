@@ -55,6 +55,47 @@ def test_a_write_is_done_once_the_slave_has_synced_it(tmp_path: Path) -> None:
     run_pair(tmp_path, scenario)
 
 
+def test_sessions_of_a_slave_have_each_their_own_number(tmp_path: Path) -> None:
+    """What was on its way in a session before is not taken in another one."""
+
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        sessions = []
+        for epoch in (1, 3, 5):
+            told = topology(epoch, [one, two])
+            await one.apply(told)
+            await two.apply(told)
+            await until(lambda: one.replica.acks.replicas_with(one.store.last_sequence) == 1)
+            following = two.replica.following
+            assert following is not None
+            standing = following.standing(one.id)
+            assert standing is not None
+            sessions.append(standing.session)
+            # For a while it is master itself.
+            await two.apply(topology(epoch + 1, [two, one]))
+        assert len(set(sessions)) == 3
+
+    run_pair(tmp_path, scenario)
+
+
+def test_a_slave_tells_the_meta_server_all_that_it_acks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        told = topology(1, [one, two], ack="written")
+        await one.apply(told)
+        await two.apply(told)
+        with monkeypatch.context() as patched:
+            # Its disk syncs nothing for now.
+            patched.setattr(two.store._binlog, "_sync", lambda: None)
+            sequence = one.write(Write(b"a", b"1"))
+            await until(lambda: one.replica.acks.reached == sequence, timeout_s=5)
+            reported = two.replica.report().position.sequence
+            assert two.store.synced_sequence < sequence
+        assert reported == sequence
+
+    run_pair(tmp_path, scenario)
+
+
 def test_what_the_new_master_has_not_got_is_undone_on_the_old_one(tmp_path: Path) -> None:
     async def scenario(one: RealNode, two: RealNode) -> None:
         first = topology(1, [one, two])
