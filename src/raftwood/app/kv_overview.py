@@ -38,7 +38,11 @@ class Overview:
     def _table(self, table: Table) -> dict[str, Any]:
         partitions, config = table.partitions, table.config
         slaves = [(n, node) for n, each in enumerate(partitions) for node in each.slaves]
-        lags = [offset.lag_bytes for n, node in slaves if (offset := self.offset(table, n, node))]
+        lags = [
+            offset.lag_bytes
+            for n, node in slaves
+            if self.is_up(node) and (offset := self.offset(table, n, node))
+        ]
         return {
             "table": table.name,
             "partitions": len(partitions),

@@ -64,7 +64,7 @@ def test_a_table_is_made_with_its_user_and_dropped_with_it(kv: Commands, cluster
     assert [each["slots"] for each in shown["partition_list"]][1:3] == [[4096, 8191], [8192, 12287]]
     text = kv.run("kv", "table", "info", "orders")
     assert "12288-16383" in text
-    assert "b (0 B)" in text
+    assert "b (in sync, 0 B)" in text
     kv.run("kv", "table", "info", "others", status=1, expect="`raftwood kv table list`")
 
     kv.run("kv", "table", "drop", "orders", status=2, expect="give --yes")
@@ -200,6 +200,7 @@ def test_the_status_says_first_what_is_wrong(kv: Commands, cluster: Cluster) -> 
     cluster.change(NodeDown(C, 1))
     few, down = kv_status(1)["problems"]
     assert "partitions 0, 1 of table t with fewer nodes up than its min_replicas, 3" in few
+    assert "c (down)" in kv.run("kv", "table", "info", "t")
     assert down == "node c (c:1) is down, with replicas of 2 partitions: start it"
 
     topology = cluster.machine.topology

@@ -217,9 +217,10 @@ async def _show(meta: MetaClient, name: str, target: KvTarget) -> int:
 
 
 def _slave_text(slave: dict[str, Any]) -> str:
-    lag = slave["lag_bytes"]
-    state = "" if slave["state"] == "in sync" else f"{slave['state']}, "
-    return f"{slave['node']} ({state}{'unknown' if lag is None else size_text(lag)})"
+    lag, state = slave["lag_bytes"], slave["state"]
+    # How far one was that is down says little by now.
+    behind = [] if lag is None or state == "down" else [size_text(lag)]
+    return f"{slave['node']} ({', '.join([state, *behind])})"
 
 
 def _rows(topology: Topology, tables: list[Table]) -> list[dict[str, Any]]:
