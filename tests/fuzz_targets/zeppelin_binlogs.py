@@ -25,14 +25,19 @@ RECORDS = [
 def run_target(data: bytes) -> None:
     with contextlib.suppress(StoreError):
         run = decode_run(data)
-        again = encode_run(epoch=run.epoch, first_sequence=run.first_sequence, records=run.records)
+        again = encode_run(
+            epoch=run.epoch,
+            first_sequence=run.first_sequence,
+            records=run.records,
+            hour=run.hour,
+        )
         assert decode_run(again) == run
         decode_records(run)
 
 
 def run_seeds() -> list[bytes]:
     records = [encode_record(record) for record in RECORDS]
-    return [encode_run(epoch=3, first_sequence=9, records=records)]
+    return [encode_run(epoch=3, first_sequence=9, records=records, hour=480_000)]
 
 
 def record_target(data: bytes) -> None:

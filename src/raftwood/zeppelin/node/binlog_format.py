@@ -1,7 +1,8 @@
 """Bytes of a binlog: runs of records that were written together. No I/O.
 
     run       [header][u32 length of each record][record][record]…      little-endian
-    header    magic, version, count, epoch, first sequence, checksum (XXH3-64 of all the rest)
+    header    magic, version, hour, count, epoch, first sequence, checksum (XXH3-64 of the rest)
+    hour      when it was written, in hours since 1970, three bytes
     record    MessagePack, as `seams.encode_record` makes it
 
 All records of a run are of one epoch, and their sequences follow one another. A record is encoded
@@ -22,7 +23,8 @@ from raftwood.zeppelin.node.seams import Record, decode_record
 
 MAGIC: Final = b"RWZB"
 VERSION: Final = 1
-_HEAD: Final = Struct("<4sB3xIQQ")
+_HEAD: Final = Struct("<4sIIQQ")
+_HOUR_BITS: Final = 24
 _CHECKSUM: Final = Struct("<Q")
 RUN_HEADER_BYTES: Final = _HEAD.size + _CHECKSUM.size
 LENGTH_BYTES: Final = 4
@@ -34,10 +36,15 @@ class Run(msgspec.Struct, frozen=True):
     epoch: int
     first_sequence: int
     records: list[Buffer]
+    hour: int = 0
 
 
-def encode_run(*, epoch: int, first_sequence: int, records: Sequence[Buffer]) -> bytes:
-    head = _HEAD.pack(MAGIC, VERSION, len(records), epoch, first_sequence)
+def encode_run(
+    *, epoch: int, first_sequence: int, records: Sequence[Buffer], hour: int = 0
+) -> bytes:
+    """`hour` is of now; 0: nobody knows, and it counts as old."""
+    stamp = VERSION | (hour & (1 << _HOUR_BITS) - 1) << 8
+    head = _HEAD.pack(MAGIC, stamp, len(records), epoch, first_sequence)
     body = b"".join((array("I", map(len, records)).tobytes(), *records))
     return b"".join((head, _CHECKSUM.pack(checksum_of(body, checksum_of(head))), body))
 
@@ -46,7 +53,8 @@ def decode_run(data: Buffer) -> Run:
     """The run's records; `StoreDamaged` where the bytes are not those that were written."""
     if len(data) < RUN_HEADER_BYTES:
         raise _damaged(f"it has {len(data)} bytes, fewer than its header")
-    magic, version, count, epoch, first_sequence = _HEAD.unpack_from(data)
+    magic, stamp, count, epoch, first_sequence = _HEAD.unpack_from(data)
+    version, hour = stamp & 0xFF, stamp >> 8
     if magic != MAGIC:
         raise _damaged("it does not begin as runs do")
     if version != VERSION:
@@ -69,7 +77,14 @@ def decode_run(data: Buffer) -> Run:
     for length in lengths:
         records.append(view[place : place + length])
         place += length
-    return Run(epoch, first_sequence, records)
+    return Run(epoch, first_sequence, records, hour)
+
+
+def hour_of(data: Buffer) -> int:
+    """When a run was written; only its header is looked at."""
+    if len(data) < RUN_HEADER_BYTES:
+        raise _damaged(f"it has {len(data)} bytes, fewer than its header")
+    return int(_HEAD.unpack_from(data)[1]) >> 8
 
 
 def decode_records(run: Run) -> list[Record]:

@@ -21,6 +21,8 @@ async def cut_binlog(log: SegmentLog, group: int, *, after: int) -> None:
         # The log cuts between runs, so what stays of this one is written again.
         run = decode_run(stored.payload)
         kept = run.records[: after + 1 - stored.first_index]
-        payload = encode_run(epoch=run.epoch, first_sequence=stored.first_index, records=kept)
+        payload = encode_run(
+            epoch=run.epoch, first_sequence=stored.first_index, records=kept, hour=run.hour
+        )
         records.append(Run(group, stored.term, stored.first_index, len(kept), payload))
     await log.commit(*records)

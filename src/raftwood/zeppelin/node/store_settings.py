@@ -47,3 +47,14 @@ class StoreSettings(Section, frozen=True):
             "stays; what a connected slave needs stays longer.",
         ),
     ] = 256 << 20
+    binlog_hours_max: Annotated[
+        int, Meta(ge=1, description="Age of records that do not have to stay before they go.")
+    ] = 30 * 24
+    binlog_held_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes of a partition's binlog that stay for a connected slave; one that "
+            "is further behind takes a whole copy.",
+        ),
+    ] = 8 << 30

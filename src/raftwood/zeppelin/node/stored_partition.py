@@ -30,6 +30,7 @@ from raftwood.zeppelin.node.engine_state import epochs_from, has_passed, with_ep
 from raftwood.zeppelin.node.origins import Origins
 from raftwood.zeppelin.node.overlay import Overlay
 from raftwood.zeppelin.node.partition_engine import PartitionEngine
+from raftwood.zeppelin.node.purging import purged_before
 from raftwood.zeppelin.node.readable_partition import ReadablePartition
 from raftwood.zeppelin.node.seams import (
     KEY_BYTES_MAX,
@@ -54,6 +55,9 @@ _OPEN_BYTES_MAX: Final = 256 << 10
 """Of writes that become one record."""
 _HURRY: Final = 8
 """So many times larger a backlog seems that takes half of the room that it has."""
+_HOUR_NS: Final = 3_600_000_000_000
+_AGE_INTERVAL_NS: Final = 60_000_000_000
+"""Between two looks at how old a binlog is, which read from the disk."""
 _log = get_logger("zeppelin")
 
 
@@ -89,7 +93,7 @@ class StoredPartition(ReadablePartition):
         )
         self._open_bytes_max = min(_OPEN_BYTES_MAX, binlog.record_bytes_max // 2)
         self._listeners: dict[object, Callable[[], None]] = {}
-        self._flushed_ns = clock.monotonic_ns()
+        self._flushed_ns = self._aged_ns = clock.monotonic_ns()
         self.begin()
 
     def begin(self) -> None:
@@ -247,7 +251,9 @@ class StoredPartition(ReadablePartition):
             return
         records, self._pending, self._pending_bytes = self._pending, [], 0
         first = self.last_sequence - len(records) + 1
-        payload = binlog_format.encode_run(epoch=self._epoch, first_sequence=first, records=records)
+        payload = binlog_format.encode_run(
+            epoch=self._epoch, first_sequence=first, records=records, hour=self._hour()
+        )
         self._runs.append(Run(self._group, self._epoch, first, len(records), payload))
 
     # What the binlog calls.
@@ -395,11 +401,22 @@ class StoredPartition(ReadablePartition):
             ):
                 self._flushed_ns = self._clock.monotonic_ns()
                 await engine.flush()
-        if self._binlog_bytes > settings.binlog_bytes_max:
-            before = self._binlog.log.index_within(self._group, settings.binlog_bytes_min)
-            if self.needed_from is not None:
-                before = min(before, self.needed_from)
-            await self.purge(before=before)
+        now_ns = self._clock.monotonic_ns()
+        if (
+            self._binlog_bytes > settings.binlog_bytes_max
+            or now_ns - self._aged_ns >= _AGE_INTERVAL_NS
+        ):
+            self._aged_ns = now_ns
+            log, group = self._binlog.log, self._group
+            needed_from = self.needed_from
+            await self.purge(
+                before=await purged_before(
+                    log, group, settings, needed_from=needed_from, hour=self._hour()
+                )
+            )
+
+    def _hour(self) -> int:
+        return self._clock.wall_ns() // _HOUR_NS
 
     async def settle(self) -> None:
         """Wait until the engine has all that was committed before."""

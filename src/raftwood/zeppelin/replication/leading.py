@@ -11,7 +11,6 @@ from raftwood.zeppelin.replication.epochs import epoch_at
 from raftwood.zeppelin.replication.pacing import Pace
 from raftwood.zeppelin.replication.progress import Progress, Reached
 from raftwood.zeppelin.replication.sender import Sender
-from raftwood.zeppelin.replication.sender_rules import needed_from
 from raftwood.zeppelin.replication.trysync import Answer, Holding, Offer, StreamFrom, answer
 from raftwood.zeppelin.replication.wire import RepairResponse, Standing
 
@@ -160,7 +159,7 @@ class Leading:
             first = None if sender is None else sender.needed(self._partition)
             if first is not None:
                 needed.append(first)
-        self._store.needed_from = needed_from(needed, last=self._store.last_sequence)
+        self._store.needed_from = min(needed, default=None)
 
     # What clients are told.
 

@@ -1,4 +1,4 @@
-"""Which partition a sender serves next, how much of it, and what must not be purged. No I/O.
+"""Which partition a sender serves next, and how much of it. No I/O.
 
 One sender serves all partitions that one slave node follows. Each that has something to send gets a
 slice in turn, so that a busy one does not keep others waiting; each has a window of bytes that the
@@ -6,7 +6,6 @@ slave has not synced yet, so that a slow slave is never flooded.
 """
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Final
 
 from raftwood.zeppelin.model import PartitionId
@@ -17,8 +16,6 @@ WINDOW_BYTES: Final = 4 << 20
 """What one partition may have under way to one slave, plus one slice."""
 PEER_WINDOW_BYTES: Final = 32 << 20
 """What all partitions together may have under way to one slave, plus one slice."""
-HELD_RECORDS_MAX: Final = 2_000_000
-"""A slave that is further behind does not keep records from being purged: it takes a copy."""
 
 
 class Feed:
@@ -145,11 +142,3 @@ class SenderRules:
         feed = self._turns.popleft()
         feed.is_queued = False
         return feed
-
-
-def needed_from(sequences: Iterable[int], *, last: int) -> int | None:
-    """The first record that must not be purged, given what connected slaves, and copies on their
-    way, need next; None: there is none. Who is too far behind is not waited for.
-    """
-    within = [sequence for sequence in sequences if last - sequence < HELD_RECORDS_MAX]
-    return min(within, default=None)

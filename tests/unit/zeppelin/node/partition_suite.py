@@ -4,7 +4,9 @@ import asyncio
 import random
 
 import pytest
+from msgspec.structs import replace
 
+from raftwood.base.environment import Clock
 from raftwood.base.errors import (
     InvariantViolated,
     OutOfRange,
@@ -21,6 +23,20 @@ from tests.zeppelin_kit.stores import PARTITION, Place, Scenario, commit, conten
 NOW = 1_000_000
 REPLICA = PartitionId(7, 4)
 KEYS = [b"a", b"b", b"{t}1", b"{t}2", b"{u}1", b"t", b"", b"\x00", b"\xff{t}"]
+
+
+class _Later:
+    """A clock that is ahead of another one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.hours = self.seconds = 0
+
+    def wall_ns(self) -> int:
+        return self._clock.wall_ns() + self.hours * 3_600_000_000_000
+
+    def monotonic_ns(self) -> int:
+        return self._clock.monotonic_ns() + self.seconds * 1_000_000_000
 
 
 class PartitionSuite:
@@ -284,6 +300,29 @@ class PartitionSuite:
 
         self.run(scenario)
 
+    def test_old_records_go_and_the_least_stays(self) -> None:
+        async def scenario(place: Place) -> None:
+            node, store = await place.open_one(StoreSettings(flush_bytes=1, binlog_bytes_min=2_000))
+            clock = _Later(store._clock)
+            store._clock = clock
+            for number in range(60):
+                if number == 10:
+                    clock.hours += 700
+                put(store, b"k", b"v" * 100)
+                await store.settle()
+            for hours, first in ((0, 1), (21, 11), (0, 11)):
+                clock.hours += hours
+                clock.seconds += 61
+                await store.maintain()
+                assert store.first_sequence == first
+            clock.hours += 800
+            clock.seconds += 61
+            await store.maintain()
+            assert 40 < store.first_sequence < 60
+            await node.close()
+
+        self.run(scenario)
+
     def test_upkeep_flushes_and_purges(self) -> None:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one(
@@ -295,6 +334,9 @@ class PartitionSuite:
             store.needed_from = 20
             await store.maintain()
             assert store.first_sequence == 20
+            store._settings = replace(store._settings, binlog_held_bytes_max=6_000)
+            await store.maintain()
+            assert 20 < store.first_sequence < 40, "a slave that is hopelessly behind"
             store.needed_from = None
             await store.maintain()
             assert 40 < store.first_sequence < 60

@@ -10,6 +10,7 @@ from raftwood.zeppelin.node.binlog_format import (
     decode_records,
     decode_run,
     encode_run,
+    hour_of,
 )
 from raftwood.zeppelin.node.seams import Record, Write, encode_record
 
@@ -79,6 +80,14 @@ def test_a_run_stands_as_it_always_did() -> None:
         "9503099293c4016bc401760093c404676f6e65c000c2c0"
         "95030a9193c40174c40176cf0000018bcfe56800c392c406636c69656e7405"
     )
+
+
+def test_a_run_knows_the_hour_of_its_writing() -> None:
+    run = encode_run(epoch=1, first_sequence=1, records=[b"r"], hour=0x07_53_01)
+    assert run[:8].hex() == "52575a42" + "01015307"
+    assert decode_run(run).hour == hour_of(run) == 0x07_53_01
+    with pytest.raises(StoreDamaged):
+        hour_of(run[:10])
 
 
 def test_a_newer_version_is_refused() -> None:

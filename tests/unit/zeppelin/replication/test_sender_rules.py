@@ -6,7 +6,7 @@ import pytest
 
 from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.replication import sender_rules
-from raftwood.zeppelin.replication.sender_rules import SenderRules, needed_from
+from raftwood.zeppelin.replication.sender_rules import SenderRules
 
 ONE, TWO, THREE = (PartitionId(1, number) for number in range(3))
 
@@ -98,10 +98,3 @@ def test_whatever_happens_no_turn_is_lost_and_windows_hold() -> None:
             rules.acked(feed, sequence=feed.next - 1)
             rules.grown(feed.partition, last[feed.partition])
         assert {each: feed.next - 1 for each, feed in feeds.items()} == last, seed
-
-
-def test_connected_slaves_hold_records_unless_they_are_too_far_behind() -> None:
-    assert needed_from([], last=50) is None
-    assert needed_from([40, 30], last=50) == 30
-    far = sender_rules.HELD_RECORDS_MAX
-    assert needed_from([1, far], last=far + 1) == far
