@@ -91,6 +91,12 @@ def test_an_operators_table_is_used_at_once_by_its_users(
     assert [row["table"] for row in operator.json("kv", "table", "list")] == ["carts", "default"]
     (node,) = operator.json("kv", "node", "list")
     assert (node["state"], node["masters"]) == ("up", 20)
+    seen = operator.json("kv", "node", "show", node["node"], "--table=carts")
+    assert (seen["node"], seen["problem"], len(seen["copies"])) == (node["node"], "", 16)
+    *others, written = sorted(each["last_sequence"] for each in seen["copies"])
+    assert {written - 1} == {*others}
+    assert "master" in operator.run("kv", "node", "show", node["node"])
+    operator.run("kv", "node", "show", "other", status=1, expect="`raftwood kv node list`")
     with redis_of(parts) as redis:
         assert redis.get("anna") is None
     operator.run("kv", "table", "drop", "carts", "--yes")

@@ -23,12 +23,12 @@ _COLUMNS = {
 }
 
 
-# Loaded when it is called: it needs the whole server.
-app.command(
-    "raftwood.app.commands.kv_node_start:app",
-    name="start",
-    help="Run one node until SIGTERM or SIGINT.",
-)
+for name, line in {
+    "start": "Run one node until SIGTERM or SIGINT.",
+    "show": "Show a node as it sees itself.",
+}.items():
+    # Loaded when they are called: they need the whole server.
+    app.command(f"raftwood.app.commands.kv_node_{name}:app", name=name, help=line)
 
 
 @app.command(name="list")
