@@ -34,7 +34,15 @@ def file(tmp_path: Path) -> str:
 def test_the_kinds_of_jobs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", "list", "--format", "json"]) == 0
     kinds = [each["kind"] for each in json.loads(capsys.readouterr().out)]
-    assert kinds == ["transform", "aggregate", "sessionize", "archive", "replay", "backfill"]
+    assert kinds == [
+        "transform",
+        "aggregate",
+        "sessionize",
+        "keys",
+        "archive",
+        "replay",
+        "backfill",
+    ]
 
 
 def test_the_jobs_of_a_file_are_listed_without_the_secret(

@@ -53,7 +53,7 @@ def test_the_truth_counts_every_line_once_in_its_minute() -> None:
 def test_all_checks_hold_where_all_figures_agree() -> None:
     truth = _truth()
     figures, minutes = _agreeing(truth)
-    assert all(each.held for each in checks(truth, figures, minutes, archived_lines=1_500))
+    assert all(each.held for each in checks(truth, figures, minutes, minutes, archived_lines=1_500))
 
 
 @pytest.mark.parametrize("name", [each.name for each in msgspec.structs.fields(Figures)])
@@ -61,7 +61,9 @@ def test_a_figure_that_is_off_by_one_breaks_a_check(name: str) -> None:
     truth = _truth()
     figures, minutes = _agreeing(truth)
     wrong = msgspec.structs.replace(figures, **{name: getattr(figures, name) + 1})
-    assert not all(each.held for each in checks(truth, wrong, minutes, archived_lines=1_500))
+    assert not all(
+        each.held for each in checks(truth, wrong, minutes, minutes, archived_lines=1_500)
+    )
 
 
 def test_a_minute_that_is_wrong_or_missing_breaks_a_check() -> None:
@@ -73,7 +75,9 @@ def test_a_minute_that_is_wrong_or_missing_breaks_a_check() -> None:
         *minutes[2:],
     ]
     for wrong in (minutes[1:], swapped):
-        assert not all(each.held for each in checks(truth, figures, wrong, archived_lines=1_500))
+        for found, kept in ((wrong, minutes), (minutes, wrong)):
+            told = checks(truth, figures, found, kept, archived_lines=1_500)
+            assert not all(each.held for each in told)
 
 
 def test_the_picture_is_a_png_with_a_bar_as_high_as_its_value() -> None:

@@ -25,7 +25,7 @@ def _pipeline(text: str, folder: Path) -> Pipeline:
 def test_the_demos_own_file_is_a_pipeline() -> None:
     path = Path(__file__).parents[3] / "src/raftwood/app/demo/web_pipeline.toml"
     jobs = {job.name: job for job in read_pipeline(str(path), ACCESS).jobs}
-    assert list(jobs) == ["parse", "errors", "minutes", "archive"]
+    assert list(jobs) == ["parse", "errors", "minutes", "keys", "archive"]
     assert isinstance(jobs["minutes"], Aggregate)
     assert isinstance(jobs["archive"], Archive)
     assert jobs["archive"].place("archive") == str(path.parent / "archive")

@@ -40,8 +40,9 @@ def pipeline(
 ) -> int:
     """Ship web-server logs, parse and count them with Spark, archive and truncate; all must agree.
 
-    Lines are parsed into a stream; errors and figures by the minute go to streams of their own,
-    and what was parsed to an archive of Parquet files, after which the log is truncated. Then
+    Lines are parsed into a stream; errors and figures by the minute go to streams of their own, the
+    figures also to keys of Zeppelin's, which a client of Redis reads back, and what was parsed to
+    an archive of Parquet files, after which the log is truncated. Then
     processes share a stream by leases: one joins, one is killed, a shard is split.
     """
     if not (1_000 <= lines <= 50_000_000 and 100 <= later <= 50_000_000):
@@ -50,6 +51,10 @@ def pipeline(
         )
     if importlib.util.find_spec("pyspark") is None:
         raise InvalidConfiguration("the pipeline needs Spark: pip install 'raftwood[spark]'")
+    if importlib.util.find_spec("redis") is None:
+        raise InvalidConfiguration(
+            "keys are read back with redis-py: pip install 'raftwood[redis]'"
+        )
     check_extra()
     if data is not None and os.path.exists(data) and os.listdir(data):
         raise InvalidInput(f"--data {data}: there is something in it already; give a new folder")

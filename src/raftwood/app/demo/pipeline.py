@@ -1,7 +1,7 @@
 """The whole story: lines of web servers go into a stream that is kept in ledgers, whose writer is
-fenced; Spark parses them, errors and figures by the minute go to streams of their own, the rest to
-an archive, the log is truncated, and more lines come. Then processes share a stream by leases,
-while one joins, one is killed, and a shard is split.
+fenced; Spark parses them, errors and figures by the minute go to streams of their own, the figures
+also to keys of Zeppelin's, the rest to an archive, the log is truncated, and more lines come. Then
+processes share a stream by leases, while one joins, one is killed, and a shard is split.
 
 Everything is counted on its way in, and again at its end.
 """
@@ -19,6 +19,7 @@ import msgspec
 from raftwood.app.demo.consumer_check import checks_of
 from raftwood.app.demo.consumers import ConsumersOutcome, ConsumersPlan
 from raftwood.app.demo.consumers import play as play_consumers
+from raftwood.app.demo.kept_minutes import read_kept_minutes
 from raftwood.app.demo.pipeline_check import Check, Figures, MinuteRow, checks, read_minutes
 from raftwood.app.demo.standalone_process import StandaloneProcess
 from raftwood.app.demo.story import StoryListener
@@ -81,7 +82,7 @@ class PipelineOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(folder: str, plan: PipelinePlan, listener: StoryListener) -> PipelineOutcome:
-    """Needs the extra `spark`."""
+    """Needs the extras `spark` and `redis`."""
     began = time.perf_counter()
     listener.on_progress("starting Raftwood", 0, 0)
     with StandaloneProcess(folder) as standalone, standalone.client() as client:
@@ -94,10 +95,11 @@ def run(folder: str, plan: PipelinePlan, listener: StoryListener) -> PipelineOut
         shipped_per_s = demo.ship(islice(lines, plan.lines), plan.lines)
         taken_over = demo.take_over()
         with demo.spark() as spark:
-            demo.run_jobs(spark, ("parse", "errors", "minutes", "archive"))
+            demo.run_jobs(spark, ("parse", "errors", "minutes", "keys", "archive"))
             demo.ship(lines, plan.later)
-            demo.run_jobs(spark, ("parse", "errors", "minutes"))
+            demo.run_jobs(spark, ("parse", "errors", "minutes", "keys"))
         figures, minutes = demo.read_back()
+        kept = demo.read_keys()
         consumed = play_consumers(
             folder,
             plan.consumers,
@@ -115,7 +117,7 @@ def run(folder: str, plan: PipelinePlan, listener: StoryListener) -> PipelineOut
         minutes=minutes,
         consumers=consumed,
         checks=[
-            *checks(demo.truth, figures, minutes, archived_lines=plan.lines),
+            *checks(demo.truth, figures, minutes, kept, archived_lines=plan.lines),
             *checks_of(consumed.verdict),
         ],
     )
@@ -135,6 +137,9 @@ class _Demo:
         self._listener = listener
         self._loghub = standalone.loghub
         self._logservice = standalone.parts.logservice
+        kv = standalone.parts.kv
+        assert kv is not None, "Zeppelin runs in standalone"
+        self._kv = kv
         self._client = client
         self._firsts: dict[int, int] = {}
         """Where each shard of what is parsed began."""
@@ -198,6 +203,9 @@ class _Demo:
             "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": part.native,
             "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key_id,
             "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": part.access_key_secret,
+            "RAFTWOOD_ZEPPELIN_CLIENT__ADDRESSES": f"{self._kv.host}:{self._kv.port}",
+            "RAFTWOOD_ZEPPELIN_CLIENT__USER": self._kv.user,
+            "RAFTWOOD_ZEPPELIN_CLIENT__PASSWORD": self._kv.password,
         }
         return read_pipeline(path, environment).jobs
 
@@ -216,6 +224,12 @@ class _Demo:
             elapsed_s = time.perf_counter() - began
             self.runs.append(JobRun(job.name, done.rows, elapsed_s))
             self._listener.on_step(f"job {job.name}: {done.rows:,} rows in {elapsed_s:.1f} s")
+
+    def read_keys(self) -> list[MinuteRow]:
+        """The figures by the minute, through a client of Redis as anybody has one."""
+        kept = read_kept_minutes(self._kv)
+        self._listener.on_step(f"{len(kept)} keys read back from Zeppelin through redis-py")
+        return kept
 
     def read_back(self) -> tuple[Figures, list[MinuteRow]]:
         from raftwood.pipeline.read import read  # noqa: PLC0415 (an extra)

@@ -57,15 +57,15 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def checks(
-    truth: WebTruth, figures: Figures, minutes: list[MinuteRow], *, archived_lines: int
+    truth: WebTruth,
+    figures: Figures,
+    minutes: list[MinuteRow],
+    kept: list[MinuteRow],
+    *,
+    archived_lines: int,
 ) -> list[Check]:
+    """`kept` are the minutes as Zeppelin has them."""
     total = truth.total
-    same = sum(
-        1
-        for each in minutes
-        if (known := truth.minutes.get(each.minute)) is not None
-        and (known.requests, known.errors, known.bytes) == (each.requests, each.errors, each.bytes)
-    )
     return [
         Check("lines made → lines in the stream in DLOG", total.requests, figures.lines_stored),
         Check("lines made → parsed, archive ∪ tail", total.requests, figures.parsed),
@@ -75,10 +75,29 @@ def checks(
         Check("shards → truncated", figures.shards, figures.shards_truncated),
         Check("errors made → stream of errors", total.errors, figures.errors),
         Check("errors made → parsed, archive ∪ tail", total.errors, figures.parsed_errors),
-        Check("lines made → sum of the minutes", total.requests, sum(m.requests for m in minutes)),
+        Check("lines made → sum of the minutes", total.requests, _requests(minutes)),
         Check("errors made → sum of the minutes", total.errors, sum(m.errors for m in minutes)),
-        Check("minutes → minutes with the right figures", len(truth.minutes), same),
+        Check(
+            "minutes → minutes with the right figures", len(truth.minutes), _right(truth, minutes)
+        ),
+        Check("lines made → sum of the keys in Zeppelin", total.requests, _requests(kept)),
+        Check("minutes → keys in Zeppelin, all right", len(truth.minutes), _right(truth, kept)),
+        Check("minutes → keys in Zeppelin", len(truth.minutes), len(kept)),
     ]
+
+
+def _requests(minutes: list[MinuteRow]) -> int:
+    return sum(each.requests for each in minutes)
+
+
+def _right(truth: WebTruth, minutes: list[MinuteRow]) -> int:
+    """How many have the figures that are known of them."""
+    return sum(
+        1
+        for each in minutes
+        if (known := truth.minutes.get(each.minute)) is not None
+        and (known.requests, known.errors, known.bytes) == (each.requests, each.errors, each.bytes)
+    )
 
 
 def read_minutes(

@@ -27,11 +27,13 @@ STOP_S_MAX: Final = 30.0
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How jobs reach LogHub."""
+    """How jobs reach LogHub, and Zeppelin where one writes there."""
 
     gateways: str
     access_key: str
     access_secret: str
+    zeppelin: dict[str, str] = {}
+    """As its sink takes them."""
 
     def options(self) -> dict[str, str]:
         """As Spark's source and sink take them."""

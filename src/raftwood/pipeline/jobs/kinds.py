@@ -12,6 +12,7 @@ KINDS: Final = {
     "transform": ("transform:Transform", "SQL or Python over rows, to another stream"),
     "aggregate": ("aggregate:Aggregate", "figures over windows of event time"),
     "sessionize": ("sessionize:Sessionize", "rows of one key without a gap become one"),
+    "keys": ("keys:Keys", "rows become keys and values of a table of Zeppelin"),
     "archive": ("archive:Archive", "a stream to Parquet or Delta; then truncate it"),
     "replay": ("replay:Replay", "what the log has of a time range, sent again"),
     "backfill": ("backfill:Backfill", "the same from the archive and the log"),

@@ -26,6 +26,7 @@ from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.names import checked_name
 from raftwood.pipeline.jobs.job import Access, Job
 from raftwood.pipeline.jobs.kinds import class_of
+from raftwood.pipeline.kv.options import ADDRESSES_VARIABLE, PASSWORD_VARIABLE, USER_VARIABLE
 
 ADDRESSES: Final = {
     "gateways": "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS",
@@ -33,6 +34,12 @@ ADDRESSES: Final = {
     "access_secret": "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET",
 }
 """Where what a file's [loghub] does not say comes from: the same as for all commands."""
+TABLE: Final = {
+    "addresses": ADDRESSES_VARIABLE,
+    "user": USER_VARIABLE,
+    "password": PASSWORD_VARIABLE,
+}
+"""The same of [zeppelin], which jobs that write there need."""
 
 
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,6 +54,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     folder: str = ""
     loghub: dict[str, str] = {}
+    zeppelin: dict[str, str] = {}
     spark: SparkOptions = SparkOptions()
     jobs: dict[str, dict[str, Any]]
 
@@ -102,7 +110,7 @@ def pipeline_of(
         sys.path.append(beside)  # for functions and classes of the user's own
     name = os.path.basename(path).removesuffix(".toml")
     folder = os.path.join(beside, found.folder or f"{name}-pipeline")
-    access = _access(found.loghub, path, environment, needs_access=needs_access)
+    access = _access(found, path, environment, needs_access=needs_access)
     jobs = [
         _job(each, options, path, access=access, folder=f"{folder}/{each}", base=beside)
         for each, options in found.jobs.items()
@@ -111,21 +119,29 @@ def pipeline_of(
 
 
 def _access(
-    given: Mapping[str, str], path: str, environment: Mapping[str, str], *, needs_access: bool
+    file: _File, path: str, environment: Mapping[str, str], *, needs_access: bool
 ) -> Access:
-    unknown = sorted(set(given) - set(ADDRESSES))
-    if unknown:
-        raise InvalidConfiguration(f"{path}: [loghub] has no {unknown[0]!r}")
+    for section, given, known in (
+        ("loghub", file.loghub, ADDRESSES),
+        ("zeppelin", file.zeppelin, TABLE),
+    ):
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            raise InvalidConfiguration(f"{path}: [{section}] has no {unknown[0]!r}")
     values = {}
     for name, variable in ADDRESSES.items():
-        value = given.get(name) or environment.get(variable) or ""
+        value = file.loghub.get(name) or environment.get(variable) or ""
         if needs_access and not value:
             raise InvalidConfiguration(
                 f"{path}: say {name} in [loghub], or set {variable}; `raftwood standalone` "
                 "prints all three"
             )
         values[name] = value
-    return Access(**values)
+    table = {
+        name: file.zeppelin.get(name) or environment.get(variable) or ""
+        for name, variable in TABLE.items()
+    }
+    return Access(**values, zeppelin={name: text for name, text in table.items() if text})
 
 
 def _job(
