@@ -38,7 +38,12 @@ async def default_part(
     environment: Environment, folder: str, meta: MetaClient, *, nodes: int, address: str
 ) -> KvPart:
     """How to use the table, once it is served; it is made where it is not there."""
-    config = TableConfig(partitions=_PARTITIONS_PER_NODE * nodes, replicas=min(3, nodes))
+    config = TableConfig(
+        partitions=_PARTITIONS_PER_NODE * nodes,
+        replicas=min(3, nodes),
+        # Where there is one node, nobody else could become master meanwhile.
+        on_meta_loss="serve" if nodes == 1 else "stop",
+    )
     topology = await meta.topology()
     if NAME not in topology.tables:
         await meta.create_table(NAME, config)

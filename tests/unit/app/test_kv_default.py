@@ -40,7 +40,8 @@ def test_it_is_made_once_and_its_password_is_kept(cluster: Cluster, tmp_path: Pa
     topology = cluster.machine.topology
     assert (first.host, first.port, first.user) == ("h", 7, "default")
     assert is_password(first.password.encode(), topology.users["default"].password_hash)
-    assert topology.tables["default"].config.replicas == 2
+    config = topology.tables["default"].config
+    assert (config.replicas, config.on_meta_loss) == (2, "stop")
     assert (tmp_path / kv_default.LOGIN_FILE).stat().st_mode & 0o077 == 0
     assert part_of(cluster, tmp_path) == first
     assert cluster.machine.topology is topology
