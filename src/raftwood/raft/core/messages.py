@@ -199,11 +199,12 @@ def payload_bytes(entries: list[Entry]) -> int:
 
 def limit_entries(entries: list[Entry], bytes_max: int) -> list[Entry]:
     """The longest prefix within a size; at least one entry, or nothing would ever move."""
-    if bytes_max >= UNLIMITED or entries_bytes(entries) <= bytes_max:
+    if bytes_max >= UNLIMITED:
         return entries
-    size = 0
+    # Only what fits is looked at: whoever lags asks again and again, with all that is left.
+    room = bytes_max
     for position, entry in enumerate(entries):
-        size += ENTRY_OVERHEAD_BYTES + len(entry.payload)
-        if size > bytes_max and position:
-            return entries[:position]
+        room -= ENTRY_OVERHEAD_BYTES + len(entry.payload)
+        if room < 0:
+            return entries[: position or 1]
     return entries
