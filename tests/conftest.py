@@ -6,20 +6,17 @@ summary prints them, and nothing is skipped in silence.
 
 import asyncio
 import gc
-import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 
-import psutil
 import pytest
 from hypothesis import settings
 
-from tests import lasting
 from tests.bookkeeper_cluster import BookKeeperCluster
 from tests.components import COMPONENTS, Missing
 from tests.databases import SERVERS, DatabaseServer
+from tests.resources import resources
 from tests.zookeeper_server import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
@@ -105,35 +102,11 @@ def _no_task_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
-    before = _resources()
+    before = resources()
     yield
     deadline = time.monotonic() + _GRACE_SECONDS
-    while left := _resources() - before:
+    while left := resources() - before:
         if time.monotonic() > deadline:
             pytest.fail(f"left behind: {', '.join(sorted(left))}")
         gc.collect()
         time.sleep(0.01)
-
-
-def _has_children() -> bool:
-    """To find them all means to look at every process of the machine, twice for each test."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def _resources() -> set[str]:
-    """Threads, child processes and sockets of this process, by name."""
-    process = psutil.Process()
-    threads = {f"thread {thread.name} {thread.ident}" for thread in threading.enumerate()}
-    shared = lasting.processes()
-    descendants = process.children(recursive=True) if _has_children() else []
-    children = {f"process {child.pid}" for child in descendants if child.pid not in shared}
-    sockets = {
-        f"socket {connection.laddr}-{connection.raddr}"
-        for connection in process.net_connections("inet")
-        if connection.status != psutil.CONN_TIME_WAIT
-    }
-    return {name for name in threads if "execnet" not in name} | children | sockets
