@@ -23,16 +23,39 @@ _not_available: Counter[str] = Counter()
 _GRACE_SECONDS = 2.0
 _INSTALLING_SECONDS_MAX = 900
 """Of a test whose component may have to be fetched or built first."""
+_WITH_PROCESSES = frozenset({"cluster", "interop", "pipeline"})
+"""Folders of tests that are long, marked as slow or not."""
 
 # How long an example takes says how busy the machine is, and nothing else.
 settings.register_profile("raftwood", deadline=None)
 settings.load_profile("raftwood")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("needs") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_INSTALLING_SECONDS_MAX))
+    if getattr(config, "workerinput", {}).get("workercount") == 2:
+        items[:] = _long_first(items)
+
+
+def _long_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Two workers get one half each, and take from the other's end when they have done theirs.
+
+    So each half begins with long tests and ends with short ones, and both workers end together:
+    those with processes in one, where servers that last are started once, simulations in the other.
+    """
+    processes, simulations, short = [], [], []
+    for item in items:
+        folder = item.nodeid.split("/")[1]
+        is_slow = item.get_closest_marker("slow") is not None
+        if folder in _WITH_PROCESSES or (is_slow and folder != "simulation"):
+            processes.append(item)
+        else:
+            (simulations if is_slow else short).append(item)
+    cut = max(0, len(items) // 2 - len(processes))
+    return [*processes, *short[:cut], *simulations, *short[cut:]]
 
 
 @pytest.hookimpl(tryfirst=True)
