@@ -46,7 +46,9 @@ def _long_first(items: list[pytest.Item]) -> list[pytest.Item]:
     So each half begins with long tests and ends with short ones, and both workers end together:
     those with processes in one, where servers that last are started once, simulations in the other.
     """
-    processes, simulations, short = [], [], []
+    processes: list[pytest.Item] = []
+    simulations: list[pytest.Item] = []
+    short: list[pytest.Item] = []
     for item in items:
         folder = item.nodeid.split("/")[1]
         is_slow = item.get_closest_marker("slow") is not None

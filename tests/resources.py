@@ -68,7 +68,7 @@ def _listed(folder: str) -> list[str]:
 def _sockets() -> set[str]:
     found = set()
     for name in os.listdir("/proc/self/fd"):
-        # One that was closed meanwhile is no socket any more; the folder's own always is.
+        # It may be closed meanwhile; the descriptor of the folder itself always is.
         with suppress(OSError):
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
@@ -81,8 +81,9 @@ def _sockets() -> set[str]:
 def _is_used(copy: socket.socket) -> bool:
     """Whether it listens, is connected, or takes datagrams."""
     if copy.type == socket.SOCK_STREAM:
-        return copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _TCP_CLOSE
-    return copy.getsockname()[1] != 0
+        (state,) = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        return state != _TCP_CLOSE
+    return bool(copy.getsockname()[1])
 
 
 def _peer(copy: socket.socket) -> object:
