@@ -98,6 +98,8 @@ class Reign:
         """Nodes, and their runs, that are about to be declared down: from the decision until it is
         applied they get no lease and are not heard, else two masters could serve at once."""
         self.handover_begun_ms = -(1 << 60)
+        self.looked_at = 0
+        """Which partition the next plan looks at first."""
         self.paused_until_ms: dict[PartitionId, int] = {}
         self._topology: Topology | None = None
 

@@ -1,4 +1,10 @@
-"""What a leader proposes, from the topology and from what it heard: one batch at a time."""
+"""What a leader proposes, from the topology and from what it heard: one batch at a time.
+
+A plan holds its store up while it is made, so each has a bound: of partitions without a master so
+many at a time get one, and of those where all is well some are looked at each time, in turn.
+"""
+
+from typing import Final
 
 from raftwood.zeppelin.meta import handover
 from raftwood.zeppelin.meta.changes import CHANGES_MAX, BeginHandover, Change, NodeDown, NodeUp
@@ -6,7 +12,10 @@ from raftwood.zeppelin.meta.failover import demotion, failover, is_unfit, marks
 from raftwood.zeppelin.meta.heard import Reign
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.view import Place, View
-from raftwood.zeppelin.model import PartitionState, Topology
+from raftwood.zeppelin.model import Topology
+
+FAILOVERS_MAX: Final = 2_000
+LOOKED_AT_MAX: Final = 1_000
 
 
 def plan(
@@ -27,16 +36,23 @@ def _of_partitions(view: View) -> list[Change]:
     changes: list[Change] = []
     leaving: list[BeginHandover] = []
     going_home: list[BeginHandover] = []
-    under_way = 0
+    under_way = failovers = 0
+    turns = _Turns(view)
     for table in view.topology.tables.values():
         for number, partition in enumerate(table.partitions):
+            is_turn = turns.next()
+            is_led, is_stuck = view.is_up(partition.master), partition.target is not None
+            if is_led and not (is_turn or is_stuck or view.is_leaving(partition.master)):
+                continue
             place = Place(table, number)
-            change: Change | None
-            if not view.is_up(partition.master):
-                change = failover(view, place)
+            change: Change | None = None
+            if not is_led:
+                if failovers < FAILOVERS_MAX:
+                    change = failover(view, place)
+                    failovers += change is not None
             elif is_unfit(view, place):
                 change = demotion(view, place)
-            elif partition.state is PartitionState.STUCK:
+            elif is_stuck:
                 under_way += 1
                 change = handover.next_step(view, place)
             else:
@@ -46,3 +62,17 @@ def _of_partitions(view: View) -> list[Change]:
             if change is not None:
                 changes.append(change)
     return [*changes, *handover.begin(view, leaving, going_home, under_way=under_way)]
+
+
+class _Turns:
+    """Which partitions are looked at this time: on from where the last plan ended."""
+
+    def __init__(self, view: View) -> None:
+        self._count = sum(len(table.partitions) for table in view.topology.tables.values())
+        begin = view.reign.looked_at % self._count if self._count else 0
+        view.reign.looked_at = begin + LOOKED_AT_MAX
+        self._distance = -begin
+
+    def next(self) -> bool:
+        distance, self._distance = self._distance, self._distance + 1
+        return distance % self._count < LOOKED_AT_MAX

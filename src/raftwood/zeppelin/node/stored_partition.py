@@ -30,7 +30,7 @@ from raftwood.zeppelin.node.engine_state import epochs_from, has_passed, with_ep
 from raftwood.zeppelin.node.origins import Origins
 from raftwood.zeppelin.node.overlay import Overlay
 from raftwood.zeppelin.node.partition_engine import PartitionEngine
-from raftwood.zeppelin.node.purging import purged_before
+from raftwood.zeppelin.node.purging import Purging
 from raftwood.zeppelin.node.readable_partition import ReadablePartition
 from raftwood.zeppelin.node.seams import (
     KEY_BYTES_MAX,
@@ -55,9 +55,6 @@ _OPEN_BYTES_MAX: Final = 256 << 10
 """Of writes that become one record."""
 _HURRY: Final = 8
 """So many times larger a backlog seems that takes half of the room that it has."""
-_HOUR_NS: Final = 3_600_000_000_000
-_AGE_INTERVAL_NS: Final = 60_000_000_000
-"""Between two looks at how old a binlog is, which read from the disk."""
 _log = get_logger("zeppelin")
 
 
@@ -93,7 +90,8 @@ class StoredPartition(ReadablePartition):
         )
         self._open_bytes_max = min(_OPEN_BYTES_MAX, binlog.record_bytes_max // 2)
         self._listeners: dict[object, Callable[[], None]] = {}
-        self._flushed_ns = self._aged_ns = clock.monotonic_ns()
+        self._flushed_ns = clock.monotonic_ns()
+        self._purging = Purging(binlog.log, group, settings, clock)
         self.begin()
 
     def begin(self) -> None:
@@ -119,7 +117,6 @@ class StoredPartition(ReadablePartition):
         self._pending: list[Buffer] = []
         self._pending_bytes = 0
         self._is_committed = False
-        self._binlog_bytes = self._binlog.log.size_of(self._group)
         self.overlay.forget_all()
 
     # Where it is.
@@ -252,7 +249,7 @@ class StoredPartition(ReadablePartition):
         records, self._pending, self._pending_bytes = self._pending, [], 0
         first = self.last_sequence - len(records) + 1
         payload = binlog_format.encode_run(
-            epoch=self._epoch, first_sequence=first, records=records, hour=self._hour()
+            epoch=self._epoch, first_sequence=first, records=records, hour=self._purging.hour
         )
         self._runs.append(Run(self._group, self._epoch, first, len(records), payload))
 
@@ -263,7 +260,6 @@ class StoredPartition(ReadablePartition):
         self._seal_run()
         self._is_committed = False
         runs, self._runs = self._runs, []
-        self._binlog_bytes += sum(len(run.payload) for run in runs)
         return runs
 
     def logged(self) -> None:
@@ -381,7 +377,6 @@ class StoredPartition(ReadablePartition):
         if before <= self.first_sequence or self.is_frozen:
             return
         log.write((TruncateHead(self._group, before - 1),))
-        self._binlog_bytes = log.size_of(self._group)
         if len(self._epochs) > _EPOCHS_KEPT:
             self._epochs = epochs_from(self._epochs, before - 1)
             self.engine.forget_epochs(before - 1)
@@ -401,22 +396,7 @@ class StoredPartition(ReadablePartition):
             ):
                 self._flushed_ns = self._clock.monotonic_ns()
                 await engine.flush()
-        now_ns = self._clock.monotonic_ns()
-        if (
-            self._binlog_bytes > settings.binlog_bytes_max
-            or now_ns - self._aged_ns >= _AGE_INTERVAL_NS
-        ):
-            self._aged_ns = now_ns
-            log, group = self._binlog.log, self._group
-            needed_from = self.needed_from
-            await self.purge(
-                before=await purged_before(
-                    log, group, settings, needed_from=needed_from, hour=self._hour()
-                )
-            )
-
-    def _hour(self) -> int:
-        return self._clock.wall_ns() // _HOUR_NS
+        await self.purge(before=await self._purging.before(needed_from=self.needed_from))
 
     async def settle(self) -> None:
         """Wait until the engine has all that was committed before."""

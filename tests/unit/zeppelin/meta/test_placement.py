@@ -55,6 +55,14 @@ def test_replicas_are_in_as_many_domains_as_there_are(nodes: int, domains: int) 
         assert len(found) == min(3, domains)
 
 
+def test_so_many_partitions_that_stores_would_stand_still_are_refused() -> None:
+    names = [NodeId(f"n{number}") for number in range(100)]
+    state = MetaState()
+    make(state, *(registered(name) for name in names))
+    refused = refusal(state, CreateTable("t", TableConfig(partitions=4_000)))
+    assert "give 2621 at the most" in refused.message
+
+
 def test_a_table_that_comes_after_a_new_node_is_on_all_of_them() -> None:
     state = cluster(3, 3)
     make(state, CreateTable("old", TableConfig(partitions=60)))

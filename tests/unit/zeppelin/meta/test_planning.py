@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from raftwood.zeppelin.meta import planning
 from raftwood.zeppelin.meta.changes import (
     AddSlave,
     BeginHandover,
@@ -420,6 +421,31 @@ def test_a_slave_that_was_just_added_is_no_candidate() -> None:
     leader.tell(B, 5)
     leader.tell(C, 500, contact_ms=None)
     assert chosen(leader) == B
+
+
+def test_many_partitions_are_planned_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(planning, "FAILOVERS_MAX", 3)
+    leader = led(A, B, partitions=14)
+    for number in range(14):
+        leader.tell(B, number=number, lag_bytes=1 << 40)
+    leader.pass_time(500, A, B)
+    masters = [number for number in range(14) if partition(leader.state, number).master == A]
+    assert len(masters) == 7
+    marked: list[Change] = []
+    for _ in range(7):
+        made = leader.carry_out()
+        marked += made
+        assert len(made) <= 2
+    assert len(marked) == 7, "each of those that B follows"
+    for number in range(14):
+        leader.tell(B, number=number)
+    leader.pass_time(1_000, A, B)
+    for _ in range(7):
+        leader.carry_out()
+    leader.pass_time(DOWN_MS, B)
+    chosen = [sum(isinstance(each, ChangeMaster) for each in leader.carry_out()) for _ in range(4)]
+    assert chosen == [3, 3, 1, 0]
 
 
 def test_lease_and_heartbeats_fit_into_the_time_until_a_node_is_down() -> None:

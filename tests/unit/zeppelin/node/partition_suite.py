@@ -304,7 +304,7 @@ class PartitionSuite:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one(StoreSettings(flush_bytes=1, binlog_bytes_min=2_000))
             clock = _Later(store._clock)
-            store._clock = clock
+            store._purging._clock = clock
             for number in range(60):
                 if number == 10:
                     clock.hours += 700
@@ -334,7 +334,7 @@ class PartitionSuite:
             store.needed_from = 20
             await store.maintain()
             assert store.first_sequence == 20
-            store._settings = replace(store._settings, binlog_held_bytes_max=6_000)
+            store._purging._settings = replace(store._settings, binlog_held_bytes_max=6_000)
             await store.maintain()
             assert 20 < store.first_sequence < 40, "a slave that is hopelessly behind"
             store.needed_from = None
