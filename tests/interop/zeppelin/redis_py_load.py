@@ -71,6 +71,11 @@ class Load:
     def lost(self) -> list[str]:
         return [key for key, value in self.acked.items() if self._client.get(key) != b"%d" % value]
 
+    def unscanned(self) -> list[str]:
+        """What a client that has seen masters change leaves out when it goes through all keys."""
+        scanned = set(self._client.scan_iter(count=1000))
+        return [key for key in self.acked if key.encode() not in scanned]
+
     def counts(self) -> dict[str, list[int]]:
         """By counter: what was acked, what it is, and what was sent."""
         return {
@@ -101,6 +106,7 @@ def main() -> None:
         said = {
             "acked": len(load.acked),
             "lost": load.lost(),
+            "unscanned": load.unscanned(),
             "counts": load.counts(),
             "errors": load.errors,
             "gap_s": load.gap_s,

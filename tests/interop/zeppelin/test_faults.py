@@ -53,6 +53,7 @@ class Loads:
         for name, seen in said.items():
             assert seen["acked"] > 0
             assert not seen["lost"], f"{name} lost {seen['lost']}"
+            assert not seen["unscanned"], f"{name} does not see {seen['unscanned']}"
             for counter, (acked, count, _) in seen["counts"].items():
                 assert acked <= count, f"{name}: {counter} lost increments"
         return said

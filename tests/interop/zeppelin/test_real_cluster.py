@@ -12,6 +12,8 @@ from tests.zeppelin_kit.processes import KvProcesses, Login, kv_processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("redis_clients", "redis_tools")]
 
+PATIENT = {"zeppelin_meta.lease_ms": 8_000, "zeppelin_meta.down_ms": 12_000}
+"""Nobody is down here, however busy the machine is."""
 TABLE = TableConfig(partitions=8, replicas=3)
 
 
@@ -59,7 +61,7 @@ def use_tools(cluster: KvProcesses, login: Login) -> None:
 
 
 def test_users_of_redis_get_from_zeppelin_what_they_are_used_to(tmp_path: Path) -> None:
-    with kv_processes(tmp_path) as cluster:
+    with kv_processes(tmp_path, settings=PATIENT) as cluster:
         login = cluster.create_table("orders", TABLE)
         use_redis_py(cluster, login)
         use_tools(cluster, login)

@@ -42,7 +42,7 @@ def cluster(session: Session, arguments: list[bytes]) -> bytes:
     topology, me = session.topology, session.host.view.node_id
     match word:
         case b"SLOTS":
-            return told.slots(topology, _table(session))
+            return told.slots(topology, _table(session), reads_slaves=session.is_reading_behind)
         case b"SHARDS":
             return told.shards(topology, _table(session), session.dialect)
         case b"NODES":

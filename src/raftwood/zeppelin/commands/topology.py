@@ -1,7 +1,9 @@
 """The topology of one table in the words of Redis Cluster: CLUSTER SLOTS, SHARDS and NODES.
 
-Here a node may be the master of some partitions and a slave of others, which SLOTS and SHARDS can
-say. NODES has one role for each node: it is a master if it has slots, or is nobody's slave.
+Here a node may be the master of some partitions and a slave of others, which SHARDS can say. NODES
+has one role for each node: it is a master if it has slots, or is nobody's slave. SLOTS has so, too,
+except for clients that read from slaves: redis-py takes a master that hands some slots over to a
+slave of theirs for a slave altogether, and then leaves out its keys when it is to scan all.
 """
 
 import hashlib
@@ -58,11 +60,13 @@ def _host_and_port(node: Node) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def slots(topology: Topology, table: Table) -> bytes:
+def slots(topology: Topology, table: Table, *, reads_slaves: bool) -> bytes:
     def of_node(node: NodeId) -> bytes:
         host, port = _host_and_port(topology.nodes[node])
         return array([text(host), integer(port), text(redis_id(node)), array([])])
 
+    ranges = slot_ranges(topology, table)
+    told = _masters_first(ranges) if reads_slaves else _with_one_role(ranges)
     return array(
         [
             array(
@@ -73,9 +77,17 @@ def slots(topology: Topology, table: Table) -> bytes:
                     *map(of_node, each.slaves),
                 ]
             )
-            for each in _masters_first(slot_ranges(topology, table))
+            for each in told
         ]
     )
+
+
+def _with_one_role(ranges: list[SlotRange]) -> list[SlotRange]:
+    masters = {each.master for each in ranges}
+    return [
+        each._replace(slaves=tuple(slave for slave in each.slaves if slave not in masters))
+        for each in ranges
+    ]
 
 
 def _masters_first(ranges: list[SlotRange]) -> list[SlotRange]:

@@ -29,6 +29,8 @@ class Logins:
         self._key = source.randbytes(32)
         self._known: dict[tuple[str, str], bytes] = {}
         """By the user's name and hash: a digest of the password that was right."""
+        self._under_way: dict[tuple[str, str, bytes], asyncio.Future[bool]] = {}
+        """Checks, by name, hash and digest: whoever asks the same waits for the same."""
         self._next_at = 0.0
 
     async def verified(self, name: str, password: bytes) -> User | None:
@@ -42,14 +44,31 @@ class Logins:
             if known is not None and hmac.compare_digest(known, digest):
                 return user
         # A name that nobody has costs as much: else it could be told from one that somebody has.
-        await self._turn()
         kept = _NOBODY if user is None else user.password_hash
-        if not is_password(password, kept) or user is None:
+        is_right = await self._check(password, (name, kept, digest))
+        if not is_right or user is None:
             return None
         self._known[name, user.password_hash] = digest
         if len(self._known) > REMEMBERED_MAX:
             del self._known[next(iter(self._known))]
         return user
+
+    async def _check(self, password: bytes, key: tuple[str, str, bytes]) -> bool:
+        """Once for all that ask at the same time, as the many connections of one client do."""
+        while (other := self._under_way.get(key)) is not None:
+            await asyncio.wait((other,))
+            if not other.cancelled():
+                return other.result()
+        self._under_way[key] = mine = asyncio.get_running_loop().create_future()
+        try:
+            await self._turn()
+            is_right = is_password(password, key[1])
+            mine.set_result(is_right)
+        finally:
+            # Who waits for a check that came to nothing makes one of their own.
+            mine.cancel()
+            del self._under_way[key]
+        return is_right
 
     async def _turn(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -32,7 +32,7 @@ def test_neighbours_are_one_range_and_a_gap_parts_them() -> None:
 
 
 def test_slots_tell_masters_first() -> None:
-    told = decoded(slots(WORLD, WORLD.tables[TABLE]))
+    told = decoded(slots(WORLD, WORLD.tables[TABLE], reads_slaves=False))
     assert told[0] == [
         0,
         8191,
@@ -41,14 +41,17 @@ def test_slots_tell_masters_first() -> None:
     ]
 
 
-def test_slots_tell_of_nodes_as_masters_before_they_tell_of_them_as_slaves() -> None:
+def test_slots_tell_of_masters_as_slaves_only_to_those_who_read_from_slaves() -> None:
     world = topology(
         Partition(epoch=1, master=A, slaves=(B,)),
         Partition(epoch=1, master=B, slaves=(A,)),
         Partition(epoch=1, master=A, slaves=(B,)),
         Partition(epoch=1, master=B, slaves=(A,)),
     )
-    told = decoded(slots(world, world.tables[TABLE]))
+    told = decoded(slots(world, world.tables[TABLE], reads_slaves=False))
+    nodes_told = [[each[1] for each in row[2:]] for row in told]
+    assert nodes_told == [[7001], [7002], [7001], [7002]]
+    told = decoded(slots(world, world.tables[TABLE], reads_slaves=True))
     nodes_told = [[each[1] for each in row[2:]] for row in told]
     assert nodes_told == [[7001], [7002], [7001, 7002], [7002, 7001], [7001, 7002], [7002, 7001]]
     slots_told = [slot for row in told for slot in range(row[0], row[1] + 1)]

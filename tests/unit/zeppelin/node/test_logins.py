@@ -59,9 +59,51 @@ def test_guesses_wait_for_one_another_and_above_a_bound_are_refused(
 
     async def main() -> None:
         answers = await asyncio.gather(
-            *(logins.verified(WRITER, b"guess") for _ in range(10)), return_exceptions=True
+            *(logins.verified(WRITER, b"guess%d" % number) for number in range(10)),
+            return_exceptions=True,
         )
         assert 2 <= answers.count(None) <= 4
         assert sum(isinstance(each, Overloaded) for each in answers) == 10 - answers.count(None)
+
+    run(main())
+
+
+def test_many_connections_that_log_in_at_once_wait_for_one_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topology = single_node().topology
+    logins = Logins(lambda: topology, random.Random(0))
+    checked = []
+
+    def check(password: bytes, kept: str) -> bool:
+        checked.append(password)
+        return is_password(password, kept)
+
+    monkeypatch.setattr(module, "is_password", check)
+
+    async def main() -> None:
+        async with asyncio.timeout(2.0):
+            right = PASSWORD.encode()
+            users = await asyncio.gather(*(logins.verified(WRITER, right) for _ in range(500)))
+            assert users == [topology.users[WRITER]] * 500
+            guesses = (logins.verified(WRITER, b"guess") for _ in range(500))
+            assert await asyncio.gather(*guesses) == [None] * 500
+        assert checked == [right, b"guess"]
+
+    run(main())
+
+
+def test_a_login_that_is_given_up_holds_nobody_up() -> None:
+    topology = single_node().topology
+    logins = Logins(lambda: topology, random.Random(0))
+
+    async def main() -> None:
+        await logins.verified(WRITER, b"guess")  # the next check has to wait
+        first = asyncio.create_task(logins.verified(WRITER, PASSWORD.encode()))
+        second = asyncio.create_task(logins.verified(WRITER, PASSWORD.encode()))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second is topology.users[WRITER]
+        assert first.cancelled()
 
     run(main())
