@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
-from tests.unit.app.test_metastore_on_log_stores import SETTINGS, put, run_log_stores
+from tests.unit.app.test_metastore_on_log_stores import (
+    ADDRESSES,
+    SETTINGS,
+    put,
+    run_log_stores,
+)
 
 from raftwood.app import log_tenant
+from raftwood.app.cluster_network import operator_network
 from raftwood.app.connecting import (
     connected_cluster,
     connected_metastore,
@@ -16,10 +22,15 @@ from raftwood.app.connecting import (
 )
 from raftwood.app.groups import METASTORE_SHARD, ZEPPELIN_SHARD
 from raftwood.base.errors import InvalidInput, RaftwoodError
+from raftwood.logservice.client.keeper_client import KeeperClient
+from raftwood.logservice.hakeeper.commands import DrainStore
 from raftwood.logservice.server.log_store import LogStore
+from raftwood.net.stores import Stores
+from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.deltas import applied
 from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset
+from raftwood.zeppelin.meta.state_machine import MetaMachine
 from raftwood.zeppelin.model import NodeAddresses, NodeId, TableConfig, Topology
 
 
@@ -98,6 +109,67 @@ def test_tables_are_made_nodes_fail_and_a_leader_too() -> None:
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    run_log_stores(scenario)
+
+
+def test_it_moves_to_another_store_and_followers_answer_what_is_replicated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: StoreCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.ready(1, 2, 3)
+        operators = Stores(cluster.environment, operator_network(SETTINGS), ADDRESSES)
+        keeper = KeeperClient(operators)
+        async with connected_zeppelin(cluster.environment, SETTINGS, None) as meta:
+            node = BeatingNode(meta, "a")
+            await node.register()
+            beating = asyncio.create_task(node.run())
+            epoch = await meta.create_table("t", TableConfig(partitions=2, replicas=1))
+            cluster.start(4, joins=True)
+            await cluster.ready(4)
+            gone = await cluster.wait_for_leader(ZEPPELIN_SHARD)
+            await keeper.command(DrainStore(gone, is_draining=True))
+            await cluster.until(
+                lambda: (
+                    ZEPPELIN_SHARD in cluster.servers[4].host.groups()
+                    and ZEPPELIN_SHARD not in cluster.servers[gone].host.groups()
+                )
+            )
+            leader = await cluster.wait_for_leader(ZEPPELIN_SHARD)
+            stayed = next(each for each in (1, 2, 3) if each not in (gone, leader))
+            cluster.machines[stayed].power_off()
+            # Without the new store there would be no majority.
+            made = await meta.create_table("u", TableConfig(partitions=2, replicas=1))
+            assert made > epoch
+            cluster.start(stayed)
+            await cluster.ready(stayed)
+            leader = await cluster.wait_for_leader(ZEPPELIN_SHARD)
+            follower = (
+                stayed
+                if leader != stayed
+                else next(each for each in (1, 2, 3) if each not in (gone, stayed))
+            )
+            machine = cluster.servers[follower].host.machine(ZEPPELIN_SHARD)
+            assert isinstance(machine, MetaMachine)
+            answered: list[bytes] = []
+            lookup = machine.lookup
+
+            def counted(query: bytes) -> bytes | RaftwoodError:
+                answered.append(query)
+                return lookup(query)
+
+            monkeypatch.setattr(machine, "lookup", counted)
+            client = meta._client
+            assert isinstance(client, AsyncRaftClient)
+            while not answered:  # it may not be connected at first
+                client._stores._leaders[ZEPPELIN_SHARD] = follower
+                assert sorted((await meta.topology()).tables) == ["t", "u"]
+                await asyncio.sleep(0.1)
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+        await keeper.close()
+        await operators.close()
 
     run_log_stores(scenario)
 
