@@ -231,7 +231,7 @@ def _dlog(seed: int) -> Counts:
 
 def _zeppelin(seed: int) -> Counts:
     twice = seed % TWICE_EVERY == 0
-    report = run_zeppelin(seed, is_on_disk=seed % 2 == 1, twice=twice)
+    report = run_zeppelin(seed, twice=twice)
     return {
         "zeppelin: seeds": 1,
         "zeppelin: seeds run twice, hash equal": int(twice),

@@ -15,18 +15,24 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+)
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from raftwood.app.cluster_network import operator_network
-from raftwood.app.connecting import connected_zeppelin
+from raftwood.app.connecting import awaited_zeppelin
 from raftwood.app.settings import Settings
 from raftwood.base.configuration import load_configuration
 from raftwood.base.environment import Environment
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import RaftwoodError, Unavailable
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.model import NodeId, TableConfig, Topology, User
@@ -132,7 +138,7 @@ class KvProcesses:
     ) -> None:
         self.config = folder / "cluster.toml"
         self._settings = {**QUICK, **settings}
-        self._host = HOST if has_proxies else LOCAL
+        self.host = HOST if has_proxies else LOCAL
         ports = iter(free_ports(stores + 3 * nodes))
         self.stores: dict[int, Process] = {}
         self.nodes: dict[int, Process] = {}
@@ -150,7 +156,7 @@ class KvProcesses:
             "node.store_id": number,
             "node.data_folder": folder / name / "data",
             "node.listen": f"{LOCAL}:{port}",
-            "node.advertise": f"{self._host}:{port}",
+            "node.advertise": f"{self.host}:{port}",
         }
         return self._process(name, number, folder, ("logservice", "start"), own, [port])
 
@@ -162,7 +168,7 @@ class KvProcesses:
             "zeppelin_node.listen": data,
             "zeppelin_node.replication_listen": replication,
             "zeppelin_node.admin_listen": admin,
-            "zeppelin_node.advertise_host": self._host,
+            "zeppelin_node.advertise_host": self.host,
         }
         return self._process(name, number, folder, ("kv", "node", "start"), own, ports)
 
@@ -178,7 +184,7 @@ class KvProcesses:
         self.ports[name] = ports
         sets = [f"--set={key}={value}" for key, value in own.items()]
         whole = (*COMMAND, *command, f"--config={self.config}", *sets)
-        return Process(name, number, folder, whole, f"{self._host}:{ports[0]}")
+        return Process(name, number, folder, whole, f"{self.host}:{ports[0]}")
 
     def _write_file(self) -> None:
         members = [f"{number}={store.address}" for number, store in self.stores.items()]
@@ -224,7 +230,8 @@ class KvProcesses:
 
         async def main() -> Result:
             with real_environment() as environment:
-                async with connected_zeppelin(environment, self.settings, None) as meta:
+                async with AsyncExitStack() as stack:
+                    meta = await awaited_zeppelin(stack, environment, self.settings, None)
                     return await work(meta)
 
         return asyncio.run(main())
@@ -237,7 +244,14 @@ class KvProcesses:
         known = self.topology().nodes[self.nodes[node].id]
 
         async def main(environment: Environment) -> NodeStatus:
-            return await ask_status(environment, operator_network(self.settings), known)
+            deadline = time.monotonic() + WAIT_S_MAX
+            while True:
+                try:
+                    return await ask_status(environment, operator_network(self.settings), known)
+                except Unavailable:
+                    if time.monotonic() > deadline:
+                        raise
+                    await asyncio.sleep(0.1)
 
         with real_environment() as environment:
             return asyncio.run(main(environment))
@@ -262,6 +276,35 @@ class KvProcesses:
         login = Login(name, name, password)
         self.wait_served(name)
         return login
+
+    def wait_equal(self, table: str) -> None:
+        """Until all replicas have the same records, and each partition takes writes."""
+        deadline = time.monotonic() + WAIT_S_MAX
+        while True:
+            ends: dict[int, set[int]] = {}
+            copies = [
+                copy
+                for number, node in self.nodes.items()
+                if node.is_running
+                for copy in self.status(number).copies
+                if copy.table == table
+            ]
+            for copy in copies:
+                ends.setdefault(copy.partition, set()).update(
+                    (copy.last_sequence, copy.synced_sequence)
+                )
+            writing = sum(copy.is_writing for copy in copies)
+            if writing == len(ends) and all(len(end) == 1 for end in ends.values()):
+                return
+            assert time.monotonic() < deadline, f"{table} does not become equal: {copies}"
+            time.sleep(0.1)
+
+    def wait_down(self, node: int) -> None:
+        """Until the meta server has noticed."""
+        deadline = time.monotonic() + WAIT_S_MAX
+        while self.topology().nodes[self.nodes[node].id].is_up:
+            assert time.monotonic() < deadline, f"node {node} is still called up"
+            time.sleep(0.1)
 
     def wait_served(self, table: str) -> None:
         """Until each partition has a master that takes writes."""
@@ -288,7 +331,7 @@ class KvProcesses:
         from redis.cluster import ClusterNode, RedisCluster
 
         nodes = [
-            ClusterNode(self._host, self.ports[node.name][0])
+            ClusterNode(self.host, self.ports[node.name][0])
             for node in self.nodes.values()
             if node.is_running
         ]

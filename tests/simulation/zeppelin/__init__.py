@@ -1,4 +1,4 @@
-"""Nodes of Zeppelin that replicate partitions in virtual time, under faults by seed."""
+"""Whole nodes of Zeppelin and their clients in virtual time, under faults by seed."""
 
 from tests.simulation.zeppelin.world import run
 

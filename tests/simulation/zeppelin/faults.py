@@ -4,62 +4,61 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from raftwood.zeppelin.model import PartitionState
-
 if TYPE_CHECKING:
     from tests.simulation.zeppelin.world import World
 
 
 async def inject(world: "World") -> None:
     """Do something bad to somebody for a while; often to a master."""
-    source = world.random
+    source, network = world.random, world.simulation.network
     await asyncio.sleep(source.uniform(0.05, 1.0))
-    names = [*world.machines]
-    partition = source.choice(world.meta.partitions)
-    master = world.meta.known(partition).master
-    victim = str(master) if master is not None and source.random() < 0.5 else source.choice(names)
+    names = [*world.nodes]
+    partition = source.choice(world.meta.partitions())
+    master = world.meta.machine_of(partition)
+    victim = master if master is not None and source.random() < 0.5 else source.choice(names)
     others = [name for name in names if name != victim]
     lasting_s = source.uniform(0.05, 3.0)
-    match source.randrange(10):
+    node = world.nodes[victim]
+    match source.randrange(11):
         case 0 | 1:
-            world.kill(victim)
+            node.break_down(loses_power=source.random() < 0.7)
             await asyncio.sleep(lasting_s)
-            world.start(victim)
+            node.start()
         case 2:
-            world.kill(victim)
-            world.start(victim)
+            node.break_down(loses_power=True)
+            node.start()
         case 3:
-            world.machines[victim].pause()
+            node.machine.pause()
             await asyncio.sleep(lasting_s)
-            world.machines[victim].resume()
+            node.machine.resume()
         case 4:
             world.meta.cut_off[victim] = None
             await asyncio.sleep(lasting_s)
             world.meta.cut_off.pop(victim, None)
         case 5:
             cut = others if source.random() < 0.5 else others[:1]
-            world.simulation.network.partition([victim], cut)
+            network.partition([victim], cut)
             await asyncio.sleep(lasting_s)
             _mend(world, victim, cut)
         case 6 | 7:
             # It goes on writing for as long as its lease is, and nobody else gets that.
-            world.simulation.network.partition([victim], others)
+            network.partition([victim], others)
             await asyncio.sleep(source.uniform(0, 0.3))
             world.meta.cut_off[victim] = None
             await asyncio.sleep(lasting_s)
             if source.random() < 0.3:
-                world.kill(victim)
+                node.break_down(loses_power=True)
             world.meta.cut_off.pop(victim, None)
             _mend(world, victim, others)
-            world.start(victim)
+            node.start()
         case 8:
-            world.meta.begin_handover(partition)
-            await asyncio.sleep(lasting_s)
-            if world.meta.known(partition).state is PartitionState.STUCK:
-                world.meta.bump(partition)
+            await world.prefer(partition, victim)
+        case 9:
+            # What a leader heard is forgotten: it waits, and judges then.
+            world.meta.term += 1
         case _:
-            world.meta.bump(partition)
-            world.simulation.network.reset(victim, source.choice(others))
+            await world.make_again()
+            network.reset(victim, source.choice(others))
 
 
 def _mend(world: "World", victim: str, others: Sequence[str]) -> None:

@@ -1,213 +1,139 @@
-"""A meta server by script: it grants leases, and makes another node master only if that is safe."""
+"""The meta server of simulated nodes: its real rules and plans, in one place that links lead to.
+
+It has one store, so that nothing is lost; but its leader's time may begin anew, and nodes that are
+cut off do not reach it.
+"""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 
-import msgspec
-from msgspec.structs import replace
+from raftwood.base.errors import DeadlineExceeded, RaftwoodError
+from raftwood.simulation import Simulation
+from raftwood.zeppelin.meta.changes import ChangeMaster, EndHandover, encode_batch
+from raftwood.zeppelin.meta.client import MetaClient
+from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
+from raftwood.zeppelin.meta.state_machine import MetaMachine
+from raftwood.zeppelin.model import PartitionId, Table, Topology
 
-from raftwood.zeppelin.model import (
-    Node,
-    NodeAddresses,
-    NodeId,
-    Partition,
-    PartitionId,
-    PartitionState,
-    Table,
-    TableConfig,
-    Topology,
+SETTINGS = ZeppelinMetaSettings(
+    heartbeat_ms=100,
+    lease_ms=600,
+    down_ms=800,
+    plan_ms=50,
+    handover_every_ms=100,
+    handover_stuck_ms=700,
+    handover_pause_ms=1_000,
 )
-from raftwood.zeppelin.replication.progress import ReplicaReport
-
-LEASE_MS = 600
-DOWN_S = 0.8
-"""More than the lease by the slowest clock."""
-PORT = 7_000
-TABLE = "table"
-NOISE = "noise"
-_INCARNATION = 1
-Reports = Mapping[PartitionId, ReplicaReport]
+LINK_S = (0.001, 0.03)
+_GROUP = 1
 
 
-class HeartbeatAnswer(msgspec.Struct, frozen=True):
-    """To a heartbeat; `moment` is when it was given, and comes back with the next one."""
-
-    moment: float
-    topology: Topology
+class _Command:
+    def __init__(self, index: int, payload: bytes) -> None:
+        self.index, self.payload = index, payload
 
 
-class Heard(msgspec.Struct):
-    """What a node told last."""
+class MetaGroup:
+    """Lives outside of all machines."""
 
-    at: float
-    after: float
-    """Its reports are of a moment after this one."""
-    applied_epoch: int
-    reports: Reports
-
-
-class ScriptedMeta:
-    """Lives outside of all machines; nodes that are cut off do not reach it."""
-
-    def __init__(self, names: Sequence[str], config: TableConfig) -> None:
-        self.config = config
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.random = simulation.loop.random_of("meta")
+        self.term = 1
         self.cut_off: dict[str, None] = {}
-        self.heard: dict[NodeId, Heard] = {}
+        self.machine = MetaMachine(
+            SETTINGS, now_ms=lambda: int(simulation.now * 1000), term=lambda: self.term
+        )
+        self._index = 0
         self.failovers = 0
         self.handovers = 0
-        self._changed_at: dict[PartitionId, tuple[int, float]] = {}
-        """The epoch at which a partition changed last, and when that was."""
-        nodes = {
-            NodeId(name): Node(
-                id=NodeId(name),
-                addresses=NodeAddresses(
-                    data=f"{name}:1", replication=f"{name}:{PORT}", admin=f"{name}:2"
-                ),
-                is_up=True,
-            )
-            for name in names
-        }
-        ids = [*nodes]
-        partitions = tuple(
-            Partition(
-                epoch=1,
-                master=ids[number % len(ids)],
-                slaves=tuple(each for each in ids if each != ids[number % len(ids)]),
-            )
-            for number in range(config.partitions)
+        self.masters: dict[PartitionId, list[tuple[float, str | None]]] = {}
+        """Since when a machine is master."""
+        self.client = self.client_of("outside")
+
+    @property
+    def topology(self) -> Topology:
+        return self.machine.topology
+
+    def client_of(self, name: str) -> MetaClient:
+        """For whoever is on a machine."""
+        return MetaClient(MetaLink(self, name), _GROUP)
+
+    def table(self, incarnation: int) -> Table | None:
+        tables = self.topology.tables.values()
+        return next((each for each in tables if each.incarnation == incarnation), None)
+
+    def machine_of(self, partition: PartitionId) -> str | None:
+        """Where the master is."""
+        table = self.table(partition.incarnation)
+        master = None if table is None else table.partitions[partition.number].master
+        if master is None:
+            return None
+        return self.topology.nodes[master].addresses.data.partition(":")[0]
+
+    def partitions(self) -> list[PartitionId]:
+        return [
+            PartitionId(table.incarnation, number)
+            for table in self.topology.tables.values()
+            for number in range(len(table.partitions))
+        ]
+
+    def was_master(self, partition: PartitionId, machine: str, since: float, until: float) -> bool:
+        """At some moment between two."""
+        reigns = self.masters[partition]
+        ends = [began for began, _ in reigns[1:]] + [until + 1]
+        return any(
+            name == machine and began <= until and end >= since
+            for (began, name), end in zip(reigns, ends, strict=True)
         )
-        table = Table(name=TABLE, incarnation=_INCARNATION, config=config, partitions=partitions)
-        noise = Table(
-            name=NOISE,
-            incarnation=_INCARNATION + 1,
-            config=TableConfig(partitions=1),
-            partitions=(Partition(epoch=1, master=None),),
-        )
-        self.topology = Topology(epoch=2, tables={TABLE: table, NOISE: noise}, nodes=nodes)
-        self.partitions = [PartitionId(_INCARNATION, number) for number in range(len(partitions))]
-
-    def known(self, partition: PartitionId) -> Partition:
-        return self.topology.tables[TABLE].partitions[partition.number]
-
-    # What nodes ask.
-
-    def heartbeat(
-        self, node: NodeId, *, after: float, applied_epoch: int, reports: Reports
-    ) -> HeartbeatAnswer:
-        now = self.now()
-        self.heard[node] = Heard(now, after, applied_epoch, reports)
-        return HeartbeatAnswer(now, self.topology)
-
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    # What it decides.
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(0.05)
-            for partition in self.partitions:
-                self._fail_over(partition)
-                self._end_handover(partition)
+            await asyncio.sleep(SETTINGS.plan_ms / 1000)
+            changes = self.machine.plan()
+            self.failovers += sum(
+                isinstance(each, ChangeMaster) and each.master is not None for each in changes
+            )
+            self.handovers += sum(isinstance(each, EndHandover) for each in changes)
+            if changes:
+                self.apply(encode_batch(changes))
 
-    def _fail_over(self, partition: PartitionId) -> None:
-        known = self.known(partition)
-        assert known.master is not None
-        master = self.heard.get(known.master)
-        if master is None:
-            return
-        since = master.at + LEASE_MS / 1000
-        if self.now() - master.at < DOWN_S:
-            if not self._is_unfit(partition, master):
-                return
-            since = self._changed_at[partition][1]
-        reports = self.fresh_reports(partition, since)
-        chosen = safe_successor(
-            reports,
-            replicas=len(known.replicas),
-            min_replicas=self.config.min_replicas,
-        )
-        if chosen is not None:
-            self.failovers += 1
-            self._make_master(partition, chosen)
-
-    def _is_unfit(self, partition: PartitionId, master: Heard) -> bool:
-        """Whether it was chosen and then, by word of the one before, has cut what it was chosen
-        for: it repairs, does not lead, and nobody mends it.
-        """
-        epoch, _ = self._changed_at.get(partition, (1 << 60, 0.0))
-        report = master.reports.get(partition)
-        return master.applied_epoch >= epoch and report is not None and not report.is_whole
-
-    def fresh_reports(self, partition: PartitionId, since: float) -> dict[NodeId, ReplicaReport]:
-        """Those of a moment after the last master's lease had ended, not merely heard after it."""
-        return {
-            node: heard.reports[partition]
-            for node, heard in self.heard.items()
-            if heard.after >= since and partition in heard.reports
-        }
-
-    def begin_handover(self, partition: PartitionId) -> None:
-        self._change(partition, replace(self.known(partition), state=PartitionState.STUCK))
-
-    def _end_handover(self, partition: PartitionId) -> None:
-        known = self.known(partition)
-        if known.state is not PartitionState.STUCK:
-            return
-        assert known.master is not None
-        master = self.heard.get(known.master)
-        if master is None or master.applied_epoch < self._changed_at[partition][0]:
-            return
-        frozen = master.reports.get(partition)
-        for slave in known.slaves:
-            heard = self.heard.get(slave)
-            report = None if heard is None else heard.reports.get(partition)
-            if report is None or frozen is None or not report.is_whole:
-                continue
-            if report.position == frozen.position:
-                self.handovers += 1
-                self._make_master(partition, slave)
-                return
-
-    def bump(self, partition: PartitionId) -> None:
-        """Another epoch with the same master, and no hand-over any more."""
-        self._change(partition, replace(self.known(partition), state=PartitionState.ACTIVE))
-
-    def make_noise(self) -> None:
-        """Something changes that is none of these partitions' business."""
-        noise = self.topology.tables[NOISE]
-        (known,) = noise.partitions
-        changed = replace(noise, partitions=(replace(known, epoch=known.epoch + 1),))
-        self._publish({**self.topology.tables, NOISE: changed})
-
-    def _make_master(self, partition: PartitionId, chosen: NodeId) -> None:
-        known = self.known(partition)
-        slaves = tuple(each for each in known.replicas if each != chosen)
-        self._change(
-            partition,
-            replace(known, master=chosen, slaves=slaves, state=PartitionState.ACTIVE),
-        )
-
-    def _change(self, partition: PartitionId, changed: Partition) -> None:
-        table = self.topology.tables[TABLE]
-        partitions = [*table.partitions]
-        partitions[partition.number] = replace(changed, epoch=changed.epoch + 1)
-        self._publish({**self.topology.tables, TABLE: replace(table, partitions=tuple(partitions))})
-        self._changed_at[partition] = self.topology.epoch, self.now()
-
-    def _publish(self, tables: dict[str, Table]) -> None:
-        self.topology = replace(self.topology, epoch=self.topology.epoch + 1, tables=tables)
+    def apply(self, command: bytes) -> bytes:
+        self._index += 1
+        (result,) = self.machine.update([_Command(self._index, command)])
+        for partition in self.partitions():
+            reigns = self.masters.setdefault(partition, [])
+            master = self.machine_of(partition)
+            if not reigns or reigns[-1][1] != master:
+                reigns.append((self._simulation.now, master))
+        return result
 
 
-def safe_successor(
-    reports: Mapping[NodeId, ReplicaReport], *, replicas: int, min_replicas: int
-) -> NodeId | None:
-    """Who has all that was ever called done; None while that cannot be known.
+class MetaLink:
+    """A `GroupClient`: the way from one machine."""
 
-    What is done is on `min_replicas` of all, so of any `replicas - min_replicas + 1` one has it,
-    and that which is furthest has it. Where the furthest one repairs, it may be the only one.
-    """
-    if len(reports) < replicas - min_replicas + 1:
-        return None
-    best = max(reports, key=lambda node: (reports[node].position, reports[node].is_whole))
-    return best if reports[best].is_whole else None
+    def __init__(self, group: MetaGroup, name: str) -> None:
+        self._group = group
+        self._name = name
+
+    async def propose(self, group: int, command: bytes, *, timeout_ms: int) -> bytes:  # noqa: ARG002
+        await self._travel(timeout_ms)
+        result = self._group.apply(command)
+        await self._travel(timeout_ms)
+        return result
+
+    async def read(self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0) -> bytes:  # noqa: ARG002
+        await self._travel(timeout_ms)
+        machine = self._group.machine
+        if wait_ms:
+            await machine.wait(query, wait_ms)
+        answer = machine.lookup(query)
+        if isinstance(answer, RaftwoodError):
+            raise answer
+        await self._travel(timeout_ms)
+        return answer
+
+    async def _travel(self, timeout_ms: int) -> None:
+        await asyncio.sleep(self._group.random.uniform(*LINK_S))
+        if self._name in self._group.cut_off:
+            await asyncio.sleep(timeout_ms / 1000)
+            raise DeadlineExceeded(f"{self._name} is cut off from the meta server")

@@ -1,37 +1,27 @@
-"""Planted bugs: the mistakes that a replicated store is known to make."""
+"""Planted bugs: the mistakes that a replicated store is known to make.
 
-from collections.abc import Mapping
-from typing import ClassVar
+Each is put in place of something that nodes or their meta server really run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar
+from unittest.mock import patch
 
 from msgspec.structs import replace
 
 from raftwood.net import Identity, Payload
+from raftwood.zeppelin.meta.heard import Heartbeat, Reign
 from raftwood.zeppelin.model import NodeId, PartitionId, Topology
+from raftwood.zeppelin.node import node_server
 from raftwood.zeppelin.node.seams import PartitionStore, Record
-from raftwood.zeppelin.replication.progress import ReplicaReport
+from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.replication import following
+from raftwood.zeppelin.replication.leading import Leading
 from raftwood.zeppelin.replication.replicator import Replicator
-from raftwood.zeppelin.replication.trysync import Answer, Holding, Offer, StreamFrom
-from tests.simulation.zeppelin.meta import HeartbeatAnswer, Reports, ScriptedMeta
+from tests.zeppelin_kit import engines
 
-
-class StaleOffsets(ScriptedMeta):
-    """Chooses a master by what slaves said a while ago, when the last one still led."""
-
-    def heartbeat(
-        self, node: NodeId, *, after: float, applied_epoch: int, reports: Reports
-    ) -> HeartbeatAnswer:
-        kept = self.heard.get(node)
-        if kept is not None and kept.after > self.now() - 2:
-            kept.at, kept.applied_epoch = self.now(), applied_epoch
-            return HeartbeatAnswer(self.now(), self.topology)
-        return super().heartbeat(node, after=after, applied_epoch=applied_epoch, reports=reports)
-
-    def fresh_reports(self, partition: PartitionId, since: float) -> dict[NodeId, ReplicaReport]:
-        return {
-            node: heard.reports[partition]
-            for node, heard in self.heard.items()
-            if heard.at >= since and partition in heard.reports
-        }
+STALE_MS = 5_000
 
 
 class NoLease(Replicator):
@@ -51,22 +41,23 @@ class GlobalEpochs(Replicator):
         await super().apply(topology, stores)
 
     def _records(self, peer: Identity, payload: Payload) -> None:
-        if self.applied[self._node] == self.applied[peer.node_id]:
+        if self._knows_as_much_as(peer.node_id):
             super()._records(peer, payload)
 
+    def _leading(self, partition: PartitionId, slave: NodeId) -> Leading | None:
+        return super()._leading(partition, slave) if self._knows_as_much_as(slave) else None
 
-async def touches_nothing(_store: object, *, after: int) -> list[bytes]:  # noqa: ARG001
-    """For `touched`: the keys of records that are cut keep what those gave them."""
+    def _knows_as_much_as(self, peer: str) -> bool:
+        return self.applied.get(self._node) == self.applied.get(peer)
+
+
+async def _touches_nothing(_store: object, *, after: int) -> list[bytes]:  # noqa: ARG001
+    """The keys of records that are cut keep what those gave them."""
     return []
 
 
-def streams_whatever(offer: Offer, _holding: Holding) -> Answer:
-    """For `trysync.answer`: a slave that has other records than the master goes on behind them."""
-    return StreamFrom(offer.last + 1)
-
-
-def counts_ttl_from_arrival(record: Record, *, now_ms: int) -> Record:  # noqa: ARG001
-    """For `as_arrived`: time to live begins when a record arrives, some time after its writing."""
+def _counts_from_arrival(record: Record, *, now_ms: int) -> Record:  # noqa: ARG001
+    """Time to live begins when a record arrives, some time after its writing."""
     return replace(
         record,
         writes=tuple(
@@ -74,3 +65,42 @@ def counts_ttl_from_arrival(record: Record, *, now_ms: int) -> Record:  # noqa: 
             for write in record.writes
         ),
     )
+
+
+def _does_not_wait_for_the_disk(store: StoredPartition) -> None:
+    """The engine gets what is committed, before the binlog is synced."""
+    synced, store.synced_sequence = store.synced_sequence, store.last_sequence
+    while store.apply_some(100):
+        pass
+    store.synced_sequence = synced
+    store._tell()
+
+
+@contextmanager
+def _engine_ahead() -> Iterator[None]:
+    with (
+        patch.object(StoredPartition, "logged", _does_not_wait_for_the_disk),
+        patch.object(engines, "FLUSHES_BY_ITSELF", 1.0),
+    ):
+        yield
+
+
+_honest_hear = Reign.hear
+
+
+def _hears_offsets_seldom(reign: Reign, heartbeat: Heartbeat, now_ms: int) -> bool:
+    """A master is chosen by what slaves said a while ago, when the last one still led."""
+    heard = reign.nodes.get(heartbeat.node)
+    if heard is None or not heard.offsets or now_ms // STALE_MS != heard.at_ms // STALE_MS:
+        return _honest_hear(reign, heartbeat, now_ms)
+    return _honest_hear(reign, replace(heartbeat, offsets=tuple(heard.offsets.values())), now_ms)
+
+
+MUTANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
+    "stale offsets choose a master": lambda: patch.object(Reign, "hear", _hears_offsets_seldom),
+    "no lease": lambda: patch.object(node_server, "Replicator", NoLease),
+    "divergence is not undone": lambda: patch.object(StoredPartition, "touched", _touches_nothing),
+    "relative times to live": lambda: patch.object(following, "as_arrived", _counts_from_arrival),
+    "the engine is ahead of the binlog": _engine_ahead,
+    "global epochs have to be equal": lambda: patch.object(node_server, "Replicator", GlobalEpochs),
+}

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from raftwood.base.files import Buffer
-from raftwood.zeppelin.model import NodeId, PartitionId
+from raftwood.simulation import Simulation
+from raftwood.zeppelin.model import PartitionId, TableConfig
 from raftwood.zeppelin.node.seams import (
     BinlogPosition,
     EpochStart,
@@ -12,33 +15,58 @@ from raftwood.zeppelin.node.seams import (
     Value,
     Write,
 )
-from tests.simulation.zeppelin.meta import ScriptedMeta
-from tests.zeppelin_kit.image_store import Content, Origin
+from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.replication.epochs import epoch_at
+from tests.simulation.zeppelin.meta import SETTINGS, MetaGroup
 from tests.zeppelin_kit.violations import Broken, Harm
+
+Origin = tuple[bytes, int]
+Mark = Origin | bytes
+"""What a write is known by: the name of its request, or the key that nobody else writes."""
+LATE_S = 3 * SETTINGS.down_ms / 1000
+"""With one replica alone to ack, a write may be lost if the master is so soon after it."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A write that a client was told is done."""
+
+    partition: PartitionId
+    mark: Mark
+    at: float
 
 
 class Oracle:
     """Sees everything, and is asked at the end."""
 
-    def __init__(self, meta: ScriptedMeta) -> None:
+    def __init__(self, simulation: Simulation, meta: MetaGroup) -> None:
+        self._simulation = simulation
         self._meta = meta
         self._records: dict[tuple[PartitionId, int, int], tuple[Record, int]] = {}
         """Each with the epoch of the record before it."""
         self._kept_from: dict[tuple[PartitionId, int, int], int] = {}
         """The first record that its writer had then: origins before that are forgotten."""
-        self.done: dict[tuple[PartitionId, Origin], None] = {}
+        self.done: list[Done] = []
         self.rewinds = 0
         self.copies = 0
 
-    def watch(self, partition: PartitionId, store: PartitionStore) -> None:
+    def watch(self, partition: PartitionId, store: StoredPartition) -> None:
         """See what happens to a store."""
-        commit, rewind, restore = store.commit, store.rewind, store.restore
+        commit, take, rewind, restore = store.commit, store._take, store.rewind, store.restore
+        is_copied = False
 
         def watched_commit(record: Record, encoded: Buffer | None = None) -> None:
-            before = store.epoch
-            commit(record, encoded)
-            if encoded is None:
-                self._written(partition, record, before)
+            nonlocal is_copied
+            store._seal_record()
+            is_copied = encoded is not None
+            try:
+                commit(record, encoded)
+            finally:
+                is_copied = False
+
+        def watched_take(record: Record, encoded: Buffer) -> None:
+            take(record, encoded)
+            if not is_copied:
+                self._written(partition, record, epoch_at(store.epochs, record.sequence - 1))
                 self._kept_from[partition, record.epoch, record.sequence] = store.first_sequence
 
         async def watched_rewind(
@@ -54,6 +82,7 @@ class Oracle:
             await restore(folder, sequence=sequence, epochs=epochs)
 
         store.commit = watched_commit  # type: ignore[method-assign]
+        store._take = watched_take  # type: ignore[method-assign]
         store.rewind = watched_rewind  # type: ignore[method-assign]
         store.restore = watched_restore  # type: ignore[method-assign]
 
@@ -64,43 +93,59 @@ class Oracle:
             raise Broken(Harm.DIFFERENT_RECORDS, f"{self._records[key]} and {record}")
         self._records[key] = record, before
 
-    def called_done(self, node: NodeId, partition: PartitionId, origin: Origin) -> None:
-        """A node told a client that a write is done."""
-        master = self._meta.known(partition).master
-        if master != node:
-            raise Broken(Harm.TWO_MASTERS, f"{node} calls a write done, master is {master}")
-        self.done[partition, origin] = None
+    def called_done(
+        self, machine: str, partition: PartitionId, mark: Mark, *, since: float
+    ) -> None:
+        """A client heard from a machine that a write is done, which it asked for at `since`."""
+        now = self._simulation.now
+        if not self._meta.was_master(partition, machine, since, now):
+            raise Broken(
+                Harm.TWO_MASTERS, f"{machine} calls a write done: {self._meta.masters[partition]}"
+            )
+        self.done.append(Done(partition, mark, now))
 
     def check(
-        self, partition: PartitionId, stores: Iterable[tuple[str, PartitionStore]], *, now_ms: int
+        self,
+        partition: PartitionId,
+        config: TableConfig,
+        stores: Iterable[tuple[str, PartitionStore]],
+        *,
+        now_ms: int,
     ) -> None:
         """All replicas have what the master's binlog leads to, and in that is all that was done."""
         named = [*stores]
-        lineage = self._lineage(partition, named[0][1])
-        expected = Content()
+        expected: dict[bytes, Value] = {}
         seen: dict[Origin, int] = {}
-        for record in lineage:
-            expected.apply(record)
+        keys: dict[bytes, None] = {}
+        for record in self._lineage(partition, named[0][1]):
+            _apply(expected, record)
+            keys.update(dict.fromkeys(write.key for write in record.writes))
             if record.origin is not None:
                 key = (partition, record.epoch, record.sequence)
                 if seen.get(record.origin, 0) >= self._kept_from[key]:
                     raise Broken(Harm.TWICE, f"{record.origin} in {partition}")
                 seen[record.origin] = record.sequence
-        for done_partition, origin in self.done:
-            if done_partition == partition and origin not in seen:
-                raise Broken(Harm.LOST, f"{origin} in {partition}")
+        for done in self.done:
+            if done.partition != partition or done.mark in seen or done.mark in keys:
+                continue
+            if config.min_replicas > 1 or not self._was_replaced(partition, done.at):
+                raise Broken(Harm.LOST, f"{done} of {self._meta.masters[partition]}")
         visible = _visible(expected, now_ms)
         for name, store in named:
             found = dict(store.scan(after=None, now_ms=now_ms))
             if found != visible:
-                keys = sorted(
+                wrong = sorted(
                     key for key in {**found, **visible} if found.get(key) != visible.get(key)
                 )
                 raise Broken(
                     Harm.GHOST,
                     f"{name} of {partition}: "
-                    + "; ".join(f"{k!r} {found.get(k)} not {visible.get(k)}" for k in keys[:3]),
+                    + "; ".join(f"{k!r} {found.get(k)} not {visible.get(k)}" for k in wrong[:3]),
                 )
+
+    def _was_replaced(self, partition: PartitionId, at: float) -> bool:
+        """Whether the master that called a write done was replaced soon after."""
+        return any(at <= began <= at + LATE_S for began, _ in self._meta.masters[partition])
 
     def _lineage(self, partition: PartitionId, store: PartitionStore) -> list[Record]:
         """The records that a binlog is made of, those that it has purged too."""
@@ -112,5 +157,15 @@ class Oracle:
         return lineage[::-1]
 
 
-def _visible(content: Content, now_ms: int) -> dict[bytes, Value]:
-    return {key: value for key, value in content.keys.items() if not 0 < value.expires_ms <= now_ms}
+def _apply(keys: dict[bytes, Value], record: Record) -> None:
+    if record.flushes:
+        keys.clear()
+    for write in record.writes:
+        if write.data is None:
+            keys.pop(write.key, None)
+        else:
+            keys[write.key] = Value(write.data, write.expires_ms)
+
+
+def _visible(keys: dict[bytes, Value], now_ms: int) -> dict[bytes, Value]:
+    return {key: value for key, value in keys.items() if not 0 < value.expires_ms <= now_ms}

@@ -1,42 +1,53 @@
-"""A few nodes, faults and clients by seed; in the end everything has to be as it was told."""
+"""A few nodes, faults and clients by seed; in the end everything has to be as it was told.
+
+The nodes are whole servers, the meta server has its real rules and plans, and clients speak Redis's
+protocol over the network: what is simulated is the disks, the network, the clocks and the faults.
+"""
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from unittest.mock import patch
 
 import msgspec
 
-from raftwood.base.environment import Environment
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import Conflict, RaftwoodError, Unavailable
 from raftwood.simulation import Simulation, simulate
 from raftwood.simulation.runner import Report, assert_deterministic
-from raftwood.zeppelin.model import PartitionId, PartitionState, TableConfig
+from raftwood.zeppelin.model import PartitionId, TableConfig, User
+from raftwood.zeppelin.node import node_server
+from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.store_settings import StoreSettings
-from raftwood.zeppelin.replication.replicator import Replicator
+from raftwood.zeppelin.node.stored_partition import StoredPartition
+from tests.simulation.zeppelin.clients import HASH, Client
 from tests.simulation.zeppelin.faults import inject
-from tests.simulation.zeppelin.meta import ScriptedMeta
-from tests.simulation.zeppelin.node import Disk, ZeppelinNode
-from tests.simulation.zeppelin.oracle import Oracle
-from tests.simulation.zeppelin.requests import random_change
-from tests.simulation.zeppelin.storage import DiskStorage, ImageStorage, Storage
+from tests.simulation.zeppelin.meta import MetaGroup
+from tests.simulation.zeppelin.node import NodeMachine
+from tests.simulation.zeppelin.oracle import Mark, Oracle
 from tests.zeppelin_kit.violations import Broken, Harm
 
 NAMES = ("n1", "n2", "n3")
-PARTITIONS = 2
+TABLE = "table"
+PASSING = "passing"
+"""A table that is dropped and made anew now and then."""
 CLIENTS = 4
 TROUBLES = 2
 """So many things go wrong at the same time."""
 FAULTS = 5
 """Of each of them."""
 QUIET_S = 20.0
-GIVES_UP = 0.5
-"""The share of failed requests that are not tried again: what they did is a ghost, if it stays."""
-NOISE_S = 0.05
-SMALL_RECORDS = 40
+DONE_MIN = 50
+"""Writes in about ten seconds, however many faults there are."""
+NOISE_S = (0.01, 0.05)
+CUT_OFF_S = 3.0
+CLOCK_DRIFT = 0.02
 SMALL_BINLOGS = StoreSettings(
     binlog_bytes_min=1 << 10, binlog_bytes_max=4 << 10, flush_bytes=1 << 10, flush_interval_ms=500
 )
-_CONFIG = TableConfig(partitions=PARTITIONS, replicas=3, ack="synced", min_replicas=2)
+LATE_SYNCS = StoreSettings(sync_interval_ms=50)
+SAFE = TableConfig(partitions=2, replicas=3, ack="synced", min_replicas=2)
+FAST = TableConfig(partitions=2, replicas=3, ack="written", min_replicas=1)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -52,111 +63,37 @@ class Outcome(msgspec.Struct, frozen=True):
 class World:
     """All there is in one run."""
 
-    def __init__(
-        self,
-        simulation: Simulation,
-        *,
-        meta: type[ScriptedMeta],
-        replicator: type[Replicator],
-        is_on_disk: bool,
-    ) -> None:
+    def __init__(self, simulation: Simulation, config: TableConfig | None) -> None:
         self.simulation = simulation
         self.random = random.Random(f"zeppelin {simulation.seed}")
-        self.meta = meta(NAMES, _CONFIG)
-        self.oracle = Oracle(self.meta)
-        self.machines = {name: simulation.add_node(name) for name in NAMES}
-        self.disks = {name: Disk() for name in NAMES}
-        self.nodes: dict[str, ZeppelinNode] = {}
-        self._replicator = replicator
-        self._is_on_disk = is_on_disk
-        self._are_binlogs_small = self.random.random() < 0.5
-        self._is_writing = True
-
-    def start(self, name: str) -> None:
-        """A machine's program, after a crash or for the first time."""
-
-        async def program(environment: Environment) -> None:
-            node = ZeppelinNode(
-                name,
-                environment,
-                self.disks[name],
-                meta=self.meta,
-                oracle=self.oracle,
-                replicator=self._replicator,
-                storage=self._storage(name, environment),
-            )
-            self.nodes[name] = node
-            await node.run()
-
-        if not self.machines[name].running:
-            self.machines[name].start(program)
-
-    def _storage(self, name: str, environment: Environment) -> Storage:
-        if self._is_on_disk:
-            settings = SMALL_BINLOGS if self._are_binlogs_small else StoreSettings()
-            return DiskStorage(environment, settings)
-        records_max = SMALL_RECORDS if self._are_binlogs_small else None
-        return ImageStorage(self.disks[name].images, environment, records_max=records_max)
-
-    def kill(self, name: str) -> None:
-        """Pull the plug: what was not synced may be lost."""
-        self.machines[name].power_off()
-        self.nodes.pop(name, None)
-
-    async def _client(self, number: int) -> None:
-        source = random.Random(f"{self.simulation.seed}/{number}")
-        request = 0
-        while self._is_writing:
-            request += 1
-            partition = source.choice(self.meta.partitions)
-            await self._until_done(partition, (b"c%d" % number, request), source)
-            await asyncio.sleep(source.uniform(0.01, 0.1))
-
-    async def _until_done(
-        self, partition: PartitionId, origin: tuple[bytes, int], source: random.Random
-    ) -> None:
-        """The same request, again and again, with whoever may be master; some give up."""
-        change = random_change(source, origin)
-        while self._is_writing:
-            name = self.meta.known(partition).master
-            if name is None or source.random() < 0.2:
-                name = source.choice(NAMES)  # type: ignore[assignment]
-            node = self.nodes.get(str(name))
-            if node is not None:
-                work = node.execute(partition, origin, change)
-                task = asyncio.get_running_loop().create_task(work, context=node.context)
-                await asyncio.wait([task], timeout=source.uniform(0.5, 3))
-                if _is_done(task) or source.random() < GIVES_UP:
-                    return
-            await asyncio.sleep(source.uniform(0.01, 0.2))
-
-    async def _trouble(self) -> None:
-        for _ in range(FAULTS):
-            await inject(self)
-
-    async def _noise(self) -> None:
-        while True:
-            await asyncio.sleep(NOISE_S)
-            self.meta.make_noise()
+        self.meta = MetaGroup(simulation)
+        self.oracle = Oracle(simulation, self.meta)
+        self.config = config or (SAFE if self.random.random() < 0.7 else FAST)
+        settings = self.random.choice((SMALL_BINLOGS, LATE_SYNCS))
+        self.nodes = {
+            name: NodeMachine(simulation.add_node(name), self.meta, settings) for name in NAMES
+        }
+        for node in self.nodes.values():
+            node.machine.clock.set_rate(1 + self.random.uniform(-CLOCK_DRIFT, CLOCK_DRIFT))
+        self.is_writing = True
+        self._is_making = False
 
     async def run(self) -> Outcome:
-        for name in NAMES:
-            self.start(name)
-        background = [
-            asyncio.create_task(self.meta.run()),
-            asyncio.create_task(self._noise()),
+        for node in self.nodes.values():
+            node.start()
+        background = [asyncio.create_task(self.meta.run())]
+        await self._begin()
+        background.append(asyncio.create_task(self._noise()))
+        clients = [
+            asyncio.create_task(Client(self, number, TABLE if number else PASSING).run())
+            for number in range(CLIENTS + 1)
         ]
-        clients = [asyncio.create_task(self._client(number)) for number in range(CLIENTS)]
         await asyncio.gather(*(self._trouble() for _ in range(TROUBLES)))
         self._heal()
         await asyncio.sleep(2)
-        self._is_writing = False
+        self.is_writing = False
         await asyncio.gather(*clients)
-        try:
-            await self.simulation.wait_until(self._is_equal, timeout_s=QUIET_S)
-        except TimeoutError as error:
-            raise Broken(Harm.STALLED, "; ".join(self._describe())) from error
-        self._check()
+        await self._become_equal()
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -169,87 +106,190 @@ class World:
             copies=self.oracle.copies,
         )
 
+    async def run_cut_off(self) -> None:
+        """A slave that does not reach the meta server, where much changes, follows its master."""
+        for node in self.nodes.values():
+            node.start()
+        background = [asyncio.create_task(self.meta.run())]
+        await self._begin()
+        background.append(asyncio.create_task(self._noise()))
+        partition = self.meta.partitions()[0]
+        slave = next(name for name in NAMES if name != self.meta.machine_of(partition))
+        self.meta.cut_off[slave] = None
+        clients = [asyncio.create_task(Client(self, number, TABLE).run()) for number in range(4)]
+        await asyncio.sleep(CUT_OFF_S)
+        self.is_writing = False
+        await asyncio.gather(*clients)
+        try:
+            await self.simulation.wait_until(lambda: self._are_equal(partition), timeout_s=1)
+        except TimeoutError as error:
+            raise Broken(Harm.STALLED, "; ".join(self._describe())) from error
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await self._stop()
+
+    async def _begin(self) -> None:
+        await self.simulation.wait_until(lambda: len(self.meta.topology.nodes) == len(NAMES))
+        await self.meta.client.create_table(TABLE, self.config)
+        await self.meta.client.create_table(PASSING, TableConfig(partitions=1))
+        for name in (TABLE, PASSING):
+            await self._add_user(name)
+        await self.meta.client.wait_applied(self.meta.topology.epoch)
+
+    async def _add_user(self, name: str) -> None:
+        user = User(name=name, table=name, password_hash=HASH)
+        await self.meta.client.add_user(user)
+
+    # What faults do.
+
+    async def prefer(self, partition: PartitionId, machine: str) -> None:
+        """The operator wants the master to be there: it is handed over."""
+        table = self.meta.table(partition.incarnation)
+        node = next(
+            (
+                each.id
+                for each in self.meta.topology.nodes.values()
+                if machine in each.addresses.data
+            ),
+            None,
+        )
+        if table is None or node is None:
+            return
+        with suppress(RaftwoodError):  # it is none of its replicas, or there is no master
+            await self.meta.client.set_master(table.name, partition.number, node)
+
+    async def make_again(self) -> None:
+        """Drop a table, and make another one of its name, soon or later."""
+        if self._is_making:
+            return
+        self._is_making = True
+        client = self.meta.client
+        await _once_possible(lambda: client.drop_table(PASSING))
+        await asyncio.sleep(self.random.choice((0.0, 0.5)))
+        await _once_possible(lambda: client.create_table(PASSING, TableConfig(partitions=1)))
+        await self._add_user(PASSING)
+        self._is_making = False
+
+    async def _trouble(self) -> None:
+        for _ in range(FAULTS):
+            await inject(self)
+
+    async def _noise(self) -> None:
+        """The topology changes all the time, by what is none of the partitions' business."""
+        while True:
+            await asyncio.sleep(self.random.uniform(*NOISE_S))
+            await self.meta.client.add_user(User(name="noise", table=TABLE, password_hash=HASH))
+            await self.meta.client.remove_user("noise")
+
     def _heal(self) -> None:
         self.simulation.network.heal()
         self.meta.cut_off.clear()
-        for name in NAMES:
-            self.machines[name].resume()
-            self.start(name)
-        for partition in self.meta.partitions:
-            if self.meta.known(partition).state is PartitionState.STUCK:
-                self.meta.bump(partition)
+        for node in self.nodes.values():
+            node.machine.resume()
+            node.start()
+
+    def called_done(
+        self, machine: str, table: str, partition: PartitionId, mark: Mark, *, since: float
+    ) -> None:
+        if table == TABLE:
+            self.oracle.called_done(machine, partition, mark, since=since)
+
+    # The end.
+
+    async def _become_equal(self) -> None:
+        try:
+            await self.simulation.wait_until(self._is_equal, timeout_s=QUIET_S)
+        except TimeoutError as error:
+            raise Broken(Harm.STALLED, "; ".join(self._describe())) from error
+        if len(self.oracle.done) < DONE_MIN:
+            raise Broken(Harm.STALLED, f"{len(self.oracle.done)} writes were called done")
+        now_ms = max(node.now_ms for node in self.nodes.values())
+        for partition in self.meta.partitions():
+            table = self.meta.table(partition.incarnation)
+            assert table is not None
+            stores = [
+                (name, replica.store)
+                for name, node in self.nodes.items()
+                if (replica := node.replica(partition)) is not None
+            ]
+            self.oracle.check(partition, table.config, stores, now_ms=now_ms)
 
     def _is_equal(self) -> bool:
-        if len(self.nodes) < len(NAMES):
+        partitions = sorted(self.meta.partitions())
+        return all(node.held() == partitions for node in self.nodes.values()) and all(
+            self._are_equal(partition) for partition in partitions
+        )
+
+    def _are_equal(self, partition: PartitionId) -> bool:
+        replicas = [node.replica(partition) for node in self.nodes.values()]
+        stores = [replica.store for replica in replicas if replica is not None]
+        if len(stores) < len(replicas) or not any(each and each.may_write for each in replicas):
             return False
-        for partition in self.meta.partitions:
-            master = self.meta.known(partition).master
-            assert master is not None
-            replica = self.nodes[master].replicator.replica(partition)
-            if replica is None or not replica.may_write:
-                return False
-            ends = [
-                (node.stores[partition].epoch, node.stores[partition].synced_sequence)
-                for node in self.nodes.values()
-                if partition in node.stores
-            ]
-            last = self.nodes[master].stores[partition].last_sequence
-            if any(end != ends[0] for end in ends) or ends[0][1] != last:
-                return False
-        return True
+        ends = [(store.epoch, store.last_sequence, store.synced_sequence) for store in stores]
+        return all(end == ends[0] for end in ends) and ends[0][1] == ends[0][2]
 
     def _describe(self) -> Iterator[str]:
-        for partition in self.meta.partitions:
-            known = self.meta.known(partition)
-            yield f"{partition}: {known.master} {known.state}"
+        for partition in self.meta.partitions():
+            yield f"{partition}: {self.meta.masters[partition][-1]}"
             for name, node in self.nodes.items():
-                store = node.stores.get(partition)
-                replica = node.replicator.replica(partition)
-                if store is not None and replica is not None:
-                    yield (
-                        f"{name}: {replica.role.name} {store.epoch} {store.last_sequence} "
-                        f"{store.synced_sequence} {store.repairing}"
-                    )
-
-    def _check(self) -> None:
-        now_ms = max(node.now_ms for node in self.nodes.values())
-        for partition in self.meta.partitions:
-            stores = [(name, node.stores[partition]) for name, node in self.nodes.items()]
-            self.oracle.check(partition, stores, now_ms=now_ms)
+                replica = node.replica(partition)
+                if replica is None:
+                    yield f"{name}: not there, {node.problem()}"
+                    continue
+                store = replica.store
+                yield (
+                    f"{name}: {replica.role.name} {store.epoch} {store.last_sequence} "
+                    f"{store.synced_sequence} {store.repairing} {replica.may_write}"
+                )
 
     async def _stop(self) -> None:
-        for machine in self.machines.values():
+        machines = [node.machine for node in self.nodes.values()]
+        for machine in machines:
             process = machine.node.process
             if process is not None and process.main is not None:
                 process.main.cancel()
-        await self.simulation.wait_until(
-            lambda: not any(machine.running for machine in self.machines.values())
-        )
+        await self.simulation.wait_until(lambda: not any(each.running for each in machines))
 
 
-def _is_done(task: asyncio.Task[None]) -> bool:
-    """Whether a request was answered so; one that hangs is given up."""
-    if not task.done():
-        task.cancel()
-        return False
-    error = task.exception()
-    if error is not None and not isinstance(error, RaftwoodError):
-        raise error
-    return error is None
+async def _once_possible(change: Callable[[], Awaitable[int]]) -> None:
+    """While the table is being handed over, or too few nodes are up, it is refused."""
+    while True:
+        with suppress(Conflict, Unavailable):
+            await change()
+            return
+        await asyncio.sleep(0.2)
 
 
-def run(
-    seed: int,
-    *,
-    meta: type[ScriptedMeta] = ScriptedMeta,
-    replicator: type[Replicator] = Replicator,
-    is_on_disk: bool = False,
-    twice: bool = False,
-) -> Report[Outcome]:
+def _watched(oracle: Oracle) -> type[NodeStore]:
+    class WatchedStore(NodeStore):
+        """Its partitions are looked at by the oracle."""
+
+        async def partition(self, partition: PartitionId) -> StoredPartition:
+            is_new = partition not in self._open
+            opened = await super().partition(partition)
+            if is_new:
+                oracle.watch(partition, opened)
+            return opened
+
+    return WatchedStore
+
+
+def run(seed: int, *, config: TableConfig | None = None, twice: bool = False) -> Report[Outcome]:
     """One seed; raises `Broken` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Outcome:
-        world = World(simulation, meta=meta, replicator=replicator, is_on_disk=is_on_disk)
-        return await world.run()
+        world = World(simulation, config)
+        with patch.object(node_server, "NodeStore", _watched(world.oracle)):
+            return await world.run()
 
     return (assert_deterministic if twice else simulate)(seed, scenario)
+
+
+def run_cut_off(seed: int) -> None:
+    """See `World.run_cut_off`."""
+
+    async def scenario(simulation: Simulation) -> None:
+        await World(simulation, SAFE).run_cut_off()
+
+    simulate(seed, scenario)

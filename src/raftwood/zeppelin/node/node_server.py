@@ -3,6 +3,7 @@
 Takes all it needs from its arguments, so that it runs in simulation as well.
 """
 
+import asyncio
 from contextlib import AsyncExitStack
 from typing import Final, Protocol
 
@@ -65,9 +66,10 @@ class NodeServer:
 
         Returns once it is there, however long that takes. `engines` are RocksDBs by default.
         """
-        store_settings = store_settings or StoreSettings()
-        folder = settings.data_folder
-        async with AsyncExitStack() as stack:
+        stack = AsyncExitStack()
+        try:
+            store_settings = store_settings or StoreSettings()
+            folder = settings.data_folder
             store = await NodeStore.open(
                 environment,
                 folder,
@@ -78,20 +80,18 @@ class NodeServer:
             )
             stack.push_async_callback(store.close)
             view = ServedCopies(store.id, environment.clock, Lease())
-            replicator = await stack.enter_async_context(
-                Replicator(
-                    environment,
-                    network.replication,
-                    store.id,
-                    boot=store.boot,
-                    copies_folder=f"{folder}/{ENGINES_FOLDER}",
-                    lease=view.lease,
-                    changed=view.replica_changed,
-                )
+            replicator = Replicator(
+                environment,
+                network.replication,
+                store.id,
+                boot=store.boot,
+                copies_folder=f"{folder}/{ENGINES_FOLDER}",
+                lease=view.lease,
+                changed=view.replica_changed,
             )
-            server = await stack.enter_async_context(
-                DataServer(view, environment, connections_max=settings.connections_max)
-            )
+            stack.push_async_callback(replicator.close)
+            server = DataServer(view, environment, connections_max=settings.connections_max)
+            stack.push_async_callback(server.close)
             service = Service()
             operators = Server(service, network.operator_credentials(store.id), environment.random)
             stack.push_async_callback(operators.close, DRAIN_MS)
@@ -122,12 +122,15 @@ class NodeServer:
             )
             admin.register(service)
             sweep = ExpirySweep(view, environment.clock)
+            stack.push_async_callback(sweep.close)
             if metrics is not None:
                 show_node(metrics, admin, sweep)
             await membership.start()
             sweep.start()
-            stack.push_async_callback(sweep.close)
-            return cls(admin, addresses, stack.pop_all())
+        except (Exception, asyncio.CancelledError):
+            await stack.aclose()
+            raise
+        return cls(admin, addresses, stack)
 
     @property
     def id(self) -> NodeId:

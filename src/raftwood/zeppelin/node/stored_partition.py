@@ -285,7 +285,8 @@ class StoredPartition(ReadablePartition):
 
     @property
     def unapplied_count(self) -> int:
-        if self._holds or self._failure is not None:
+        # Without any, the engine is behind because it is being rewound.
+        if self._holds or self._failure is not None or not self._unapplied:
             return 0
         return max(0, self.synced_sequence - self.applied_sequence)
 

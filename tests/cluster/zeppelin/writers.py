@@ -1,0 +1,102 @@
+"""Clients that write under faults, each request under its name, until it is answered."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from tests.simulation.zeppelin.clients import Connection
+from tests.zeppelin_kit.decoding import AnswerError
+from tests.zeppelin_kit.processes import KvProcesses, Login
+
+_ANSWER_S_MAX = 2.0
+
+
+class KvConnections:
+    """To the nodes of a cluster, as one user; made anew where they break."""
+
+    def __init__(self, cluster: KvProcesses, login: Login) -> None:
+        self._cluster = cluster
+        self._login = login
+        self._open: dict[int, Connection] = {}
+
+    async def ask(self, port: int, *commands: tuple[str, ...]) -> list[Any]:
+        """`OSError` where there is no answer."""
+        try:
+            async with asyncio.timeout(_ANSWER_S_MAX):
+                if port not in self._open:
+                    self._open[port] = await self._connected(port)
+                return await self._open[port].ask(*commands)
+        except (OSError, TimeoutError) as error:
+            self.drop(port)
+            raise OSError(str(error)) from error
+
+    async def _connected(self, port: int) -> Connection:
+        host = self._cluster.host
+        connection = Connection(*await asyncio.open_connection(host, port))
+        (answer,) = await connection.ask(("AUTH", self._login.user, self._login.password))
+        if isinstance(answer, AnswerError):
+            connection.close()
+            raise OSError(answer)
+        return connection
+
+    def drop(self, port: int) -> None:
+        if port in self._open:
+            self._open.pop(port).close()
+
+    def close(self) -> None:
+        for port in [*self._open]:
+            self.drop(port)
+
+
+class Writer:
+    """Counts by INCR and sets new keys, one request after the other."""
+
+    def __init__(self, cluster: KvProcesses, login: Login, name: str) -> None:
+        self._connections = KvConnections(cluster, login)
+        self._ports = [ports[0] for owner, ports in cluster.ports.items() if "node" in owner]
+        self._port = self._ports[0]
+        self.name = name
+        self.count = 0
+        """So many requests were answered."""
+        self.is_writing = True
+        self.answered_at = 0.0
+        self.longest_s = 0.0
+
+    @property
+    def counter(self) -> str:
+        return f"counter-{self.name}"
+
+    def keys(self) -> dict[str, str]:
+        """That it has set."""
+        return {f"{self.name}-{each}": str(each) for each in range(self.count)}
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.answered_at = loop.time()
+        try:
+            while self.is_writing:
+                number = self.count
+                answers = await self._until_done(2 * number, ("INCR", self.counter))
+                assert answers == number + 1, "an increment was lost, or done twice"
+                await self._until_done(
+                    2 * number + 1, ("SET", f"{self.name}-{number}", str(number))
+                )
+                self.count += 1
+                now = loop.time()
+                self.longest_s = max(self.longest_s, now - self.answered_at)
+                self.answered_at = now
+        finally:
+            self._connections.close()
+
+    async def _until_done(self, number: int, command: tuple[str, ...]) -> Any:
+        while True:
+            with contextlib.suppress(OSError):
+                once = ("ONCE", self.name, str(number))
+                _, answer = await self._connections.ask(self._port, once, command)
+                if not isinstance(answer, AnswerError):
+                    return answer
+                if answer.startswith("MOVED"):
+                    self._port = int(answer.rpartition(":")[2])
+                    continue
+            await asyncio.sleep(0.05)
+            self._port = self._ports[(self._ports.index(self._port) + 1) % len(self._ports)]
