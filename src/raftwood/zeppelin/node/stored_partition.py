@@ -412,6 +412,8 @@ class StoredPartition(ReadablePartition):
     async def checkpoint(self, folder: str) -> int:
         await self.engine.flush()
         await self.settle()
+        if self.is_frozen:
+            raise Unavailable(f"{self.name} is being replaced: try again")
         # What comes meanwhile waits in memory, so that the copy's sequence is known.
         self._holds += 1
         try:
@@ -462,17 +464,23 @@ class StoredPartition(ReadablePartition):
         await self.home.remove(replaced)
 
     async def _stand_still(self) -> None:
-        """Nothing is on its way to the engine any more, and nothing is committed."""
+        """Nothing is on its way to the engine any more, nothing is committed, or copied."""
         self.is_frozen = True
         try:
+            await self._wait_for_copies()
             await self.settle()
         except BaseException:
             self.is_frozen = False
             raise
 
+    async def _wait_for_copies(self) -> None:
+        while self._holds:  # noqa: ASYNC110  it is not worth an event
+            await asyncio.sleep(_SETTLE_WAIT_S)
+
     async def discard(self) -> None:
         """Close it without a care for what was committed: it is about to be removed."""
         self.is_frozen = True
+        await self._wait_for_copies()
         self._holds += 1
         self._binlog.forget(self)
         await self.engine.close()
@@ -480,6 +488,7 @@ class StoredPartition(ReadablePartition):
     async def close(self) -> None:
         """What was committed is on the disk and in the engine when this returns."""
         try:
+            await self._wait_for_copies()
             await self.settle()
         finally:
             self.is_frozen = True

@@ -149,6 +149,8 @@ class Leading:
 
     def copy_begins(self, slave: NodeId, *, needs: int) -> None:
         """A copy is made for a slave, which will need records from a sequence on."""
+        if self.acks.is_over:
+            return  # it was still being made
         self._copies[slave] = needs
         self._hold_records()
 

@@ -60,6 +60,8 @@ class Replica:
         self._known: Partition | None = None
         self._leading: Leading | None = None
         self._following: Following | None = None
+        self._has_failed_to_lead = False
+        """It is master and cannot be: another one is to be chosen."""
         self.acks = _NO_ACKS
         """Which writes are done, of this tenure as master or of the last one."""
 
@@ -108,7 +110,7 @@ class Replica:
         told = store.last_sequence if is_leading else reached_of(store).by(self.config.ack)
         return ReplicaReport(
             position=BinlogPosition(epoch_at(store.epochs, told), told),
-            is_whole=store.repairing is None,
+            is_whole=store.repairing is None and not self._has_failed_to_lead,
             lag_bytes=0 if following is None else following.lag_bytes,
             contact_ms=None if following is None else following.contact_ms(),
         )
@@ -133,6 +135,7 @@ class Replica:
         before, self._known = self._known, known
         if before == known:
             return
+        self._has_failed_to_lead = False
         if self.role is not Role.MASTER:
             self._end_leading()
         else:
@@ -160,6 +163,7 @@ class Replica:
         if self.store.repairing is not None or self.store.epoch >= epoch:
             # Its keys are of no one moment, or this topology is older than its records.
             _log.error("this replica cannot lead", partition=self.partition, epoch=known.epoch)
+            self._has_failed_to_lead = True
             return
         leading = self._leading or Leading(
             self.partition,
@@ -173,9 +177,11 @@ class Replica:
         except RaftwoodError as error:
             # Its disk takes nothing now; it is tried again with the next lease.
             _log.error("cannot lead now", partition=self.partition, reason=error.message)
+            self._has_failed_to_lead = self._leading is None
             if self._leading is None:
                 leading.end()
             return
+        self._has_failed_to_lead = False
         self._leading, self.acks = leading, leading.acks
         self._context.changed(self)
         leading.moved()

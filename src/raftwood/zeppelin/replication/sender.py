@@ -68,7 +68,7 @@ class Sender:
         self._has_turns.set()
 
     def needed(self, partition: PartitionId) -> int | None:
-        """The first record that the peer has not been sent; None where nothing is sent to it."""
+        """The first record that the peer may need; None where nothing is sent to it."""
         return self._rules.needed(partition)
 
     async def close(self) -> None:

@@ -113,9 +113,11 @@ class SenderRules:
         self._under_way_bytes -= feed.acked(sequence)
 
     def needed(self, partition: PartitionId) -> int | None:
-        """The oldest record that may have to be read for a partition's slave; None without one."""
+        """The oldest record that may have to be read for a partition's slave, which may have lost
+        what was sent; None without one.
+        """
         feed = self._feeds.get(partition)
-        return None if feed is None else feed.next
+        return None if feed is None else feed.has + 1
 
     def feed(self, partition: PartitionId, session: int) -> Feed | None:
         """The one that is on, if it is of this session."""

@@ -12,6 +12,7 @@ from raftwood.base.errors import (
     OutOfRange,
     Overloaded,
     TooLarge,
+    Unavailable,
 )
 from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Value, Write, decode_record
@@ -296,6 +297,42 @@ class PartitionSuite:
             node, store = await place.open_one()
             assert (store.first_sequence, store.last_sequence, store.epoch) == (2, 1, 1)
             put(store, b"k", b"2")
+            await node.close()
+
+        self.run(scenario)
+
+    def test_a_rewind_waits_for_a_copy_that_is_being_made(self) -> None:
+        """A master makes a copy for a slave, and meanwhile becomes a slave itself."""
+
+        async def scenario(place: Place) -> None:
+            node, store = await place.open_one()
+            for number in range(4):
+                put(store, b"k%d" % number, b"1")
+            await store.settle()
+            may_end = asyncio.Event()
+            checkpoint = store.engine.checkpoint
+
+            async def slow(folder: str) -> None:
+                await checkpoint(folder)
+                await may_end.wait()
+
+            store.engine.checkpoint = slow  # type: ignore[method-assign]
+            copying = asyncio.ensure_future(store.checkpoint(place.engines.folder("copy")))
+            await asyncio.sleep(0.05)
+            until = BinlogPosition(2, 9)
+            rewinding = asyncio.ensure_future(store.rewind(after=2, values=[], until=until))
+            await asyncio.sleep(0.05)
+            assert not rewinding.done()
+            with pytest.raises(Unavailable, match="being replaced"):
+                await store.checkpoint(place.engines.folder("copy"))
+            may_end.set()
+            assert await copying == 4
+            await rewinding
+            assert store.last_sequence == 2
+            commit(store, Write(b"later", b"1"))
+            async with asyncio.timeout(5):
+                await store.settle()
+            assert store.applied_sequence == 3
             await node.close()
 
         self.run(scenario)

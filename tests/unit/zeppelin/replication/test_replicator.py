@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raftwood.base.errors import Unavailable
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.replication import pacing, sender, sender_rules
@@ -92,6 +93,18 @@ def test_a_slave_tells_the_meta_server_all_that_it_acks(
             reported = two.replica.report().position.sequence
             assert two.store.synced_sequence < sequence
         assert reported == sequence
+
+    run_pair(tmp_path, scenario)
+
+
+def test_a_master_whose_disk_takes_nothing_says_that_it_cannot_lead(tmp_path: Path) -> None:
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        one.store._binlog.refusal = Unavailable("the disk is full")
+        await one.apply(topology(1, [one, two]))
+        assert (one.replica.may_write, one.replica.report().is_whole) == (False, False)
+        one.store._binlog.refusal = None
+        await one.apply(topology(2, [one, two]))
+        assert (one.replica.may_write, one.replica.report().is_whole) == (True, True)
 
     run_pair(tmp_path, scenario)
 

@@ -65,6 +65,10 @@ def test_a_new_session_ends_the_one_before_and_what_it_had_under_way() -> None:
     assert rules.feed(ONE, 1) is None
     assert rules.feed(ONE, 2) is new
     assert rules.needed(ONE) == 2
+    rules.sent(new, count=5, size=50)
+    assert rules.needed(ONE) == 2, "the connection may lose what was sent"
+    rules.acked(new, sequence=4)
+    assert rules.needed(ONE) == 5
     rules.end(ONE)
     assert rules.needed(ONE) is None
     assert len(rules) == 0
