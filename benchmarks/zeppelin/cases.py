@@ -14,10 +14,11 @@ DURABLE: Final = "zeppelin-durable"
 REDIS: Final = "redis"
 ALWAYS: Final = "redis-always"
 ETCD: Final = "etcd"
-OURS_CLUSTER: Final = "zeppelin-cluster-1"
-OURS_TWO: Final = "zeppelin-cluster-2"
-REDIS_THREE: Final = "redis-cluster-3"
-SYSTEMS: Final = (OURS, DURABLE, REDIS, ALWAYS, ETCD, OURS_CLUSTER, OURS_TWO, REDIS_THREE)
+ONE: Final = "zeppelin-one"
+TWO: Final = "zeppelin-two"
+OURS_CLUSTER: Final = "zeppelin-cluster-2"
+REDIS_CLUSTER: Final = "redis-cluster-3"
+SYSTEMS: Final = (OURS, DURABLE, REDIS, ALWAYS, ETCD, ONE, TWO, OURS_CLUSTER, REDIS_CLUSTER)
 
 READS: Final = ("GET", "MGET")
 WRITES: Final = ("SET", "INCR", "MSET")
@@ -61,10 +62,15 @@ def cases_of(system: str) -> tuple[Case, ...]:
         return tuple(case for case in CASES if case.operation in WRITES)
     if system == ETCD:
         return tuple(case for case in CASES if case.pipeline == 1 and case.operation != "INCR")
-    if system in (OURS_CLUSTER, OURS_TWO, REDIS_THREE):
+    if system in (ONE, TWO, OURS_CLUSTER, REDIS_CLUSTER):
         return CLUSTER_CASES
     return CASES
 
 
-GROUPS: Final = ((OURS, REDIS, ETCD), (DURABLE, ALWAYS), (OURS_CLUSTER, OURS_TWO, REDIS_THREE))
+GROUPS: Final = (
+    (OURS, REDIS, ETCD),
+    (DURABLE, ALWAYS),
+    (ONE, TWO),
+    (OURS_CLUSTER, REDIS_CLUSTER),
+)
 """Systems that take turns, case by case, and are there at the same time."""

@@ -49,7 +49,7 @@ def compare(
             for name in wanted:
                 with steps.step(f"{name}: started"):
                     endpoint = stack.enter_context(systems.running(name, folder))
-                    if not endpoint.is_etcd and not endpoint.is_cluster:
+                    if not (endpoint.is_etcd or endpoint.is_cluster or endpoint.halves):
                         fill(endpoint)
                     running[name] = endpoint
             for number in range(1, pace.rounds + 1):

@@ -1,9 +1,13 @@
 """One load each: redis-benchmark for whatever speaks Redis's protocol, a Go program for etcd."""
 
+import contextlib
 import csv
 import json
+import math
 import resource
+import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -17,8 +21,9 @@ from raftwood.zeppelin.slots import SLOTS
 LOAD_S_MAX = 60.0
 COUNT_WARM = 4_000
 COUNT_MIN = 200
-FILL_TIMES = 3
-"""Keys are drawn, so that some come several times: so one in twenty stays without a value."""
+FILL_KEYS = 500
+FILL_S_MAX = 30.0
+FILL_PAUSE_S = 2.0
 
 
 class Endpoint(msgspec.Struct, kw_only=True):
@@ -34,11 +39,14 @@ class Endpoint(msgspec.Struct, kw_only=True):
     password: str = ""
     is_cluster: bool = False
     is_etcd: bool = False
+    halves: tuple[tuple[int, str], ...] = ()
+    """Where there are some: ports and tags, each loaded by a program of its own, all at once."""
 
 
 def measure(endpoint: Endpoint, case: Case, *, seconds: float) -> Figures:
     """For about so long; a short load before it tells how many requests that are."""
-    warm = _run(endpoint, case, COUNT_WARM * case.pipeline // case.keys, seconds=seconds)
+    warm_count = COUNT_WARM * math.isqrt(case.pipeline) // math.isqrt(case.keys)
+    warm = _run(endpoint, case, warm_count, seconds=seconds)
     count = int(warm["rate"] * seconds)
     cpu_s, client_s = _cpu_s(endpoint.processes), _children_s()
     found = _run(endpoint, case, max(count, COUNT_MIN, case.connections), seconds=seconds)
@@ -55,31 +63,84 @@ def measure(endpoint: Endpoint, case: Case, *, seconds: float) -> Figures:
 
 
 def fill(endpoint: Endpoint) -> None:
-    """Nearly all keys get a value, so that reads find one."""
-    for operation in ("SET", "MSET"):
-        case = Case(operation, 50, 16)
-        _run(endpoint, case, FILL_TIMES * KEYS // case.keys, seconds=0.0)
+    """All keys get a value, so that reads find one; what that leaves to do gets some time."""
+    with socket.create_connection(("127.0.0.1", endpoint.port), FILL_S_MAX) as connection:
+        if endpoint.user:
+            login = _encoded("AUTH", endpoint.user, endpoint.password)
+            _ask(connection, [login])
+        for start in range(0, KEYS, FILL_KEYS):
+            numbers = range(start, min(start + FILL_KEYS, KEYS))
+            keys = [f"{kind}:{number:012}" for kind in ("key", "key:{tag}") for number in numbers]
+            asked = [_encoded("SET", key, "x" * VALUE_BYTES) for key in keys]
+            asked += [_encoded("SET", f"counter:{number:012}", "1") for number in numbers]
+            _ask(connection, asked)
+    time.sleep(FILL_PAUSE_S)
+
+
+def _encoded(*words: str) -> bytes:
+    parts = [f"*{len(words)}"]
+    for word in words:
+        parts += [f"${len(word)}", word]
+    return "\r\n".join([*parts, ""]).encode()
+
+
+def _ask(connection: socket.socket, requests: list[bytes]) -> None:
+    connection.sendall(b"".join(requests))
+    expected, found = b"+OK\r\n" * len(requests), b""
+    while len(found) < len(expected):
+        piece = connection.recv(1 << 16)
+        found += piece
+        if not piece or not expected.startswith(found):
+            raise ClusterFailed(f"a key could not be written: {found[-200:]!r}")
 
 
 def _run(endpoint: Endpoint, case: Case, count: int, *, seconds: float) -> dict[str, float]:
-    command = etcd_command if endpoint.is_etcd else redis_command
-    try:
-        done = subprocess.run(
-            command(endpoint, case, count)
-            + ([f"--seconds={seconds}s"] if endpoint.is_etcd else []),
-            env=None if endpoint.environment is None else dict(endpoint.environment),
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=LOAD_S_MAX,
-        )
-    except subprocess.SubprocessError as problem:
-        said = (getattr(problem, "stderr", "") or "").strip().splitlines()[-1:]
-        raise ClusterFailed(f"{case.name}: {' '.join(said) or type(problem).__name__}") from problem
-    return etcd_result(done.stdout) if endpoint.is_etcd else redis_result(done.stdout, count)
+    """One load; or two halves of it, whose rates add up."""
+    if endpoint.is_etcd:
+        return etcd_result(_said(endpoint, case, [etcd_command(endpoint, case, seconds)])[0])
+    if not endpoint.halves:
+        return redis_result(_said(endpoint, case, [redis_command(endpoint, case, count)])[0], count)
+    part = msgspec.structs.replace(case, connections=case.connections // len(endpoint.halves))
+    share = count // len(endpoint.halves)
+    commands = [
+        redis_command(msgspec.structs.replace(endpoint, port=port), part, share, tag=tag)
+        for port, tag in endpoint.halves
+    ]
+    found = [redis_result(text, share) for text in _said(endpoint, case, commands)]
+    together = {name: max(each[name] for each in found) for name in found[0]}
+    return together | {name: sum(each[name] for each in found) for name in ("count", "rate")}
 
 
-def redis_command(endpoint: Endpoint, case: Case, count: int) -> list[str]:
+def _said(endpoint: Endpoint, case: Case, commands: list[list[str]]) -> list[str]:
+    """What programs print that run at the same time."""
+    environment = None if endpoint.environment is None else dict(endpoint.environment)
+    with contextlib.ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for command in commands
+        ]
+        try:
+            said = [each.communicate(timeout=LOAD_S_MAX) for each in running]
+        except subprocess.TimeoutExpired:
+            raise ClusterFailed(f"{case.name}: no end after {LOAD_S_MAX:.0f} s") from None
+        finally:
+            for each in running:
+                each.kill()
+    for each, (_, errors) in zip(running, said, strict=True):
+        if each.returncode:
+            raise ClusterFailed(f"{case.name}: {errors.strip()[-200:]}")
+    return [printed for printed, _ in said]
+
+
+def redis_command(endpoint: Endpoint, case: Case, count: int, *, tag: str = "") -> list[str]:
     keys = max(1, KEYS // SLOTS) if endpoint.is_cluster else KEYS
     command = [endpoint.program, "-p", str(endpoint.port), "--csv", "-r", str(keys)]
     command += ["-n", str(count), "-c", str(case.connections), "-P", str(case.pipeline)]
@@ -88,14 +149,13 @@ def redis_command(endpoint: Endpoint, case: Case, count: int) -> list[str]:
     if endpoint.is_cluster:
         # By itself it would take a thread for each master, and so another load for each cluster.
         command += ["--cluster", "--threads", "1"]
-    return command + _request(case, is_cluster=endpoint.is_cluster)
+    # In a cluster `{tag}` is put in for a slot of the node; else it is a tag as any other.
+    return command + _request(case, tag or ("tag" if endpoint.is_cluster or case.keys > 1 else ""))
 
 
-def _request(case: Case, *, is_cluster: bool) -> list[str]:
-    """In a cluster `{tag}` is put in for a slot of the node; else it is a tag as any other."""
-    has_tag = is_cluster or case.keys > 1
+def _request(case: Case, tag: str) -> list[str]:
     start = "counter" if case.operation == "INCR" else "key"
-    words = [f"{start}:{{tag}}:__rand_int__" if has_tag else f"{start}:__rand_int__"]
+    words = [f"{start}:{{{tag}}}:__rand_int__" if tag else f"{start}:__rand_int__"]
     if case.operation in ("SET", "MSET"):
         words.append("x" * VALUE_BYTES)
     return [case.operation, *words * case.keys]

@@ -20,20 +20,27 @@ from benchmarks.zeppelin.cases import (
     ALWAYS,
     DURABLE,
     ETCD,
+    ONE,
     OURS,
     OURS_CLUSTER,
-    OURS_TWO,
     REDIS,
-    REDIS_THREE,
+    REDIS_CLUSTER,
+    TWO,
 )
 from benchmarks.zeppelin.loads import Endpoint
 from raftwood.zeppelin.model import TableConfig
+from raftwood.zeppelin.slots import SLOTS, slot_of, slots_of_partition
 
 TABLE = "bench"
 START_S_MAX = 20.0
 PARTITIONS = 4
-SETTINGS = {"zeppelin_meta.lease_ms": 10_000, "zeppelin_meta.down_ms": 15_000}
-"""Patient: where loads and servers share two cores, nobody is taken for dead."""
+SETTINGS = {
+    # Where loads and servers share two cores, nobody is taken for dead.
+    "zeppelin_meta.lease_ms": 10_000,
+    "zeppelin_meta.down_ms": 15_000,
+    # All keys are in memory, as they are in Redis.
+    "zeppelin_store.cache_bytes": 1 << 30,
+}
 Running = Callable[[pathlib.Path], AbstractContextManager[Endpoint]]
 
 
@@ -57,14 +64,15 @@ def describe(name: str) -> str:
         )
     version = redis_tools().version
     about = {
-        OURS: f"`raftwood kv node start`, {PARTITIONS} partitions without slaves, ack = written; "
-        "the meta server is a log store in a process of its own",
+        OURS: f"`raftwood kv node start`, {PARTITIONS} partitions without slaves, ack = written, "
+        "cache of 1 GB; the meta server is a log store in a process of its own",
         DURABLE: "two nodes, 1 partition with a slave, ack = synced, min_replicas = 2",
         REDIS: f"redis-server {version} of Debian, appendonly, appendfsync everysec",
         ALWAYS: f"redis-server {version} of Debian, appendonly, appendfsync always",
-        OURS_CLUSTER: "as zeppelin, through redis-benchmark --cluster",
-        OURS_TWO: f"two nodes with {PARTITIONS // 2} partitions each, ack = written",
-        REDIS_THREE: "three masters, appendfsync everysec",
+        ONE: "as zeppelin; two redis-benchmark, with half of the connections each, at once",
+        TWO: f"two nodes with {PARTITIONS // 2} partitions each, a redis-benchmark for each",
+        OURS_CLUSTER: "the same, redis-benchmark --cluster",
+        REDIS_CLUSTER: f"three masters of redis-server {version}, everysec, --cluster",
     }
     return about[name]
 
@@ -81,14 +89,23 @@ def running(name: str, folder: pathlib.Path) -> Iterator[Endpoint]:
 
 @contextlib.contextmanager
 def _zeppelin(
-    folder: pathlib.Path, *, nodes: int, config: TableConfig, is_cluster: bool = False
+    folder: pathlib.Path,
+    *,
+    nodes: int,
+    config: TableConfig,
+    is_cluster: bool = False,
+    has_halves: bool = False,
 ) -> Iterator[Endpoint]:
     package = redis_tools()
     with kv_processes(folder, nodes=nodes, settings=SETTINGS) as cluster:
         login = cluster.create_table(TABLE, config)
-        master = cluster.nodes[cluster.master_of(TABLE, 0)]
+        masters = [cluster.nodes[cluster.master_of(TABLE, n)] for n in range(config.partitions)]
+        ports = [cluster.ports[master.name][0] for master in masters]
+        # One key tag of a partition of each node, or of any two where there is one node.
+        halves = (0, next((n for n, port in enumerate(ports) if port != ports[0]), 1))
         yield Endpoint(
-            port=cluster.ports[master.name][0],
+            port=ports[0],
+            halves=tuple((ports[n], _tag_in(n)) for n in halves) if has_halves else (),
             processes=tuple(node.pid for node in cluster.nodes.values()),
             program=package.program("redis-benchmark"),
             environment=package.environment,
@@ -96,6 +113,12 @@ def _zeppelin(
             password=login.password,
             is_cluster=is_cluster,
         )
+
+
+def _tag_in(partition: int) -> str:
+    """One whose keys are in a partition."""
+    slots = slots_of_partition(partition, PARTITIONS)
+    return next(tag for n in range(SLOTS) if slot_of((tag := f"t{n}").encode()) in slots)
 
 
 @contextlib.contextmanager
@@ -219,7 +242,8 @@ _STARTS: dict[str, Running] = {
     REDIS: lambda folder: _redis(folder, fsync="everysec"),
     ALWAYS: lambda folder: _redis(folder, fsync="always"),
     ETCD: _etcd,
-    OURS_CLUSTER: lambda folder: _zeppelin(folder, nodes=1, config=_ALONE, is_cluster=True),
-    OURS_TWO: lambda folder: _zeppelin(folder, nodes=2, config=_ALONE, is_cluster=True),
-    REDIS_THREE: _redis_cluster,
+    ONE: lambda folder: _zeppelin(folder, nodes=1, config=_ALONE, has_halves=True),
+    TWO: lambda folder: _zeppelin(folder, nodes=2, config=_ALONE, has_halves=True),
+    OURS_CLUSTER: lambda folder: _zeppelin(folder, nodes=2, config=_ALONE, is_cluster=True),
+    REDIS_CLUSTER: _redis_cluster,
 }

@@ -31,9 +31,10 @@ def slot_of(key: bytes) -> int:
 def are_in_slot(keys: Sequence[bytes], slot: int) -> bool:
     """Whether all keys are in the slot of the first one."""
     first = keys[0]
-    # Most begin with the same tag, which is seen faster than a slot is computed.
-    tagged = first[: first.find(b"}") + 1] if first[:1] == b"{" and first[1:2] != b"}" else b""
-    if tagged and all(map(bytes.startswith, keys, repeat(tagged))):
+    begin = first.find(b"{")
+    end = first.find(b"}", begin + 1)
+    # What begins with the same tag has the same one, which is seen faster than a slot is computed.
+    if 0 <= begin < end - 1 and all(map(bytes.startswith, keys, repeat(first[: end + 1]))):
         return True
     return all(slot_of(key) == slot for key in keys)
 

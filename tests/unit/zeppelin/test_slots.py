@@ -1,9 +1,12 @@
 """Slots are as Redis Cluster counts them, and every slot is in one partition."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raftwood.zeppelin.slots import (
     SLOTS,
+    are_in_slot,
     partition_of_slot,
     slot_of,
     slots_of_partition,
@@ -40,6 +43,15 @@ def test_slots_are_those_of_redis(key: bytes, slot: int) -> None:
 def test_a_tag_is_what_stands_in_the_first_braces(key: bytes, tag: bytes | None) -> None:
     assert tag_of(key) == tag
     assert slot_of(key) == slot_of(tag or key) or tag is None
+
+
+PIECES = st.sampled_from([b"{", b"}", b"a", b"b", b"x{a}", b"{a}"])
+
+
+@given(keys=st.lists(st.lists(PIECES, max_size=5).map(b"".join), min_size=1, max_size=5))
+def test_keys_are_in_one_slot_if_each_is(keys: list[bytes]) -> None:
+    slots = set(map(slot_of, keys))
+    assert are_in_slot(keys, slot_of(keys[0])) == (len(slots) == 1)
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 16, 1000, 4096])

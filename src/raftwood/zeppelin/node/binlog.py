@@ -17,7 +17,7 @@ from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Run, SegmentLog
 
 _RETRY_S: Final = 0.05
-_WRITES_PER_TURN: Final = 256
+_WRITES_PER_TURN: Final = 1024
 _BACKLOG_SHARE: Final = 8
 """A backlog is worked off at this share of it in each turn, where that is more."""
 _log = get_logger("zeppelin")

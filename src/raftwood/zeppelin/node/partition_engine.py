@@ -22,10 +22,12 @@ from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Record, Val
 from raftwood.zeppelin.node.values import (
     DATA_END,
     DATA_START,
+    LASTS,
     STATE_KEY,
     decode_value,
     encode_value,
     engine_key,
+    engine_keys,
 )
 
 
@@ -145,13 +147,13 @@ class PartitionEngine:
         if self._readers:
             self._keep_for_readers(tuple(self._readers) if replaces_all else tuple(latest))
         written_bytes = 0
-        for key, write in latest.items():
+        for place, write in zip(engine_keys(latest), latest.values(), strict=True):
             data, expires_ms = write.data, write.expires_ms
             if data is None or 0 < expires_ms <= now_ms:
-                mutations.append(Delete(engine_key(key)))
+                mutations.append(Delete(place))
             else:
-                stored = encode_value(data, expires_ms)
-                mutations.append(Put(engine_key(key), stored))
+                stored = encode_value(data, expires_ms) if expires_ms else LASTS + data
+                mutations.append(Put(place, stored))
                 written_bytes += len(stored)
         mutations.append(Put(STATE_KEY, encode_state(state)))
         self._engine.write_batch(mutations)

@@ -29,10 +29,10 @@ class StoreSettings(Section, frozen=True):
     ] = 1 << 20
     sync_interval_ms: Annotated[
         int, Meta(ge=1, description="Wait before a sync that no write asks for.")
-    ] = 10
+    ] = 50
     flush_bytes: Annotated[
         int, Meta(ge=1, description="Bytes written to an engine before it is flushed.")
-    ] = 32 << 20
+    ] = 8 << 20
     flush_interval_ms: Annotated[
         int, Meta(ge=1, description="Wait before an engine that was written to is flushed.")
     ] = 30_000

@@ -9,6 +9,7 @@ A tag's own zero bytes are followed by \\xff, which keeps the two bytes behind i
 \\x00 and the data, or \\x01, when it expires (milliseconds since 1970) and the data.
 """
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
@@ -26,7 +27,8 @@ DATA_END: Final = b"\x12"
 _PLAIN: Final = b"\x10"
 _TAGGED: Final = b"\x11"
 _TAG_END: Final = b"\x00\x01"
-_LASTS: Final = b"\x00"
+LASTS: Final = b"\x00"
+"""Before a value without an end."""
 _EXPIRES: Final = Struct("<BQ")
 
 
@@ -35,6 +37,22 @@ def engine_key(key: bytes) -> bytes:
     if b"{" in key and (tag := tag_of(key)) is not None:
         return _tag_start(tag) + key
     return _PLAIN + key
+
+
+def engine_keys(keys: Iterable[bytes]) -> list[bytes]:
+    """As `engine_key`, of many: most have no tag, or that of the one before."""
+    places = []
+    tagged = start = b""
+    for key in keys:
+        if b"{" not in key:
+            places.append(_PLAIN + key)
+        elif tagged and key.startswith(tagged):
+            places.append(start + key)
+        else:
+            place = engine_key(key)
+            places.append(place)
+            tagged, start = key[: key.find(b"}", key.find(b"{")) + 1], place[: -len(key)]
+    return places
 
 
 def key_of(stored: bytes) -> bytes:
@@ -58,11 +76,11 @@ def _tag_start(tag: bytes) -> bytes:
 
 
 def encode_value(data: bytes, expires_ms: int) -> bytes:
-    return _EXPIRES.pack(1, expires_ms) + data if expires_ms else _LASTS + data
+    return _EXPIRES.pack(1, expires_ms) + data if expires_ms else LASTS + data
 
 
 def decode_value(stored: bytes) -> Value:
-    if stored[:1] == _LASTS:
+    if stored[:1] == LASTS:
         return Value(stored[1:])
     if len(stored) < _EXPIRES.size or stored[0] != 1:
         raise StoreDamaged(

@@ -12,6 +12,7 @@ from raftwood.zeppelin.node.values import (
     decode_value,
     encode_value,
     engine_key,
+    engine_keys,
     key_of,
     range_of_tag,
 )
@@ -28,6 +29,11 @@ def test_a_key_comes_back(key: bytes) -> None:
     stored = engine_key(key)
     assert DATA_START <= stored < DATA_END
     assert key_of(stored) == key
+
+
+@given(keys=st.lists(KEYS, max_size=12))
+def test_many_keys_stand_where_each_would(keys: list[bytes]) -> None:
+    assert engine_keys(keys) == [engine_key(key) for key in keys]
 
 
 @given(keys=st.lists(KEYS, min_size=2, max_size=12), tag=KEYS.filter(bool))
