@@ -18,7 +18,7 @@ from benchmarks.zeppelin.loads import Endpoint, fill, measure
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How long things take."""
 
-    seconds: float = 1.0
+    seconds: float = 0.7
     rounds: int = 2
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from raftwood.zeppelin.commands.execution import execute
 from raftwood.zeppelin.commands.session import Session
-from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers
+from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers, are_done
 from raftwood.zeppelin.node.plain_requests import ANSWERS_BYTES_MAX, PLAIN, answer_plain
 from raftwood.zeppelin.resp.answers import error
 from raftwood.zeppelin.resp.requests import RequestLimits, Requests
@@ -204,7 +204,7 @@ class DataConnection(asyncio.Protocol):
     def _send(self, answers: list[bytes], waits: "list[tuple[int, Acks, int]]") -> None:
         if not answers:
             return
-        if not self.held and all(acks.reached >= sequence for _, acks, sequence in waits):
+        if not self.held and (not waits or are_done(waits)):
             assert self._transport is not None
             self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
             return

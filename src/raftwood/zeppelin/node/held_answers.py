@@ -93,6 +93,15 @@ class HeldAnswers:
             self._wait(self._held[0])
 
 
+def are_done(waits: list[tuple[int, Acks, int]]) -> bool:
+    """Whether nothing has to be waited for."""
+    # A loop: a generator would cost more than all of it.
+    for _, acks, sequence in waits:  # noqa: SIM110
+        if acks.reached < sequence:
+            return False
+    return True
+
+
 def _awaited(held: Held) -> tuple[Acks, int] | None:
     """Something that is not done and may still be; None: there is nothing to wait for."""
     # The last write is mostly the last to be done: most turns wait for one thing alone.
