@@ -170,7 +170,8 @@ class Link(asyncio.Protocol):
         self._silence_timer = None
         if not self._pending:
             return
-        if self._loop.time() - self._heard_at < self._silence_s_max:
+        # The same sum as the timer was set by: a difference may be rounded to less, for ever.
+        if self._loop.time() < self._heard_at + self._silence_s_max:
             self._watch(self._heard_at)
         else:
             self._give_up(f"it said nothing for {self._silence_s_max:g} s")

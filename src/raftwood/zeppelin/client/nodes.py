@@ -142,7 +142,12 @@ class Nodes:
         task = self._connecting.get(address)
         if task is None:
             task = self._connecting[address] = self._begin(self._connect(address))
-            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+
+            def done(ended: asyncio.Task[Link]) -> None:
+                self._connecting.pop(address, None)
+                _note_error(ended)
+
+            task.add_done_callback(done)
         return await self._joined(task)
 
     async def _connect(self, address: str) -> Link:
@@ -201,11 +206,9 @@ class Nodes:
     def _look_beside(self, first: str | None, *, newer: bool) -> None:
         task = self._looking = self._begin(self._look(first, newer=newer))
 
-        def done(_: asyncio.Task[None]) -> None:
+        def done(ended: asyncio.Task[None]) -> None:
             self._looking = None
-            # Who looked beside waits for nobody: the error is told to those who look.
-            if not task.cancelled():
-                task.exception()
+            _note_error(ended)
 
         task.add_done_callback(done)
 
@@ -292,6 +295,12 @@ class Nodes:
             if task.cancelled() and self._is_closed:
                 raise Unavailable("the client was closed meanwhile") from None
             raise
+
+
+def _note_error(ended: "asyncio.Task[Any]") -> None:
+    """It is told to those who wait for the task, where somebody still does."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 def _epoch_in(info: Any) -> int:
