@@ -83,12 +83,12 @@ class MemoryPartitionStore:
 
     def write(self, writes: Mapping[bytes, Write], *, size: int, epoch: int) -> int:  # noqa: ARG002
         """Each in a record of its own."""
-        if self.is_overloaded:
-            raise Overloaded("the disk is behind")
         self.commit(Record(epoch, self.last_sequence + 1, tuple(writes.values())))
         return self.last_sequence
 
     def commit(self, record: Record, encoded: Buffer | None = None) -> None:  # noqa: ARG002
+        if self.is_overloaded:
+            raise Overloaded("the disk is behind")
         if record.sequence != self.last_sequence + 1 or record.epoch < self.epoch:
             raise InvariantViolated(f"record {record.sequence} behind {self.last_sequence}")
         if record.flushes:

@@ -15,6 +15,7 @@ from raftwood.zeppelin.model import (
 )
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.passwords import password_hash
+from raftwood.zeppelin.slots import slot_of
 from tests.zeppelin_kit.acks import StaticAcks
 from tests.zeppelin_kit.memory_store import MemoryPartitionStore
 
@@ -81,6 +82,9 @@ class StaticView:
 
     def copies(self, table: str) -> Sequence[PartitionCopy | None]:
         return self._copies if table in self.topology.tables else ()
+
+    def partition_of(self, key: str) -> int:
+        return self.topology.tables[TABLE].partition_of_slot(slot_of(key.encode()))
 
     def copy(self, partition: int) -> PartitionCopy:
         found = self._copies[partition]

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from raftwood.zeppelin.commands.numbers import INTEGER_MAX, INTEGER_MIN, as_integer
+from raftwood.zeppelin.commands.once import writes_of
 from raftwood.zeppelin.commands.refusals import Refused, invalid_expire, wrong_number
-from raftwood.zeppelin.commands.session import Session
+from raftwood.zeppelin.commands.session import Frozen, Session
 from raftwood.zeppelin.commands.table import Answer, Command, serving
 from raftwood.zeppelin.commands.turn import EXPIRY_MS_MAX, KEY_TOO_LARGE, Turn
-from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, Value, decode_record
+from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, Value
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import OK, array, integer
 from raftwood.zeppelin.slots import partition_of_slot, slot_of
@@ -52,9 +53,17 @@ def _turns(
 def _commit(session: Session, turns: list[tuple[PartitionCopy, list[int], Turn]]) -> None:
     # All outcomes are there before the first is committed: one that is too large refuses all.
     outcomes = [(copy, turn.outcome()) for copy, _, turn in turns]
+    is_begun = False
     for copy, writes in outcomes:
         if writes:
-            session.commit(copy, writes)
+            try:
+                session.commit(copy, writes)
+            except Frozen as frozen:
+                if is_begun and session.origin is None:
+                    # Done again as a whole, some of it would be done twice.
+                    raise Refused(frozen.refusal) from frozen
+                raise
+            is_begun = True
 
 
 def _triples(
@@ -115,8 +124,7 @@ def bulk_del(session: Session, arguments: list[bytes]) -> Answer:
     async def run() -> bytes:
         total = count
         for copy, sequence in before:
-            encoded = await copy.store.records(first=sequence, bytes_max=1)
-            total += len(decode_record(encoded[0]).writes)
+            total += len(await writes_of(copy.store, sequence))
         return integer(total)
 
     return run()

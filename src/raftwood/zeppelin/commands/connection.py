@@ -193,7 +193,7 @@ def client(session: Session, arguments: list[bytes]) -> bytes:
             return session.dialect.lines(_line(session, session.now_ms))
         case b"LIST":
             return session.dialect.lines(
-                "".join(_line(each, session.now_ms) for each in session.host.sessions)
+                "".join(_line(each, session.now_ms) for each in _neighbours(session))
             )
         case b"GETREDIR":
             return integer(-1)
@@ -237,6 +237,15 @@ def _set_info(session: Session, word: bytes, value: str) -> None:
     else:
         shown = word.decode("utf-8", "backslashreplace")
         raise Refused(f"ERR Unrecognized option '{shown}'")
+
+
+def _neighbours(session: Session) -> list[Session]:
+    """Those of the same table: who uses another one is nobody's business here."""
+    assert session.user is not None
+    table = session.user.table
+    return [
+        each for each in session.host.sessions if each.user is not None and each.user.table == table
+    ]
 
 
 def _line(session: Session, now_ms: int) -> str:

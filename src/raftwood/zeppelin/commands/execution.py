@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from raftwood.base.errors import InternalError, Overloaded, RaftwoodError
-from raftwood.zeppelin.commands.once import answer_again
+from raftwood.base.errors import InternalError, RaftwoodError
+from raftwood.zeppelin.commands.once import answer_again, writes_of
 from raftwood.zeppelin.commands.refusals import (
     NOBODY_SERVES,
     Refused,
@@ -17,7 +17,7 @@ from raftwood.zeppelin.commands.session import HANDED_OVER, Frozen, Session
 from raftwood.zeppelin.commands.table import Answer, Command
 from raftwood.zeppelin.commands.transactions import enqueue, slot_of_keys
 from raftwood.zeppelin.commands.turn import Turn
-from raftwood.zeppelin.node.seams import Value, decode_record
+from raftwood.zeppelin.node.seams import Value
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import Dialect, array, error
 
@@ -125,10 +125,8 @@ def _permitted(session: Session, arguments: list[bytes]) -> Command:
     if user is None:
         if "no_auth" not in command.flags:
             raise Refused("NOAUTH Authentication required.")
-    elif command.is_write and not user.may_write:
-        raise Refused(
-            f"NOPERM User {user.name} has no permissions to run the '{command.name}' command"
-        )
+    elif command.is_write:
+        session.check_may_write(command.name)
     return command
 
 
@@ -145,11 +143,7 @@ def _on_keys(session: Session, command: Command, arguments: list[bytes]) -> Answ
     assert command.on_keys is not None
     answer = command.on_keys(turn, arguments)
     if turn.writes:
-        try:
-            session.commit(copy, turn.outcome())
-        except Overloaded as refusal:
-            # Nothing was done: the client gets its answer when the disk has caught up.
-            raise Frozen(f"ERR {refusal.message}") from refusal
+        session.commit(copy, turn.outcome())
     return answer
 
 
@@ -157,8 +151,7 @@ async def _again(
     command: Command, arguments: list[bytes], copy: PartitionCopy, sequence: int
 ) -> bytes:
     """What a write answered that was done before; it may be on its way to the disk still."""
-    encoded = await copy.store.records(first=sequence, bytes_max=1)
-    return answer_again(command.name, arguments, decode_record(encoded[0]).writes)
+    return answer_again(command.name, arguments, await writes_of(copy.store, sequence))
 
 
 def _many_values(session: Session, copy: PartitionCopy, keys: list[bytes]) -> Answer:

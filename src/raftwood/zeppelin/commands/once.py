@@ -7,11 +7,12 @@ so that one which it had to repeat (the connection ended, the master died) count
 
 from typing import Final
 
+from raftwood.base.errors import OutOfRange
 from raftwood.zeppelin.commands.numbers import as_integer
 from raftwood.zeppelin.commands.refusals import DONE, Refused
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.commands.table import serving
-from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.node.seams import PartitionStore, Write, decode_record
 from raftwood.zeppelin.resp.answers import OK, bulk, error, integer
 
 PRODUCER_BYTES_MAX: Final = 64
@@ -31,6 +32,15 @@ def once(session: Session, arguments: list[bytes]) -> bytes:
         raise Refused("ERR a request's number is 0 or more")
     session.origin = (arguments[1], number)
     return OK
+
+
+async def writes_of(store: PartitionStore, sequence: int) -> tuple[Write, ...]:
+    """What a record wrote; `DONE` where it is not here: copies of engines know names alone."""
+    try:
+        encoded = await store.records(first=sequence, bytes_max=1)
+    except OutOfRange:
+        raise Refused(DONE) from None
+    return decode_record(encoded[0]).writes
 
 
 def answer_again(name: str, arguments: list[bytes], writes: tuple[Write, ...]) -> bytes:

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import msgspec
 
 from raftwood.base.environment import Environment
+from raftwood.base.errors import Overloaded
 from raftwood.zeppelin.commands.cursors import Cursors
 from raftwood.zeppelin.commands.refusals import CLUSTER_DOWN, NOT_SERVED, Refused
 from raftwood.zeppelin.commands.table import Command
@@ -134,6 +135,13 @@ class Session:
         self.user = user
         self.copies = () if user is None else self.host.view.copies(user.table)
 
+    def check_may_write(self, command: str) -> None:
+        user = self.user
+        if user is not None and not user.may_write:
+            raise Refused(
+                f"NOPERM User {user.name} has no permissions to run the '{command}' command"
+            )
+
     def copy_of(self, slot: int, *, is_write: bool) -> PartitionCopy:
         """The copy that may serve a slot; else the client is told who does."""
         copies = self.copies
@@ -164,7 +172,11 @@ class Session:
     def commit(
         self, copy: PartitionCopy, writes: tuple[Write, ...], *, flushes: bool = False
     ) -> None:
-        sequence = copy.commit(writes, flushes=flushes, origin=self.origin)
+        try:
+            sequence = copy.commit(writes, flushes=flushes, origin=self.origin)
+        except Overloaded as refusal:
+            # Nothing was done: the client gets its answer when the disk has caught up.
+            raise Frozen(f"TRYAGAIN {refusal.message}") from refusal
         self.expect(copy, sequence)
 
     def sequence_done(self, copy: PartitionCopy) -> int | None:

@@ -7,6 +7,7 @@ from raftwood.zeppelin.commands.session import Session, Transaction
 from raftwood.zeppelin.commands.table import Command, serving
 from raftwood.zeppelin.commands.turn import KEY_TOO_LARGE, Turn
 from raftwood.zeppelin.node.seams import KEY_BYTES_MAX
+from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import EMPTY_ARRAY, OK, array, error
 from raftwood.zeppelin.slots import are_in_slot, slot_of
 
@@ -78,18 +79,21 @@ def exec_(session: Session, _: list[bytes]) -> bytes:
         discard(session, [])
         raise Refused("EXECABORT Transaction discarded because of previous errors.")
     is_write = any(command.is_write for command, _ in transaction.commands)
-    # Where the partition is frozen nothing has been given up yet, and EXEC is tried again.
+    if is_write:
+        session.check_may_write("exec")
+    # Nothing is given up yet where the partition, or its disk, makes EXEC wait and try again.
     copy = session.copy_of(transaction.slot, is_write=is_write) if transaction.commands else None
     if copy is not None and session.sequence_done(copy) is not None:
         discard(session, [])
         raise Refused(DONE)
-    may_execute = session.may_execute()
-    session.transaction = None
-    session.unwatch()
-    if not may_execute:
-        return session.dialect.null_array
-    if copy is None:
-        return EMPTY_ARRAY
+    answer = session.dialect.null_array
+    if session.may_execute():
+        answer = EMPTY_ARRAY if copy is None else _executed(session, transaction, copy)
+    discard(session, [])
+    return answer
+
+
+def _executed(session: Session, transaction: Transaction, copy: PartitionCopy) -> bytes:
     turn = Turn(copy.store, session.dialect, now_ms=session.now_ms)
     answers = [_answer(turn, command, arguments) for command, arguments in transaction.commands]
     if turn.writes:

@@ -15,8 +15,8 @@ import msgspec
 from raftwood.zeppelin.commands.cursors import Place
 from raftwood.zeppelin.commands.numbers import as_integer
 from raftwood.zeppelin.commands.patterns import Pattern
-from raftwood.zeppelin.commands.refusals import SYNTAX, Refused
-from raftwood.zeppelin.commands.session import Session
+from raftwood.zeppelin.commands.refusals import CLUSTER_DOWN, SYNTAX, Refused
+from raftwood.zeppelin.commands.session import Frozen, Session
 from raftwood.zeppelin.commands.table import Answer, serving
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import OK, array, bulks, integer, text
@@ -51,20 +51,31 @@ def _scan_options(words: list[bytes]) -> _ScanOptions:
     return options
 
 
+def _is_led(session: Session, partition: int) -> bool:
+    """Whether this node is the master of a partition, may it serve now or not."""
+    assert session.user is not None
+    table = session.topology.tables.get(session.user.table)
+    return table is not None and table.partitions[partition].master == session.host.view.node_id
+
+
 def _readable(session: Session) -> list[PartitionCopy | None]:
     """By partition, the copies whose keys are told.
 
-    Who asks all masters wants each key once, also where it said READONLY to all of them.
+    Who asks all masters wants each key once, also where it said READONLY to all of them. A master
+    that may not serve now refuses: whoever gathers what all of them tell would miss its keys.
     """
     copies = session.copies
     is_master = any(copy is not None and copy.is_reading for copy in copies)
     is_behind = session.is_reading_behind and not is_master
-    return [
-        copy
-        if copy is not None and (copy.is_reading or (is_behind and copy.may_read_behind))
-        else None
-        for copy in copies
-    ]
+    readable: list[PartitionCopy | None] = []
+    for partition, copy in enumerate(copies):
+        if copy is not None and (copy.is_reading or (is_behind and copy.may_read_behind)):
+            readable.append(copy)
+        elif _is_led(session, partition):
+            raise Refused(CLUSTER_DOWN)
+        else:
+            readable.append(None)
+    return readable
 
 
 def scan(session: Session, arguments: list[bytes]) -> bytes:
@@ -151,8 +162,11 @@ def flush(session: Session, arguments: list[bytes]) -> bytes:
         len(arguments) == 2 and arguments[1].upper() not in (b"ASYNC", b"SYNC")
     ):
         raise Refused(SYNTAX)
-    for copy in session.copies:
-        if copy is not None and copy.is_writing and session.sequence_done(copy) is None:
+    led = [copy for copy in _readable(session) if copy is not None and copy.is_reading]
+    if not all(copy.is_writing for copy in led):
+        raise Frozen
+    for copy in led:
+        if session.sequence_done(copy) is None:
             session.commit(copy, (), flushes=True)
     return OK
 

@@ -94,7 +94,12 @@ def answer_plain(
                 sequence = _put_all(copy, slot, arguments)
                 if not sequence:
                     return place
-            elif name == b"INCR" and may_be_written and (number := _next_number(copy, key)):
+            elif (
+                name == b"INCR"
+                and words == 2
+                and may_be_written
+                and (number := _next_number(copy, key))
+            ):
                 data = b"%d" % number
                 size = len(key) + len(data) + WRITE_BYTES
                 sequence = copy.write({key: Write(key, data)}, size)

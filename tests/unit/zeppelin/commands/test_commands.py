@@ -1,11 +1,13 @@
 """Commands one by one: what the random ones don't reach, and errors to the letter."""
 
 import pytest
+from msgspec.structs import replace
 
 from raftwood.zeppelin.commands.patterns import Pattern
-from raftwood.zeppelin.commands.refusals import DONE
+from raftwood.zeppelin.commands.refusals import CLUSTER_DOWN, DONE
 from raftwood.zeppelin.commands.registry import COMMANDS
 from raftwood.zeppelin.resp.answers import RESP3
+from raftwood.zeppelin.slots import slot_of
 from tests.zeppelin_kit.command_kit import CommandClient, CommandHost
 from tests.zeppelin_kit.static_view import READER, nodes_of_all
 
@@ -257,6 +259,40 @@ def test_a_flush_that_is_sent_again_spares_what_came_between(client: CommandClie
         client("ONCE", "producer", 1)
         assert client("FLUSHDB") == "OK"
     assert client("KEYS", "*") == [b"b"]
+
+
+def test_a_write_whose_record_is_purged_is_known_to_be_done(client: CommandClient) -> None:
+    for word in ("INCR", "BULK DEL"):
+        for _ in range(2):
+            client("ONCE", word, 1)
+            answer = client(*word.split(), "n")
+            store = client.session.copy_of(slot_of(b"n"), is_write=True).store
+            # As where the copy of another replica was taken: it knows the name alone.
+            store.first_sequence = store.last_sequence + 1  # type: ignore[misc]
+        assert answer == DONE
+        store.first_sequence = 1  # type: ignore[misc]
+    assert client("EXISTS", "n") == 0
+
+
+@pytest.mark.parametrize("words", ["FLUSHDB", "DBSIZE", "KEYS *", "SCAN 0 COUNT 1000"])
+def test_a_master_that_may_not_serve_does_not_answer_for_all_keys(words: str) -> None:
+    host = CommandHost()
+    client = host.client()
+    for number in range(20):
+        client("SET", f"key{number}", 1)
+    host.view.copy(1).is_reading = host.view.copy(1).is_writing = False
+    assert client(*words.split()) == CLUSTER_DOWN
+    host.view.copy(1).is_reading = host.view.copy(1).is_writing = True
+    assert client("DBSIZE") == 20
+
+
+def test_clients_of_other_tables_are_not_told_of() -> None:
+    host = CommandHost()
+    client, other, stranger = host.client(), host.client(), host.client(None)
+    other.session.user = replace(other.session.user, table="invoices")  # type: ignore[type-var]
+    told = client("CLIENT", "LIST").decode().splitlines()
+    assert [line.split()[0] for line in told] == [f"id={client.session.number}"]
+    assert stranger("CLIENT", "LIST").startswith("NOAUTH")
 
 
 def test_a_transaction_that_is_sent_again_is_done_once(client: CommandClient) -> None:

@@ -1,6 +1,7 @@
 """MULTI, EXEC, WATCH: together or not at all, as one record."""
 
 import pytest
+from msgspec.structs import replace
 
 from tests.zeppelin_kit.command_kit import CommandHost
 from tests.zeppelin_kit.static_view import READER, single_node
@@ -116,3 +117,15 @@ def test_who_may_only_read_has_transactions_that_read(host: CommandHost) -> None
     client("MULTI")
     assert client("SET", "a", 1).startswith("NOPERM User reader has no permissions")
     assert client("EXEC").startswith("EXECABORT")
+
+
+def test_who_may_no_longer_write_does_not_by_a_transaction_begun_before(host: CommandHost) -> None:
+    client = host.client()
+    client("MULTI")
+    client("SET", "a", 1)
+    topology = host.view.topology
+    users = {name: replace(user, may_write=False) for name, user in topology.users.items()}
+    host.view.topology = replace(topology, epoch=topology.epoch + 1, users=users)
+    assert client("EXEC").startswith("NOPERM User writer has no permissions")
+    assert client("EXEC") == "ERR EXEC without MULTI"
+    assert client("EXISTS", "a") == 0

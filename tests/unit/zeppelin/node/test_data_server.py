@@ -300,8 +300,71 @@ def test_writes_wait_for_a_disk_that_is_behind_and_are_refused_if_it_stays_so(
             await client.answers(1)
             store.is_overloaded = True
             (refused,) = await client("INCR a")
-            assert "behind" in str(refused)
+            assert str(refused).startswith("TRYAGAIN the disk is behind")
             assert await client("GET a") == [b"2"]
+            client.send("MULTI", "INCR a", "EXEC", "ONCE p 1", "BULK INCR a 1 0", "FLUSHDB")
+            assert await client.answers(2) == ["OK", "QUEUED"]
+            assert await client.is_silent()
+            store.is_overloaded = False
+            assert await client.answers(4) == [[3], "OK", "OK", "OK"]
+
+    run(main())
+
+
+def test_a_bulk_write_that_is_half_done_waits_for_the_disk_only_if_it_has_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(execution, "FROZEN_S_MAX", 0.5)
+    view = single_node(partitions=2)
+    first, second = view.stores
+    assert first is not None
+    assert second is not None
+    keys = [next(f"k{n}" for n in range(9) if view.partition_of(f"k{n}") == p) for p in (0, 1)]
+    request = f"BULK INCR {keys[0]} 1 0 {keys[1]} 1 0"
+
+    async def main() -> None:
+        async with connected(view) as client:
+            second.is_overloaded = True
+            client.send("ONCE p 1", request)
+            assert await client.answers(1) == ["OK"]
+            assert await client.is_silent()
+            second.is_overloaded = False
+            assert await client.answers(1) == ["OK"]
+            second.is_overloaded = True
+            (refused,) = await client(request)
+            assert str(refused).startswith("TRYAGAIN the disk is behind")
+            assert await client(f"GET {keys[0]}", f"GET {keys[1]}") == [b"2", b"1"]
+
+    run(main())
+
+
+def test_requests_with_too_many_words_are_refused_where_the_short_way_would_take_them() -> None:
+    async def main() -> None:
+        async with connected(single_node()) as client:
+            assert await client("SET n 1", "INCR n") == ["OK", 2]
+            refused = "ERR wrong number of arguments for '{}' command"
+            assert await client("INCR n 5", "GET n n", "INCR n") == [
+                refused.format("incr"),
+                refused.format("get"),
+                3,
+            ]
+
+    run(main())
+
+
+def test_all_keys_are_deleted_once_the_hand_over_of_some_is_over() -> None:
+    view = single_node(partitions=2)
+
+    async def main() -> None:
+        async with connected(view) as client:
+            await client(*(f"SET key{number} 1" for number in range(20)))
+            view.copy(1).is_writing = False
+            client.send("FLUSHDB")
+            assert await client.is_silent()
+            assert await client.is_silent()
+            view.copy(1).is_writing = True
+            assert await client.answers(1) == ["OK"]
+            assert await client("DBSIZE") == [0]
 
     run(main())
 
