@@ -32,6 +32,7 @@ class MemoryPartitionStore:
         self.is_overloaded = False
         self.needed_from: int | None = None
         self.repairing: BinlogPosition | None = None
+        self.is_well = True
         self.epoch = 0
         self.epochs: list[EpochStart] = []
         self.first_sequence = 1

@@ -122,6 +122,11 @@ class PartitionStore(Protocol):
         ...
 
     @property
+    def is_well(self) -> bool:
+        """Whether it takes records, as far as is known: its engine did the last time."""
+        ...
+
+    @property
     def first_sequence(self) -> int:
         """Of the oldest record that is still here; last + 1 where there is none."""
         ...

@@ -134,6 +134,10 @@ class StoredPartition(ReadablePartition):
         return self._repairing
 
     @property
+    def is_well(self) -> bool:
+        return self._failure is None
+
+    @property
     def first_sequence(self) -> int:
         return min(self._binlog.log.bounds(self._group).head, self.last_sequence + 1)
 

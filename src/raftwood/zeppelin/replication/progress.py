@@ -68,7 +68,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     position: BinlogPosition
     """Of a master its last record; of others the last one that they ack."""
     is_whole: bool = True
-    """False while it repairs: it must not become master."""
+    """False while it repairs, or takes no records: it must not be master."""
     lag_bytes: int = 0
     """Of a slave: about how far its master was ahead when it was heard last."""
     contact_ms: int | None = None

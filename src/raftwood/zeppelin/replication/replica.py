@@ -110,7 +110,7 @@ class Replica:
         told = store.last_sequence if is_leading else reached_of(store).by(self.config.ack)
         return ReplicaReport(
             position=BinlogPosition(epoch_at(store.epochs, told), told),
-            is_whole=store.repairing is None and not self._has_failed_to_lead,
+            is_whole=store.repairing is None and store.is_well and not self._has_failed_to_lead,
             lag_bytes=0 if following is None else following.lag_bytes,
             contact_ms=None if following is None else following.contact_ms(),
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftwood.base.errors import Unavailable
+from raftwood.base.errors import StoreDamaged, Unavailable
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.replication import pacing, sender, sender_rules
@@ -105,6 +105,25 @@ def test_a_master_whose_disk_takes_nothing_says_that_it_cannot_lead(tmp_path: Pa
         one.store._binlog.refusal = None
         await one.apply(topology(2, [one, two]))
         assert (one.replica.may_write, one.replica.report().is_whole) == (True, True)
+
+    run_pair(tmp_path, scenario)
+
+
+def test_a_replica_whose_engine_takes_nothing_is_none_to_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StoreDamaged("a file of the engine is gone")
+
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        await one.apply(topology(1, [one, two]))
+        await until(lambda: one.store.applied_sequence == 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(one.store.engine, "apply", fail)
+            one.write(Write(b"a", b"1"))
+            await until(lambda: not one.replica.report().is_whole, timeout_s=5)
+        await until(lambda: one.replica.report().is_whole, timeout_s=5)
+        assert one.contents() == {b"a": b"1"}
 
     run_pair(tmp_path, scenario)
 
