@@ -10,17 +10,17 @@ from tests.fuzz_targets import TARGETS
 
 INPUTS = 1_000_000
 REQUESTS = 200_000
-SHARES = 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_a_parser_survives_any_input(name: str, share: int) -> None:
+def test_a_parser_survives_any_input(name: str) -> None:
     target, seeds = TARGETS[name]
-    count = (REQUESTS if name.startswith("way in") else INPUTS) // SHARES
-    report = fuzz(target, seeds, count=count, seed=share)
+    count = REQUESTS if name.startswith("way in") else INPUTS
+    # In one go, so that an input is tried once and not in every share.
+    report = fuzz(target, seeds, count=count, seed=0)
     assert report.inputs == count
+    assert report.tried > count / 8
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))

@@ -56,6 +56,21 @@ def test_a_target_that_holds_gives_a_report() -> None:
     assert 500 < report.accepted < 1900
 
 
+def test_an_input_that_came_before_is_counted_and_not_tried_again() -> None:
+    tried: list[bytes] = []
+
+    def parse(data: bytes) -> None:
+        tried.append(data)
+        if len(data) % 2:
+            raise ValueError("odd")
+
+    report = fuzz(parse, SEEDS, count=5000, seed=1, allowed=(ValueError,))
+    made = first(5000, 1)
+    assert tried == list(dict.fromkeys(made))
+    assert report.tried == len(tried) < report.inputs == 5000
+    assert report.accepted == sum(len(data) % 2 == 0 for data in made)
+
+
 def test_a_hundred_thousand_inputs_take_less_than_a_second() -> None:
     began = time.process_time()
     fuzz(len, SEEDS, count=100_000, seed=1)
