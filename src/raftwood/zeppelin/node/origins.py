@@ -1,10 +1,12 @@
 """Which requests a partition has carried out already: (who sent it, its number) → its record.
 
-They are kept as long as the record is in the binlog, and a bounded number of the latest. The engine
-holds them beside the keys, so that a copy of the engine knows them too.
+They are kept as long as the record is in the binlog, and a bounded number of the latest; of those
+that are older, the last ones of each producer: whoever writes little may come back late and is
+known, however much others wrote meanwhile. The engine holds them beside the keys, so that a copy of
+the engine knows them too.
 """
 
-from collections import deque
+from collections import Counter, deque
 from typing import Final, TypeAlias
 
 import msgspec
@@ -15,6 +17,8 @@ from raftwood.zeppelin.node.values import ORIGINS_END, ORIGINS_START
 
 Origin: TypeAlias = tuple[bytes, int]
 ORIGINS_MAX: Final = 100_000
+"""Of the latest, and as many of the older ones."""
+KEPT_OF_PRODUCER: Final = 64
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[bytes, int])
 
@@ -24,7 +28,10 @@ class Origins:
 
     def __init__(self) -> None:
         self._sequences: dict[Origin, int] = {}
-        self._order: deque[tuple[int, Origin]] = deque()
+        self._older: deque[tuple[int, Origin]] = deque()
+        self._latest: deque[tuple[int, Origin]] = deque()
+        self._of_producer: Counter[bytes] = Counter()
+        """How many of the latest are whose."""
 
     @classmethod
     def load(cls, engine: KvEngine) -> "Origins":
@@ -44,21 +51,44 @@ class Origins:
 
     def add(self, origin: Origin, sequence: int) -> None:
         self._sequences[origin] = sequence
-        self._order.append((sequence, origin))
-        if len(self._order) > ORIGINS_MAX:
-            self._forget(*self._order.popleft())
+        self._latest.append((sequence, origin))
+        self._of_producer[origin[0]] += 1
+        if len(self._latest) > ORIGINS_MAX:
+            self._grow_old()
+
+    def _grow_old(self) -> None:
+        """The first of the latest is that no more; it stays if its producer wrote little since."""
+        sequence, origin = self._latest.popleft()
+        if self._one_less(origin[0]) >= KEPT_OF_PRODUCER:
+            self._forget(sequence, origin)
+            return
+        self._older.append((sequence, origin))
+        if len(self._older) > ORIGINS_MAX:
+            self._forget(*self._older.popleft())
+
+    def _one_less(self, producer: bytes) -> int:
+        left = self._of_producer[producer] = self._of_producer[producer] - 1
+        if not left:
+            del self._of_producer[producer]
+        return left
 
     def forget_before(self, sequence: int) -> bool:
         """Their records are purged; whether there were any."""
-        before = len(self._order)
-        while self._order and self._order[0][0] < sequence:
-            self._forget(*self._order.popleft())
-        return len(self._order) < before
+        before = len(self._older) + len(self._latest)
+        while self._older and self._older[0][0] < sequence:
+            self._forget(*self._older.popleft())
+        while self._latest and self._latest[0][0] < sequence:
+            self._one_less(self._latest[0][1][0])
+            self._forget(*self._latest.popleft())
+        return len(self._older) + len(self._latest) < before
 
     def forget_after(self, sequence: int) -> None:
         """Their records did not happen."""
-        while self._order and self._order[-1][0] > sequence:
-            self._forget(*self._order.pop())
+        while self._latest and self._latest[-1][0] > sequence:
+            self._one_less(self._latest[-1][1][0])
+            self._forget(*self._latest.pop())
+        while self._older and self._older[-1][0] > sequence:
+            self._forget(*self._older.pop())
 
     def _forget(self, sequence: int, origin: Origin) -> None:
         if self._sequences.get(origin) == sequence:

@@ -1,0 +1,69 @@
+"""Names of requests that are known, for how long, and of whom."""
+
+import random
+
+import pytest
+
+from raftwood.zeppelin.node import origins as module
+from raftwood.zeppelin.node.origins import KEPT_OF_PRODUCER, Origins
+
+MAX = 200
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ORIGINS_MAX", MAX)
+
+
+def test_who_writes_little_is_known_however_much_others_write() -> None:
+    origins = Origins()
+    for number in range(KEPT_OF_PRODUCER):
+        origins.add((b"quiet", number), number)
+    for number in range(10 * MAX):
+        origins.add((b"busy", number), KEPT_OF_PRODUCER + number)
+    assert all(
+        origins.sequence_of((b"quiet", number)) == number for number in range(KEPT_OF_PRODUCER)
+    )
+    known = [number for number in range(10 * MAX) if origins.sequence_of((b"busy", number))]
+    assert known == list(range(9 * MAX, 10 * MAX))
+
+
+def test_of_many_who_write_little_the_last_ones_are_known() -> None:
+    origins = Origins()
+    for number in range(5 * MAX):
+        origins.add((b"%d" % number, 0), number)
+    known = [n for n in range(5 * MAX) if origins.sequence_of((b"%d" % n, 0)) is not None]
+    assert known == list(range(3 * MAX, 5 * MAX))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_purged_or_did_not_happen_is_forgotten_and_nothing_else(seed: int) -> None:
+    chance = random.Random(seed)
+    origins = Origins()
+    first, last, numbers = 1, 0, 0
+    added: dict[tuple[bytes, int], int] = {}
+    for _ in range(3_000):
+        draw = chance.random()
+        if draw < 0.01 and last > first:
+            first = chance.randint(first, min(first + 50, last))
+            origins.forget_before(first)
+        elif draw < 0.02 and last > first:
+            last = chance.randint(max(first, last - 50), last)
+            origins.forget_after(last)
+        else:
+            last, numbers = last + 1, numbers + 1
+            origin = (chance.choice((b"a", b"a", b"a", b"b")), numbers)
+            origins.add(origin, last)
+            added[origin] = last
+        added = {each: at for each, at in added.items() if first <= at <= last}
+    for origin, sequence in added.items():
+        found = origins.sequence_of(origin)
+        assert found in (sequence, None)
+        if sequence > last - MAX // 4:
+            assert found == sequence
+    assert all(
+        origins.sequence_of((who, n)) is None
+        for who in (b"a", b"b")
+        for n in range(numbers + 1)
+        if (who, n) not in added
+    )
