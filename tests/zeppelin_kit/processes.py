@@ -35,10 +35,11 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError, Unavailable
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.meta.client import MetaClient
-from raftwood.zeppelin.model import NodeId, TableConfig, Topology, User
+from raftwood.zeppelin.model import Node, NodeAddresses, NodeId, TableConfig, Topology, User
 from raftwood.zeppelin.node.admin import ask_status
 from raftwood.zeppelin.node.admin_wire import NodeStatus
 from raftwood.zeppelin.passwords import password_hash
+from tests import lasting
 from tests.cluster.store_process import StoreProcess
 from tests.cluster.stores import COMMAND
 from tests.zeppelin_kit.link_proxies import HOST, LinkProxies
@@ -49,14 +50,16 @@ QUICK: Mapping[str, Any] = {
     "logs.format": "json",
     "hakeeper.tick_ms": 100,
     "hakeeper.heartbeat_ms": 200,
-    "zeppelin_meta.heartbeat_ms": 150,
-    "zeppelin_meta.lease_ms": 1_000,
-    "zeppelin_meta.down_ms": 1_500,
+    "zeppelin_meta.heartbeat_ms": 250,
+    "zeppelin_meta.lease_ms": 1_500,
+    "zeppelin_meta.down_ms": 2_000,
     "zeppelin_meta.plan_ms": 50,
 }
-"""A failover takes two seconds, also where the machine is busy."""
+"""A failover takes two seconds, and a lease is kept also where the machine is busy."""
 WAIT_S_MAX = 30.0
 LOCAL = "127.0.0.1"
+_REPLICATION = 1
+"""The place of its port among those of a node."""
 Result = TypeVar("Result")
 
 
@@ -72,18 +75,27 @@ class Process(StoreProcess):
     """A log store or a node."""
 
     def __init__(
-        self, name: str, number: int, folder: Path, command: tuple[str, ...], address: str
+        self,
+        name: str,
+        number: int,
+        folder: Path,
+        command: tuple[str, ...],
+        address: str,
+        begun: Callable[[str, int], None],
     ) -> None:
         super().__init__(number, folder / name, address)
         self.name = name
         self._command = command
         self.folder.parent.mkdir(exist_ok=True)
         self.ready_file = folder / name / "ready"
+        self._begun = begun
 
     def begin(self) -> None:
         """Start it, without waiting for it."""
         self.ready_file.unlink(missing_ok=True)
         self.launch((*self._command, f"--ready-file={self.ready_file}"))
+        lasting.lasts(self.pid)
+        self._begun(self.name, self.pid)
 
     def wait_ready(self) -> None:
         began = time.monotonic()
@@ -114,6 +126,7 @@ class Process(StoreProcess):
     def _wait(self) -> int:
         assert self._process is not None
         status = self._process.wait(timeout=WAIT_S_MAX)
+        lasting.ended(self.pid)
         if self._process.stdin is not None:
             self._process.stdin.close()
         return status
@@ -147,7 +160,7 @@ class KvProcesses:
             self.stores[number] = self._store(folder, number, next(ports))
         for number in range(1, nodes + 1):
             self.nodes[number] = self._node(folder, number, [next(ports) for _ in range(3)])
-        self.proxies = LinkProxies(self._pids) if has_proxies else None
+        self.proxies = LinkProxies() if has_proxies else None
         self._write_file()
 
     def _store(self, folder: Path, number: int, port: int) -> Process:
@@ -184,7 +197,11 @@ class KvProcesses:
         self.ports[name] = ports
         sets = [f"--set={key}={value}" for key, value in own.items()]
         whole = (*COMMAND, *command, f"--config={self.config}", *sets)
-        return Process(name, number, folder, whole, f"{self.host}:{ports[0]}")
+        return Process(name, number, folder, whole, f"{self.host}:{ports[0]}", self._begun)
+
+    def _begun(self, name: str, pid: int) -> None:
+        if self.proxies is not None:
+            self.proxies.knows(name, pid)
 
     def _write_file(self) -> None:
         members = [f"{number}={store.address}" for number, store in self.stores.items()]
@@ -200,15 +217,13 @@ class KvProcesses:
     def _all(self) -> list[Process]:
         return [*self.stores.values(), *self.nodes.values()]
 
-    def _pids(self) -> dict[str, int]:
-        return {each.name: each.pid for each in self._all() if each.is_running}
-
     def start(self) -> None:
         """All of it, with all proxies in place."""
         if self.proxies is not None:
             for name, ports in self.ports.items():
-                for port in ports:
-                    self.proxies.add(name, port)
+                for place, port in enumerate(ports):
+                    is_for_clients = len(ports) > 1 and place != _REPLICATION
+                    self.proxies.add(name, port, is_for_clients=is_for_clients)
         for processes in (self.stores, self.nodes):
             for each in processes.values():
                 each.begin()
@@ -218,6 +233,7 @@ class KvProcesses:
     def discard(self) -> None:
         for each in self._all():
             each.discard()
+            lasting.ended(each.pid)
 
     # Asking.
 
@@ -228,10 +244,13 @@ class KvProcesses:
     def ask(self, work: Callable[[MetaClient], Awaitable[Result]]) -> Result:
         """Something of the meta server."""
 
+        running = [each for each in self.stores.values() if each.is_running]
+
         async def main() -> Result:
             with real_environment() as environment:
                 async with AsyncExitStack() as stack:
-                    meta = await awaited_zeppelin(stack, environment, self.settings, None)
+                    stores = ",".join(f"{LOCAL}:{self.ports[each.name][0]}" for each in running)
+                    meta = await awaited_zeppelin(stack, environment, self.settings, stores)
                     return await work(meta)
 
         return asyncio.run(main())
@@ -241,7 +260,10 @@ class KvProcesses:
 
     def status(self, node: int) -> NodeStatus:
         """What a node tells operators."""
-        known = self.topology().nodes[self.nodes[node].id]
+        process = self.nodes[node]
+        data, replication, admin = (f"{LOCAL}:{port}" for port in self.ports[process.name])
+        addresses = NodeAddresses(data=data, replication=replication, admin=admin)
+        known = Node(id=process.id, addresses=addresses)
 
         async def main(environment: Environment) -> NodeStatus:
             deadline = time.monotonic() + WAIT_S_MAX

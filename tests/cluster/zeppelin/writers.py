@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.simulation.zeppelin.clients import Connection
 from tests.zeppelin_kit.decoding import AnswerError
-from tests.zeppelin_kit.processes import KvProcesses, Login
+from tests.zeppelin_kit.processes import LOCAL, KvProcesses, Login
 
 _ANSWER_S_MAX = 2.0
 
@@ -14,8 +14,7 @@ _ANSWER_S_MAX = 2.0
 class KvConnections:
     """To the nodes of a cluster, as one user; made anew where they break."""
 
-    def __init__(self, cluster: KvProcesses, login: Login) -> None:
-        self._cluster = cluster
+    def __init__(self, login: Login) -> None:
         self._login = login
         self._open: dict[int, Connection] = {}
 
@@ -31,12 +30,14 @@ class KvConnections:
             raise OSError(str(error)) from error
 
     async def _connected(self, port: int) -> Connection:
-        host = self._cluster.host
-        connection = Connection(*await asyncio.open_connection(host, port))
-        (answer,) = await connection.ask(("AUTH", self._login.user, self._login.password))
-        if isinstance(answer, AnswerError):
+        connection = Connection(*await asyncio.open_connection(LOCAL, port))
+        try:
+            (answer,) = await connection.ask(("AUTH", self._login.user, self._login.password))
+            if isinstance(answer, AnswerError):
+                raise OSError(answer)
+        except BaseException:
             connection.close()
-            raise OSError(answer)
+            raise
         return connection
 
     def drop(self, port: int) -> None:
@@ -52,7 +53,7 @@ class Writer:
     """Counts by INCR and sets new keys, one request after the other."""
 
     def __init__(self, cluster: KvProcesses, login: Login, name: str) -> None:
-        self._connections = KvConnections(cluster, login)
+        self._connections = KvConnections(login)
         self._ports = [ports[0] for owner, ports in cluster.ports.items() if "node" in owner]
         self._port = self._ports[0]
         self.name = name
