@@ -3,9 +3,20 @@
 Times are of the leader's own monotonic clock.
 """
 
+from collections.abc import Mapping
+from itertools import zip_longest
+
 import msgspec
 
-from raftwood.zeppelin.model import EPOCH_NONE, Node, NodeId, Partition, PartitionId, Topology
+from raftwood.zeppelin.model import (
+    EPOCH_NONE,
+    Node,
+    NodeId,
+    Partition,
+    PartitionId,
+    Table,
+    Topology,
+)
 
 
 class Offset(msgspec.Struct, frozen=True, array_like=True):
@@ -135,7 +146,8 @@ class Reign:
 
     def note(self, topology: Topology, now_ms: int) -> None:
         """See what has changed in the topology since the last time."""
-        if topology is self._topology:
+        before = self._topology
+        if topology is before:
             return
         self._topology = topology
         self.nodes = {
@@ -148,17 +160,31 @@ class Reign:
             and topology.nodes[node].is_up
             and topology.nodes[node].run == run
         }
-        self.seen = {
-            key: self._noted_partition(key, partition, now_ms)
-            for table in topology.tables.values()
-            for number, partition in enumerate(table.partitions)
-            for key in (PartitionId(table.incarnation, number),)
-        }
+        self._note_tables(before.tables if before is not None else {}, topology.tables, now_ms)
         self.paused_until_ms = {
             key: until_ms
             for key, until_ms in self.paused_until_ms.items()
             if until_ms > now_ms and key in self.seen
         }
+
+    def _note_tables(
+        self, before: Mapping[str, Table], after: Mapping[str, Table], now_ms: int
+    ) -> None:
+        """What a change leaves alone is the same object in both, and there may be a lot of it."""
+        for name, old in before.items():
+            if name not in after or after[name].incarnation != old.incarnation:
+                for number in range(len(old.partitions)):
+                    del self.seen[PartitionId(old.incarnation, number)]
+        for name, table in after.items():
+            known = before.get(name)
+            if table is known:
+                continue
+            is_same = known is not None and known.incarnation == table.incarnation
+            olds = known.partitions if known is not None and is_same else ()
+            for number, (old_one, new) in enumerate(zip_longest(olds, table.partitions)):
+                if new is not old_one:
+                    key = PartitionId(table.incarnation, number)
+                    self.seen[key] = self._noted_partition(key, new, now_ms)
 
     def _noted_node(self, node: Node, now_ms: int) -> Heard:
         heard = self.nodes.get(node.id)
