@@ -11,7 +11,7 @@ writes is done once, also where a connection or a master is lost and it has to b
 that cannot be answered is tried again until `timeout_ms` are over.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
@@ -287,7 +287,7 @@ class AsyncKv:
 
     async def scan(
         self, match: Word | None = None, *, count: int = SCAN_COUNT
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """All keys, or those that match; the nodes are asked for `count` at a time."""
         async for keys in self._whole.pages(None if match is None else as_bytes(match), count):
             for key in keys:
@@ -333,7 +333,7 @@ class AsyncKv:
 
     async def scan_arrow(
         self, match: Word | None = None, *, count: int = SCAN_COUNT
-    ) -> "AsyncIterator[pyarrow.Table]":
+    ) -> "AsyncGenerator[pyarrow.Table, None]":
         """All keys and values, some thousand at a time; what ended meanwhile is left out."""
         from raftwood.zeppelin.client.arrow_rows import table_of  # noqa: PLC0415
 

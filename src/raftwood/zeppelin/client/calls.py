@@ -148,6 +148,8 @@ class Calls:
 
     async def reach(self, address: str | None) -> Link | NotAsked:
         """A connection with room for a request, or why there is none."""
+        if self.nodes.is_closed:
+            raise Unavailable("the client is closed")
         if address is None:
             return NotAsked("CLUSTERDOWN nobody has the slot")
         try:

@@ -8,9 +8,11 @@ A thin facade: the real client runs on an event loop in a thread of its own, and
 threads may call it. The calls mean what they do in `AsyncKv`.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
+from raftwood.base.errors import Unavailable
 from raftwood.disk.loop_thread import LoopThread
 from raftwood.net.tls import ClientTls
 from raftwood.zeppelin.client.async_kv import SCAN_COUNT, TIMEOUT_MS, AsyncKv
@@ -220,9 +222,13 @@ class Kv:
     ) -> "Iterator[pyarrow.Table]":
         return self._each(self._client.scan_arrow(match, count=count))
 
-    def _each(self, items: AsyncIterator[Item]) -> Iterator[Item]:
+    def _each(self, items: AsyncGenerator[Item, None]) -> Iterator[Item]:
         async def following() -> Item | None:
             return await anext(items, None)
 
-        while (item := self._thread.call(following())) is not None:
-            yield item
+        try:
+            while (item := self._thread.call(following())) is not None:
+                yield item
+        finally:
+            with suppress(Unavailable):  # the client is closed, and all of this with it
+                self._thread.call(items.aclose())

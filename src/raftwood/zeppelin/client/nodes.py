@@ -77,7 +77,7 @@ class Nodes:
         self._links: dict[str, Link] = {}
         self._connecting: dict[str, asyncio.Task[Link]] = {}
         self._looking: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self.is_closed = False
 
     async def start(self, timeout_s: float) -> None:
         """Learn who has which slots; one node that answers is enough."""
@@ -99,7 +99,7 @@ class Nodes:
                 return
 
     async def close(self) -> None:
-        self._is_closed = True
+        self.is_closed = True
         tasks = [*self._connecting.values(), *([self._looking] if self._looking else [])]
         for task in tasks:
             task.cancel()
@@ -282,7 +282,7 @@ class Nodes:
     # Tasks.
 
     def _begin(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
-        if self._is_closed:
+        if self.is_closed:
             work.close()
             raise Unavailable("the client is closed")
         return self._loop.create_task(work)
@@ -292,7 +292,7 @@ class Nodes:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled() and self._is_closed:
+            if task.cancelled() and self.is_closed:
                 raise Unavailable("the client was closed meanwhile") from None
             raise
 

@@ -36,15 +36,15 @@ class Whole:
         for _ in range(ROUNDS_MAX):
             masters = self._nodes.map.masters
             address = masters[next(iter(waiting))]
-            mine = [slot for slot in waiting if masters[slot] == address]
+            mine = dict.fromkeys(slot for slot in waiting if masters[slot] == address)
             cursor, is_known = b"0", True
             while is_known:
-                answer = await self._ask(address, mine[0], [b"SCAN", cursor, *options])
+                answer = await self._ask(address, next(iter(mine)), [b"SCAN", cursor, *options])
                 if isinstance(answer, ErrorAnswer):
                     is_known = False  # it is another node by now, or has forgotten where it was
                     continue
                 cursor, keys = _page(answer)
-                found = [key for key in keys if slot_of(key) in waiting]
+                found = [key for key in keys if slot_of(key) in mine]
                 if found:
                     yield found
                 if cursor == b"0":

@@ -51,6 +51,16 @@ def test_every_call_is_there(kv: Kv) -> None:
     assert kv.size() == 0
 
 
+def test_a_scan_that_is_left_ends_with_the_client(kv: Kv) -> None:
+    kv.set_many(dict.fromkeys(range(100), 1))
+    for _ in kv.scan(count=10):
+        break
+    left = kv.scan(count=10)
+    next(left)
+    kv.close()
+    left.close()  # type: ignore[attr-defined]
+
+
 def test_threads_share_it(kv: Kv) -> None:
     def count() -> None:
         for _ in range(50):
