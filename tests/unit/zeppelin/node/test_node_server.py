@@ -1,0 +1,184 @@
+"""A node as a whole, in virtual time: when it serves, what it forgets, and what it tells."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.net import Secret
+from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net.stores import ClientNetwork
+from raftwood.simulation import Simulation, simulate
+from raftwood.zeppelin.meta.state_machine import MetaMachine
+from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig, User
+from raftwood.zeppelin.node.admin import ask_status
+from raftwood.zeppelin.node.store_settings import StoreSettings
+from tests.simulation.zeppelin.clients import HASH, PASSWORD, Connection
+from tests.simulation.zeppelin.meta import SETTINGS, MetaGroup
+from tests.simulation.zeppelin.node import DATA_PORT, NETWORK, NodeMachine
+from tests.zeppelin_kit.decoding import AnswerError
+
+NAMES = ("a", "b")
+TABLE = "orders"
+
+
+class Cluster:
+    """Two nodes, and a table of one partition on both."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.meta = MetaGroup(simulation)
+        self.nodes = {
+            name: NodeMachine(simulation.add_node(name), self.meta, StoreSettings())
+            for name in NAMES
+        }
+        self.connections: list[Connection] = []
+
+    async def start(self) -> None:
+        for node in self.nodes.values():
+            node.start()
+        await self.simulation.wait_until(lambda: len(self.meta.topology.nodes) == len(NAMES))
+        await self.meta.client.create_table(TABLE, TableConfig(partitions=1, replicas=2))
+        epoch = await self.meta.client.add_user(User(name=TABLE, table=TABLE, password_hash=HASH))
+        await self.meta.client.wait_applied(epoch)
+        await self.simulation.wait_until(lambda: self.master_serves)
+
+    @property
+    def partition(self) -> PartitionId:
+        return self.meta.partitions()[0]
+
+    @property
+    def master_serves(self) -> bool:
+        replicas = [node.replica(self.partition) for node in self.nodes.values()]
+        return any(replica is not None and replica.may_write for replica in replicas)
+
+    @property
+    def master(self) -> NodeMachine:
+        return self.nodes[self.meta.machine_of(self.partition) or ""]
+
+    async def connect(self, name: str) -> tuple[Connection, Any]:
+        """With the answer to its login."""
+        connection = Connection(*await asyncio.open_connection(name, DATA_PORT))
+        self.connections.append(connection)
+        (answer,) = await connection.ask(("AUTH", TABLE, PASSWORD))
+        return connection, answer
+
+    async def ask(self, name: str, *command: str) -> Any:
+        connection, login = await self.connect(name)
+        assert login == "OK"
+        (answer,) = await connection.ask(command)
+        return answer
+
+
+def scene(body: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def scenario(simulation: Simulation) -> None:
+        cluster = Cluster(simulation)
+        planning = asyncio.create_task(cluster.meta.run())
+        await cluster.start()
+        await body(cluster)
+        for connection in cluster.connections:
+            connection.close()
+        for node in cluster.nodes.values():
+            node.break_down(loses_power=False)
+        planning.cancel()
+        await asyncio.gather(planning, return_exceptions=True)
+
+    simulate(1, scenario)
+
+
+def test_expired_keys_are_removed_on_all_replicas() -> None:
+    async def body(cluster: Cluster) -> None:
+        master = cluster.master.name
+        assert await cluster.ask(master, "SET", "gone", "1", "PX", "200") == "OK"
+        assert await cluster.ask(master, "SET", "stays", "1") == "OK"
+
+        def keys(node: NodeMachine) -> list[bytes]:
+            replica = node.replica(cluster.partition)
+            assert replica is not None
+            return [key for key, _ in replica.store.scan(after=None, now_ms=0)]
+
+        nodes = cluster.nodes.values()
+        await cluster.simulation.wait_until(
+            lambda: all(keys(node) == [b"stays"] for node in nodes), timeout_s=5
+        )
+
+    scene(body)
+
+
+def test_nobody_is_served_before_the_meta_server_has_answered() -> None:
+    async def body(cluster: Cluster) -> None:
+        name = cluster.master.name
+        assert await cluster.ask(name, "SET", "key", "1") == "OK"
+        cluster.meta.cut_off[name] = None
+        cluster.nodes[name].break_down(loses_power=False)
+        cluster.nodes[name].start()
+        await asyncio.sleep(5)
+        _, answer = await cluster.connect(name)
+        assert isinstance(answer, AnswerError)
+        assert answer.startswith("LOADING")
+        cluster.meta.cut_off.clear()
+        await cluster.simulation.wait_until(lambda: cluster.nodes[name].server is not None)
+        await cluster.simulation.wait_until(lambda: cluster.master_serves)
+        assert await cluster.ask(cluster.master.name, "GET", "key") == b"1"
+
+    scene(body)
+
+
+def test_a_meta_server_that_has_forgotten_everything_makes_no_node_remove_anything() -> None:
+    async def body(cluster: Cluster) -> None:
+        held = cluster.master.held()
+        name = cluster.master.name
+        cluster.meta.machine = MetaMachine(
+            SETTINGS, now_ms=lambda: int(cluster.simulation.now * 1000), term=lambda: 99
+        )
+        await asyncio.sleep(5)
+        node = cluster.nodes[name]
+        assert node.held() == held
+        assert "give the meta server its state back" in node.problem()
+        assert await cluster.ask(name, "GET", "key") == "CLUSTERDOWN The cluster is down"
+
+    scene(body)
+
+
+def test_a_node_whose_run_is_not_the_known_one_registers_again() -> None:
+    async def body(cluster: Cluster) -> None:
+        name = next(name for name in NAMES if name != cluster.master.name)
+        server = cluster.nodes[name].server
+        assert server is not None
+        node = NodeId(server.id)
+        await cluster.meta.client.register(node, server.addresses, failure_domain="", run=999)
+        await cluster.simulation.wait_until(lambda: cluster.meta.topology.nodes[node].run == 1)
+        cluster.nodes[name].break_down(loses_power=True)
+        cluster.nodes[name].start()
+        await cluster.simulation.wait_until(lambda: cluster.meta.topology.nodes[node].run == 2)
+
+    scene(body)
+
+
+def test_operators_are_told_how_a_node_is_and_nobody_else() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.ask(cluster.master.name, "SET", "key", "1")
+        await asyncio.sleep(1)
+        server = cluster.master.server
+        assert server is not None
+        node = cluster.meta.topology.nodes[server.id]
+        environment = cluster.simulation.environment
+        operator = ClientNetwork(
+            cluster="simulated", secret=NETWORK.operators, role=OPERATOR_ROLE, name="ann"
+        )
+        status = await ask_status(environment, operator, node)
+        (copy,) = status.copies
+        assert (copy.table, copy.role, copy.is_writing) == (TABLE, "master", True)
+        assert copy.last_sequence == copy.synced_sequence > 1
+        assert copy.slaves_in_sync == 1
+        assert 0 < status.lease_ms <= SETTINGS.lease_ms
+        assert status.problem == ""
+        stranger = ClientNetwork(
+            cluster="simulated", secret=Secret(b"guessed, and wrong"), role=OPERATOR_ROLE
+        )
+        with pytest.raises(RaftwoodError):
+            await ask_status(environment, stranger, node)
+
+    scene(body)
