@@ -21,7 +21,9 @@ FAULTS_MS = 20_000
 QUIET_MS = 12_000
 
 
-def live_through(seed: int, *, faults_ms: int = FAULTS_MS) -> World:
+def live_through(
+    seed: int, *, faults_ms: int = FAULTS_MS, more_faults: Callable[[World], None] | None = None
+) -> World:
     world = World(seed)
     world.start()
     world.run(300)
@@ -32,6 +34,8 @@ def live_through(seed: int, *, faults_ms: int = FAULTS_MS) -> World:
     while world.now_ms < end_ms:
         world.run(world.rng.uniform(0, 2 * pace_ms))
         world.fault()
+        if more_faults is not None:
+            more_faults(world)
     world.heal()
     world.run(QUIET_MS)
     world.check_settled()
@@ -44,6 +48,13 @@ def test_one_master_serves_and_nothing_is_lost_whatever_happens(seed: int) -> No
     assert world.writes > 1_000
     assert world.failovers > 0
     assert world.handovers > 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_lost_where_nodes_leave(seed: int) -> None:
+    world = live_through(seed, more_faults=World.leave)
+    assert world.writes > 1_000
+    assert world.handovers > 5
 
 
 def _offset_of_another_partition(monkeypatch: pytest.MonkeyPatch) -> None:

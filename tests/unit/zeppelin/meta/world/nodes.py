@@ -40,6 +40,7 @@ class FakeNode:
         self.run = 0
         self.is_running = False
         self.is_registered = False
+        self.is_leaving = False
         self.stalled_until_ms = 0.0
         self.slow_until_ms = 0.0
         self.topology = Topology()
@@ -102,6 +103,7 @@ class FakeNode:
                 if replica.is_open
             ),
             self.answered,
+            is_leaving=self.is_leaving,
         )
 
     def _offset(self, key: PartitionId, replica: Replica, now_ms: float) -> Offset:
@@ -113,7 +115,7 @@ class FakeNode:
 
     def crash(self, lost: dict[PartitionId, int]) -> None:
         """Its lease is gone, and as many of the last records of some partitions."""
-        self.is_running = self.is_registered = False
+        self.is_running = self.is_registered = self.is_leaving = False
         self.answered = None
         self.lease_until = -1.0
         for key, count in lost.items():

@@ -417,6 +417,11 @@ class World:
             replica = rng.choice(table.partitions[number].replicas)
             self.propose((SetMaster(table.name, number, replica),), lambda _: None)
 
+    def leave(self) -> None:
+        """A node is about to stop: then it does, or it was not meant."""
+        node = self.rng.choice([*self.nodes.values()])
+        node.is_leaving = not node.is_leaving
+
     def _lose_master(self) -> None:
         """A master goes on with one slave, whose word takes long to arrive, and is then lost."""
         table = self.rng.choice([*self.topology.tables.values()])
@@ -472,6 +477,7 @@ class World:
         self.leader_stalled_until_ms = 0
         for node in self.nodes.values():
             node.stalled_until_ms = node.slow_until_ms = 0
+            node.is_leaving = False
             for replica in node.replicas.values():
                 replica.is_open = True
             if not node.is_running:
