@@ -44,8 +44,8 @@ class ClusterView:
             return ()
         for number, copy in enumerate(self._copies):
             is_master = cluster.masters[number] == self.node_id
-            copy.is_reading = is_master
-            copy.is_writing = is_master and number not in cluster.frozen
+            copy.is_leading = is_master
+            copy.is_serving = is_master and number not in cluster.frozen
             copy.is_reading_behind = self.node_id in cluster.replicas_of(number)
             copy.epoch = cluster.stores[number].epoch or 2
         return self._copies

@@ -75,8 +75,8 @@ class StaticView:
             )
             acks = StaticAcks(store, table.config)
             copy = PartitionCopy(store, acks, epoch=partition.epoch)
-            copy.is_reading = copy.is_writing = partition.master == self.node_id
-            copy.is_reading_behind = not copy.is_reading
+            copy.is_leading = copy.is_serving = partition.master == self.node_id
+            copy.is_reading_behind = not copy.is_leading
             self.stores.append(store)
             self._copies.append(copy)
 

@@ -27,7 +27,7 @@ OnMetaLoss = Literal["stop", "serve"]
 
 
 class PartitionState(StrEnum):
-    """What clients may do; all but `active` belong to a hand-over and concern writes alone."""
+    """What clients may do; all but `active` belong to a hand-over, and `stuck` lets them wait."""
 
     ACTIVE = "active"
     SLOWDOWN = "slowdown"

@@ -64,6 +64,8 @@ def _refused(refusal: RaftwoodError) -> bytes:
 async def _answered(answer: Answer) -> bytes:
     try:
         return answer if isinstance(answer, bytes) else await answer
+    except Frozen as frozen:
+        return error(frozen.refusal)
     except RaftwoodError as refusal:
         return _refused(refusal)
 

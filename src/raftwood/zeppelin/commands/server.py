@@ -73,11 +73,11 @@ def _sections(session: Session) -> dict[str, dict[str, object]]:
         },
         "replication": {
             "role": "master",
-            "partitions_as_master": sum(copy.is_reading for copy in copies),
-            "partitions_as_slave": sum(not copy.is_reading for copy in copies),
+            "partitions_as_master": sum(copy.is_leading for copy in copies),
+            "partitions_as_slave": sum(not copy.is_leading for copy in copies),
             "connected_slaves": max((copy.acks.replicas_with(0) for copy in copies), default=0),
             "master_repl_offset": sum(
-                copy.store.last_sequence for copy in copies if copy.is_reading
+                copy.store.last_sequence for copy in copies if copy.is_leading
             ),
         },
         "cluster": {"cluster_enabled": 1},

@@ -28,7 +28,7 @@ HANDED_OVER: Final = "TRYAGAIN the partition is being handed over to another nod
 
 
 class Frozen(Exception):
-    """Writes of the partition have to wait; what is answered where that takes too long."""
+    """The partition's requests have to wait; what is answered where that takes too long."""
 
     def __init__(self, refusal: str = HANDED_OVER) -> None:
         super().__init__(refusal)
@@ -148,11 +148,11 @@ class Session:
         partition = partition_of_slot(slot, len(copies))
         copy = copies[partition] if copies else None
         if copy is not None:
-            if copy.is_writing or (copy.is_reading and not is_write):
+            if copy.is_serving:
                 return copy
             if copy.may_read_behind and self.is_reading_behind and not is_write:
                 return copy
-            if copy.is_reading:
+            if copy.is_leading:
                 raise Frozen
         raise Refused(self._elsewhere(slot))
 

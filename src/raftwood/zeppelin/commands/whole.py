@@ -65,12 +65,14 @@ def _readable(session: Session) -> list[PartitionCopy | None]:
     that may not serve now refuses: whoever gathers what all of them tell would miss its keys.
     """
     copies = session.copies
-    is_master = any(copy is not None and copy.is_reading for copy in copies)
+    is_master = any(copy is not None and copy.is_leading for copy in copies)
     is_behind = session.is_reading_behind and not is_master
     readable: list[PartitionCopy | None] = []
     for partition, copy in enumerate(copies):
-        if copy is not None and (copy.is_reading or (is_behind and copy.may_read_behind)):
+        if copy is not None and (copy.is_serving or (is_behind and copy.may_read_behind)):
             readable.append(copy)
+        elif copy is not None and copy.is_leading:
+            raise Frozen
         elif _is_led(session, partition):
             raise Refused(CLUSTER_DOWN)
         else:
@@ -138,10 +140,12 @@ async def _count(session: Session) -> bytes:
 
 
 def keys(session: Session, arguments: list[bytes]) -> Answer:
+    _readable(session)  # what is being handed over is waited for before anything is gathered
     return _keys(session, Pattern(arguments[1]))
 
 
 def dbsize(session: Session, _: list[bytes]) -> Answer:
+    _readable(session)
     return _count(session)
 
 
@@ -162,11 +166,8 @@ def flush(session: Session, arguments: list[bytes]) -> bytes:
         len(arguments) == 2 and arguments[1].upper() not in (b"ASYNC", b"SYNC")
     ):
         raise Refused(SYNTAX)
-    led = [copy for copy in _readable(session) if copy is not None and copy.is_reading]
-    if not all(copy.is_writing for copy in led):
-        raise Frozen
-    for copy in led:
-        if session.sequence_done(copy) is None:
+    for copy in _readable(session):
+        if copy is not None and copy.is_serving and session.sequence_done(copy) is None:
             session.commit(copy, (), flushes=True)
     return OK
 

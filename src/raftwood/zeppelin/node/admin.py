@@ -67,7 +67,6 @@ def _copy_status(table: str, partition: PartitionId, replica: Replica) -> CopySt
         master=replica.master,
         epoch=replica.partition_epoch,
         is_writing=replica.may_write,
-        is_reading=replica.may_read,
         is_whole=report.is_whole,
         first_sequence=store.first_sequence,
         last_sequence=store.last_sequence,

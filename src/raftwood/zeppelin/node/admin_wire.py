@@ -33,7 +33,7 @@ class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     """Of the topology."""
     is_writing: bool
-    is_reading: bool
+    """Clients are served."""
     is_whole: bool
     first_sequence: int
     last_sequence: int

@@ -49,7 +49,7 @@ class ExpirySweep:
             (table.name, number)
             for table in self._view.topology.tables.values()
             for number, copy in enumerate(self._view.copies(table.name))
-            if copy is not None and copy.is_writing
+            if copy is not None and copy.is_serving
         ]
 
     async def _sweep(self, table: str, number: int) -> None:
@@ -57,7 +57,7 @@ class ExpirySweep:
             await asyncio.sleep(0)
             copies = self._view.copies(table)
             copy = copies[number] if number < len(copies) else None
-            if copy is None or not copy.is_writing:
+            if copy is None or not copy.is_serving:
                 return
             try:
                 removed = self._remove(copy)

@@ -21,8 +21,8 @@ def show_node(metrics: Metrics, node: AdminService, sweep: ExpirySweep) -> None:
         ("kv_epoch", "The topology that is applied here.", lambda: membership.applied_epoch),
         (
             "kv_partitions_as_master",
-            "Partitions that clients may read here as on the master.",
-            lambda: sum(replica.may_read for replica in replicas.values()),
+            "Partitions that this node is the master of, by a lease that is on.",
+            lambda: sum(replica.is_leading for replica in replicas.values()),
         ),
         ("kv_partitions", "Partitions that are open.", lambda: len(replicas)),
         (

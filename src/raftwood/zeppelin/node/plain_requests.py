@@ -62,7 +62,7 @@ def answer_plain(
             key = arguments[1]
             slot = slot_of(key) if b"{" in key else crc_hqx(key, 0) & _SLOT_MASK
             copy = copies[slot * count >> 14]
-            if copy is None or not copy.is_reading:
+            if copy is None or not copy.is_serving:
                 return place
             if name == b"GET" and words == 2:
                 found = copy.recent.get(key)
@@ -85,20 +85,16 @@ def answer_plain(
                 continue
             sequence = 0
             answer = OK
-            may_be_written = copy.is_writing and may_write
-            if name == b"SET" and words == 3 and may_be_written:
+            if name == b"SET" and words == 3 and may_write:
                 data = arguments[2]
                 size = len(key) + len(data) + WRITE_BYTES
                 sequence = copy.write({key: Write(key, data)}, size)
-            elif name == b"MSET" and may_be_written:
+            elif name == b"MSET" and may_write:
                 sequence = _put_all(copy, slot, arguments)
                 if not sequence:
                     return place
             elif (
-                name == b"INCR"
-                and words == 2
-                and may_be_written
-                and (number := _next_number(copy, key))
+                name == b"INCR" and words == 2 and may_write and (number := _next_number(copy, key))
             ):
                 data = b"%d" % number
                 size = len(key) + len(data) + WRITE_BYTES
@@ -108,7 +104,7 @@ def answer_plain(
                 command = SINGLE_KEY.get(name)
                 if command is None or command.on_keys is None or len(key) > KEY_BYTES_MAX:
                     return place
-                if command.is_write and not may_be_written:
+                if command.is_write and not may_write:
                     return place
                 command.check(arguments)
                 turn = Turn(copy.store, session.dialect, now_ms=now_ms)

@@ -56,7 +56,7 @@ class ServedCopies:
         copy = self._copies.get(partition)
         if copy is None or copy.acks is not replica.acks or copy.store is not replica.store:
             if copy is not None:
-                copy.is_reading = copy.is_writing = copy.is_reading_behind = False
+                copy.is_leading = copy.is_serving = copy.is_reading_behind = False
             copy = PartitionCopy(replica.store, replica.acks, epoch=replica.epoch)
             self._copies[partition] = copy
             self._put(partition, copy)
@@ -80,6 +80,6 @@ class ServedCopies:
 
 def _note(copy: PartitionCopy, replica: Replica) -> None:
     copy.epoch = replica.epoch
-    copy.is_reading = replica.may_read
-    copy.is_writing = replica.may_write
+    copy.is_leading = replica.is_leading
+    copy.is_serving = replica.may_write
     copy.is_reading_behind = replica.role is Role.SLAVE

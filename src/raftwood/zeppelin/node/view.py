@@ -19,9 +19,9 @@ class PartitionCopy:
     __slots__ = (
         "acks",
         "epoch",
-        "is_reading",
+        "is_leading",
         "is_reading_behind",
-        "is_writing",
+        "is_serving",
         "recent",
         "store",
         "watched",
@@ -34,10 +34,11 @@ class PartitionCopy:
         self.acks = acks
         self.epoch = epoch
         """Of the partition: a master's records have it."""
-        self.is_reading = False
-        """This is the master, and knows that nobody else is."""
-        self.is_writing = False
-        """The same, and it is not being handed over."""
+        self.is_leading = False
+        """This is the master, as far as it knows, and its lease is on."""
+        self.is_serving = False
+        """The same, and it is not being handed over: then another may be master before this node
+        hears of it, so that it neither writes nor reads."""
         self.is_reading_behind = False
         """This is a slave, for those who asked for that."""
         self.watched: dict[bytes, dict[Callable[[], None], None]] = {}

@@ -85,19 +85,19 @@ class Replica:
         return 0 if self._leading is None else self._leading.epoch
 
     @property
-    def may_read(self) -> bool:
-        """Whether what is here is the latest there is."""
+    def is_leading(self) -> bool:
+        """Whether it is master, as far as it knows, by a lease that is on."""
         return self._leading is not None and self._may_lead()
 
     @property
     def may_write(self) -> bool:
+        """Whether what is here is the latest there is, and may be written to.
+
+        While it is handed over it is neither: once this node has told how far it came, another may
+        be master before this one hears of it, and its lease may be on for long.
+        """
         known = self._known
-        return (
-            self._leading is not None
-            and known is not None
-            and known.state is not PartitionState.STUCK
-            and self._may_lead()
-        )
+        return known is not None and known.state is not PartitionState.STUCK and self.is_leading
 
     # For the meta server.
 

@@ -280,9 +280,9 @@ def test_a_master_that_may_not_serve_does_not_answer_for_all_keys(words: str) ->
     client = host.client()
     for number in range(20):
         client("SET", f"key{number}", 1)
-    host.view.copy(1).is_reading = host.view.copy(1).is_writing = False
+    host.view.copy(1).is_leading = host.view.copy(1).is_serving = False
     assert client(*words.split()) == CLUSTER_DOWN
-    host.view.copy(1).is_reading = host.view.copy(1).is_writing = True
+    host.view.copy(1).is_leading = host.view.copy(1).is_serving = True
     assert client("DBSIZE") == 20
 
 

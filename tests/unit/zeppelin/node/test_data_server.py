@@ -197,24 +197,31 @@ def test_clients_are_told_where_their_keys_are() -> None:
             ]
             answers = await client("READONLY", f"GET {theirs}", f"SET {theirs} 1", f"GET {mine}")
             assert answers == ["OK", None, f"MOVED {slot_of(theirs.encode())} 127.0.0.1:7002", b"1"]
-            view.copy(0).is_reading = view.copy(0).is_writing = False
+            view.copy(0).is_leading = view.copy(0).is_serving = False
             assert await client(f"GET {mine}") == ["CLUSTERDOWN The cluster is down"]
 
     run(main())
 
 
-def test_writes_to_a_frozen_partition_wait_for_the_hand_over() -> None:
+def test_a_frozen_partition_is_neither_read_nor_written_before_the_hand_over_is_over() -> None:
     view = two_nodes(PartitionState.STUCK)
     copy, key = view.copy(0), key_of(0)
-    copy.is_writing = False
+    copy.is_serving = False
 
     async def main() -> None:
         async with connected(view) as client:
-            client.send(f"GET {key}", f"SET {key} 1", f"GET {key}")
-            assert await client.answers(1) == [None]
+            # Another may be master by now, and have another value: this node hears of it later.
+            client.send(f"GET {key}", f"SET {key} 1", f"GET {key}", f"MGET {key} {key}")
             assert await client.is_silent()
-            copy.is_writing = True
-            assert await client.answers(2) == ["OK", b"1"]
+            copy.is_serving = True
+            assert await client.answers(4) == [None, "OK", b"1", [b"1", b"1"]]
+            copy.is_serving = False
+            for words in (f"WATCH {key}", "DBSIZE", "KEYS *", "SCAN 0", "RANDOMKEY"):
+                client.send(words)
+                assert await client.is_silent()
+                copy.is_serving = True
+                await client.answers(1)
+                copy.is_serving = False
 
     run(main())
 
@@ -222,14 +229,14 @@ def test_writes_to_a_frozen_partition_wait_for_the_hand_over() -> None:
 def test_parked_writes_are_sent_to_the_new_master_as_soon_as_it_is_that() -> None:
     view = two_nodes(PartitionState.STUCK)
     copy, key = view.copy(0), key_of(0)
-    copy.is_writing = False
+    copy.is_serving = False
 
     async def main() -> None:
         async with connected(view) as client:
             client.send(f"SET {key} 1", f"GET {key}")
             assert await client.is_silent()
             # For a moment nobody is master: the write stays where it is.
-            copy.is_reading = False
+            copy.is_leading = False
             assert await client.is_silent()
             view.topology = two_nodes(is_handed_over=True).topology
             moved = f"MOVED {slot_of(key.encode())} 127.0.0.1:7002"
@@ -245,17 +252,17 @@ def test_a_transaction_that_is_sent_elsewhere_is_over_here() -> None:
     async def main() -> None:
         async with connected(view) as client:
             assert await client("MULTI", f"SET {key} 1") == ["OK", "QUEUED"]
-            copy.is_writing = False
+            copy.is_serving = False
             client.send("EXEC")
             assert await client.is_silent()
-            copy.is_reading = False
+            copy.is_leading = False
             view.topology = two_nodes(is_handed_over=True).topology
             moved = f"MOVED {slot_of(key.encode())} 127.0.0.1:7002"
             assert await client.answers(1) == [moved]
             assert await client("MULTI", "EXEC") == ["OK", []]
-            copy.is_reading = copy.is_writing = True
+            copy.is_leading = copy.is_serving = True
             assert await client("MULTI", f"SET {key} 1") == ["OK", "QUEUED"]
-            copy.is_reading = copy.is_writing = False
+            copy.is_leading = copy.is_serving = False
             assert await client("EXEC", "MULTI") == [moved, "OK"]
 
     run(main())
@@ -267,7 +274,7 @@ def test_parked_writes_are_told_to_try_again_where_nobody_becomes_master(
     monkeypatch.setattr(execution, "FROZEN_S_MAX", 0.2)
     view = two_nodes(PartitionState.STUCK)
     copy, key = view.copy(0), key_of(0)
-    copy.is_writing = False
+    copy.is_serving = False
 
     async def main() -> None:
         async with connected(view) as client:
@@ -275,7 +282,7 @@ def test_parked_writes_are_told_to_try_again_where_nobody_becomes_master(
             assert await client(f"SET {key} 1") == [tryagain]
             client.send(f"SET {key} 1")
             assert await client.is_silent()
-            copy.is_reading = False
+            copy.is_leading = False
             assert await client.answers(1) == [tryagain]
             assert await client(f"SET {key} 1") == ["CLUSTERDOWN The cluster is down"]
 
@@ -358,11 +365,11 @@ def test_all_keys_are_deleted_once_the_hand_over_of_some_is_over() -> None:
     async def main() -> None:
         async with connected(view) as client:
             await client(*(f"SET key{number} 1" for number in range(20)))
-            view.copy(1).is_writing = False
+            view.copy(1).is_serving = False
             client.send("FLUSHDB")
             assert await client.is_silent()
             assert await client.is_silent()
-            view.copy(1).is_writing = True
+            view.copy(1).is_serving = True
             assert await client.answers(1) == ["OK"]
             assert await client("DBSIZE") == [0]
 
