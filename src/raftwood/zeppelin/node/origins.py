@@ -7,6 +7,7 @@ the engine knows them too.
 """
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -19,6 +20,8 @@ Origin: TypeAlias = tuple[bytes, int]
 ORIGINS_MAX: Final = 100_000
 """Of the latest, and as many of the older ones."""
 KEPT_OF_PRODUCER: Final = 64
+PURGED_MAX: Final = 10_000
+"""Of the older ones, those whose records are purged."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[bytes, int])
 
@@ -72,15 +75,16 @@ class Origins:
             del self._of_producer[producer]
         return left
 
-    def forget_before(self, sequence: int) -> bool:
-        """Their records are purged; whether there were any."""
+    def forget_before(self, sequence: int) -> dict[int, Origin] | None:
+        """Their records are purged; those of them that stay, None where all do."""
         before = len(self._older) + len(self._latest)
-        while self._older and self._older[0][0] < sequence:
-            self._forget(*self._older.popleft())
         while self._latest and self._latest[0][0] < sequence:
-            self._one_less(self._latest[0][1][0])
-            self._forget(*self._latest.popleft())
-        return len(self._older) + len(self._latest) < before
+            self._grow_old()
+        while len(self._older) > PURGED_MAX and self._older[0][0] < sequence:
+            self._forget(*self._older.popleft())
+        if len(self._older) + len(self._latest) == before:
+            return None
+        return {place: origin for place, origin in self._older if place < sequence}
 
     def forget_after(self, sequence: int) -> None:
         """Their records did not happen."""
@@ -100,8 +104,10 @@ def mutation_of(origin: Origin, sequence: int) -> Mutation:
     return Put(_key(sequence), _encoder.encode(origin))
 
 
-def mutation_before(sequence: int) -> Mutation:
-    return DeleteRange(ORIGINS_START, _key(sequence))
+def mutations_before(sequence: int, kept: Mapping[int, Origin]) -> list[Mutation]:
+    """Take those before a sequence out, but for those that are kept."""
+    puts = [mutation_of(origin, place) for place, origin in kept.items()]
+    return [DeleteRange(ORIGINS_START, _key(sequence)), *puts]
 
 
 def mutation_after(sequence: int) -> Mutation:

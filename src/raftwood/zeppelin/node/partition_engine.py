@@ -17,7 +17,7 @@ from raftwood.zeppelin.node.engine_state import (
     epochs_from,
     epochs_to,
 )
-from raftwood.zeppelin.node.origins import mutation_after, mutation_before, mutation_of
+from raftwood.zeppelin.node.origins import Origin, mutation_after, mutation_of, mutations_before
 from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Record, Value, Write
 from raftwood.zeppelin.node.values import (
     DATA_END,
@@ -131,9 +131,9 @@ class PartitionEngine:
         epochs = epochs_from(self.state.epochs, sequence)
         self.state = msgspec.structs.replace(self.state, epochs=epochs)
 
-    def forget_origins(self, before: int) -> None:
-        """Those of records below a sequence."""
-        self._engine.write_batch([mutation_before(before)])
+    def forget_origins(self, before: int, kept: Mapping[int, Origin]) -> None:
+        """Those of records below a sequence, but for some."""
+        self._engine.write_batch(mutations_before(before, kept))
 
     def _write(
         self,

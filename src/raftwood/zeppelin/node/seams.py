@@ -47,7 +47,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     flushes: bool = False
     """All keys that there were are gone; then come the writes."""
     origin: tuple[bytes, int] | None = None
-    """Of a retried request: who sent it, and its number there. Known again until it is purged."""
+    """Of a retried request: who sent it, and its number there; it is known again by that."""
 
 
 WRITE_BYTES: Final = 24

@@ -385,8 +385,8 @@ class StoredPartition(ReadablePartition):
         if len(self._epochs) > _EPOCHS_KEPT:
             self._epochs = epochs_from(self._epochs, before - 1)
             self.engine.forget_epochs(before - 1)
-        if self._origins.forget_before(before):
-            self.engine.forget_origins(before)
+        if (kept := self._origins.forget_before(before)) is not None:
+            self.engine.forget_origins(before, kept)
 
     async def maintain(self) -> None:
         """What has to be done now and then: flush the engine, purge the binlog."""

@@ -15,6 +15,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.zeppelin.model import PartitionId
+from raftwood.zeppelin.node.origins import KEPT_OF_PRODUCER
 from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Value, Write, decode_record
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
@@ -254,30 +255,31 @@ class PartitionSuite:
 
         self.run(scenario)
 
-    def test_a_request_is_known_again_until_it_is_purged(self) -> None:
+    def test_a_producers_last_requests_are_known_again_however_much_is_purged(self) -> None:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one()
-            for number in range(4):
-                commit(store, Write(b"k", b"v"), origin=(b"client", number))
-                await store.settle()
-            assert store.sequence_of(b"client", 2) == 3
-            assert store.sequence_of(b"client", 4) is None
+            commit(store, Write(b"k", b"v"), origin=(b"quiet", 9))
+            for number in range(KEPT_OF_PRODUCER + 4):
+                commit(store, Write(b"k", b"v"), origin=(b"busy", number))
+            await store.settle()
+            assert store.sequence_of(b"busy", 2) == 4
+            assert store.sequence_of(b"busy", KEPT_OF_PRODUCER + 4) is None
             await node.close()
             node, store = await place.open_one()
-            assert store.sequence_of(b"client", 2) == 3
-            await store.purge(before=3)
-            assert store.first_sequence == 3
-            assert store.sequence_of(b"client", 1) is None
-            await node.close()
-            node, store = await place.open_one()
-            assert [store.sequence_of(b"client", number) for number in range(4)] == [
-                None,
-                None,
-                3,
-                4,
-            ]
-            with pytest.raises(OutOfRange):
-                await store.records(first=2, bytes_max=1)
+            assert store.sequence_of(b"busy", 2) == 4
+            await store.purge(before=store.last_sequence + 1)
+            for _ in range(2):
+                assert store.first_sequence == store.last_sequence + 1
+                assert store.sequence_of(b"quiet", 9) == 1
+                assert [store.sequence_of(b"busy", number) for number in range(6)] == [
+                    *[None] * 4,
+                    6,
+                    7,
+                ]
+                with pytest.raises(OutOfRange):
+                    await store.records(first=2, bytes_max=1)
+                await node.close()
+                node, store = await place.open_one()
             await node.close()
 
         self.run(scenario)
@@ -365,10 +367,10 @@ class PartitionSuite:
             node, store = await place.open_one(
                 StoreSettings(flush_bytes=1, binlog_bytes_min=2_000, binlog_bytes_max=4_000)
             )
+            store.needed_from = 20
             for _ in range(60):
                 put(store, b"k", b"v" * 100)
                 await store.settle()
-            store.needed_from = 20
             await store.maintain()
             assert store.first_sequence == 20
             store._purging._settings = replace(store._settings, binlog_held_bytes_max=6_000)

@@ -36,8 +36,29 @@ def test_of_many_who_write_little_the_last_ones_are_known() -> None:
     assert known == list(range(3 * MAX, 5 * MAX))
 
 
+def test_the_last_ones_of_a_producer_stay_though_their_records_are_purged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    origins = Origins()
+    origins.add((b"quiet", 9), 1)
+    for number in range(KEPT_OF_PRODUCER + 4):
+        origins.add((b"busy", number), 2 + number)
+    last = KEPT_OF_PRODUCER + 5
+    assert origins.forget_before(1) is None
+    kept = origins.forget_before(last + 1)
+    assert kept == {
+        1: (b"quiet", 9),
+        **{2 + number: (b"busy", number) for number in range(4, KEPT_OF_PRODUCER + 4)},
+    }
+    assert origins.forget_before(last + 1) is None
+    assert origins.sequence_of((b"busy", 3)) is None
+    monkeypatch.setattr(module, "PURGED_MAX", 2)
+    assert origins.forget_before(last) == {last - 1: (b"busy", KEPT_OF_PRODUCER + 2)}
+    assert origins.sequence_of((b"quiet", 9)) is None
+
+
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_purged_or_did_not_happen_is_forgotten_and_nothing_else(seed: int) -> None:
+def test_what_did_not_happen_is_forgotten_and_nothing_late(seed: int) -> None:
     chance = random.Random(seed)
     origins = Origins()
     first, last, numbers = 1, 0, 0
@@ -55,11 +76,11 @@ def test_what_is_purged_or_did_not_happen_is_forgotten_and_nothing_else(seed: in
             origin = (chance.choice((b"a", b"a", b"a", b"b")), numbers)
             origins.add(origin, last)
             added[origin] = last
-        added = {each: at for each, at in added.items() if first <= at <= last}
+        added = {each: at for each, at in added.items() if at <= last}
     for origin, sequence in added.items():
         found = origins.sequence_of(origin)
         assert found in (sequence, None)
-        if sequence > last - MAX // 4:
+        if sequence >= first and sequence > last - MAX // 4:
             assert found == sequence
     assert all(
         origins.sequence_of((who, n)) is None
