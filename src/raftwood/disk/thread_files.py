@@ -3,6 +3,10 @@
 The writing thread runs submissions strictly in order, so one fdatasync serves everything written
 before it and the loop never waits for a disk. Reads have a thread and descriptors of their own:
 a long read delays no commit, and no descriptor is closed under a reader.
+
+A small write alone, which nobody has synced with it, goes to the operating system at once where the
+writing thread has nothing to do: it is a copy in memory, and two changes of threads cost several
+times as much. While a sync is on its way such a write might wait for it, and so goes behind it.
 """
 
 import asyncio
@@ -23,6 +27,7 @@ from raftwood.base.files import Buffer, Completion, Operation
 
 _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
 _READ_DESCRIPTORS_MAX = 64
+AT_ONCE_BYTES_MAX = 256 << 10
 
 
 class ThreadFiles:
@@ -41,9 +46,13 @@ class ThreadFiles:
         reads_only = all(isinstance(operation, seam.READING) for operation in operations)
         if self._closed:
             raise ShuttingDown("the disk threads have ended: submit before they are closed")
+        loop = asyncio.get_running_loop()
         lane = self._reading if reads_only else self._writing
         run = self._read_operation if reads_only else self._write_operation
-        lane.jobs.put(partial(_run, run, operations, callback, asyncio.get_running_loop()))
+        if lane.is_idle and _is_small_write(operations):
+            loop.call_soon(callback, _run_all(run, operations))
+        else:
+            lane.put(partial(_run, run, operations, callback, loop))
 
     def close(self) -> None:
         """Finish what was submitted, end both threads and close all descriptors."""
@@ -146,7 +155,7 @@ class ThreadFiles:
 
     def _forget_when_read(self, path: str) -> None:
         """Let the reading thread close a file that lost its name, for its room to be given back."""
-        self._reading.jobs.put(partial(self._forget, path))
+        self._reading.put(partial(self._forget, path))
 
     def _forget(self, path: str) -> None:
         descriptor = self._read_descriptors.pop(path, None)
@@ -158,21 +167,44 @@ class _Lane:
     """One thread and the jobs that wait for it."""
 
     def __init__(self, name: str) -> None:
-        self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # Each is counted by one thread alone: that which puts, and that which works.
+        self._put_count = 0
+        self._done_count = 0
         self.thread = threading.Thread(target=self._work, name=name, daemon=True)
         self.thread.start()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was put is done."""
+        return self._put_count == self._done_count
+
+    def put(self, job: Callable[[], None]) -> None:
+        self._put_count += 1
+        self._jobs.put(job)
+
     def stop(self) -> None:
-        self.jobs.put(None)
+        self._jobs.put(None)
         self.thread.join()
 
     def _work(self) -> None:
         while True:
-            job = self.jobs.get()
+            job = self._jobs.get()
             if job is None:
                 return
             job()
+            self._done_count += 1
             del job  # else an idle thread would keep the buffers of what it did last
+
+
+def _is_small_write(operations: Sequence[Operation]) -> bool:
+    first = operations[0] if len(operations) == 1 else None
+    if not isinstance(first, seam.Write):
+        return False
+    try:
+        return sum(map(len, first.buffers)) <= AT_ONCE_BYTES_MAX
+    except TypeError:  # no buffers: the thread tells what is wrong
+        return False
 
 
 def _run(

@@ -185,6 +185,29 @@ def test_writes_keep_their_order_and_reads_overtake_them(
     run(main())
 
 
+def test_a_small_write_is_there_at_once_and_is_told_of_later(
+    files: ThreadFiles, tmp_path: Path
+) -> None:
+    path = f"{tmp_path}/file"
+
+    def content() -> bytes:
+        return Path(path).read_bytes()
+
+    async def main() -> None:
+        await perform(files, seam.Open(path, create=True))
+        while not files._writing.is_idle:  # noqa: ASYNC110  it is looked at from outside
+            await asyncio.sleep(0.001)
+        told: list[Completion] = []
+        files.submit((seam.Write(path, 0, [b"abc"]),), told.append)
+        assert content() == b"abc"
+        assert told == []
+        files.submit((seam.Write(f"{path}-2", 0, [b"abc"]),), told.append)
+        await asyncio.sleep(0)
+        assert [each.error is None for each in told] == [True, False]
+
+    run(main())
+
+
 def test_a_reader_sees_the_file_that_took_a_name(files: ThreadFiles, tmp_path: Path) -> None:
     path, other = f"{tmp_path}/file", f"{tmp_path}/other"
     do(files, seam.Open(path, create=True), seam.Write(path, 0, [b"old"]))
