@@ -32,7 +32,7 @@ from raftwood.zeppelin.model import TableConfig
 from raftwood.zeppelin.slots import SLOTS, slot_of, slots_of_partition
 
 TABLE = "bench"
-START_S_MAX = 20.0
+START_S_MAX = 60.0
 PARTITIONS = 4
 SETTINGS = {
     # Where loads and servers share two cores, nobody is taken for dead.
