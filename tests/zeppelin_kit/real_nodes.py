@@ -20,6 +20,7 @@ from raftwood.zeppelin.model import (
 )
 from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.seams import Record, Write
+from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.replication.peers import ReplicationNetwork
 from raftwood.zeppelin.replication.replica import Replica
 from raftwood.zeppelin.replication.replicator import Replicator
@@ -43,7 +44,12 @@ class RealNode:
             f"{self._folder}/engines", cache_bytes=1 << 20, write_buffer_bytes=1 << 20
         )
         self._node = await NodeStore.open(
-            self._environment, f"{self._folder}/node", engines, cluster="tests"
+            self._environment,
+            f"{self._folder}/node",
+            engines,
+            cluster="tests",
+            # So that slaves, which are sent more once they have synced, keep tests short.
+            settings=StoreSettings(sync_interval_ms=10),
         )
         if PARTITION not in self._node.held():
             await self._node.hold({PARTITION: "table"}, epoch=1)
