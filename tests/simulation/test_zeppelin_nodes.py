@@ -8,7 +8,7 @@ from tests.simulation.zeppelin.mutants import MUTANTS
 from tests.simulation.zeppelin.world import FAST, SAFE, run_cut_off
 from tests.zeppelin_kit.violations import Broken, Harm
 
-SEEDS = 8
+SEEDS = 6
 MUTANT_SEEDS = 30
 
 
@@ -29,11 +29,11 @@ def test_a_seed_gives_the_same_run_twice() -> None:
 @pytest.mark.parametrize(
     ("mutant", "harm", "config", "likely"),
     [
-        ("stale offsets choose a master", Harm.LOST, SAFE, 0),
+        ("stale offsets choose a master", Harm.LOST, SAFE, 3),
         ("no lease", Harm.TWO_MASTERS, FAST, 2),
-        ("divergence is not undone", Harm.GHOST, SAFE, 2),
+        ("divergence is not undone", Harm.GHOST, SAFE, 1),
         ("relative times to live", Harm.GHOST, SAFE, 0),
-        ("the engine is ahead of the binlog", Harm.STALLED, FAST, 4),
+        ("the engine is ahead of the binlog", Harm.STALLED, FAST, 0),
     ],
 )
 def test_a_planted_bug_is_caught_by_what_it_breaks(

@@ -15,10 +15,12 @@ from raftwood.zeppelin.meta.heard import Heartbeat, Reign
 from raftwood.zeppelin.model import NodeId, PartitionId, Topology
 from raftwood.zeppelin.node import node_server
 from raftwood.zeppelin.node.seams import PartitionStore, Record
+from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.replication import following
 from raftwood.zeppelin.replication.leading import Leading
 from raftwood.zeppelin.replication.replicator import Replicator
+from tests.simulation.zeppelin import world
 from tests.zeppelin_kit import engines
 
 STALE_MS = 5_000
@@ -80,7 +82,9 @@ def _does_not_wait_for_the_disk(store: StoredPartition) -> None:
 def _engine_ahead() -> Iterator[None]:
     with (
         patch.object(StoredPartition, "logged", _does_not_wait_for_the_disk),
+        # The binlog has time to be lost, and the engine none.
         patch.object(engines, "FLUSHES_BY_ITSELF", 1.0),
+        patch.object(world, "SETTINGS", [StoreSettings(sync_interval_ms=1_000)]),
     ):
         yield
 

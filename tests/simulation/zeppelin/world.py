@@ -42,10 +42,16 @@ DONE_MIN = 50
 NOISE_S = (0.01, 0.05)
 CUT_OFF_S = 3.0
 CLOCK_DRIFT = 0.02
-SMALL_BINLOGS = StoreSettings(
-    binlog_bytes_min=1 << 10, binlog_bytes_max=4 << 10, flush_bytes=1 << 10, flush_interval_ms=500
-)
-LATE_SYNCS = StoreSettings(sync_interval_ms=50)
+SETTINGS = [
+    StoreSettings(
+        binlog_bytes_min=1 << 10,
+        binlog_bytes_max=4 << 10,
+        flush_bytes=1 << 10,
+        flush_interval_ms=500,
+    ),
+    StoreSettings(sync_interval_ms=50),
+]
+"""Of nodes: small binlogs, or late syncs."""
 SAFE = TableConfig(partitions=2, replicas=3, ack="synced", min_replicas=2)
 FAST = TableConfig(partitions=2, replicas=3, ack="written", min_replicas=1)
 
@@ -69,7 +75,7 @@ class World:
         self.meta = MetaGroup(simulation)
         self.oracle = Oracle(simulation, self.meta)
         self.config = config or (SAFE if self.random.random() < 0.7 else FAST)
-        settings = self.random.choice((SMALL_BINLOGS, LATE_SYNCS))
+        settings = self.random.choice(SETTINGS)
         self.nodes = {
             name: NodeMachine(simulation.add_node(name), self.meta, settings) for name in NAMES
         }
