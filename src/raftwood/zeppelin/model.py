@@ -82,6 +82,9 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """The slave that becomes master by the hand-over that is under way."""
     lagging: tuple[NodeId, ...] = ()
     """Slaves that have missed too much to become master by themselves."""
+    unproven: tuple[NodeId, ...] = ()
+    """Slaves that may lack writes which were acked by a replica that is none any more: until they
+    have shown that they do not, they count for nothing where a master is chosen."""
 
     @property
     def replicas(self) -> tuple[NodeId, ...]:

@@ -109,6 +109,7 @@ class MarkSlaves(
     partition: int
     epoch: int
     lagging: tuple[NodeId, ...]
+    unproven: tuple[NodeId, ...] = ()
 
 
 class BeginHandover(

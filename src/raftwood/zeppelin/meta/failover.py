@@ -111,7 +111,10 @@ def _candidates_by_lag(
 
 
 def _candidates_by_quorum(place: Place, reports: Mapping[NodeId, Offset]) -> dict[NodeId, Offset]:
-    needed = len(place.partition.replicas) - place.table.config.min_replicas + 1
+    replicas, unproven = place.partition.replicas, place.partition.unproven
+    needed = len(replicas) - place.table.config.min_replicas + 1
+    if len(reports) < len(replicas):
+        reports = {node: offset for node, offset in reports.items() if node not in unproven}
     if len(reports) < needed:
         return {}
     most = max(offset.position for offset in reports.values())
@@ -139,9 +142,24 @@ def marks(view: View, place: Place) -> MarkSlaves | None:
     lagging = tuple(
         slave for slave in before.slaves if _is_lagging(view, place, slave, master=master)
     )
-    if sorted(lagging) == sorted(before.lagging):
+    unproven = tuple(
+        slave for slave in before.unproven if not _is_proven(view, place, slave, master=master)
+    )
+    if sorted(lagging) == sorted(before.lagging) and unproven == before.unproven:
         return None
-    return MarkSlaves(place.table.name, place.number, before.epoch, lagging)
+    return MarkSlaves(place.table.name, place.number, before.epoch, lagging, unproven)
+
+
+def _is_proven(view: View, place: Place, slave: NodeId, *, master: NodeId) -> bool:
+    """Whether it has all that its master had when that knew of the replicas that there are now."""
+    has, needed = view.offset(slave, place), view.offset(master, place)
+    return (
+        has is not None
+        and needed is not None
+        and has.is_candidate
+        and has.position >= needed.position
+        and view.heard(master).applied_epoch >= place.partition.epoch
+    )
 
 
 def _is_lagging(view: View, place: Place, slave: NodeId, *, master: NodeId) -> bool:

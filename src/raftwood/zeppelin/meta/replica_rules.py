@@ -69,6 +69,7 @@ def _set_master(
         state=PartitionState.ACTIVE,
         target=None,
         lagging=tuple(each for each in slaves if each in lagging),
+        unproven=tuple(each for each in slaves if each in before.unproven),
     )
 
 
@@ -82,7 +83,9 @@ def _check_can_lead(draft: Draft, partition: Partition, node: NodeId) -> None:
 def mark_slaves(draft: Draft, change: MarkSlaves) -> None:
     before = draft.planned(change.table, change.partition, change.epoch)
     lagging = tuple(each for each in before.slaves if each in change.lagging)
-    draft.change(change.table, change.partition, lagging=lagging)
+    # Once shown it stays so: only what is unproven already can still be that.
+    unproven = tuple(each for each in before.unproven if each in change.unproven)
+    draft.change(change.table, change.partition, lagging=lagging, unproven=unproven)
 
 
 def begin_handover(draft: Draft, change: BeginHandover) -> None:
@@ -164,5 +167,7 @@ def remove_slave(draft: Draft, change: RemoveSlave) -> None:
         change.partition,
         slaves=slaves,
         lagging=tuple(each for each in before.lagging if each != change.node),
+        # The master and the one that goes may be all that have some acked write.
+        unproven=slaves if least > 1 else (),
         preferred=before.master if before.preferred == change.node else before.preferred,
     )

@@ -16,6 +16,7 @@ from raftwood.zeppelin.meta.changes import (
     MarkSlaves,
     NodeDown,
     NodeUp,
+    RemoveSlave,
     SetMaster,
 )
 from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset, Reign
@@ -250,6 +251,32 @@ def test_with_two_acks_the_choice_waits_for_those_who_may_have_them() -> None:
     leader.pass_time(1_000, B, C)
     leader.carry_out()
     assert partition(leader.state).master == C
+
+
+def test_after_a_replica_is_removed_the_others_show_that_they_have_what_it_acked() -> None:
+    leader = led(A, B, C, min_replicas=2)
+    leader.tell(A, 100)
+    leader.tell(B, 90)
+    leader.tell(C, 100)
+    leader.pass_time(500, A, B, C)
+    make(leader.state, RemoveSlave("t", 0, C))
+    leader.carry_out()
+    assert partition(leader.state).unproven == (B,)
+    leader.pass_time(500, A, B)
+    leader.carry_out()
+    assert partition(leader.state).unproven == (B,)
+    silent = Leader(leader.state)
+    silent.tell(B, 90)
+    silent.pass_time(2 * DOWN_MS, B)
+    silent.carry_out()
+    assert partition(silent.state).master is None, "what A and C acked, B lacks"
+    shown = led(A, B, C, min_replicas=2)
+    make(shown.state, RemoveSlave("t", 0, C))
+    shown.carry_out()
+    shown.pass_time(500, A, B)
+    shown.carry_out()
+    assert partition(shown.state).unproven == ()
+    assert chosen(shown) == B
 
 
 def test_a_node_that_is_being_declared_down_gets_no_lease_meanwhile() -> None:

@@ -97,7 +97,7 @@ class RandomChanges:
             BeginHandover(name, number, epoch, replica),
             EndHandover(name, number, epoch),
             CancelHandover(name, number, epoch),
-            MarkSlaves(name, number, epoch, slaves),
+            MarkSlaves(name, number, epoch, slaves, slaves[:1]),
             ForceMaster(name, number, replica),
             SetMaster(name, number, replica),
             AddSlave(name, number, rng.choice(NODES)),
@@ -168,6 +168,7 @@ def check_partition(partition: Partition, topology: Topology) -> None:
     assert all(each in topology.nodes for each in replicas)
     assert partition.master not in partition.slaves
     assert set(partition.lagging) <= set(partition.slaves)
+    assert set(partition.unproven) <= set(partition.slaves)
     assert (partition.state is PartitionState.ACTIVE) == (partition.target is None)
     assert partition.target is None or partition.target in partition.slaves
     assert partition.preferred in replicas

@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.zeppelin.meta.changes import (
+    AddSlave,
     Change,
     CreateTable,
     EndHandover,
     RegisterNode,
+    RemoveSlave,
     SetMaster,
     decode_applied,
     encode_batch,
@@ -385,7 +387,7 @@ class World:
         """Something goes wrong, or a wrong thing ends."""
         rng = self.rng
         node = rng.choice([*self.nodes.values()])
-        kind = rng.randrange(12)
+        kind = rng.randrange(13)
         if kind == 0 and node.is_running:
             self.crash(node)
         elif kind in (0, 1, 2) and not node.is_running:
@@ -405,6 +407,8 @@ class World:
             node.slow_until_ms = self.now_ms + rng.choice([1_000, 3_000, 6_000])
         elif kind == 10 and self.topology.tables:
             self._lose_master()
+        elif kind == 12 and "two" in self.topology.tables:
+            self._change_replicas()
         elif kind == 11 and node.replicas:
             key = rng.choice([*node.replicas])
             if rng.random() < 0.5:
@@ -434,6 +438,22 @@ class World:
         self.nodes[near].slow_until_ms = self.now_ms + 3_000
         self.run(self.rng.uniform(0, 800))
         self.cut_from_meta[partition.master] = None
+
+    def _change_replicas(self) -> None:
+        """An operator takes a slave away, or gives one."""
+        number = self.rng.randrange(len(self.topology.tables["two"].partitions))
+        partition = self.topology.tables["two"].partitions[number]
+        others = [node for node in self.nodes.values() if node.id not in partition.replicas]
+        change: Change
+        key = PartitionId(self.topology.tables["two"].incarnation, number)
+        found = [self.nodes[each].replicas.get(key) for each in partition.replicas]
+        if not all(each is not None and each.is_whole for each in found):
+            return  # the one that goes may be all that can mend another
+        if len(partition.replicas) > 2 and partition.slaves:
+            change = RemoveSlave("two", number, self.rng.choice(partition.slaves))
+        else:
+            change = AddSlave("two", number, self.rng.choice(others).id)
+        self.propose((change,), lambda _: None)
 
     def _shut(self, node: FakeNode, key: PartitionId) -> None:
         """A replica cannot be opened for a while; meanwhile its node's words may take long."""
