@@ -14,8 +14,8 @@ from raftwood.zeppelin.slots import tag_of
 
 VALUE_BYTES_MAX: Final = 16 << 20
 KEY_TOO_LARGE: Final = f"ERR a key has at most {KEY_BYTES_MAX} bytes"
-OUTCOME_BYTES_MAX: Final = 24 << 20
-"""Of all that one record writes: the binlog's records have a bound of their own above this."""
+OUTCOME_BYTES_MAX: Final = 15 << 20
+"""Of all that one record writes: a record of the binlog has 16 MiB by default, with its heads."""
 EXPIRY_MS_MAX: Final = (1 << 63) - 1
 
 

@@ -9,9 +9,11 @@ acks.reach(sequence)                    # whoever leads the partition says how f
 import heapq
 from collections.abc import Callable
 from itertools import count as counting
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Heard: TypeAlias = Callable[[], None]
+_LEFT_MAX: Final = 64
+"""So many who have left stay in the heap, besides as many as wait."""
 
 
 class Acks:
@@ -19,12 +21,14 @@ class Acks:
     has acks of its own.
     """
 
-    __slots__ = ("_count", "_numbers", "_waiting", "is_immediate", "is_over", "reached")
+    __slots__ = ("_callers", "_count", "_numbers", "_waiting", "is_immediate", "is_over", "reached")
 
     def __init__(self, *, is_immediate: bool, count: Callable[[int], int]) -> None:
         """`count` tells how many slaves have all up to a sequence."""
         self._count = count
-        self._waiting: list[tuple[int, int, Heard]] = []
+        self._waiting: list[tuple[int, int]] = []
+        """A heap of sequences and the numbers of those who wait, some of whom may have left."""
+        self._callers: dict[int, Heard] = {}
         self._numbers = counting()
         self.is_immediate = is_immediate
         """What is committed is done: nobody has to wait."""
@@ -33,9 +37,22 @@ class Acks:
         self.reached = 0
         """All up to this sequence is done."""
 
-    def wait(self, sequence: int, heard: Heard) -> None:
-        """Be called once, when a sequence is reached, which it is not yet, or the tenure ends."""
-        heapq.heappush(self._waiting, (sequence, next(self._numbers), heard))
+    def wait(self, sequence: int, heard: Heard) -> int:
+        """Be called once, when a sequence is reached, which it is not yet, or the tenure ends; the
+        number is for `forget`.
+        """
+        number = next(self._numbers)
+        self._callers[number] = heard
+        heapq.heappush(self._waiting, (sequence, number))
+        return number
+
+    def forget(self, number: int) -> None:
+        """Who waits by this number is not called any more."""
+        waiting, callers = self._waiting, self._callers
+        callers.pop(number, None)
+        if len(waiting) > 2 * len(callers) + _LEFT_MAX:
+            waiting[:] = [entry for entry in waiting if entry[1] in callers]
+            heapq.heapify(waiting)
 
     def replicas_with(self, sequence: int) -> int:
         """How many slaves have all up to a sequence."""
@@ -46,11 +63,14 @@ class Acks:
         self.reached = sequence
         waiting = self._waiting
         while waiting and waiting[0][0] <= sequence:
-            heapq.heappop(waiting)[2]()
+            heard = self._callers.pop(heapq.heappop(waiting)[1], None)
+            if heard is not None:
+                heard()
 
     def end(self) -> None:
         """The tenure is over; whoever waits hears that."""
         self.is_over = True
-        waiting, self._waiting = self._waiting, []
-        for _, _, heard in waiting:
+        self._waiting.clear()
+        waiting, self._callers = self._callers, {}
+        for heard in waiting.values():
             heard()

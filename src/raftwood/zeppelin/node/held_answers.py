@@ -35,11 +35,13 @@ class Held(msgspec.Struct):
 class HeldAnswers:
     """Of one connection; `released` is called when the first ones may go."""
 
-    __slots__ = ("_held", "_released", "size")
+    __slots__ = ("_held", "_released", "_waits_at", "size")
 
     def __init__(self, released: Callable[[], None]) -> None:
         self._held: deque[Held] = deque()
         self._released = released
+        self._waits_at: tuple[Acks, int] | None = None
+        """Who calls, and by which number."""
         self.size = 0
         """Bytes that are held."""
 
@@ -63,6 +65,8 @@ class HeldAnswers:
             answers = self._held.popleft().answers
             self.size -= sum(map(len, answers))
             ready += answers
+        if ready:
+            self._forget()
         if not self._held:
             self.size = 0
         elif ready:
@@ -70,7 +74,15 @@ class HeldAnswers:
         return ready
 
     def clear(self) -> None:
+        """The client has left."""
         self._held.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._waits_at is not None:
+            acks, number = self._waits_at
+            acks.forget(number)
+            self._waits_at = None
 
     def _is_over(self, held: Held, now: float) -> bool:
         if now < held.deadline and _awaited(held) is not None:
@@ -86,9 +98,10 @@ class HeldAnswers:
             self._released()
         else:
             acks, sequence = awaited
-            acks.wait(sequence, self._heard)
+            self._waits_at = (acks, acks.wait(sequence, self._heard))
 
     def _heard(self) -> None:
+        self._waits_at = None
         if self._held:
             self._wait(self._held[0])
 
