@@ -64,6 +64,7 @@ class RealNode:
         self.port = await self.replicator.listen("127.0.0.1", self.port)
 
     async def apply(self, topology: Topology) -> None:
+        self.store.ack = topology.tables["table"].config.ack
         await self.replicator.apply(topology, {PARTITION: self.store})
         now_ns = self._environment.clock.monotonic_ns()
         self.replicator.renew_lease(asked_ns=now_ns, length_ms=LEASE_MS, epoch=topology.epoch)
