@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
+import trustme
 
 from raftwood.base.errors import (
     InvalidInput,
@@ -14,6 +16,7 @@ from raftwood.base.errors import (
     Unauthenticated,
     Unavailable,
 )
+from raftwood.net.tls import ClientTls, ServerTls, TlsFiles
 from raftwood.zeppelin.client import AsyncKv, CommandRefused
 from raftwood.zeppelin.client.link import IN_FLIGHT_MAX
 from raftwood.zeppelin.node.data_server import DataServer
@@ -330,6 +333,32 @@ def test_who_may_not_write_is_told() -> None:
             await kv.set_many({"a": 1})
 
     on_cluster(scenario, user=READER)
+
+
+def test_connections_are_encrypted_where_authorities_are_given(tmp_path: Path) -> None:
+    authority, stranger = trustme.CA(), trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    files = {name: str(tmp_path / name) for name in ("chain", "key", "authority", "stranger")}
+    certificate.private_key_pem.write_to_path(files["key"])
+    certificate.cert_chain_pems[0].write_to_path(files["chain"])
+    authority.cert_pem.write_to_path(files["authority"])
+    stranger.cert_pem.write_to_path(files["stranger"])
+
+    async def main() -> None:
+        cluster = StaticCluster(("a",))
+        tls = ServerTls(TlsFiles(certificate=files["chain"], key=files["key"]))
+        async with listening(cluster) as servers:
+            cluster.ports["a"] = await servers["a"].listen(tls=tls)
+            cluster.epoch += 1
+            login: dict[str, Any] = {"user": WRITER, "password": PASSWORD, "timeout_ms": 20_000}
+            trusting = ClientTls(TlsFiles(authorities=files["authority"]))
+            async with await AsyncKv.connect(cluster.addresses, **login, tls=trusting) as kv:
+                assert await kv.incr("n") == 1
+            doubting = ClientTls(TlsFiles(authorities=files["stranger"]))
+            with pytest.raises(Unauthenticated, match="TLS with"):
+                await AsyncKv.connect(cluster.addresses, **login, tls=doubting)
+
+    run(main())
 
 
 def test_a_wrong_password_is_refused() -> None:
