@@ -321,9 +321,13 @@ class Membership:
         while True:
             await self._is_missing.wait()
             self._is_missing.clear()
-            async with self._changing:
-                await self._open(self._missing()[:_OPENED_AT_ONCE])
-                await self._use()
+            try:
+                async with self._changing:
+                    await self._open(self._missing()[:_OPENED_AT_ONCE])
+                    await self._use()
+            except RaftwoodError as error:
+                # The next heartbeat's answer makes what is unfinished be tried again.
+                _log.warning("not all is used yet", node=self.node, reason=error.message)
 
     async def _open(self, partitions: list[PartitionId]) -> None:
         for partition in partitions:

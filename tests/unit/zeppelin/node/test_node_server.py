@@ -1,20 +1,22 @@
 """A node as a whole, in virtual time: when it serves, what it forgets, and what it tells."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import DiskFull, RaftwoodError
 from raftwood.net import Secret
 from raftwood.net.store_names import OPERATOR_ROLE
 from raftwood.net.stores import ClientNetwork
 from raftwood.simulation import Simulation, simulate
 from raftwood.zeppelin.meta.state_machine import MetaMachine
-from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig, User
+from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig, Topology, User
 from raftwood.zeppelin.node.admin import ask_status
+from raftwood.zeppelin.node.seams import PartitionStore
 from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.replication.replicator import Replicator
 from tests.simulation.zeppelin.clients import HASH, PASSWORD, Connection
 from tests.simulation.zeppelin.meta import SETTINGS, MetaGroup
 from tests.simulation.zeppelin.node import DATA_PORT, NETWORK, NodeMachine
@@ -122,6 +124,29 @@ def test_nobody_is_served_before_the_meta_server_has_answered() -> None:
         await cluster.simulation.wait_until(lambda: cluster.nodes[name].server is not None)
         await cluster.simulation.wait_until(lambda: cluster.master_serves)
         assert await cluster.ask(cluster.master.name, "GET", "key") == b"1"
+
+    scene(body)
+
+
+def test_partitions_are_opened_though_one_of_them_could_not_be_used_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apply, refusals = Replicator.apply, ["the disk is full"] * 3
+
+    async def full_at_first(
+        self: Replicator, topology: Topology, stores: Mapping[PartitionId, PartitionStore]
+    ) -> None:
+        if refusals and len(stores) > 1:
+            raise DiskFull(refusals.pop())
+        await apply(self, topology, stores)
+
+    async def body(cluster: Cluster) -> None:
+        monkeypatch.setattr(Replicator, "apply", full_at_first)
+        config = TableConfig(partitions=9, replicas=2)
+        await cluster.meta.client.wait_applied(
+            await cluster.meta.client.create_table("carts", config)
+        )
+        assert not refusals
 
     scene(body)
 
