@@ -27,6 +27,18 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @classmethod
+    def with_client(
+        cls, name: str, connect: Callable[[Environment], Coroutine[Any, Any, Result]]
+    ) -> "tuple[LoopThread, Result]":
+        """A thread, and a client that has connected on it; neither where it cannot."""
+        thread = cls(name)
+        try:
+            return thread, thread.call(connect(thread.environment))
+        except BaseException:
+            thread.stop()
+            raise
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()

@@ -3,13 +3,12 @@
 A Python worker of Spark runs one task after the other, so a connection is kept for the next one.
 """
 
-import atexit
 import gc
-import os
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, Self
 
+from raftwood.base.environment import Environment
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position, position_from_bytes, position_to_bytes
 from raftwood.disk.loop_thread import LoopThread
@@ -31,6 +30,7 @@ from raftwood.loghub.wire import (
     encode_pull,
 )
 from raftwood.net import Secret
+from raftwood.pipeline.kept import Kept
 from raftwood.pipeline.options import StreamAccess
 
 PULL_BATCHES_MAX: Final = 4_096
@@ -51,13 +51,12 @@ class Hub:
     @classmethod
     def connect(cls, access: StreamAccess) -> Self:
         """Where a gateway has answered."""
-        thread = LoopThread("raftwood-pipeline")
         hub_access = HubAccess(
             addresses=access.gateways, key_id=access.key_id, secret=Secret(access.secret.encode())
         )
 
-        async def make() -> Gateways:
-            gateways = Gateways(thread.environment, hub_access)
+        async def make(environment: Environment) -> Gateways:
+            gateways = Gateways(environment, hub_access)
             try:
                 await gateways.start(access.timeout_ms)
             except BaseException:
@@ -65,11 +64,7 @@ class Hub:
                 raise
             return gateways
 
-        try:
-            return cls(access, thread, thread.call(make()))
-        except BaseException:
-            thread.stop()
-            raise
+        return cls(access, *LoopThread.with_client("raftwood-pipeline", make))
 
     def __enter__(self) -> Self:
         return self
@@ -163,32 +158,17 @@ class Hub:
         return position_from_bytes(bytes(payload))
 
 
-_kept: dict[StreamAccess, Hub] = {}
-_KEPT_MAX: Final = 4
-_process = os.getpid()
+def _connect(access: StreamAccess) -> Hub:
+    hub = Hub.connect(access)
+    # After each task Spark has a worker collect its garbage, which takes tens of milliseconds
+    # for all that is loaded: that is not looked at any more.
+    gc.collect()
+    gc.freeze()
+    return hub
 
 
-def connected(access: StreamAccess) -> Hub:
-    """This process's connection to a logstore, made where there is none yet."""
-    global _process  # noqa: PLW0603 (a process that was forked has no thread of its parent's)
-    if _process != os.getpid():
-        _process = os.getpid()
-        _kept.clear()
-    found = _kept.get(access)
-    if found is None:
-        while len(_kept) >= _KEPT_MAX:
-            _kept.pop(next(iter(_kept))).close()
-        found = _kept[access] = Hub.connect(access)
-        # After each task Spark has a worker collect its garbage, which takes tens of milliseconds
-        # for all that is loaded: that is not looked at any more.
-        gc.collect()
-        gc.freeze()
-    return found
-
-
-@atexit.register
-def disconnect() -> None:
-    """Close this process's connections."""
-    if _process == os.getpid():
-        while _kept:
-            _kept.popitem()[1].close()
+_kept = Kept(_connect)
+connected = _kept.get
+"""This process's connection to a logstore, made where there is none yet."""
+disconnect = _kept.close
+"""Close this process's connections."""

@@ -49,22 +49,19 @@ class LogHubClient:
         timeout_ms: int = TIMEOUT_MS,
     ) -> Self:
         """A client that one gateway at least has answered; `addresses` are HOST:PORT[,…]."""
-        thread = LoopThread("raftwood-loghub-client")
-        try:
-            client = thread.call(
-                AsyncLogHubClient.connect(
-                    thread.environment,
+        return cls(
+            *LoopThread.with_client(
+                "raftwood-loghub-client",
+                lambda environment: AsyncLogHubClient.connect(
+                    environment,
                     addresses,
                     key_id=key_id,
                     secret=secret,
                     tls=tls,
                     timeout_ms=timeout_ms,
-                )
+                ),
             )
-        except BaseException:
-            thread.stop()
-            raise
-        return cls(thread, client)
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -60,22 +60,19 @@ class LogClient:
             role=READER_ROLE if is_read_only else CLIENT_ROLE,
             tls=tls,
         )
-        thread = LoopThread("raftwood-log-client")
-        try:
-            client = thread.call(
-                AsyncLogClient.connect(
-                    thread.environment,
+        return cls(
+            *LoopThread.with_client(
+                "raftwood-log-client",
+                lambda environment: AsyncLogClient.connect(
+                    environment,
                     network,
                     [each.strip() for each in given if each.strip()],
                     shard=shard,
                     is_read_only=is_read_only,
                     timeout_ms=timeout_ms,
-                )
+                ),
             )
-        except BaseException:
-            thread.stop()
-            raise
-        return cls(thread, client)
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -45,23 +45,20 @@ class Kv:
         timeout_ms: int = TIMEOUT_MS,
     ) -> Self:
         """A client that one node at least has answered; `addresses` are HOST:PORT[,…]."""
-        thread = LoopThread("raftwood-kv-client")
-        try:
-            client = thread.call(
-                AsyncKv.connect(
+        return cls(
+            *LoopThread.with_client(
+                "raftwood-kv-client",
+                lambda environment: AsyncKv.connect(
                     addresses,
                     user=user,
                     password=password,
                     tls=tls,
                     read_from=read_from,
                     timeout_ms=timeout_ms,
-                    environment=thread.environment,
-                )
+                    environment=environment,
+                ),
             )
-        except BaseException:
-            thread.stop()
-            raise
-        return cls(thread, client)
+        )
 
     def __enter__(self) -> Self:
         return self
