@@ -42,6 +42,9 @@ class Pace:
 
     def __init__(self, *, lag_max_bytes: int) -> None:
         self._close_bytes = lag_max_bytes // 2
+        self._leap_bytes = lag_max_bytes // 4
+        """More than that is not waited for until the next comparison: a fast master would be far
+        ahead by then."""
         self._seen: dict[NodeId, _Seen] = {}
         self._held: deque[tuple[int, int]] = deque()
         """Sequences that wait, and since when."""
@@ -79,7 +82,8 @@ class Pace:
             seen.window_bytes = None
         elif seen.window_bytes is not None:
             seen.window_bytes = max(self._close_bytes, min(seen.window_bytes, lag_bytes))
-        if now_ms - seen.looked_ms >= LOOK_MS:
+        has_leapt = lag_bytes > self._close_bytes and lag_bytes - seen.lag_bytes >= self._leap_bytes
+        if has_leapt or now_ms - seen.looked_ms >= LOOK_MS:
             is_growing = lag_bytes > self._close_bytes and lag_bytes >= seen.lag_bytes
             if seen.window_bytes is None and is_growing:
                 seen.window_bytes = lag_bytes

@@ -96,3 +96,11 @@ def test_a_slave_that_is_gone_is_not_waited_for() -> None:
     master.feeds.clear()
     assert master.step() > 0
     assert master.told == master.last
+
+
+def test_a_master_that_is_very_fast_is_not_far_ahead_when_it_is_first_held() -> None:
+    """The bound of the lag does not depend on how often slaves are looked at."""
+    master = Master(20)
+    for _ in range(100):
+        master.step(writes=2_000)
+        assert master.lag_bytes(A) <= LAG_MAX
