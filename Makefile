@@ -8,18 +8,21 @@ SEEDS ?= next:200
 # Tests start a thousand processes: none of them should compile what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check lint bench soak install format clean
+.PHONY: run test all-tests check lint bench soak install format clean
 
 run: install ## The main job: web-server logs through streams and Spark to figures, with a report
 	$(BIN)/raftwood demo pipeline
 
-test: install ## Everything that CI runs: lint, then all tests
-	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+# Three workers for two cores: tests of processes wait a quarter of their time.
+test: install ## Everything that CI runs: lint and all tests
+	$(MAKE) --no-print-directory -j 2 lint all-tests
+
+all-tests: install
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: install ## Lint and the fast tests, below three minutes
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
 lint: install
 	$(BIN)/ruff check .

@@ -36,6 +36,8 @@ from benchmarks.pipeline import report as pipeline_report
 from benchmarks.raft_cluster import compare as raft
 from benchmarks.raft_cluster import report as raft_report
 from benchmarks.zeppelin import compare as zeppelin
+from benchmarks.zeppelin import growth as zeppelin_growth
+from benchmarks.zeppelin import growth_report as zeppelin_growth_report
 from benchmarks.zeppelin import report as zeppelin_report
 
 README = pathlib.Path(__file__).with_name("README.md")
@@ -106,6 +108,13 @@ def _zeppelin(quick: bool, progress: Callable[[str], None]) -> Outcome:
     return Outcome(results, zeppelin_report.tables(results), below, zeppelin_report.notes(results))
 
 
+def _zeppelin_growth(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    results = zeppelin_growth.grow(zeppelin_growth.QUICK if quick else None, progress=progress)
+    tables = zeppelin_growth_report.tables(results)
+    below = _below(zeppelin_growth_report.verdicts(results))
+    return Outcome(results, tables, below, zeppelin_growth_report.notes(results))
+
+
 def _below(verdicts: list[Verdict]) -> list[str]:
     return [
         "{}: {}, to reach {}".format(*verdict.shown()[:3])
@@ -125,6 +134,7 @@ PARTS: dict[str, Part] = {
     "pipeline": _pipeline,
     "ledgers": _ledgers,
     "zeppelin": _zeppelin,
+    "zeppelin-growth": _zeppelin_growth,
 }
 
 

@@ -60,6 +60,12 @@ def _long_first(items: list[pytest.Item]) -> list[pytest.Item]:
     return [*processes, *short[:cut], *simulations, *short[cut:]]
 
 
+def pytest_collection_finish() -> None:
+    """Half a million objects are there for good: who collects garbage need not look at them."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):

@@ -29,7 +29,7 @@ from benchmarks.zeppelin.cases import (
 )
 from benchmarks.zeppelin.loads import Endpoint
 from raftwood.zeppelin.model import TableConfig
-from raftwood.zeppelin.slots import SLOTS, slot_of, slots_of_partition
+from raftwood.zeppelin.slots import SLOTS, slot_of, slots_of_place
 
 TABLE = "bench"
 START_S_MAX = 60.0
@@ -117,7 +117,7 @@ def _zeppelin(
 
 def _tag_in(partition: int) -> str:
     """One whose keys are in a partition."""
-    slots = slots_of_partition(partition, PARTITIONS)
+    slots = slots_of_place(partition, PARTITIONS)
     return next(tag for n in range(SLOTS) if slot_of((tag := f"t{n}").encode()) in slots)
 
 

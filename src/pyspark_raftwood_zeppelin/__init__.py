@@ -1,4 +1,4 @@
-"""Makes Spark know the sink `zeppelin` by itself: it looks for packages named `pyspark_*`.
+"""Makes Spark know the format `zeppelin` by itself: it looks for packages named `pyspark_*`.
 
 Kept tiny: one such package that fails to load breaks every data source of Spark.
 """

@@ -24,6 +24,7 @@ from tests.fuzz_targets import (
     ways_in,
     zeppelin_binlogs,
     zeppelin_meta,
+    zeppelin_pages,
     zeppelin_replication,
 )
 
@@ -74,6 +75,7 @@ TARGETS: dict[str, Target] = {
     "way in Redis": (redis_requests.target, redis_requests.seeds()),
     "answers of Redis": (redis_answers.target, redis_answers.seeds()),
     "way in syslog": (ways_in.syslog_target, ways_in.syslog_seeds()),
+    "zeppelin pages": (zeppelin_pages.target, zeppelin_pages.seeds()),
     "zeppelin binlog runs": (zeppelin_binlogs.run_target, zeppelin_binlogs.run_seeds()),
     "zeppelin records": (zeppelin_binlogs.record_target, zeppelin_binlogs.record_seeds()),
     "zeppelin stored state": (zeppelin_binlogs.state_target, zeppelin_binlogs.state_seeds()),

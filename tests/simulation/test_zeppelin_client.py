@@ -24,7 +24,8 @@ CLIENT = "client"
 WORKERS = 4
 ROUNDS = 60
 MANY = 40
-SEEDS = 8
+SEEDS = ((0, 2, 4, 16), (1, 3, 5, 9))
+"""In each some answer is lost."""
 MUTANT_SEEDS = 30
 
 
@@ -184,9 +185,11 @@ async def scenario(simulation: Simulation) -> Outcome:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", range(2))
-def test_every_write_is_done_once_whatever_happens_to_nodes_and_connections(share: int) -> None:
-    outcomes = [simulate(seed, scenario).result for seed in range(share, SEEDS, 2)]
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_every_write_is_done_once_whatever_happens_to_nodes_and_connections(
+    seeds: tuple[int, ...],
+) -> None:
+    outcomes = [simulate(seed, scenario).result for seed in seeds]
     # Answers were lost, and what they told of was not done again.
     assert sum(outcome.answers_lost for outcome in outcomes)
 

@@ -33,6 +33,8 @@ from tests.simulation.snapshot_images import SnapshotImages
 from tests.simulation.store_images import FolderImages, LogImages
 from tests.simulation.toy.cluster import run_toy
 from tests.simulation.zeppelin import run as run_zeppelin
+from tests.simulation.zeppelin.moving import run_moving
+from tests.simulation.zeppelin.steps import Who, failures_of, run_failures
 from tests.simulation.zeppelin_images import NodeImages
 
 TWICE_EVERY = 10
@@ -242,6 +244,23 @@ def _zeppelin(seed: int) -> Counts:
     }
 
 
+def _migrations(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    moved = run_moving(seed, twice=twice).result
+    calm = run_moving(seed, is_calm=True).result
+    who = [*Who][seed % len(Who)]
+    failures = failures_of(who, is_of_master=seed // len(Who) % 2 == 0)
+    return {
+        "migrations: seeds": 1,
+        "migrations: seeds run twice, hash equal": int(twice),
+        "migrations: done": moved.moved + calm.moved,
+        "migrations: cancelled": moved.cancelled + calm.cancelled,
+        "migrations: failures at a step": run_failures(failures, seed=seed).result,
+        "migrations: writes called done": moved.done + calm.done,
+        "migrations: failovers and hand-overs": moved.failovers + moved.handovers + calm.handovers,
+    }
+
+
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
     "hosts": _hosts,
@@ -255,6 +274,7 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "ledgers": _ledgers,
     "dlog": _dlog,
     "zeppelin": _zeppelin,
+    "migrations": _migrations,
     "images": _images,
     "processes": _processes,
     "fuzz": _fuzz,

@@ -22,12 +22,17 @@ from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
 
 DASHBOARDS = sorted((Path(__file__).parents[2] / "dashboards").glob("*.json"))
 ALERTS = sorted((Path(__file__).parents[2] / "dashboards").glob("*-alerts.yml"))
-HISTOGRAMS = {"logservice_append_seconds", "logservice_read_seconds", "gateway_answer_seconds"}
+HISTOGRAMS = {
+    "logservice_append_seconds",
+    "logservice_read_seconds",
+    "gateway_answer_seconds",
+    "kv_parked_seconds",
+}
 _NO_NAMES = re.compile(
     r'\{[^}]*\}|\[[^\]]*\]|"[^"]*"|\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)'
 )
 _NAME = re.compile(r"\b[a-zA-Z_:][\w:]*\b(?!\s*\()")
-_WORDS = {"and", "or", "unless", "bool", "inf"}
+_WORDS = {"and", "or", "unless", "bool", "inf", "offset"}
 
 on_every_dashboard = pytest.mark.parametrize(
     "file", [pytest.param(file, id=file.stem) for file in DASHBOARDS]

@@ -86,6 +86,7 @@ ALLOWED_IN_SIMULATION = {
     ("loghub/consumer/threads.py", "concurrent"): "for users' code that blocks",
     ("loghub/consumer/threads.py", "threading"): "for users' code that blocks",
     ("logservice/client/sync_client.py", "concurrent"): "for programs that are all threads",
+    ("zeppelin/backup/backup_folder.py", "asyncio.to_thread"): "for a library that blocks",
     ("net/zookeeper_connection.py", "asyncio.to_thread"): "for a library that is all threads",
 }
 

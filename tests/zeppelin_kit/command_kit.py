@@ -8,8 +8,10 @@ from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import end_process
 from raftwood.zeppelin.commands.cursors import Cursors
 from raftwood.zeppelin.commands.execution import execute
+from raftwood.zeppelin.commands.parking import Parking
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.model import User
+from raftwood.zeppelin.node.checkpoints import Checkpoints
 from tests.zeppelin_kit.decoding import decoded
 from tests.zeppelin_kit.static_view import WRITER, StaticView, single_node
 
@@ -42,6 +44,8 @@ class CommandHost:
             end_process=end_process,
         )
         self.cursors = Cursors(1000)
+        self.checkpoints: Checkpoints | None = None
+        self.parking = Parking()
         self.started_ms = BEGIN_MS
         self.command_count = self.connection_count = self.port = 0
         self.sessions: list[Session] = []

@@ -11,6 +11,7 @@ import uvloop
 from raftwood.disk.real_environment import real_environment
 from raftwood.net import ServerTls
 from raftwood.zeppelin.model import TableConfig
+from raftwood.zeppelin.node.checkpoints import Checkpoints
 from raftwood.zeppelin.node.data_server import DataServer
 from tests.zeppelin_kit.static_view import StaticView, nodes_of_all, single_node
 
@@ -43,11 +44,11 @@ def data_node(
 
 
 @contextmanager
-def data_nodes(count: int) -> Iterator[list[DataNode]]:
+def data_nodes(count: int, *, partitions: int = 8) -> Iterator[list[DataNode]]:
     """Several, which are masters of some partitions and slaves of the others."""
-    views = nodes_of_all([0] * count)
+    views = nodes_of_all([0] * count, partitions=partitions)
     with _serving(views) as nodes:
-        topology = nodes_of_all([node.port for node in nodes])[0].topology
+        topology = nodes_of_all([node.port for node in nodes], partitions=partitions)[0].topology
         for view in views:
             view.topology = topology
         yield nodes
@@ -65,7 +66,11 @@ def _serving(views: Sequence[StaticView], tls: ServerTls | None = None) -> Itera
         async with AsyncExitStack() as stack:
             for view in views:
                 environment = stack.enter_context(real_environment())
-                server = await stack.enter_async_context(DataServer(view, environment))
+                checkpoints = Checkpoints(view, environment, view.copied)
+                stack.push_async_callback(checkpoints.close)
+                server = await stack.enter_async_context(
+                    DataServer(view, environment, checkpoints=checkpoints)
+                )
                 port = await server.listen(tls=tls)
                 ready.append(DataNode(view, port, asyncio.get_running_loop()))
             is_ready.set()

@@ -34,7 +34,7 @@ class FileEngines:
     def folder(self, name: str) -> str:
         return f"{self._path}/{name}"
 
-    async def open(self, folder: str) -> KvEngine:
+    async def open(self, folder: str, *, is_read_only: bool = False) -> KvEngine:
         await perform(
             self._files,
             seam.MakeDirectory(folder),
@@ -47,7 +47,7 @@ class FileEngines:
         if size:
             (data,) = await perform(self._files, seam.Read(path, 0, size))
             pairs = msgspec.msgpack.decode(data, type=_Pairs)
-        return FileEngine(self._files, self._random, folder, dict(pairs))
+        return FileEngine(self._files, self._random, folder, dict(pairs), is_read_only=is_read_only)
 
     async def remove(self, name: str) -> None:
         folder = self.folder(name)
@@ -69,8 +69,15 @@ class FileEngine:
     """Implements `KvEngine`."""
 
     def __init__(
-        self, files: Files, source: random.Random, folder: str, pairs: dict[bytes, bytes]
+        self,
+        files: Files,
+        source: random.Random,
+        folder: str,
+        pairs: dict[bytes, bytes],
+        *,
+        is_read_only: bool = False,
     ) -> None:
+        self._is_read_only = is_read_only
         self._files = files
         self._random = source
         self._folder = folder
@@ -129,7 +136,8 @@ class FileEngine:
 
     async def close(self) -> None:
         if self._is_open:
-            await self.flush()
+            if not self._is_read_only:
+                await self.flush()
             self._is_open = False
 
     def _saving(self, folder: str) -> list[seam.Operation]:

@@ -11,10 +11,9 @@ Everything blocks; whoever has a loop asks by `asyncio.to_thread`.
 import asyncio
 import json
 import secrets
-import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     AsyncExitStack,
@@ -27,22 +26,24 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from raftwood.app.cluster_network import operator_network
+from raftwood.app.cluster_network import client_network, operator_network
 from raftwood.app.connecting import awaited_zeppelin
+from raftwood.app.groups import ZEPPELIN_SHARD
 from raftwood.app.settings import Settings
 from raftwood.base.configuration import load_configuration
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError, Unavailable
 from raftwood.disk.real_environment import real_environment
+from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.model import Node, NodeAddresses, NodeId, TableConfig, Topology, User
 from raftwood.zeppelin.node.admin import ask_status
 from raftwood.zeppelin.node.admin_wire import NodeStatus
 from raftwood.zeppelin.passwords import password_hash
 from tests import lasting
-from tests.cluster.store_process import StoreProcess
 from tests.cluster.stores import COMMAND
 from tests.zeppelin_kit.link_proxies import HOST, LinkProxies
+from tests.zeppelin_kit.process import Process
 from tests.zookeeper_server import free_ports
 
 QUICK: Mapping[str, Any] = {
@@ -71,72 +72,6 @@ class Login(msgspec.Struct, frozen=True):
     password: str
 
 
-class Process(StoreProcess):
-    """A log store or a node."""
-
-    def __init__(
-        self,
-        name: str,
-        number: int,
-        folder: Path,
-        command: tuple[str, ...],
-        address: str,
-        begun: Callable[[str, int], None],
-    ) -> None:
-        super().__init__(number, folder / name, address)
-        self.name = name
-        self._command = command
-        self.folder.parent.mkdir(exist_ok=True)
-        self.ready_file = folder / name / "ready"
-        self._begun = begun
-
-    def begin(self) -> None:
-        """Start it, without waiting for it."""
-        self.ready_file.unlink(missing_ok=True)
-        self.launch((*self._command, f"--ready-file={self.ready_file}"))
-        lasting.lasts(self.pid)
-        self._begun(self.name, self.pid)
-
-    def wait_ready(self) -> None:
-        began = time.monotonic()
-        while not self.ready_file.exists():
-            self.check_starts(began)
-            time.sleep(0.02)
-
-    def start(self) -> None:
-        self.begin()
-        self.wait_ready()
-
-    def kill_now(self) -> None:
-        """With SIGKILL."""
-        self.signal(signal.SIGKILL)
-        self._wait()
-
-    def stop(self) -> int:
-        """As a supervisor does; answers the exit status."""
-        self.signal(signal.SIGTERM)
-        return self._wait()
-
-    def pause(self) -> None:
-        self.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self.signal(signal.SIGCONT)
-
-    def _wait(self) -> int:
-        assert self._process is not None
-        status = self._process.wait(timeout=WAIT_S_MAX)
-        lasting.ended(self.pid)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        return status
-
-    @property
-    def id(self) -> NodeId:
-        """Of a node that has been ready."""
-        return NodeId(self.ready_file.read_text().split()[3])
-
-
 class KvProcesses:
     """Use `kv_processes`; nothing of it outlives the block."""
 
@@ -149,6 +84,7 @@ class KvProcesses:
         settings: Mapping[str, Any],
         has_proxies: bool,
     ) -> None:
+        self._folder = folder
         self.config = folder / "cluster.toml"
         self._settings = {**QUICK, **settings}
         self.host = HOST if has_proxies else LOCAL
@@ -157,39 +93,38 @@ class KvProcesses:
         self.nodes: dict[int, Process] = {}
         self.ports: dict[str, list[int]] = {}
         for number in range(1, stores + 1):
-            self.stores[number] = self._store(folder, number, next(ports))
+            self.stores[number] = self._store(number, next(ports))
         for number in range(1, nodes + 1):
-            self.nodes[number] = self._node(folder, number, [next(ports) for _ in range(3)])
+            self.nodes[number] = self._node(number, [next(ports) for _ in range(3)])
         self.proxies = LinkProxies() if has_proxies else None
         self._write_file()
 
-    def _store(self, folder: Path, number: int, port: int) -> Process:
+    def _store(self, number: int, port: int) -> Process:
         name = f"store-{number}"
         own = {
             "node.store_id": number,
-            "node.data_folder": folder / name / "data",
+            "node.data_folder": self._folder / name / "data",
             "node.listen": f"{LOCAL}:{port}",
             "node.advertise": f"{self.host}:{port}",
         }
-        return self._process(name, number, folder, ("logservice", "start"), own, [port])
+        return self._process(name, number, ("logservice", "start"), own, [port])
 
-    def _node(self, folder: Path, number: int, ports: list[int]) -> Process:
+    def _node(self, number: int, ports: list[int]) -> Process:
         name = f"node-{number}"
         data, replication, admin = (f"{LOCAL}:{port}" for port in ports)
         own = {
-            "zeppelin_node.data_folder": folder / name / "data",
+            "zeppelin_node.data_folder": self._folder / name / "data",
             "zeppelin_node.listen": data,
             "zeppelin_node.replication_listen": replication,
             "zeppelin_node.admin_listen": admin,
             "zeppelin_node.advertise_host": self.host,
         }
-        return self._process(name, number, folder, ("kv", "node", "start"), own, ports)
+        return self._process(name, number, ("kv", "node", "start"), own, ports)
 
     def _process(
         self,
         name: str,
         number: int,
-        folder: Path,
         command: tuple[str, ...],
         own: Mapping[str, Any],
         ports: list[int],
@@ -197,7 +132,8 @@ class KvProcesses:
         self.ports[name] = ports
         sets = [f"--set={key}={value}" for key, value in own.items()]
         whole = (*COMMAND, *command, f"--config={self.config}", *sets)
-        return Process(name, number, folder, whole, f"{self.host}:{ports[0]}", self._begun)
+        address = f"{self.host}:{ports[0]}"
+        return Process(name, number, self._folder, whole, address, self._begun)
 
     def _begun(self, name: str, pid: int) -> None:
         if self.proxies is not None:
@@ -219,16 +155,45 @@ class KvProcesses:
 
     def start(self) -> None:
         """All of it, with all proxies in place."""
-        if self.proxies is not None:
-            for name, ports in self.ports.items():
-                for place, port in enumerate(ports):
-                    is_for_clients = len(ports) > 1 and place != _REPLICATION
-                    self.proxies.add(name, port, is_for_clients=is_for_clients)
+        for name in self.ports:
+            self._stand_before(name)
         for processes in (self.stores, self.nodes):
             for each in processes.values():
                 each.begin()
             for each in processes.values():
                 each.wait_ready()
+
+    def _stand_before(self, name: str) -> None:
+        if self.proxies is None:
+            return
+        ports = self.ports[name]
+        for place, port in enumerate(ports):
+            is_for_clients = len(ports) > 1 and place != _REPLICATION
+            self.proxies.add(name, port, is_for_clients=is_for_clients)
+
+    def begin_node(self) -> int:
+        """Let one more join, without waiting for it; its number."""
+        number = max(self.nodes) + 1
+        self.nodes[number] = self._node(number, free_ports(3))
+        self._stand_before(self.nodes[number].name)
+        self.nodes[number].begin()
+        return number
+
+    def add_node(self) -> int:
+        """Let one more join; its number."""
+        number = self.begin_node()
+        self.nodes[number].wait_ready()
+        return number
+
+    def remove_nodes(self, numbers: Sequence[int]) -> None:
+        """Those that have nothing any more are stopped, and forgotten."""
+        for number in numbers:
+            assert self.nodes[number].stop() == 0
+        for number in numbers:
+            self.wait_down(number)
+            gone = self.nodes[number].id
+            self.ask(lambda meta, gone=gone: meta.remove_node(gone))  # type: ignore[misc]
+            del self.nodes[number], self.ports[f"node-{number}"]
 
     def discard(self) -> None:
         for each in self._all():
@@ -241,19 +206,45 @@ class KvProcesses:
     def settings(self) -> Settings:
         return load_configuration(Settings, file=str(self.config)).settings
 
+    def stores_running(self) -> dict[int, str]:
+        """Their addresses."""
+        return {
+            number: f"{LOCAL}:{self.ports[each.name][0]}"
+            for number, each in self.stores.items()
+            if each.is_running
+        }
+
     def ask(self, work: Callable[[MetaClient], Awaitable[Result]]) -> Result:
         """Something of the meta server."""
-
-        running = [each for each in self.stores.values() if each.is_running]
 
         async def main() -> Result:
             with real_environment() as environment:
                 async with AsyncExitStack() as stack:
-                    stores = ",".join(f"{LOCAL}:{self.ports[each.name][0]}" for each in running)
+                    stores = ",".join(self.stores_running().values())
                     meta = await awaited_zeppelin(stack, environment, self.settings, stores)
                     return await work(meta)
 
         return asyncio.run(main())
+
+    def meta_leader(self) -> int:
+        """The number of the store that leads the meta server's group."""
+
+        network = client_network(self.settings)
+        running = self.stores_running()
+
+        async def main() -> int:
+            with real_environment() as environment:
+                async with AsyncRaftClient(environment, network, running) as client:
+                    return (await client.admin.leader_status(ZEPPELIN_SHARD, timeout_ms=500)).leader
+
+        deadline = time.monotonic() + WAIT_S_MAX
+        while True:
+            try:
+                return asyncio.run(main())
+            except RaftwoodError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
 
     def topology(self) -> Topology:
         return self.ask(lambda meta: meta.topology())
@@ -281,7 +272,10 @@ class KvProcesses:
     def master_of(self, table: str, partition: int) -> int:
         """The number of the node that is master."""
         master = self.topology().tables[table].partitions[partition].master
-        return next(number for number, node in self.nodes.items() if node.id == master)
+        return self.number_of(master)
+
+    def number_of(self, node: NodeId | None) -> int:
+        return next(number for number, each in self.nodes.items() if each.id == node)
 
     def create_table(self, name: str, config: TableConfig | None = None) -> Login:
         """With a user of its name, once all nodes have it."""

@@ -1,11 +1,15 @@
 """Nodes that replicate on the machine's disk and loopback, all in this process."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from raftwood.base.environment import Environment
 from raftwood.disk.kv_folders import RocksFolders
+from raftwood.disk.real_environment import real_environment
 from raftwood.net import Secret
 from raftwood.zeppelin.model import (
     Ack,
@@ -124,7 +128,32 @@ def topology(
     return Topology(epoch=epoch, tables={"table": table}, nodes=known)
 
 
+def changed(topology: Topology, **fields: Any) -> Topology:
+    """With other fields of its one partition."""
+    table = topology.tables["table"]
+    partition = replace(table.partitions[0], **fields)
+    return replace(topology, tables={"table": replace(table, partitions=(partition,))})
+
+
 async def until(condition: Callable[[], bool], *, timeout_s: float = 30) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  it is looked at from outside
             await asyncio.sleep(0.005)
+
+
+Scenario = Callable[[RealNode, RealNode], Coroutine[Any, Any, None]]
+
+
+def run_pair(folder: Path, scenario: Scenario) -> None:
+    async def run() -> None:
+        with real_environment() as environment:
+            pair = RealNode(environment, folder, "one"), RealNode(environment, folder, "two")
+            for node in pair:
+                await node.start()
+            try:
+                await scenario(*pair)
+            finally:
+                for node in pair:
+                    await node.stop()
+
+    asyncio.run(run())

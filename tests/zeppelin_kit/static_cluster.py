@@ -4,14 +4,17 @@ What clients see of moves and failovers can be told from what replication does: 
 another master has lost nothing.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig, Topology
+from raftwood.zeppelin.node.checkpoints import Checkpoints
 from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.node.view import PartitionCopy
 from tests.zeppelin_kit.acks import StaticAcks
+from tests.zeppelin_kit.memory_engines import MemoryEngines
 from tests.zeppelin_kit.memory_store import MemoryPartitionStore
 from tests.zeppelin_kit.static_view import TABLE, node, topology_of
 
@@ -21,6 +24,7 @@ class ClusterView:
 
     def __init__(self, cluster: "StaticCluster", name: str) -> None:
         self.node_id = NodeId(name)
+        self.has_lease = False
         self._cluster = cluster
         self._stale: Topology | None = None
         config = cluster.config
@@ -37,6 +41,9 @@ class ClusterView:
 
     def hears_again(self) -> None:
         self._stale = None
+
+    async def wait_for_news(self, timeout_s: float) -> None:
+        await asyncio.sleep(timeout_s)
 
     def copies(self, table: str) -> Sequence[PartitionCopy | None]:
         cluster = self._cluster
@@ -60,6 +67,9 @@ class StaticCluster:
             partitions=partitions, replicas=min(len(names), 3), ack="memory", min_replicas=1
         )
         self.stores = [MemoryPartitionStore() for _ in range(partitions)]
+        self.engines = MemoryEngines()
+        for store in self.stores:
+            store.copies = self.engines
         self.masters: list[str | None] = [names[each % len(names)] for each in range(partitions)]
         self.frozen: set[int] = set()
         self.down: set[str] = set()
@@ -130,7 +140,10 @@ async def listening(cluster: StaticCluster) -> AsyncIterator[dict[str, DataServe
         environment = stack.enter_context(real_environment())
         servers = {}
         for name in cluster.names:
-            server = DataServer(cluster.views[name], environment)
+            view = cluster.views[name]
+            checkpoints = Checkpoints(view, environment, cluster.engines)
+            stack.push_async_callback(checkpoints.close)
+            server = DataServer(view, environment, checkpoints=checkpoints)
             await stack.enter_async_context(server)
             cluster.ports[name] = await server.listen()
             servers[name] = server

@@ -1,5 +1,6 @@
 """Nodes of a topology that does not change, for tests of what clients see."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.passwords import password_hash
 from raftwood.zeppelin.slots import slot_of
 from tests.zeppelin_kit.acks import StaticAcks
+from tests.zeppelin_kit.memory_engines import MemoryEngines
 from tests.zeppelin_kit.memory_store import MemoryPartitionStore
 
 PASSWORD = "correct-horse"
@@ -24,6 +26,7 @@ HASH = password_hash(PASSWORD.encode(), random.Random(0))
 READER = "reader"
 WRITER = "writer"
 TABLE = "orders"
+_NEWS_S = 0.01
 
 
 def node(name: str, port: int, *, is_up: bool = True) -> Node:
@@ -60,6 +63,10 @@ class StaticView:
         """With `shared` partitions its slaves are never behind."""
         self.node_id = NodeId(node_id)
         self.topology = topology
+        self.copied = shared[0].copies if shared else MemoryEngines()
+        """Where checkpoints go."""
+        self.has_lease = False
+        """Where a master does not lead: as if it had no word from the meta server."""
         self.stores: list[MemoryPartitionStore | None] = []
         self._copies: list[PartitionCopy | None] = []
         table = topology.tables[TABLE]
@@ -73,6 +80,7 @@ class StaticView:
                 if shared
                 else MemoryPartitionStore(is_written_at_once=is_written_at_once)
             )
+            store.copies = self.copied
             acks = StaticAcks(store, table.config)
             copy = PartitionCopy(store, acks, epoch=partition.epoch)
             copy.is_leading = copy.is_serving = partition.master == self.node_id
@@ -81,7 +89,11 @@ class StaticView:
             self._copies.append(copy)
 
     def copies(self, table: str) -> Sequence[PartitionCopy | None]:
-        return self._copies if table in self.topology.tables else ()
+        known = self.topology.tables.get(table)
+        return () if known is None else [self._copies[number] for number in known.places]
+
+    async def wait_for_news(self, timeout_s: float) -> None:
+        await asyncio.sleep(min(timeout_s, _NEWS_S))
 
     def partition_of(self, key: str) -> int:
         return self.topology.tables[TABLE].partition_of_slot(slot_of(key.encode()))

@@ -12,6 +12,9 @@ class Harm(StrEnum):
     TWO_MASTERS = "a node calls writes done that is not master any more"
     TWICE = "a request was applied twice"
     STALLED = "replicas do not become equal"
+    FORGOTTEN = "a migration was ordered that is neither done nor cancelled, nor under way"
+    FROZEN = "writes wait for longer than a hand-over may take"
+    REFUSED = "a client gave up what it was to try again"
 
 
 class Broken(AssertionError):

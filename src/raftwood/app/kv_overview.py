@@ -1,9 +1,11 @@
 """Zeppelin at a glance: from what the meta server knows to rows, and to what is wrong with it."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from raftwood.zeppelin.meta.heard import Offset
+from raftwood.zeppelin.meta.plans.progress import Progress, progress_of
 from raftwood.zeppelin.meta.queries import Report
 from raftwood.zeppelin.model import Node, NodeId, Partition, Table, Topology
 
@@ -102,7 +104,7 @@ class Overview:
         partitions = [each for _, _, each in self._all() if node.id in each.replicas]
         return {
             "node": node.id,
-            "state": "up" if node.is_up else "down",
+            "state": node_state(node),
             "data": node.addresses.data,
             "replication": node.addresses.replication,
             "admin": node.addresses.admin,
@@ -118,6 +120,9 @@ class Overview:
             for number, partition in enumerate(table.partitions):
                 yield table, number, partition
 
+    def moves(self) -> Progress:
+        return progress_of(self.topology, self._reports)
+
     # What is wrong
 
     def problems(self) -> list[str]:
@@ -129,6 +134,7 @@ class Overview:
             *(text for table in tables for text in self._without_master(table)),
             *(text for table in tables for text in self._too_few(table)),
             *self._down(),
+            *self._waiting_for(),
             *(text for table in tables for text in self._behind(table)),
         ]
 
@@ -160,7 +166,7 @@ class Overview:
 
     def _down(self) -> Iterator[str]:
         for row in self.nodes():
-            if row["state"] == "down":
+            if not self.is_up(row["node"]):
                 yield (
                     f"node {row['node']} ({row['data']}) is down, with replicas of "
                     f"{row['replicas']} partitions: start it"
@@ -177,9 +183,29 @@ class Overview:
         for (node, what), numbers in states.items():
             yield f"node {node} {what} of {_named('partition', numbers)} of table {table.name}"
 
+    @staticmethod
+    def _is_coming(table: Table, number: int, node: NodeId) -> bool:
+        """Whether it is the target of a migration: then it is behind because it has just begun."""
+        migration = table.partitions[number].migration
+        return migration is not None and migration.target == node
+
+    def _waiting_for(self) -> Iterator[str]:
+        """Nodes that something moves to, and that are not there."""
+        moves = Counter(
+            migration.target
+            for _, _, partition in self._all()
+            for migration in partition.migrations
+            if not self.is_up(migration.target)
+        )
+        for node, count in sorted(moves.items()):
+            yield (
+                f"{count} replicas move to node {node}, which is down: start it, or see `raftwood "
+                "kv cluster cancel`"
+            )
+
     def _trouble(self, table: Table, number: int, node: NodeId) -> str:
         offset = self.offset(table, number, node)
-        if not self.is_up(node) or offset is None:
+        if not self.is_up(node) or offset is None or self._is_coming(table, number, node):
             return ""
         if node in table.partitions[number].lagging:
             return "has missed too much to become master"
@@ -188,6 +214,11 @@ class Overview:
         if master is not None and (contact_ms is None or contact_ms > CONTACT_MS_MAX):
             return "does not hear from the master"
         return "" if offset.is_candidate else "is being synced as a slave"
+
+
+def node_state(node: Node) -> str:
+    """As people read it."""
+    return ("up" if node.is_up else "down") + (", draining" if node.is_draining else "")
 
 
 def _named(kind: str, names: Sequence[object]) -> str:

@@ -21,11 +21,14 @@ class RocksFolders:
     def folder(self, name: str) -> str:
         return f"{self._path}/{name}"
 
-    async def open(self, folder: str) -> RocksEngine:
+    async def open(self, folder: str, *, is_read_only: bool = False) -> RocksEngine:
         """The engine in a folder, new where there is none."""
         await asyncio.to_thread(os.makedirs, self._path, exist_ok=True)
         return await RocksEngine.open(
-            folder, cache_bytes=self._cache_bytes, write_buffer_bytes=self._write_buffer_bytes
+            folder,
+            cache_bytes=self._cache_bytes,
+            write_buffer_bytes=self._write_buffer_bytes,
+            is_read_only=is_read_only,
         )
 
     async def remove(self, name: str) -> None:

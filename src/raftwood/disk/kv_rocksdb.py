@@ -48,8 +48,11 @@ KEYS_ON_LOOP_MAX: Final = 1
 class RocksEngine:
     """One RocksDB in one folder; use `await RocksEngine.open(folder)`."""
 
-    def __init__(self, folder: str, database: "rocksdict.Rdict") -> None:
+    def __init__(
+        self, folder: str, database: "rocksdict.Rdict", *, is_read_only: bool = False
+    ) -> None:
         self._folder = folder
+        self._is_read_only = is_read_only
         self._database: rocksdict.Rdict | None = database
         self._unlogged = rocksdict.WriteOptions()
         # An attribute, whatever the library's own type stubs say.
@@ -63,17 +66,30 @@ class RocksEngine:
 
     @classmethod
     async def open(
-        cls, folder: str, *, cache_bytes: int = 64 << 20, write_buffer_bytes: int = 64 << 20
+        cls,
+        folder: str,
+        *,
+        cache_bytes: int = 64 << 20,
+        write_buffer_bytes: int = 64 << 20,
+        is_read_only: bool = False,
     ) -> "RocksEngine":
-        """Open the engine in a folder, making both where they are missing."""
+        """Open the engine in a folder, making both where they are missing.
+
+        One that is only read, such as a checkpoint, stays as it is on the disk.
+        """
         durable_sequence = await asyncio.to_thread(read_stamp, folder)
         options = _options(cache_bytes=cache_bytes, write_buffer_bytes=write_buffer_bytes)
         try:
             # Opening holds the GIL, so a thread would gain nothing.
-            database = rocksdict.Rdict(folder, options)
+            access = rocksdict.AccessType
+            database = rocksdict.Rdict(
+                folder,
+                options,
+                access_type=access.read_only() if is_read_only else access.read_write(),
+            )
         except Exception as error:
             raise _mapped(error, folder) from error
-        engine = cls(folder, database)
+        engine = cls(folder, database, is_read_only=is_read_only)
         found_sequence = database.latest_sequence_number()
         if found_sequence < durable_sequence:
             # RocksDB takes a manifest cut short for a crash and forgets what stood behind the cut.
@@ -147,14 +163,23 @@ class RocksEngine:
         if (database := self._database) is None:
             return
         self._database = None
-        await self._idle.wait()
+        try:
+            await self._idle.wait()
+        except asyncio.CancelledError:
+            self._database = database  # nothing has happened yet
+            raise
         for scan in list(self._scans):
             scan.stop()
+        # As one piece of work: it comes to its end though whoever waits for it is cancelled.
+        await self._run(database, self._flush_and_close)
+
+    def _flush_and_close(self, database: "rocksdict.Rdict") -> None:
         try:
-            await self._run(database, self._flush)
+            if not self._is_read_only:
+                self._flush(database)
         finally:
             # Whatever the flush came to, the lock on the folder goes.
-            await self._run(database, rocksdict.Rdict.close)
+            database.close()
 
     def _flush(self, database: "rocksdict.Rdict") -> None:
         with self._flushing:

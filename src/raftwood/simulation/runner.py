@@ -183,13 +183,16 @@ def simulate(
     # The collector closes abandoned generators, so it has to run at the same steps in every run;
     # what was there before is frozen, because looking through it again and again takes long.
     collects = gc.isenabled()
+    freezes = not gc.get_freeze_count()
     gc.disable()
-    gc.freeze()
+    if freezes:
+        gc.freeze()
     try:
         return _simulate(seed, scenario, repeat_command, check_leaks=check_leaks, **options)
     finally:
         gc.collect()
-        gc.unfreeze()
+        if freezes:
+            gc.unfreeze()
         if collects:
             gc.enable()
 

@@ -4,13 +4,14 @@ Everything here is a value: the meta server's rules make new ones, and all other
 """
 
 from enum import StrEnum
+from functools import cached_property
 from typing import Final, Literal, NamedTuple, NewType
 
 import msgspec
 
 from raftwood.base.errors import InvalidInput
 from raftwood.base.names import checked_name
-from raftwood.zeppelin.slots import PARTITIONS_MAX, partition_of_slot, slots_of_partition
+from raftwood.zeppelin.slots import PARTITIONS_MAX, place_of_slot, slots_of_place
 
 NodeId = NewType("NodeId", str)
 """Chosen by a node once and kept in its folder; its addresses may change."""
@@ -46,6 +47,7 @@ class TableConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What is chosen when a table is made."""
 
     partitions: int = 16
+    """So many there are, or are to be while the table doubles."""
     replicas: int = 3
     """The master and its slaves."""
     ack: Ack = "written"
@@ -68,7 +70,29 @@ class TableConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise InvalidInput(f"lag_max_bytes is {self.lag_max_bytes}: give 0 or more")
 
 
-class Partition(msgspec.Struct, frozen=True, kw_only=True):
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica goes from one node to another. How far it is, its partition tells: the target is a
+    slave or not yet, is frozen for or not, is master; so whoever leads next goes on from there.
+    """
+
+    source: NodeId
+    target: NodeId
+    plan: int
+    """The epoch in which it was ordered: all that was ordered together has the same."""
+    of: int = 1
+    """So many were ordered together."""
+
+
+class Parent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a partition was split off, and the last record of that which is its own as well."""
+
+    number: int
+    epoch: int
+    """Of the record, as in binlogs."""
+    sequence: int
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who has it. Its epoch is its own: it goes up when this partition changes, and never else."""
 
     epoch: int
@@ -85,15 +109,39 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     unproven: tuple[NodeId, ...] = ()
     """Slaves that may lack writes which were acked by a replica that is none any more: until they
     have shown that they do not, they count for nothing where a master is chosen."""
+    migration: Migration | None = None
+    """Under way, or waiting for its turn."""
+    migrations_next: tuple[Migration, ...] = ()
+    """Ordered together with it: a partition moves one replica after the other."""
+    parent: Parent | None = None
+    """None: it was there when the table was made."""
+    is_splitting: bool = False
+    """It is stuck because half of its slots are about to be another partition's."""
 
     @property
     def replicas(self) -> tuple[NodeId, ...]:
         """The master first, if there is one."""
         return self.slaves if self.master is None else (self.master, *self.slaves)
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether a migration has begun: its target is a replica, and its source still is."""
+        moved = self.migration
+        return moved is not None and (moved.target in self.slaves or moved.target == self.master)
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """A table; one that is dropped and made anew has another incarnation."""
+    @property
+    def migrations(self) -> tuple[Migration, ...]:
+        """The one that is under way, and those that come after it."""
+        return () if self.migration is None else (self.migration, *self.migrations_next)
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A table; one that is dropped and made anew has another incarnation.
+
+    Its slots are divided evenly among places. Where it was never doubled, each place is that of the
+    partition with the same number. It doubles by having twice as many places: each partition stands
+    at two neighbouring ones at first, and then a new partition is split off for the second.
+    """
 
     name: str
     incarnation: int
@@ -101,11 +149,43 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     config: TableConfig
     partitions: tuple[Partition, ...]
 
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """The number of the partition at each place."""
+        made = sum(each.parent is None for each in self.partitions)
+        places = list(range(made))
+        while 0 < len(places) < self.config.partitions:
+            split = self.partitions[len(places) : 2 * len(places)]
+            seconds = {
+                each.parent.number: number
+                for number, each in enumerate(split, len(places))
+                if each.parent is not None
+            }
+            places = [number for first in places for number in (first, seconds.get(first, first))]
+        return tuple(places)
+
+    @property
+    def is_doubling(self) -> bool:
+        """Whether partitions are still to be split."""
+        return len(self.partitions) < self.config.partitions
+
+    @cached_property
+    def slots(self) -> tuple[range, ...]:
+        """Those of each partition, by its number."""
+        places = self.places
+        found: dict[int, range] = {}
+        for place, number in enumerate(places):
+            slots = slots_of_place(place, len(places))
+            start = found[number].start if number in found else slots.start
+            found[number] = range(start, slots.stop)
+        return tuple(found[number] for number in range(len(self.partitions)))
+
     def partition_of_slot(self, slot: int) -> int:
-        return partition_of_slot(slot, len(self.partitions))
+        places = self.places
+        return places[place_of_slot(slot, len(places))]
 
     def slots_of(self, partition: int) -> range:
-        return slots_of_partition(partition, len(self.partitions))
+        return self.slots[partition]
 
 
 class NodeAddresses(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,7 +197,7 @@ class NodeAddresses(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     admin: str
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node as the meta server knows it."""
 
     id: NodeId
@@ -126,6 +206,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     is_up: bool = False
     run: int = 0
     """Another one after each start of its process: what it had in memory is gone then."""
+    is_draining: bool = False
+    """It is to be emptied, and gets nothing new."""
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

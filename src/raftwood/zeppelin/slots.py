@@ -1,4 +1,4 @@
-"""Which slot a key is in, as Redis Cluster counts, and which partition has a slot."""
+"""Which slot a key is in, as Redis Cluster counts, and at which place of a table a slot is."""
 
 from binascii import crc_hqx
 from collections.abc import Sequence
@@ -39,12 +39,12 @@ def are_in_slot(keys: Sequence[bytes], slot: int) -> bool:
     return all(slot_of(key) == slot for key in keys)
 
 
-def partition_of_slot(slot: int, partitions: int) -> int:
-    """Each partition has a contiguous range of slots."""
-    return slot * partitions // SLOTS
+def place_of_slot(slot: int, places: int) -> int:
+    """Each place has a contiguous range of slots."""
+    return slot * places // SLOTS
 
 
-def slots_of_partition(partition: int, partitions: int) -> range:
-    """The slots that `partition_of_slot` gives to a partition."""
-    first = -(-partition * SLOTS // partitions)
-    return range(first, -(-(partition + 1) * SLOTS // partitions))
+def slots_of_place(place: int, places: int) -> range:
+    """The slots that `place_of_slot` gives to a place."""
+    first = -(-place * SLOTS // places)
+    return range(first, -(-(place + 1) * SLOTS // places))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +17,7 @@ from tests.zeppelin_kit.processes import KvProcesses, Login, kv_processes
 PARTITIONS = 4
 WRITERS = 6
 AGAIN_S_MAX = 20.0
+REMOVED_S_MAX = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -176,9 +176,12 @@ def test_nothing_of_a_table_that_was_dropped_meanwhile_comes_back(cluster: KvPro
     client.close()
     present = {copy.table for copy in cluster.status(2).copies}
     assert "orders" not in present
-    engines = Path(cluster.nodes[2].folder.parent / "data" / "engines").iterdir()
+    engines = cluster.nodes[2].folder.parent / "data" / "engines"
     known = {table.incarnation for table in cluster.topology().tables.values()} - {incarnation}
-    assert {int(path.name.partition("-")[0]) for path in engines} <= known
+    deadline = time.monotonic() + REMOVED_S_MAX
+    while not {int(path.name.partition("-")[0]) for path in engines.iterdir()} <= known:
+        assert time.monotonic() < deadline, "what is left of the old table stays"
+        time.sleep(0.05)
 
 
 @pytest.mark.slow

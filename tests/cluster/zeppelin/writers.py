@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from typing import Any
 
+from raftwood.zeppelin.client import AsyncKv
 from tests.simulation.zeppelin.clients import Connection
 from tests.zeppelin_kit.decoding import AnswerError
 from tests.zeppelin_kit.processes import LOCAL, KvProcesses, Login
 
 _ANSWER_S_MAX = 2.0
+_COUNTERS = 16
+"""So many that each partition has some."""
 
 
 class KvConnections:
@@ -101,3 +105,49 @@ class Writer:
                     continue
             await asyncio.sleep(0.05)
             self._port = self._ports[(self._ports.index(self._port) + 1) % len(self._ports)]
+
+
+class KvUser:
+    """Of our own client, as it comes: no call fails, and each increment counts once."""
+
+    def __init__(self, cluster: KvProcesses, login: Login) -> None:
+        ports = [ports[0] for owner, ports in cluster.ports.items() if "node" in owner]
+        self._addresses = [f"{LOCAL}:{port}" for port in ports]
+        self._login = login
+        self.count = 0
+        self.is_writing = True
+
+    def counter(self, number: int) -> str:
+        return f"kv-counter-{number % _COUNTERS}"
+
+    async def run(self) -> None:
+        login = self._login
+        async with await AsyncKv.connect(
+            self._addresses, user=login.user, password=login.password
+        ) as kv:
+            while self.is_writing:
+                counted = await kv.incr(self.counter(self.count))
+                assert counted == self.count // _COUNTERS + 1, "lost, or done twice"
+                self.count += 1
+
+    def keys(self) -> dict[str, bytes]:
+        counts = Counter(map(self.counter, range(self.count)))
+        return {key: b"%d" % count for key, count in counts.items()}
+
+
+async def read_replicas(
+    cluster: KvProcesses, login: Login, keys: list[str]
+) -> dict[str, list[object]]:
+    """By key, what each replica has."""
+    found: dict[str, list[object]] = {key: [] for key in keys}
+    connections = KvConnections(login)
+    try:
+        for node in cluster.nodes.values():
+            reads = [("GET", key) for key in keys]
+            _, *answers = await connections.ask(cluster.ports[node.name][0], ("READONLY",), *reads)
+            for key, answer in zip(keys, answers, strict=True):
+                if not (isinstance(answer, AnswerError) and answer.startswith("MOVED")):
+                    found[key].append(answer)
+    finally:
+        connections.close()
+    return found

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -40,7 +41,9 @@ class Load:
         self.acked: dict[str, int] = {}
         self.incremented: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
-        self.errors: Counter[str] = Counter()
+        self.errors: list[tuple[float, str]] = []
+        self.calls: dict[str, list[tuple[float, float]]] = {tag: [] for tag in self.tags}
+        """When each was made, by the clock that all processes share, and how long it took."""
         self.gap_s = 0.0
         self._served_at = dict.fromkeys(self.tags, time.monotonic())
         self._number = 0
@@ -53,17 +56,24 @@ class Load:
             counter = self.counter(tag)
             self.sent[counter] += 1
             try:
-                if self._client.incr(counter):
+                if self._timed(tag, self._client.incr, counter):
                     self.incremented[counter] += 1
-                if self._client.set(key, self._number):
+                if self._timed(tag, self._client.set, key, self._number):
                     self.acked[key] = self._number
             except (redis.RedisError, redis.exceptions.RedisClusterException, OSError) as error:
-                self.errors[f"{type(error).__name__}: {error}"[:120]] += 1
+                self.errors.append((time.monotonic(), f"{type(error).__name__}: {error}"[:120]))
             else:
                 now = time.monotonic()
                 self.gap_s = max(self.gap_s, now - self._served_at[tag])
                 self._served_at[tag] = now
             time.sleep(PAUSE_S)
+
+    def _timed(self, tag: str, call: Callable[..., Any], *words: Any) -> Any:
+        began_s = time.monotonic()
+        try:
+            return call(*words)
+        finally:
+            self.calls[tag].append((began_s, time.monotonic() - began_s))
 
     def counter(self, tag: str) -> str:
         return f"{{{tag}}}{self._name}-count"
@@ -110,6 +120,7 @@ def main() -> None:
             "counts": load.counts(),
             "errors": load.errors,
             "gap_s": load.gap_s,
+            "calls": load.calls,
         }
     print(json.dumps(said))
 

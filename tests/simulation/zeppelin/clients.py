@@ -149,8 +149,9 @@ class Client:
             if isinstance(answer, AnswerError):
                 raise ConnectionError(answer)
         sent = self._world.simulation.now
-        partition = request.partition(self._world.meta.topology, self._table)
         *_, answer = await connection.ask(*request.commands())
+        # It may have been split meanwhile: the later one has the records of the one before.
+        partition = request.partition(self._world.meta.topology, self._table)
         if partition is not None and request.has_written(answer):
             mark = request.origin or request.words[1].encode()
             self._world.called_done(name, self._table, partition, mark, since=sent)

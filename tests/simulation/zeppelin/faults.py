@@ -55,7 +55,7 @@ async def inject(world: "World") -> None:
             await world.prefer(partition, victim)
         case 9:
             # What a leader heard is forgotten: it waits, and judges then.
-            world.meta.term += 1
+            await world.meta.change_leader()
         case _:
             await world.make_again()
             network.reset(victim, source.choice(others))

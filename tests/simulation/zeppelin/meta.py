@@ -1,18 +1,26 @@
 """The meta server of simulated nodes: its real rules and plans, in one place that links lead to.
 
-It has one store, so that nothing is lost; but its leader's time may begin anew, and nodes that are
-cut off do not reach it.
+It has one store at a time. The next one has what was replicated, by a snapshot, and nothing of what
+the last one heard; nodes that are cut off do not reach it.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 
-from raftwood.base.errors import DeadlineExceeded, RaftwoodError
+from raftwood.base.errors import DeadlineExceeded, NotFound, RaftwoodError
 from raftwood.simulation import Simulation
-from raftwood.zeppelin.meta.changes import ChangeMaster, EndHandover, encode_batch
+from raftwood.zeppelin.meta.changes import (
+    Change,
+    ChangeMaster,
+    EndHandover,
+    decode_applied,
+    decode_batch,
+    encode_batch,
+)
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.state_machine import MetaMachine
-from raftwood.zeppelin.model import PartitionId, Table, Topology
+from raftwood.zeppelin.model import NodeId, Partition, PartitionId, Table, Topology
 
 SETTINGS = ZeppelinMetaSettings(
     heartbeat_ms=100,
@@ -32,6 +40,11 @@ class _Command:
         self.index, self.payload = index, payload
 
 
+class _NoFiles:
+    def add(self, name: str, path: str) -> None:
+        raise AssertionError(f"the meta server has no files: {name}, {path}")
+
+
 class MetaGroup:
     """Lives outside of all machines."""
 
@@ -39,16 +52,42 @@ class MetaGroup:
         self._simulation = simulation
         self.random = simulation.loop.random_of("meta")
         self.term = 1
+        self._led_from = 0.0
         self.cut_off: dict[str, None] = {}
-        self.machine = MetaMachine(
-            SETTINGS, now_ms=lambda: int(simulation.now * 1000), term=lambda: self.term
-        )
+        self.machine = self._new_machine()
         self._index = 0
         self.failovers = 0
         self.handovers = 0
         self.masters: dict[PartitionId, list[tuple[float, str | None]]] = {}
         """Since when a machine is master."""
+        self.watchers: list[Callable[[tuple[Change, ...]], None]] = []
+        """Each hears which changes were made, when they are."""
         self.client = self.client_of("outside")
+
+    def _new_machine(self) -> MetaMachine:
+        return MetaMachine(
+            SETTINGS, now_ms=lambda: int(self._simulation.now * 1000), term=lambda: self.term
+        )
+
+    async def change_leader(self, *, after_s: float = 0.0) -> None:
+        """The leader dies; after some time in which nobody is asked, another store leads."""
+        before, after = self.machine, self._new_machine()
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for chunk in before.save_snapshot(_NoFiles(), lambda: False):
+                yield chunk
+
+        # Nothing is waited for in here, so nothing is changed meanwhile.
+        await after.recover_from_snapshot(chunks(), {}, lambda: False)
+        self.term += 1
+        self.machine = after
+        self._led_from = self._simulation.now + after_s
+        before.close()
+
+    @property
+    def leaderless_s(self) -> float:
+        """For so long nobody leads."""
+        return max(0.0, self._led_from - self._simulation.now)
 
     @property
     def topology(self) -> Topology:
@@ -62,13 +101,30 @@ class MetaGroup:
         tables = self.topology.tables.values()
         return next((each for each in tables if each.incarnation == incarnation), None)
 
+    def partition(self, partition: PartitionId) -> Partition | None:
+        table = self.table(partition.incarnation)
+        return None if table is None else table.partitions[partition.number]
+
     def machine_of(self, partition: PartitionId) -> str | None:
         """Where the master is."""
-        table = self.table(partition.incarnation)
-        master = None if table is None else table.partitions[partition.number].master
-        if master is None:
+        known = self.partition(partition)
+        if known is None or known.master is None:
             return None
-        return self.topology.nodes[master].addresses.data.partition(":")[0]
+        return self.name_of(known.master)
+
+    def machines_of(self, partition: PartitionId) -> list[str]:
+        """Where its replicas are."""
+        known = self.partition(partition)
+        return [] if known is None else [self.name_of(node) for node in known.replicas]
+
+    def name_of(self, node: NodeId) -> str:
+        return self.topology.nodes[node].addresses.data.partition(":")[0]
+
+    def node_on(self, machine: str) -> NodeId:
+        for node in self.topology.nodes:
+            if self.name_of(node) == machine:
+                return node
+        raise NotFound(f"no node on {machine} has registered")
 
     def partitions(self) -> list[PartitionId]:
         return [
@@ -88,7 +144,9 @@ class MetaGroup:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(SETTINGS.plan_ms / 1000)
+            await self.machine.wait_for_plan(SETTINGS.plan_ms / 1000)
+            if self.leaderless_s > 0:
+                await asyncio.sleep(self.leaderless_s)
             changes = self.machine.plan()
             self.failovers += sum(
                 isinstance(each, ChangeMaster) and each.master is not None for each in changes
@@ -105,6 +163,12 @@ class MetaGroup:
             master = self.machine_of(partition)
             if not reigns or reigns[-1][1] != master:
                 reigns.append((self._simulation.now, master))
+        if self.watchers:
+            results = decode_applied(result).results
+            made = zip(decode_batch(command), results, strict=True)
+            changes = tuple(change for change, refused in made if refused is None)
+            for watcher in self.watchers:
+                watcher(changes)
         return result
 
 
@@ -123,10 +187,10 @@ class MetaLink:
 
     async def read(self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0) -> bytes:  # noqa: ARG002
         await self._travel(timeout_ms)
-        machine = self._group.machine
         if wait_ms:
-            await machine.wait(query, wait_ms)
-        answer = machine.lookup(query)
+            await self._group.machine.wait(query, wait_ms)
+            await self._reach_leader(timeout_ms)
+        answer = self._group.machine.lookup(query)
         if isinstance(answer, RaftwoodError):
             raise answer
         await self._travel(timeout_ms)
@@ -137,3 +201,11 @@ class MetaLink:
         if self._name in self._group.cut_off:
             await asyncio.sleep(timeout_ms / 1000)
             raise DeadlineExceeded(f"{self._name} is cut off from the meta server")
+        await self._reach_leader(timeout_ms)
+
+    async def _reach_leader(self, timeout_ms: int) -> None:
+        missing_s = self._group.leaderless_s
+        if missing_s > 0:
+            await asyncio.sleep(min(missing_s, timeout_ms / 1000))
+        if missing_s > timeout_ms / 1000:
+            raise DeadlineExceeded("nobody leads the meta server")

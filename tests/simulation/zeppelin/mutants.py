@@ -11,9 +11,14 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from raftwood.net import Identity, Payload
-from raftwood.zeppelin.meta.heard import Heartbeat, Reign
+from raftwood.zeppelin.meta import handover, state_machine
+from raftwood.zeppelin.meta.changes import CancelHandover, EndHandover
+from raftwood.zeppelin.meta.heard import Heartbeat, Offset, Reign
+from raftwood.zeppelin.meta.view import Place, View
 from raftwood.zeppelin.model import NodeId, PartitionId, Topology
-from raftwood.zeppelin.node import node_server
+from raftwood.zeppelin.node import node_server, node_store
+from raftwood.zeppelin.node.engine_home import first_engine
+from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.seams import PartitionStore, Record
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
@@ -100,11 +105,93 @@ def _hears_offsets_seldom(reign: Reign, heartbeat: Heartbeat, now_ms: int) -> bo
     return _honest_hear(reign, replace(heartbeat, offsets=tuple(heard.offsets.values())), now_ms)
 
 
+@contextmanager
+def _offsets_of_before() -> Iterator[None]:
+    """A node that says that it knows of a freeze is believed to be where it said last."""
+    told: dict[NodeId, tuple[Offset, ...]] = {}
+
+    def hears_late(reign: Reign, heartbeat: Heartbeat, now_ms: int) -> bool:
+        before = told.get(heartbeat.node, heartbeat.offsets)
+        told[heartbeat.node] = heartbeat.offsets
+        return _honest_hear(reign, replace(heartbeat, offsets=before), now_ms)
+
+    with patch.object(Reign, "hear", hears_late):
+        yield
+
+
+def _needs_no_word_of_the_freeze(
+    view: View, place: Place, target: NodeId, *, master: NodeId
+) -> bool:
+    """The target is master once it is where the master was, which may not have heard of it."""
+    frozen, reached = view.offset(master, place), view.offset(target, place)
+    return (
+        frozen is not None
+        and reached is not None
+        and reached.is_candidate
+        and reached.position == frozen.position
+    )
+
+
+_honest_next_step = handover.next_step
+
+
+def _never_gives_up(view: View, place: Place) -> EndHandover | CancelHandover | None:
+    """Who waits for a target that does not come waits for ever."""
+    step = _honest_next_step(view, place)
+    return None if isinstance(step, CancelHandover) else step
+
+
+_honest_restored = state_machine._restored
+
+
+def _without_migrations(data: bytes) -> Topology:
+    """What was ordered of the last leader is nothing to the next one."""
+    topology = _honest_restored(data)
+    return replace(
+        topology,
+        tables={
+            name: replace(
+                table,
+                partitions=tuple(
+                    replace(each, migration=None, migrations_next=()) for each in table.partitions
+                ),
+            )
+            for name, table in topology.tables.items()
+        },
+    )
+
+
+@contextmanager
+def _old_data_kept() -> Iterator[None]:
+    """A node that gets a partition back goes on with the engine that it had before."""
+
+    def same_engine(partition: PartitionId, *, epoch: int) -> str:  # noqa: ARG001
+        return first_engine(partition, epoch=0)
+
+    async def keeps(store: NodeStore) -> None:
+        store._left.clear()
+
+    with (
+        patch.object(node_store, "first_engine", same_engine),
+        patch.object(NodeStore, "_remove_left", keeps),
+    ):
+        yield
+
+
 MUTANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "stale offsets choose a master": lambda: patch.object(Reign, "hear", _hears_offsets_seldom),
     "no lease": lambda: patch.object(node_server, "Replicator", NoLease),
     "divergence is not undone": lambda: patch.object(StoredPartition, "touched", _touches_nothing),
     "relative times to live": lambda: patch.object(following, "as_arrived", _counts_from_arrival),
     "the engine is ahead of the binlog": _engine_ahead,
+    "hand-over without word of the freeze": lambda: patch.object(
+        handover, "_has_all", _needs_no_word_of_the_freeze
+    ),
+    "hand-over by old heartbeats": _offsets_of_before,
+    "stuck is never left": lambda: patch.object(handover, "next_step", _never_gives_up),
+    "migrations are forgotten": lambda: patch.object(
+        state_machine, "_restored", _without_migrations
+    ),
+    "old data is kept": _old_data_kept,
     "global epochs have to be equal": lambda: patch.object(node_server, "Replicator", GlobalEpochs),
 }

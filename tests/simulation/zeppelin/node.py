@@ -36,6 +36,8 @@ class NodeMachine:
         self._meta = meta
         self._store_settings = store_settings
         self.server: NodeServer | None = None
+        self.is_retired = False
+        """It has left, and is not started again by whoever broke it."""
 
     @property
     def name(self) -> str:
@@ -47,8 +49,14 @@ class NodeMachine:
 
     def start(self) -> None:
         """After a crash or for the first time; nothing where it runs."""
-        if not self.machine.running:
+        if not self.machine.running and not self.is_retired:
             self.machine.start(self._program)
+
+    def stop(self) -> None:
+        """As a signal asks it to."""
+        process = self.machine.node.process
+        if process is not None and process.main is not None:
+            process.main.cancel()
 
     async def _program(self, environment: Environment) -> None:
         server = await NodeServer.start(

@@ -6,7 +6,7 @@ import msgspec
 
 from raftwood.base.files import Buffer
 from raftwood.simulation import Simulation
-from raftwood.zeppelin.model import PartitionId, TableConfig
+from raftwood.zeppelin.model import Parent, PartitionId, TableConfig
 from raftwood.zeppelin.node.seams import (
     BinlogPosition,
     EpochStart,
@@ -17,6 +17,7 @@ from raftwood.zeppelin.node.seams import (
 )
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.replication.epochs import epoch_at
+from raftwood.zeppelin.slots import slot_of
 from tests.simulation.zeppelin.meta import SETTINGS, MetaGroup
 from tests.zeppelin_kit.violations import Broken, Harm
 
@@ -46,6 +47,8 @@ class Oracle:
         self._kept_from: dict[tuple[PartitionId, int, int], int] = {}
         """The first record that its writer had then: origins before that are forgotten."""
         self.done: list[Done] = []
+        self.is_calm = False
+        """Nobody fails: then nothing that was done is lost, however few replicas had it."""
         self.rewinds = 0
         self.copies = 0
 
@@ -67,7 +70,9 @@ class Oracle:
             take(record, encoded)
             if not is_copied:
                 self._written(partition, record, epoch_at(store.epochs, record.sequence - 1))
-                self._kept_from[partition, record.epoch, record.sequence] = store.first_sequence
+                if self._parent(partition) is None:
+                    kept_from = self._kept_from
+                    kept_from[partition, record.epoch, record.sequence] = store.first_sequence
 
         async def watched_rewind(
             *, after: int, values: Sequence[Write], until: BinlogPosition
@@ -122,15 +127,22 @@ class Oracle:
             keys.update(dict.fromkeys(write.key for write in record.writes))
             if record.origin is not None:
                 key = (partition, record.epoch, record.sequence)
-                if seen.get(record.origin, 0) >= self._kept_from[key]:
+                # What is split off knows all that was known before, and clients come again soon.
+                if record.origin in seen and seen[record.origin] >= self._kept_from.get(key, 0):
                     raise Broken(Harm.TWICE, f"{record.origin} in {partition}")
                 seen[record.origin] = record.sequence
         for done in self.done:
             if done.partition != partition or done.mark in seen or done.mark in keys:
                 continue
-            if config.min_replicas > 1 or not self._was_replaced(partition, done.at):
+            is_sure = self.is_calm or config.min_replicas > 1
+            if is_sure or not self._was_replaced(partition, done.at):
                 raise Broken(Harm.LOST, f"{done} of {self._meta.masters[partition]}")
-        visible = _visible(expected, now_ms)
+        table = self._meta.table(partition.incarnation)
+        assert table is not None
+        slots = table.slots_of(partition.number)
+        visible = {
+            key: value for key, value in _visible(expected, now_ms).items() if slot_of(key) in slots
+        }
         for name, store in named:
             found = dict(store.scan(after=None, now_ms=now_ms))
             if found != visible:
@@ -152,9 +164,20 @@ class Oracle:
         lineage: list[Record] = []
         epoch = store.epoch
         for sequence in range(store.last_sequence, 0, -1):
+            # Where nobody who may lead had all, what is split off went on from before the split.
+            while (
+                (partition, epoch, sequence) not in self._records
+                and (parent := self._parent(partition)) is not None
+                and sequence <= parent.sequence
+            ):
+                partition = PartitionId(partition.incarnation, parent.number)
             record, epoch = self._records[partition, epoch, sequence]
             lineage.append(record)
         return lineage[::-1]
+
+    def _parent(self, partition: PartitionId) -> Parent | None:
+        table = self._meta.table(partition.incarnation)
+        return None if table is None else table.partitions[partition.number].parent
 
 
 def _apply(keys: dict[bytes, Value], record: Record) -> None:

@@ -6,8 +6,8 @@ protocol over the network: what is simulated is the disks, the network, the cloc
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from unittest.mock import patch
 
 import msgspec
@@ -75,35 +75,32 @@ class World:
         self.meta = MetaGroup(simulation)
         self.oracle = Oracle(simulation, self.meta)
         self.config = config or (SAFE if self.random.random() < 0.7 else FAST)
-        settings = self.random.choice(SETTINGS)
-        self.nodes = {
-            name: NodeMachine(simulation.add_node(name), self.meta, settings) for name in NAMES
-        }
-        for node in self.nodes.values():
-            node.machine.clock.set_rate(1 + self.random.uniform(-CLOCK_DRIFT, CLOCK_DRIFT))
+        self._settings = self.random.choice(SETTINGS)
+        self.nodes: dict[str, NodeMachine] = {}
+        for name in NAMES:
+            self.add(name)
         self.is_writing = True
         self._is_making = False
 
+    def add(self, name: str) -> NodeMachine:
+        """A machine for one more node, which is not started yet."""
+        machine = self.simulation.add_node(name)
+        machine.clock.set_rate(1 + self.random.uniform(-CLOCK_DRIFT, CLOCK_DRIFT))
+        self.nodes[name] = NodeMachine(machine, self.meta, self._settings)
+        return self.nodes[name]
+
     async def run(self) -> Outcome:
-        for node in self.nodes.values():
-            node.start()
-        background = [asyncio.create_task(self.meta.run())]
-        await self._begin()
-        background.append(asyncio.create_task(self._noise()))
-        clients = [
-            asyncio.create_task(Client(self, number, TABLE if number else PASSING).run())
-            for number in range(CLIENTS + 1)
-        ]
-        await asyncio.gather(*(self._trouble() for _ in range(TROUBLES)))
-        self._heal()
-        await asyncio.sleep(2)
-        self.is_writing = False
-        await asyncio.gather(*clients)
-        await self._become_equal()
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
-        await self._stop()
+        async with self.running():
+            clients = [
+                asyncio.create_task(Client(self, number, TABLE if number else PASSING).run())
+                for number in range(CLIENTS + 1)
+            ]
+            await asyncio.gather(*(self._trouble() for _ in range(TROUBLES)))
+            self.heal()
+            await asyncio.sleep(2)
+            self.is_writing = False
+            await asyncio.gather(*clients)
+            await self.become_equal()
         return Outcome(
             done=len(self.oracle.done),
             failovers=self.meta.failovers,
@@ -114,22 +111,26 @@ class World:
 
     async def run_cut_off(self) -> None:
         """A slave that does not reach the meta server, where much changes, follows its master."""
+        async with self.running():
+            partition = self.meta.partitions()[0]
+            slave = next(name for name in NAMES if name != self.meta.machine_of(partition))
+            self.meta.cut_off[slave] = None
+            clients = [asyncio.create_task(Client(self, each, TABLE).run()) for each in range(4)]
+            await asyncio.sleep(CUT_OFF_S)
+            self.is_writing = False
+            await asyncio.gather(*clients)
+            await self._until(lambda: self._are_equal(partition), timeout_s=1)
+
+    @asynccontextmanager
+    async def running(self, *, has_noise: bool = True) -> AsyncIterator[None]:
+        """Nodes, tables, and a topology that changes all the time."""
         for node in self.nodes.values():
             node.start()
         background = [asyncio.create_task(self.meta.run())]
         await self._begin()
-        background.append(asyncio.create_task(self._noise()))
-        partition = self.meta.partitions()[0]
-        slave = next(name for name in NAMES if name != self.meta.machine_of(partition))
-        self.meta.cut_off[slave] = None
-        clients = [asyncio.create_task(Client(self, number, TABLE).run()) for number in range(4)]
-        await asyncio.sleep(CUT_OFF_S)
-        self.is_writing = False
-        await asyncio.gather(*clients)
-        try:
-            await self.simulation.wait_until(lambda: self._are_equal(partition), timeout_s=1)
-        except TimeoutError as error:
-            raise Broken(Harm.STALLED, "; ".join(self._describe())) from error
+        if has_noise:
+            background.append(asyncio.create_task(self._noise()))
+        yield
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -152,17 +153,10 @@ class World:
     async def prefer(self, partition: PartitionId, machine: str) -> None:
         """The operator wants the master to be there: it is handed over."""
         table = self.meta.table(partition.incarnation)
-        node = next(
-            (
-                each.id
-                for each in self.meta.topology.nodes.values()
-                if machine in each.addresses.data
-            ),
-            None,
-        )
-        if table is None or node is None:
+        if table is None:
             return
-        with suppress(RaftwoodError):  # it is none of its replicas, or there is no master
+        with suppress(RaftwoodError):  # it is none of its replicas
+            node = self.meta.node_on(machine)
             await self.meta.client.set_master(table.name, partition.number, node)
 
     async def make_again(self) -> None:
@@ -188,7 +182,7 @@ class World:
             await self.meta.client.add_user(User(name="noise", table=TABLE, password_hash=HASH))
             await self.meta.client.remove_user("noise")
 
-    def _heal(self) -> None:
+    def heal(self) -> None:
         self.simulation.network.heal()
         self.meta.cut_off.clear()
         for node in self.nodes.values():
@@ -203,32 +197,45 @@ class World:
 
     # The end.
 
-    async def _become_equal(self) -> None:
-        try:
-            await self.simulation.wait_until(self._is_equal, timeout_s=QUIET_S)
-        except TimeoutError as error:
-            raise Broken(Harm.STALLED, "; ".join(self._describe())) from error
-        if len(self.oracle.done) < DONE_MIN:
-            raise Broken(Harm.STALLED, f"{len(self.oracle.done)} writes were called done")
+    async def become_equal(self) -> None:
+        await self._until(self._is_equal, timeout_s=QUIET_S)
+        if self.writes_done() < DONE_MIN:
+            raise Broken(Harm.STALLED, f"{self.writes_done()} writes were called done")
         now_ms = max(node.now_ms for node in self.nodes.values())
         for partition in self.meta.partitions():
             table = self.meta.table(partition.incarnation)
             assert table is not None
             stores = [
                 (name, replica.store)
-                for name, node in self.nodes.items()
-                if (replica := node.replica(partition)) is not None
+                for name in self.meta.machines_of(partition)
+                if (replica := self.nodes[name].replica(partition)) is not None
             ]
             self.oracle.check(partition, table.config, stores, now_ms=now_ms)
 
+    def writes_done(self) -> int:
+        return len(self.oracle.done)
+
+    async def _until(self, condition: Callable[[], bool], *, timeout_s: float) -> None:
+        try:
+            await self.simulation.wait_until(condition, timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise Broken(Harm.STALLED, "; ".join(self._describe())) from error
+
     def _is_equal(self) -> bool:
+        """Whether each node has what it is to have, and replicas have the same."""
         partitions = sorted(self.meta.partitions())
-        return all(node.held() == partitions for node in self.nodes.values()) and all(
+        placed: dict[str, list[PartitionId]] = {name: [] for name in self.nodes}
+        for partition in partitions:
+            for name in self.meta.machines_of(partition):
+                placed[name].append(partition)
+        return all(node.held() == placed[name] for name, node in self.nodes.items()) and all(
             self._are_equal(partition) for partition in partitions
         )
 
     def _are_equal(self, partition: PartitionId) -> bool:
-        replicas = [node.replica(partition) for node in self.nodes.values()]
+        replicas = [
+            self.nodes[name].replica(partition) for name in self.meta.machines_of(partition)
+        ]
         stores = [replica.store for replica in replicas if replica is not None]
         if len(stores) < len(replicas) or not any(each and each.may_write for each in replicas):
             return False
@@ -237,7 +244,8 @@ class World:
 
     def _describe(self) -> Iterator[str]:
         for partition in self.meta.partitions():
-            yield f"{partition}: {self.meta.masters[partition][-1]}"
+            known = self.meta.partition(partition)
+            yield f"{partition}: {self.meta.masters[partition][-1]} {known}"
             for name, node in self.nodes.items():
                 replica = node.replica(partition)
                 if replica is None:
@@ -251,10 +259,8 @@ class World:
 
     async def _stop(self) -> None:
         machines = [node.machine for node in self.nodes.values()]
-        for machine in machines:
-            process = machine.node.process
-            if process is not None and process.main is not None:
-                process.main.cancel()
+        for node in self.nodes.values():
+            node.stop()
         await self.simulation.wait_until(lambda: not any(each.running for each in machines))
 
 
@@ -267,7 +273,7 @@ async def _once_possible(change: Callable[[], Awaitable[int]]) -> None:
         await asyncio.sleep(0.2)
 
 
-def _watched(oracle: Oracle) -> type[NodeStore]:
+def watched(oracle: Oracle) -> type[NodeStore]:
     class WatchedStore(NodeStore):
         """Its partitions are looked at by the oracle."""
 
@@ -286,7 +292,7 @@ def run(seed: int, *, config: TableConfig | None = None, twice: bool = False) ->
 
     async def scenario(simulation: Simulation) -> Outcome:
         world = World(simulation, config)
-        with patch.object(node_server, "NodeStore", _watched(world.oracle)):
+        with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run()
 
     return (assert_deterministic if twice else simulate)(seed, scenario)

@@ -250,3 +250,25 @@ def test_flushes_at_once_and_a_cancelled_one_do_not_disturb_each_other(tmp_path:
         assert await late == list(PAIRS.values())
 
     asyncio.run(main())
+
+
+def test_a_close_that_is_cancelled_closes_after_its_flush_all_the_same(tmp_path: Path) -> None:
+    folder = str(tmp_path / "kv")
+
+    async def main() -> None:
+        engine = await RocksEngine.open(folder)
+        engine.write_batch([Put(key, value) for key, value in PAIRS.items()])
+        with engine._flushing:
+            closing = asyncio.create_task(engine.close())
+            await asyncio.sleep(0.05)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            with pytest.raises(StoreLocked):
+                await RocksEngine.open(folder)
+        await engine._idle.wait()
+        again = await RocksEngine.open(folder)
+        assert dict(again.scan()) == PAIRS
+        await again.close()
+
+    asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Slots are as Redis Cluster counts them, and every slot is in one partition."""
+"""Slots are as Redis Cluster counts them, and every slot is at one place."""
 
 import pytest
 from hypothesis import given
@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from raftwood.zeppelin.slots import (
     SLOTS,
     are_in_slot,
-    partition_of_slot,
+    place_of_slot,
     slot_of,
-    slots_of_partition,
+    slots_of_place,
     tag_of,
 )
 
@@ -54,9 +54,9 @@ def test_keys_are_in_one_slot_if_each_is(keys: list[bytes]) -> None:
     assert are_in_slot(keys, slot_of(keys[0])) == (len(slots) == 1)
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 3, 16, 1000, 4096])
-def test_partitions_have_all_slots_each_once_in_order(partitions: int) -> None:
-    ranges = [slots_of_partition(each, partitions) for each in range(partitions)]
+@pytest.mark.parametrize("places", [1, 2, 3, 16, 1000, 4096])
+def test_places_have_all_slots_each_once_in_order(places: int) -> None:
+    ranges = [slots_of_place(each, places) for each in range(places)]
     assert [slot for each in ranges for slot in each] == list(range(SLOTS))
-    for number, each in enumerate(ranges):
-        assert {partition_of_slot(slot, partitions) for slot in each} == {number}
+    for place, each in enumerate(ranges):
+        assert {place_of_slot(slot, places) for slot in each} == {place}

@@ -54,14 +54,17 @@ class HubTarget:
 
     def run_in(self, work: WorkIn) -> int:
         """As `run`, for what needs the clocks and the randomness too."""
-        access = self._access(self.source.load().settings)
 
         async def main() -> int:
-            async with await _connected(environment, access) as client:
+            async with await self.connect(environment) as client:
                 return await work(environment, client)
 
         with real_environment() as environment:
             return run(main())
+
+    async def connect(self, environment: Environment) -> AsyncLogHubClient:
+        """A client; its caller closes it."""
+        return await _connected(environment, self._access(self.source.load().settings))
 
     def _access(self, settings: Settings) -> HubAccess:
         client = settings.loghub_client

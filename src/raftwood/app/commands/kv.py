@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 
 from raftwood.app.commands.kv_target import KV, KvTarget
 from raftwood.app.kv_overview import Overview
+from raftwood.app.kv_plans import progress_text
 from raftwood.app.output import Format, size_text, write_json, write_line, write_rows
 from raftwood.base.environment import Environment
 from raftwood.zeppelin.meta.client import MetaClient
@@ -16,9 +17,14 @@ for name, (place, line) in {
     "table": ("kv_table:app", "Make, look at and drop tables."),
     "user": ("kv_user:app", "Say who may use a table."),
     "node": ("kv_node:app", "Run, list and remove nodes."),
+    "cluster": ("kv_cluster:app", "Grow, shrink and balance: who has which partitions."),
     "get": ("kv_data:get", "Show keys' values, and when they end."),
     "set": ("kv_data:set_", "Give a key a value."),
     "del": ("kv_data:delete", "Delete keys."),
+    "backup": ("kv_backup:app", "Write a table into a folder or an object store."),
+    "restore": ("kv_backup:restore_", "Write a backup into a table."),
+    "capture": ("kv_capture:capture", "Put a table's changes into a stream."),
+    "replay": ("kv_replay:replay", "Apply a stream of changes to a table."),
     "scan": ("kv_data:scan", "Show the keys of a table."),
 }.items():
     # Loaded when they are called.
@@ -69,18 +75,21 @@ def status(
 
 def _show(found: Overview, output: Format) -> None:
     problems, tables, nodes = found.problems(), found.tables(), found.nodes()
+    moves = found.moves()
     if output == "json":
         partitions = {
             table.name: found.partitions(table) for table in found.topology.tables.values()
         }
         whole = [row | {"partition_list": partitions[row["table"]]} for row in tables]
         head = {"epoch": found.topology.epoch, "problems": problems}
-        write_json(head | {"tables": whole, "nodes": nodes})
+        write_json(head | {"tables": whole, "nodes": nodes, "moving": moves.moving})
         return
     for problem in problems:
         write_line(f"problem: {problem}")
     if not problems:
         write_line("nothing is wrong")
+    if moves.moving:
+        write_line(f"{progress_text(moves)}: see `raftwood kv cluster status`")
     shown = [
         row
         | {

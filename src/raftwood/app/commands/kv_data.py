@@ -12,6 +12,7 @@ from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.event_loop import run
 from raftwood.app.output import Format, write_records, write_rows
 from raftwood.app.settings import Settings
+from raftwood.base.environment import Environment
 from raftwood.base.errors import Conflict, InvalidConfiguration, InvalidInput, NotFound
 from raftwood.base.quantities import MILLISECONDS
 from raftwood.disk.real_environment import real_environment
@@ -43,6 +44,16 @@ class KvUser:
 
     def run(self, work: Callable[[AsyncKv], Coroutine[Any, Any, int]]) -> int:
         """Do something as a user of a table; answers the exit status."""
+
+        async def main() -> int:
+            async with await self.connect(environment) as kv:
+                return await work(kv)
+
+        with real_environment() as environment:
+            return run(main())
+
+    async def connect(self, environment: Environment) -> AsyncKv:
+        """A client; its caller closes it."""
         settings = self.source.load().settings
         client = settings.zeppelin_client
         if not client.password:
@@ -51,19 +62,14 @@ class KvUser:
                 "user add` make one, and print with --format toml what to add to the file"
             )
 
-        async def main() -> int:
-            async with await AsyncKv.connect(
-                self.addresses or client.addresses,
-                user=self.user or client.user,
-                password=client.password.reveal(),
-                tls=_tls(settings),
-                timeout_ms=client.timeout_ms,
-                environment=environment,
-            ) as kv:
-                return await work(kv)
-
-        with real_environment() as environment:
-            return run(main())
+        return await AsyncKv.connect(
+            self.addresses or client.addresses,
+            user=self.user or client.user,
+            password=client.password.reveal(),
+            tls=_tls(settings),
+            timeout_ms=client.timeout_ms,
+            environment=environment,
+        )
 
 
 USER = KvUser()

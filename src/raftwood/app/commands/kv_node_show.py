@@ -58,8 +58,12 @@ def show(
 
 
 def _tell(status: NodeStatus) -> None:
-    about = msgspec.structs.asdict(status) | {"disk_bytes": size_text(status.disk_bytes)}
-    del about["copies"]
+    about = msgspec.structs.asdict(status)
+    about |= {name: size_text(value) for name, value in about.items() if name.endswith("_bytes")}
+    about |= {
+        f"parked {name}": value for name, value in msgspec.structs.asdict(status.parked).items()
+    }
+    del about["copies"], about["parked"]
     if status.problem:
         write_line(f"problem: {status.problem}")
     del about["problem"]

@@ -14,10 +14,12 @@ from typing import Any, Final, Self
 
 from raftwood.base.environment import Environment
 from raftwood.base.position import Position, parse_position, position_from_bytes
+from raftwood.loghub.batches import Batch
 from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
 from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
 from raftwood.loghub.client.pulls import pull
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings, Start
+from raftwood.loghub.client.reader_checkpoints import ReaderCheckpoints
 from raftwood.loghub.controls import (
     AnyControl,
     Checkpoint,
@@ -51,11 +53,14 @@ from raftwood.loghub.model import LogKind, Logstore, Project, Shard
 from raftwood.loghub.wire import (
     CURSOR,
     DESCRIBE,
+    PUT,
     SHARDS,
     CursorRequest,
     Pulled,
+    PutRequest,
     ShardDetail,
     StreamRequest,
+    encode_put,
 )
 from raftwood.net import ClientTls, Secret
 
@@ -260,6 +265,29 @@ class AsyncLogHubClient:
             wait_ms=wait_ms,
             timeout_ms=self._timeout_ms + wait_ms,
         )
+
+    async def put(
+        self,
+        project: str,
+        logstore: str,
+        batch: Batch,
+        *,
+        shard: int,
+        producer: str,
+        sequence: int,
+    ) -> Position:
+        """Store a batch under a name of the caller's own: the same one again is stored once, and
+        one that is too far behind the producer's last is refused (`SequenceForgotten`).
+        """
+        request = PutRequest(project, logstore, shard, producer, sequence, batch)
+        payload = await self._gateways.call(
+            PUT, encode_put(request), timeout_ms=self._timeout_ms, turn=shard
+        )
+        return position_from_bytes(bytes(payload))
+
+    def checkpoints_of(self, project: str, logstore: str, group: str) -> ReaderCheckpoints:
+        """What a group reads next, for whoever notes it without being a reader."""
+        return ReaderCheckpoints(self._gateways, project, logstore, group)
 
     async def split_shard(
         self, project: str, logstore: str, *, shard: int, key: str | None = None

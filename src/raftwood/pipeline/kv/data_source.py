@@ -1,9 +1,10 @@
-"""`ZeppelinDataSource`: what Spark knows as the format `zeppelin`; it only writes.
+"""`ZeppelinDataSource`: what Spark knows as the format `zeppelin`.
 
+    spark.read.format("zeppelin").options(**access).load()
     frame.writeStream.format("zeppelin").options(**access, key="user:{id}", ttlSeconds=3600).start()
 
-Spark loads this file in every process that only looks for a format's name, so that what writes is
-loaded where it is asked for.
+Spark loads this file in every process that only looks for a format's name, so that what reads and
+writes is loaded where it is asked for.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +15,11 @@ from pyspark.sql.datasource import DataSource
 from raftwood.base.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
     from raftwood.pipeline.kv.options import KvSinkOptions
@@ -22,11 +27,25 @@ if TYPE_CHECKING:
 
 
 class ZeppelinDataSource(DataSource):
-    """A table to write to."""
+    """A table to read or to write to."""
 
     @classmethod
     def name(cls) -> str:
         return "zeppelin"
+
+    def schema(self) -> "StructType":
+        from raftwood.pipeline.kv.table_reader import table_schema  # noqa: PLC0415
+
+        return table_schema()
+
+    def reader(self, schema: "StructType") -> "DataSourceReader":
+        from raftwood.pipeline.kv import table_reader  # noqa: PLC0415
+        from raftwood.pipeline.kv.options import kv_source_options  # noqa: PLC0415
+
+        options = kv_source_options(self.options)
+        if options.pushes_filters:
+            return table_reader.FilteringTableReader(options, schema)
+        return table_reader.TableReader(options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         from raftwood.pipeline.kv.writers import KvBatchWriter  # noqa: PLC0415

@@ -7,17 +7,16 @@ import msgspec
 
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.pipeline.options import OptionReader, transaction_of
+from raftwood.zeppelin.client.checkpoints import PAGE_BYTES
 from raftwood.zeppelin.client.nodes import addresses_of
 
 ADDRESSES_VARIABLE: Final = "RAFTWOOD_ZEPPELIN_CLIENT__ADDRESSES"
 USER_VARIABLE: Final = "RAFTWOOD_ZEPPELIN_CLIENT__USER"
 PASSWORD_VARIABLE: Final = "RAFTWOOD_ZEPPELIN_CLIENT__PASSWORD"  # noqa: S105 (its name)
 Operation = Literal["set", "increment"]
-_KNOWN: Final = {
-    "addresses",
-    "user",
-    "password",
-    "authorities",
+PAGE_BYTES_MAX: Final = 8 << 20
+_OF_ACCESS: Final = {"addresses", "user", "password", "authorities", "timeoutms", "path"}
+_KNOWN: Final = _OF_ACCESS | {
     "key",
     "keycolumn",
     "valuecolumn",
@@ -27,10 +26,18 @@ _KNOWN: Final = {
     "rowsperrequest",
     "txnappid",
     "txnversion",
-    "timeoutms",
-    "path",
     "checkpointlocation",
     "queryname",
+}
+
+
+_OF_SOURCE: Final = _OF_ACCESS | {
+    "tag",
+    "prefix",
+    "pagebytes",
+    "checkpointttlseconds",
+    "release",
+    "pushfilters",
 }
 
 
@@ -64,12 +71,51 @@ class KvSinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     transaction: tuple[str, int] | None = None
 
 
+class KvSourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which keys are read, and how."""
+
+    access: TableAccess
+    tag: str | None = None
+    prefix: str = ""
+    page_bytes: int = PAGE_BYTES
+    ttl_ms: int = 600_000
+    """How long checkpoints stay without a task that reads."""
+    ends_when_read: bool = False
+    """A checkpoint ends with the task that has read it; else by its time to live."""
+    pushes_filters: bool = False
+
+
+def kv_source_options(options: Mapping[str, str]) -> KvSourceOptions:
+    given = OptionReader(options, known=_OF_SOURCE, name="zeppelin")
+    release = given.text("release", "ttl").lower()
+    if release not in ("ttl", "read"):
+        raise InvalidConfiguration(f"release is {release!r}: give ttl or read")
+    return KvSourceOptions(
+        access=_access(given, "read with load()"),
+        tag=given.optional("tag"),
+        prefix=given.text("prefix", ""),
+        page_bytes=min(given.number("pageBytes", PAGE_BYTES), PAGE_BYTES_MAX),
+        ttl_ms=given.number("checkpointTtlSeconds", 600) * 1000,
+        ends_when_read=release == "read",
+        pushes_filters=given.flag("pushFilters", default=False),
+    )
+
+
+def _access(given: OptionReader, instead: str) -> TableAccess:
+    if given.optional("path") is not None:
+        raise InvalidConfiguration(f"zeppelin has no path: the user chooses the table, {instead}")
+    return TableAccess(
+        addresses=addresses_of(given.text("addresses", variable=ADDRESSES_VARIABLE)),
+        user=given.text("user", "default", variable=USER_VARIABLE),
+        password=given.text("password", variable=PASSWORD_VARIABLE),
+        authorities=given.text("authorities", ""),
+        timeout_ms=given.number("timeoutMs", 30_000),
+    )
+
+
 def kv_sink_options(options: Mapping[str, str]) -> KvSinkOptions:
     given = OptionReader(options, known=_KNOWN, name="zeppelin")
-    if given.optional("path") is not None:
-        raise InvalidConfiguration(
-            "zeppelin has no path: the user chooses the table, write with start() or save()"
-        )
+    access = _access(given, "write with start() or save()")
     operation = given.text("operation", "set").lower()
     if operation not in ("set", "increment"):
         raise InvalidConfiguration(f"operation is {operation!r}: give set or increment")
@@ -84,13 +130,7 @@ def kv_sink_options(options: Mapping[str, str]) -> KvSinkOptions:
     if operation == "increment" and given.optional("valueColumn") is None:
         raise InvalidConfiguration("increments need .option('valueColumn', …): what is added")
     return KvSinkOptions(
-        access=TableAccess(
-            addresses=addresses_of(given.text("addresses", variable=ADDRESSES_VARIABLE)),
-            user=given.text("user", "default", variable=USER_VARIABLE),
-            password=given.text("password", variable=PASSWORD_VARIABLE),
-            authorities=given.text("authorities", ""),
-            timeout_ms=given.number("timeoutMs", 30_000),
-        ),
+        access=access,
         key=key,
         key_column=key_column,
         value_column=given.optional("valueColumn"),

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raftwood.zeppelin.client.async_kv import AsyncKv
-    from raftwood.zeppelin.client.errors import AnswerLost, CommandRefused
+    from raftwood.zeppelin.client.errors import AnswerLost, CheckpointGone, CommandRefused
     from raftwood.zeppelin.client.kv import Kv
 
-__all__ = ["AnswerLost", "AsyncKv", "CommandRefused", "Kv"]
+__all__ = ["AnswerLost", "AsyncKv", "CheckpointGone", "CommandRefused", "Kv"]
 
 _MODULES = {
     "async_kv": ("AsyncKv",),
-    "errors": ("AnswerLost", "CommandRefused"),
+    "errors": ("AnswerLost", "CheckpointGone", "CommandRefused"),
     "kv": ("Kv",),
 }
 

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import pyarrow
 import pyarrow.compute
 
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, ProtocolError
 from raftwood.zeppelin.client.words import Word, as_bytes, number_word
+from raftwood.zeppelin.pages import Page
 
 ROWS_MAX = 16_384
 """Of a table that are made into words at a time."""
+TIME = pyarrow.timestamp("ms", "UTC")
 
 
 class Rows(NamedTuple):
@@ -89,3 +91,38 @@ def table_of(keys: list[bytes], values: list[bytes | None]) -> Any:
             "value": pyarrow.array(values, pyarrow.binary()),
         }
     )
+
+
+def batch_of_page(page: Page) -> Any:
+    """The columns of a page as they are in it; `expires` is null where a key stays."""
+    data = pyarrow.py_buffer(page.data)
+    columns = {
+        "key": _binaries(data, page.count, page.key_offsets_start, page.keys_start, page.key_bytes),
+        "value": _binaries(
+            data, page.count, page.value_offsets_start, page.values_start, page.value_bytes
+        ),
+        "expires": _times(data, page),
+    }
+    return pyarrow.RecordBatch.from_pydict(columns)
+
+
+def _binaries(data: Any, count: int, offsets_start: int, start: int, size: int) -> Any:
+    offsets = data.slice(offsets_start, 4 * (count + 1))
+    words = pyarrow.Array.from_buffers(
+        pyarrow.binary(), count, [None, offsets, data.slice(start, size)]
+    )
+    try:
+        words.validate(full=True)
+    except pyarrow.ArrowInvalid as error:
+        raise ProtocolError(f"a page of a checkpoint has no such columns: {error}") from error
+    return words
+
+
+def _times(data: Any, page: Page) -> Any:
+    if not page.has_ends:
+        return pyarrow.nulls(page.count, TIME)
+    ends = pyarrow.Array.from_buffers(
+        pyarrow.int64(), page.count, [None, data.slice(page.ends_start, 8 * page.count)]
+    )
+    stays = pyarrow.compute.equal(ends, 0)
+    return pyarrow.compute.if_else(stays, None, ends).cast(TIME)

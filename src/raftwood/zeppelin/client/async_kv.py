@@ -20,12 +20,23 @@ from raftwood.base.errors import InvalidInput
 from raftwood.disk.real_environment import real_environment
 from raftwood.net.tls import ClientTls
 from raftwood.zeppelin.client.batches import Batches, NamedRows
+from raftwood.zeppelin.client.binlogs import Binlogs
 from raftwood.zeppelin.client.calls import Calls
+from raftwood.zeppelin.client.checkpoints import (
+    TTL_MS,
+    AsyncCheckpoint,
+    CheckpointAbout,
+    PartitionPlace,
+    begin_checkpoint,
+    partitions_of,
+    to_group,
+)
 from raftwood.zeppelin.client.link import SILENCE_S_MAX
 from raftwood.zeppelin.client.nodes import KvAccess, Nodes, ReadFrom, addresses_of
 from raftwood.zeppelin.client.transactions import transact
 from raftwood.zeppelin.client.whole import Whole
 from raftwood.zeppelin.client.words import Word, as_bytes, number_word, request
+from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.slots import slot_of, tag_of
 
 if TYPE_CHECKING:
@@ -43,6 +54,8 @@ class AsyncKv:
         self._resources = resources
         self._batches = Batches(calls)
         self._whole = Whole(calls)
+        self.binlogs = Binlogs(calls)
+        """The records of its changes; use a client of its own for that."""
 
     @classmethod
     async def connect(
@@ -300,6 +313,55 @@ class AsyncKv:
     async def flush(self) -> None:
         """Delete all keys."""
         await self._whole.flush()
+
+    # Partitions as they were at one moment
+
+    async def partitions(self) -> list[PartitionPlace]:
+        """All of the table, in the order of their numbers."""
+        return await partitions_of(self._calls)
+
+    async def checkpoint(
+        self, partition: int, *, ttl_ms: int = TTL_MS, group: str = ""
+    ) -> AsyncCheckpoint:
+        """All keys of a partition as they are at this moment, to be read in pages.
+
+        It ends when nothing was read of it for `ttl_ms`. Those of a group are kept and ended
+        together, as well.
+        """
+        return await begin_checkpoint(self._calls, partition, ttl_ms=ttl_ms, group=group)
+
+    async def renew_checkpoints(self, group: str, addresses: Iterable[str]) -> int:
+        """Let the time of a group's checkpoints on some nodes begin anew; how many there are."""
+        return await to_group(self._calls, "RENEW", group, addresses)
+
+    async def end_checkpoints(self, group: str, addresses: Iterable[str]) -> int:
+        """How many there were of a group on some nodes."""
+        return await to_group(self._calls, "END", group, addresses)
+
+    def checkpoint_of(self, about: CheckpointAbout) -> AsyncCheckpoint:
+        """One that was begun before, by this client or another one."""
+        return AsyncCheckpoint(self._calls, about)
+
+    # Changes of a stream, by one writer at a time: see `commands/apply`
+
+    async def fence(self, producer: Word, number: int | None = None) -> int:
+        """The largest number that came under a producer's name, -1 where none did; with a number,
+        smaller ones are refused from now on (`Fenced`).
+        """
+        return await self._whole.fence(as_bytes(producer), number)
+
+    async def apply(self, producer: Word, number: int, writes: Sequence[Write]) -> None:
+        """Writes of different keys, with absolute times; nothing of it where a larger number came.
+
+        The same number again has to have the same writes.
+        """
+        await self._batches.apply(as_bytes(producer), number, writes)
+
+    async def clear(self, producer: Word, number: int, slots: range) -> int:
+        """As `apply`: delete all keys of partitions that are within the slots; how many partitions
+        have some of the slots and others as well, and were left as they are.
+        """
+        return await self._whole.clear(as_bytes(producer), number, slots)
 
     # Arrow
 

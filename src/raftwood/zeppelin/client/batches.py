@@ -14,6 +14,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from raftwood.base.errors import TooLarge
 from raftwood.zeppelin.client.calls import Attempts, Calls, named
 from raftwood.zeppelin.client.link import Link
+from raftwood.zeppelin.client.words import request
+from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.resp.arriving import ErrorAnswer
 from raftwood.zeppelin.slots import slot_of
 
@@ -25,7 +27,7 @@ PIECES_MAX: Final = 64
 """Under way at a time."""
 NO_END: Final = b"$1\r\n0\r\n"
 
-Verb: TypeAlias = Literal[b"GET", b"SET", b"INCR", b"DEL"]
+Verb: TypeAlias = Literal[b"GET", b"SET", b"INCR", b"DEL", b"APPLY"]
 
 
 class NamedRows(NamedTuple):
@@ -118,6 +120,26 @@ class _Chunk:
                 self.answers[place] = value
 
 
+class _Applied(_Chunk):
+    """Changes under a producer's number: nobody with a smaller one comes behind them."""
+
+    __slots__ = ("head", "writes")
+
+    def __init__(self, producer: bytes, number: int, writes: Sequence[Write]) -> None:
+        super().__init__(b"APPLY", [write.key for write in writes])
+        self.head = [b"BULK", b"APPLY", producer, b"%d" % number]
+        self.writes = writes
+        self.reads_replicas = False
+
+    def encoded(self, places: Sequence[int] | None) -> bytes:
+        words = [*self.head]
+        for place in range(len(self.writes)) if places is None else places:
+            write = self.writes[place]
+            verb = b"DEL" if write.data is None else b"SET"
+            words += [write.key, verb, write.data or b"", b"%d" % write.expires_ms]
+        return request(words)
+
+
 class Batches:
     """Sends chunks; one coroutine for each batch."""
 
@@ -143,6 +165,9 @@ class Batches:
     async def write_named(self, verb: Literal[b"SET", b"INCR"], rows: Iterable[NamedRows]) -> None:
         """Chunks as they are given, each under its own name."""
         await self._run(_given(verb, each) for each in rows)
+
+    async def apply(self, producer: bytes, number: int, writes: Sequence[Write]) -> None:
+        await self._run([_Applied(producer, number, writes)])
 
     async def delete(self, keys: Sequence[bytes]) -> int:
         chunks = [_Chunk(b"DEL", part, name=self._calls.name()) for part, _, _ in _cut(keys)]

@@ -12,7 +12,7 @@ from raftwood.base.errors import (
     Unauthenticated,
 )
 from raftwood.net.store_names import split_address
-from raftwood.zeppelin.client.errors import AnswerLost, CommandRefused
+from raftwood.zeppelin.client.errors import AnswerLost, CheckpointGone, CommandRefused, Fenced
 from raftwood.zeppelin.resp.arriving import ErrorAnswer
 from raftwood.zeppelin.slots import SLOTS
 
@@ -68,10 +68,14 @@ def judged(answer: ErrorAnswer) -> Step:
                 "the command was done once, and its answer was lost with a connection: read what "
                 "there is now"
             )
+        case "FENCED":
+            return Fenced(text.removeprefix("FENCED "))
         case "WRONGPASS" | "NOAUTH":
             return Unauthenticated(f"{text}: check user and password")
         case "NOPERM":
             return PermissionDenied(f"{text}: use a user who may")
+        case "NOCHECKPOINT":
+            return CheckpointGone(f"checkpoint {text.removeprefix('NOCHECKPOINT ')}")
         case "TOOLARGE":
             return TooLarge(text.removeprefix("TOOLARGE "))
     return CommandRefused(text.removeprefix("ERR "))

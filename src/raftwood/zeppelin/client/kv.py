@@ -8,22 +8,20 @@ A thin facade: the real client runs on an event loop in a thread of its own, and
 threads may call it. The calls mean what they do in `AsyncKv`.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from raftwood.base.errors import Unavailable
 from raftwood.disk.loop_thread import LoopThread
 from raftwood.net.tls import ClientTls
 from raftwood.zeppelin.client.async_kv import SCAN_COUNT, TIMEOUT_MS, AsyncKv
 from raftwood.zeppelin.client.batches import NamedRows
+from raftwood.zeppelin.client.checkpoints import TTL_MS, CheckpointAbout, PartitionPlace
+from raftwood.zeppelin.client.kv_checkpoint import Checkpoint, each_of
 from raftwood.zeppelin.client.nodes import ReadFrom
 from raftwood.zeppelin.client.words import Word
 
 if TYPE_CHECKING:
     import pyarrow
-
-Item = TypeVar("Item")
 
 
 class Kv:
@@ -191,7 +189,7 @@ class Kv:
     # All keys
 
     def scan(self, match: Word | None = None, *, count: int = SCAN_COUNT) -> Iterator[bytes]:
-        return self._each(self._client.scan(match, count=count))
+        return each_of(self._thread, self._client.scan(match, count=count))
 
     def size(self) -> int:
         return self._thread.call(self._client.size())
@@ -217,15 +215,22 @@ class Kv:
     def scan_arrow(
         self, match: Word | None = None, *, count: int = SCAN_COUNT
     ) -> "Iterator[pyarrow.Table]":
-        return self._each(self._client.scan_arrow(match, count=count))
+        return each_of(self._thread, self._client.scan_arrow(match, count=count))
 
-    def _each(self, items: AsyncGenerator[Item, None]) -> Iterator[Item]:
-        async def following() -> Item | None:
-            return await anext(items, None)
+    # Partitions as they were at one moment
 
-        try:
-            while (item := self._thread.call(following())) is not None:
-                yield item
-        finally:
-            with suppress(Unavailable):  # the client is closed, and all of this with it
-                self._thread.call(items.aclose())
+    def partitions(self) -> list[PartitionPlace]:
+        return self._thread.call(self._client.partitions())
+
+    def checkpoint(self, partition: int, *, ttl_ms: int = TTL_MS, group: str = "") -> Checkpoint:
+        begun = self._thread.call(self._client.checkpoint(partition, ttl_ms=ttl_ms, group=group))
+        return Checkpoint(self._thread, begun)
+
+    def renew_checkpoints(self, group: str, addresses: Iterable[str]) -> int:
+        return self._thread.call(self._client.renew_checkpoints(group, addresses))
+
+    def end_checkpoints(self, group: str, addresses: Iterable[str]) -> int:
+        return self._thread.call(self._client.end_checkpoints(group, addresses))
+
+    def checkpoint_of(self, about: CheckpointAbout) -> Checkpoint:
+        return Checkpoint(self._thread, self._client.checkpoint_of(about))

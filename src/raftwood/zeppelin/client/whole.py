@@ -64,6 +64,20 @@ class Whole:
         named = self._calls.name() + request([b"FLUSHDB"])
         await self._all(named, before=1)
 
+    async def fence(self, producer: bytes, number: int | None = None) -> int:
+        """The largest number of a producer in any partition, -1 where there is none; with a number,
+        all of them take none below it from now on.
+        """
+        words = [b"FENCE", producer, *([] if number is None else [b"%d" % number])]
+        answers = await self._all(request(words))
+        return max(answers) if number is None else number
+
+    async def clear(self, producer: bytes, number: int, slots: range) -> int:
+        """Delete all keys of partitions that are within the slots; how many others are not."""
+        words = [b"BULK", b"CLEAR", producer, b"%d" % number]
+        words += [b"%d" % slots[0], b"%d" % slots[-1]]
+        return sum(await self._all(request(words)))
+
     async def count(self) -> int:
         return sum(await self._all(request([b"DBSIZE"])))
 

@@ -8,6 +8,7 @@ so that a request which is sent again, split among other nodes by then, is done 
 from collections.abc import Sequence
 from typing import Final
 
+from raftwood.zeppelin.commands.apply import Named, clear, fence, put_changes
 from raftwood.zeppelin.commands.numbers import INTEGER_MAX, INTEGER_MIN, as_integer
 from raftwood.zeppelin.commands.once import writes_of
 from raftwood.zeppelin.commands.refusals import Refused, invalid_expire, wrong_number
@@ -17,7 +18,7 @@ from raftwood.zeppelin.commands.turn import EXPIRY_MS_MAX, KEY_TOO_LARGE, Turn
 from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, Value
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import OK, array, integer
-from raftwood.zeppelin.slots import partition_of_slot, slot_of
+from raftwood.zeppelin.slots import place_of_slot, slot_of
 
 BULK_KEYS_MAX: Final = 10_000
 BULK_ANSWER_BYTES_MAX: Final = 32 << 20
@@ -31,12 +32,16 @@ def _by_copy(
         raise Refused(f"ERR BULK takes 1 to {BULK_KEYS_MAX} keys")
     if max(map(len, keys)) > KEY_BYTES_MAX:
         raise Refused(KEY_TOO_LARGE)
-    count = len(session.copies)
+    copies = session.copies
+    count = len(copies)
     slots = list(map(slot_of, keys))
-    places: dict[int, list[int]] = {}
+    found: dict[object, list[int]] = {}
     for place, slot in enumerate(slots):
-        places.setdefault(partition_of_slot(slot, count), []).append(place)
-    return [(session.copy_of(slots[mine[0]], is_write=is_write), mine) for mine in places.values()]
+        # What one partition has is one record, also where that has two neighbouring ranges.
+        of_slot = place_of_slot(slot, count)
+        copy = copies[of_slot] if copies else None
+        found.setdefault(of_slot if copy is None else copy, []).append(place)
+    return [(session.copy_of(slots[mine[0]], is_write=is_write), mine) for mine in found.values()]
 
 
 def _turns(
@@ -109,6 +114,24 @@ def bulk_incr(session: Session, arguments: list[bytes]) -> bytes:
     return OK
 
 
+def bulk_apply(session: Session, arguments: list[bytes]) -> bytes:
+    """`BULK APPLY producer number key SET|DEL value expires_ms …`; see `apply`."""
+    changes = arguments[4:]
+    if len(changes) % 4:
+        raise wrong_number("bulk|apply")
+    parts = _by_copy(session, changes[::4], is_write=True)
+    with Named(session, arguments[2], arguments[3]) as named:
+        to_do = named.to_do([copy for copy, _ in parts])
+        turns = []
+        for copy, places in parts:
+            if copy in to_do:
+                turn = Turn(copy.store, session.dialect, now_ms=session.now_ms)
+                put_changes(turn, changes, places)
+                turns.append((copy, places, turn))
+        _commit(session, turns)
+    return OK
+
+
 def bulk_del(session: Session, arguments: list[bytes]) -> Answer:
     """`BULK DEL key …`: how many there were."""
     keys = arguments[2:]
@@ -166,6 +189,7 @@ def _values(session: Session, values: list[Value | None]) -> bytes:
 
 
 COMMANDS: Final = (
+    serving("fence", -2, fence, "Who writes from now on", group="generic"),
     Command(
         name="bulk",
         arity=-3,
@@ -176,6 +200,8 @@ COMMANDS: Final = (
             b"GET": serving("bulk|get", -3, bulk_get, "Values of keys"),
             b"SET": serving("bulk|set", -5, bulk_set, "Gives keys values", is_write=True),
             b"INCR": serving("bulk|incr", -5, bulk_incr, "Adds numbers", is_write=True),
+            b"APPLY": serving("bulk|apply", -8, bulk_apply, "Changes of a stream", is_write=True),
+            b"CLEAR": serving("bulk|clear", 6, clear, "Deletes slots", is_write=True),
             b"DEL": serving("bulk|del", -3, bulk_del, "Deletes keys", is_write=True),
         },
     ),

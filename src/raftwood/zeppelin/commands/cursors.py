@@ -1,4 +1,4 @@
-"""SCAN's cursors: to clients a number, here a place among the partitions of a table."""
+"""SCAN's cursors: to clients a number, here a slot and a key."""
 
 from typing import Final
 
@@ -10,10 +10,13 @@ CURSORS_MAX: Final = 10_000
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Behind a key of a partition."""
+    """Behind a key of the partition that has a slot; those with lower slots are told.
+
+    So it stays a place when partitions are split meanwhile.
+    """
 
     table: str
-    partition: int
+    slot: int
     after: bytes | None = None
 
 

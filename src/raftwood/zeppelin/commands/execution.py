@@ -1,7 +1,7 @@
 """From a request to its answer: who may do it, where its keys are, what the binlog gets."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from raftwood.base.errors import InternalError, RaftwoodError
@@ -13,7 +13,7 @@ from raftwood.zeppelin.commands.refusals import (
     unknown_subcommand,
 )
 from raftwood.zeppelin.commands.registry import find
-from raftwood.zeppelin.commands.session import HANDED_OVER, Frozen, Session
+from raftwood.zeppelin.commands.session import Frozen, Session
 from raftwood.zeppelin.commands.table import Answer, Command
 from raftwood.zeppelin.commands.transactions import enqueue, slot_of_keys
 from raftwood.zeppelin.commands.turn import Turn
@@ -24,9 +24,8 @@ from raftwood.zeppelin.resp.answers import Dialect, array, error
 FROZEN_S_MAX: Final = 1.5
 """Writes wait so long for the end of a hand-over, or for a disk that is behind; clients give up not
 much later."""
-_FROZEN_STEP_S: Final = 0.01
-_FROZEN_STEP_S_MAX: Final = 0.05
-"""Many clients may wait; each looks ever more rarely."""
+_FROZEN_STEP_S: Final = 0.05
+"""Without news, each that waits looks so often."""
 MANY_KEYS: Final = 8
 """So many values are fetched at once, beside the loop where they have to come from the disk."""
 _IN_TRANSACTIONS: Final = ("exec", "once", "discard", "multi", "watch", "quit", "reset")
@@ -37,8 +36,8 @@ def execute(session: Session, arguments: list[bytes]) -> Answer:
     has_name = session.origin is not None
     try:
         answer = _execute(session, arguments)
-    except Frozen:
-        return _answered(_when_thawed(session, arguments))
+    except Frozen as frozen:
+        return _when_thawed(session, arguments, frozen)
     except InternalError:
         raise
     except RaftwoodError as refusal:
@@ -46,7 +45,7 @@ def execute(session: Session, arguments: list[bytes]) -> Answer:
         answer = _refused(refusal)
     if has_name:
         session.origin = None
-    return answer if type(answer) is bytes else _answered(answer)
+    return answer if isinstance(answer, bytes) else _answered(session, arguments, answer)
 
 
 def _give_up(session: Session, arguments: list[bytes]) -> None:
@@ -61,36 +60,39 @@ def _refused(refusal: RaftwoodError) -> bytes:
     return error(refusal.message if is_ours else f"ERR {refusal.message}")
 
 
-async def _answered(answer: Answer) -> bytes:
+async def _answered(session: Session, arguments: list[bytes], answer: Awaitable[bytes]) -> bytes:
     try:
-        return answer if isinstance(answer, bytes) else await answer
+        return await answer
     except Frozen as frozen:
-        return error(frozen.refusal)
+        # It only reads, and begins anew.
+        return await _when_thawed(session, arguments, frozen)
     except RaftwoodError as refusal:
         return _refused(refusal)
 
 
-async def _when_thawed(session: Session, arguments: list[bytes]) -> bytes:
+async def _when_thawed(session: Session, arguments: list[bytes], frozen: Frozen) -> bytes:
     """The answer once the partition has a master again, be it another one: then that is told."""
     loop = asyncio.get_running_loop()
     end = loop.time() + FROZEN_S_MAX
-    step_s, answered = _FROZEN_STEP_S, HANDED_OVER
+    view, refusal = session.host.view, frozen.refusal
     try:
-        while loop.time() < end:
-            await asyncio.sleep(step_s)
-            step_s = min(1.5 * step_s, _FROZEN_STEP_S_MAX)
-            session.begin_turn()
-            try:
-                answer = _execute(session, arguments)
-            except Frozen as frozen:
-                answered = frozen.refusal
-                continue
-            except Refused as refusal:
-                if refusal.message in NOBODY_SERVES:
-                    continue  # the next master may be on its way
-                raise
-            return answer if isinstance(answer, bytes) else await answer
-        raise Refused(answered)
+        with session.host.parking.parked(arguments):
+            while (left_s := end - loop.time()) > 0:
+                # A disk that has caught up says nothing: that is looked for.
+                await view.wait_for_news(min(_FROZEN_STEP_S, left_s))
+                session.begin_turn()
+                try:
+                    answer = _execute(session, arguments)
+                    return answer if isinstance(answer, bytes) else await answer
+                except Frozen as again:
+                    refusal = again.refusal
+                except Refused as refused:
+                    if refused.message not in NOBODY_SERVES:
+                        raise
+                    # The next master may be on its way.
+        return error(refusal)
+    except RaftwoodError as refused:
+        return _refused(refused)
     finally:
         session.origin = None
         _give_up(session, arguments)

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from raftwood.zeppelin.commands import (
+    binlog,
     bulk,
+    checkpoint,
     cluster,
     connection,
     expiry,
@@ -111,6 +113,8 @@ COMMANDS: Final[dict[str, Command]] = {
         *keys.COMMANDS,
         *whole.COMMANDS,
         *bulk.COMMANDS,
+        *binlog.COMMANDS,
+        *checkpoint.COMMANDS,
         *transactions.COMMANDS,
         *once.COMMANDS,
         *connection.COMMANDS,

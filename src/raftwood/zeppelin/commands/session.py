@@ -11,14 +11,16 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Overloaded
 from raftwood.zeppelin.commands.cursors import Cursors
+from raftwood.zeppelin.commands.parking import Parking
 from raftwood.zeppelin.commands.refusals import CLUSTER_DOWN, NOT_SERVED, Refused
 from raftwood.zeppelin.commands.table import Command
-from raftwood.zeppelin.model import Topology, User
+from raftwood.zeppelin.model import PartitionState, Topology, User
 from raftwood.zeppelin.node.acks import Acks
+from raftwood.zeppelin.node.checkpoints import Checkpoints
 from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.node.view import NodeView, PartitionCopy
 from raftwood.zeppelin.resp.answers import RESP2, Dialect
-from raftwood.zeppelin.slots import partition_of_slot
+from raftwood.zeppelin.slots import place_of_slot
 
 WATCHED_MAX: Final = 1_000
 """Keys that one client watches at a time."""
@@ -40,6 +42,9 @@ class Host(Protocol):
 
     environment: Environment
     cursors: Cursors
+    checkpoints: Checkpoints | None
+    """None: it has no storage engines to make them of."""
+    parking: Parking
     started_ms: int
     command_count: int
     connection_count: int
@@ -143,10 +148,9 @@ class Session:
             )
 
     def copy_of(self, slot: int, *, is_write: bool) -> PartitionCopy:
-        """The copy that may serve a slot; else the client is told who does."""
+        """The copy that may serve a slot; else the client is told who does, or waits for that."""
         copies = self.copies
-        partition = partition_of_slot(slot, len(copies))
-        copy = copies[partition] if copies else None
+        copy = copies[place_of_slot(slot, len(copies))] if copies else None
         if copy is not None:
             if copy.is_serving:
                 return copy
@@ -154,20 +158,29 @@ class Session:
                 return copy
             if copy.is_leading:
                 raise Frozen
-        raise Refused(self._elsewhere(slot))
+        raise Refused(self.elsewhere(slot))
 
-    def _elsewhere(self, slot: int) -> str:
+    def elsewhere(self, slot: int) -> str:
+        """What a client is told who wants a slot that is not served here."""
         view = self.host.view
         topology = view.topology
         table = None if self.user is None else topology.tables.get(self.user.table)
         if table is None:
             return NOT_SERVED
-        master = table.partitions[table.partition_of_slot(slot)].master
-        node = None if master is None else topology.nodes.get(master)
+        known = table.partitions[table.partition_of_slot(slot)]
+        node = None if known.master is None else topology.nodes.get(known.master)
         if node is None:
             return NOT_SERVED
-        # Redis says so as well where a master can't know that it still is the only one.
-        return CLUSTER_DOWN if master == view.node_id else f"MOVED {slot} {node.addresses.data}"
+        if known.master == view.node_id:
+            if view.has_lease:
+                # It begins to be the master, or is about to hear who is.
+                raise Frozen(CLUSTER_DOWN)
+            # Redis says so as well where a master can't know that it still is the only one.
+            return CLUSTER_DOWN
+        if known.state is PartitionState.STUCK and known.target == view.node_id:
+            # Whoever sent the client here knows already that the hand-over is over.
+            raise Frozen
+        return f"MOVED {slot} {node.addresses.data}"
 
     def commit(
         self, copy: PartitionCopy, writes: tuple[Write, ...], *, flushes: bool = False

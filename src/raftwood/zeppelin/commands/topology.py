@@ -8,7 +8,6 @@ slave of theirs for a slave altogether, and then leaves out its keys when it is 
 
 import hashlib
 from functools import lru_cache
-from itertools import groupby
 from typing import NamedTuple
 
 from raftwood.zeppelin.model import Node, NodeId, Table, Topology
@@ -33,8 +32,9 @@ def redis_id(node: NodeId) -> str:
 
 def slot_ranges(topology: Topology, table: Table) -> list[SlotRange]:
     """In order; partitions without a master are left out, and slaves that are down."""
-    owned = []
-    for number, partition in enumerate(table.partitions):
+    ranges: list[SlotRange] = []
+    for number in dict.fromkeys(table.places):
+        partition = table.partitions[number]
         if partition.master is None or partition.master not in topology.nodes:
             continue
         slaves = tuple(
@@ -43,15 +43,11 @@ def slot_ranges(topology: Topology, table: Table) -> list[SlotRange]:
             if slave in topology.nodes and topology.nodes[slave].is_up
         )
         slots = table.slots_of(number)
-        if slots:
-            owned.append((number, SlotRange(slots[0], slots[-1], partition.master, slaves)))
-    ranges = []
-    # Neighbours have numbers that go up with their place.
-    for _, group in groupby(
-        enumerate(owned), lambda item: (item[1][0] - item[0], item[1][1].master, item[1][1].slaves)
-    ):
-        neighbours = [each for _, (_, each) in group]
-        ranges.append(neighbours[0]._replace(last=neighbours[-1].last))
+        before = ranges[-1] if ranges else None
+        if before is not None and before[1:] == (slots[0] - 1, partition.master, slaves):
+            ranges[-1] = before._replace(last=slots[-1])
+        else:
+            ranges.append(SlotRange(slots[0], slots[-1], partition.master, slaves))
     return ranges
 
 

@@ -20,6 +20,7 @@ from raftwood.zeppelin.commands.session import Frozen, Session
 from raftwood.zeppelin.commands.table import Answer, serving
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import OK, array, bulks, integer, text
+from raftwood.zeppelin.slots import place_of_slot
 
 SLICE_KEYS: Final = 512
 SCAN_COUNT_MAX: Final = 4_096
@@ -51,33 +52,42 @@ def _scan_options(words: list[bytes]) -> _ScanOptions:
     return options
 
 
-def _is_led(session: Session, partition: int) -> bool:
-    """Whether this node is the master of a partition, may it serve now or not."""
-    assert session.user is not None
-    table = session.topology.tables.get(session.user.table)
-    return table is not None and table.partitions[partition].master == session.host.view.node_id
+class Part(msgspec.Struct, frozen=True):
+    """A partition, and its slots."""
+
+    slots: range
+    copy: PartitionCopy | None
+    """None: this node does not tell its keys."""
 
 
-def _readable(session: Session) -> list[PartitionCopy | None]:
-    """By partition, the copies whose keys are told.
+def readable(session: Session) -> list[Part]:
+    """All partitions in the order of their slots, with the copies whose keys are told.
 
     Who asks all masters wants each key once, also where it said READONLY to all of them. A master
     that may not serve now refuses: whoever gathers what all of them tell would miss its keys.
     """
+    assert session.user is not None
     copies = session.copies
+    table = session.topology.tables.get(session.user.table)
+    if table is None or not copies:
+        return []
     is_master = any(copy is not None and copy.is_leading for copy in copies)
     is_behind = session.is_reading_behind and not is_master
-    readable: list[PartitionCopy | None] = []
-    for partition, copy in enumerate(copies):
+    parts: list[Part] = []
+    for number in dict.fromkeys(table.places):
+        slots = table.slots_of(number)
+        copy = copies[place_of_slot(slots.start, len(copies))]
         if copy is not None and (copy.is_serving or (is_behind and copy.may_read_behind)):
-            readable.append(copy)
+            parts.append(Part(slots, copy))
         elif copy is not None and copy.is_leading:
             raise Frozen
-        elif _is_led(session, partition):
+        elif table.partitions[number].master == session.host.view.node_id:
+            if session.host.view.has_lease:
+                raise Frozen(CLUSTER_DOWN)
             raise Refused(CLUSTER_DOWN)
         else:
-            readable.append(None)
-    return readable
+            parts.append(Part(slots, None))
+    return parts
 
 
 def scan(session: Session, arguments: list[bytes]) -> bytes:
@@ -86,41 +96,43 @@ def scan(session: Session, arguments: list[bytes]) -> bytes:
     place = cursors.find(as_integer(arguments[1], "ERR invalid cursor"), table=table)
     options = _scan_options(arguments[2:])
     keys: list[bytes] = []
-    left, partition, after = options.count, place.partition, place.after
-    copies = _readable(session)
-    while left and partition < len(copies):
-        copy = copies[partition]
-        seen: list[bytes] = []
-        if copy is not None:
-            found = copy.store.scan(after=after, now_ms=session.now_ms)
-            seen = [key for key, _ in islice(found, left)]
-            keys += filter(options.pattern.matches, seen)
+    left, cursor = options.count, 0
+    for part in readable(session):
+        if part.slots.stop <= place.slot or part.copy is None:
+            continue
+        # What was split off is told from its beginning.
+        after = place.after if place.slot in part.slots else None
+        seen = _keys_of(session, part.copy, after, left)
+        keys += filter(options.pattern.matches, seen)
         left -= len(seen)
-        if left:
-            partition, after = partition + 1, None
-        else:
-            after = seen[-1]
-    is_over = partition >= len(copies)
-    cursor = 0 if is_over else cursors.add(Place(table, partition, after))
+        if not left:
+            cursor = cursors.add(Place(table, part.slots.start, seen[-1]))
+            break
     return array([text(str(cursor)), bulks(keys if options.is_of_strings else [])])
 
 
 async def _slices(session: Session) -> AsyncIterator[list[bytes]]:
     """All keys that are here, some at a time; asks each time anew whether they may be told."""
-    for partition in range(len(session.copies)):
-        after: bytes | None = None
-        while partition < len(session.copies):
-            copy = _readable(session)[partition]
-            if copy is None:
-                break
-            found = copy.store.scan(after=after, now_ms=session.now_ms)
-            keys = [key for key, _ in islice(found, SLICE_KEYS)]
+    slot, after = 0, None
+    is_over = False
+    while not is_over:
+        session.begin_turn()
+        is_over = True
+        for part in readable(session):
+            if part.slots.stop <= slot or part.copy is None:
+                continue
+            keys = _keys_of(session, part.copy, after if slot in part.slots else None, SLICE_KEYS)
             yield keys
-            if len(keys) < SLICE_KEYS:
+            if len(keys) == SLICE_KEYS:
+                slot, after = part.slots.start, keys[-1]
+                is_over = False
                 break
-            after = keys[-1]
-            await asyncio.sleep(0)
-            session.begin_turn()
+        await asyncio.sleep(0)
+
+
+def _keys_of(session: Session, copy: PartitionCopy, after: bytes | None, count: int) -> list[bytes]:
+    found = copy.store.scan(after=after, now_ms=session.now_ms)
+    return [key for key, _ in islice(found, count)]
 
 
 async def _keys(session: Session, pattern: Pattern) -> bytes:
@@ -140,19 +152,19 @@ async def _count(session: Session) -> bytes:
 
 
 def keys(session: Session, arguments: list[bytes]) -> Answer:
-    _readable(session)  # what is being handed over is waited for before anything is gathered
+    readable(session)  # what is being handed over is waited for before anything is gathered
     return _keys(session, Pattern(arguments[1]))
 
 
 def dbsize(session: Session, _: list[bytes]) -> Answer:
-    _readable(session)
+    readable(session)
     return _count(session)
 
 
 def randomkey(session: Session, _: list[bytes]) -> bytes:
     """Some key: each partition first where chance says, then in turn."""
     random = session.host.environment.random
-    copies = [copy for copy in _readable(session) if copy is not None]
+    copies = [part.copy for part in readable(session) if part.copy is not None]
     begin = random.randrange(len(copies)) if copies else 0
     for copy in (*copies[begin:], *copies[:begin]):
         for after in (random.randbytes(8), None):
@@ -166,7 +178,8 @@ def flush(session: Session, arguments: list[bytes]) -> bytes:
         len(arguments) == 2 and arguments[1].upper() not in (b"ASYNC", b"SYNC")
     ):
         raise Refused(SYNTAX)
-    for copy in _readable(session):
+    for part in readable(session):
+        copy = part.copy
         if copy is not None and copy.is_serving and session.sequence_done(copy) is None:
             session.commit(copy, (), flushes=True)
     return OK

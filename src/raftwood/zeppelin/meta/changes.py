@@ -18,6 +18,16 @@ CHANGES_MAX: Final = 20_000
 """In one batch."""
 
 
+class AtEpoch(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="at_epoch"
+):
+    """The first of a batch that was planned as a whole: if the topology has changed since, or
+    anything else of the batch is refused, nothing of it is made.
+    """
+
+    epoch: int
+
+
 class CreateTable(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="create_table"
 ):
@@ -136,7 +146,7 @@ class EndHandover(
 class CancelHandover(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="cancel_handover"
 ):
-    """The master goes on."""
+    """The master goes on, at full speed."""
 
     table: str
     partition: int
@@ -173,6 +183,127 @@ class RemoveSlave(
     node: NodeId
 
 
+class Migrate(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="migrate"
+):
+    """Move a replica to a node that has none of this partition; the keeper does the rest.
+
+    Several in one batch that move replicas of one partition are done one after the other.
+    """
+
+    table: str
+    partition: int
+    source: NodeId
+    target: NodeId
+    of: int = 1
+    """So many are ordered together: those that are left tell how many are done."""
+
+
+class AddTarget(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="add_target"
+):
+    """A migration begins: its target is a slave, which has to catch up."""
+
+    table: str
+    partition: int
+    epoch: int
+
+
+class RemoveTarget(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="remove_target"
+):
+    """A migration's target is away: it is no slave any more, and the migration waits for it."""
+
+    table: str
+    partition: int
+    epoch: int
+
+
+class SlowDown(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="slow_down"
+):
+    """Writers are held back until a migration's target has caught up; `CancelHandover` ends it."""
+
+    table: str
+    partition: int
+    epoch: int
+
+
+class EndMigration(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="end_migration"
+):
+    """A migration's target has taken its source's place, which is no replica any more."""
+
+    table: str
+    partition: int
+    epoch: int
+
+
+class CancelMigration(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="cancel_migration"
+):
+    """All stays as it is; the target, if it is a slave already, is none any more.
+
+    What was to move after it does not; where it is too late for the first, that alone.
+    """
+
+    table: str
+    partition: int
+
+
+class SetDraining(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="set_draining"
+):
+    """A node is to be emptied and gets nothing new, or may have something again."""
+
+    id: NodeId
+    is_draining: bool
+
+
+class DoublePartitions(
+    msgspec.Struct,
+    frozen=True,
+    array_like=True,
+    forbid_unknown_fields=True,
+    tag="double_partitions",
+):
+    """A table is to have twice as many partitions; the keeper does the rest."""
+
+    table: str
+
+
+class BeginSplit(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="begin_split"
+):
+    """Freeze the master's writes, so that two partitions can go on from where it is."""
+
+    table: str
+    partition: int
+    epoch: int
+
+
+class EndSplit(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="end_split"
+):
+    """There are two partitions now, which have the same records up to one."""
+
+    table: str
+    partition: int
+    epoch: int
+    record_epoch: int
+    sequence: int
+
+
+class CancelSplit(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="cancel_split"
+):
+    """The master goes on, with all of its slots for now."""
+
+    table: str
+    partition: int
+    epoch: int
+
+
 class AddUser(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="add_user"
 ):
@@ -199,7 +330,8 @@ class RemoveUser(
 
 
 Change = (
-    CreateTable
+    AtEpoch
+    | CreateTable
     | DropTable
     | RegisterNode
     | RemoveNode
@@ -214,6 +346,17 @@ Change = (
     | SetMaster
     | AddSlave
     | RemoveSlave
+    | Migrate
+    | AddTarget
+    | RemoveTarget
+    | SlowDown
+    | EndMigration
+    | CancelMigration
+    | SetDraining
+    | DoublePartitions
+    | BeginSplit
+    | EndSplit
+    | CancelSplit
     | AddUser
     | SetPassword
     | RemoveUser

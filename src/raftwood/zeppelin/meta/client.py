@@ -12,14 +12,19 @@ from raftwood.zeppelin.meta.changes import (
     AddSlave,
     AddUser,
     Applied,
+    AtEpoch,
+    CancelMigration,
     Change,
     CreateTable,
+    DoublePartitions,
     DropTable,
     ForceMaster,
+    Migrate,
     RegisterNode,
     RemoveNode,
     RemoveSlave,
     RemoveUser,
+    SetDraining,
     SetMaster,
     SetPassword,
     decode_applied,
@@ -114,6 +119,28 @@ class MetaClient:
     async def remove_slave(self, table: str, partition: int, node: NodeId) -> int:
         return await self._change(RemoveSlave(table, partition, node))
 
+    async def migrate(self, table: str, partition: int, source: NodeId, target: NodeId) -> int:
+        """Move a replica to a node that has none; the epoch is the `plan` of the migration."""
+        return await self._change(Migrate(table, partition, source, target))
+
+    async def cancel_migration(self, table: str, partition: int) -> int:
+        """Leave a replica where it is; `Conflict` once its target is master."""
+        return await self._change(CancelMigration(table, partition))
+
+    async def set_draining(self, node: NodeId, *, is_draining: bool) -> int:
+        """Give a node nothing new from now on; what it has stays until it is moved."""
+        return await self._change(SetDraining(node, is_draining))
+
+    async def apply_planned(self, epoch: int, *changes: Change) -> int:
+        """All of what was planned on a topology, or nothing: `Conflict` where it has changed."""
+        return await self._change(AtEpoch(epoch), *changes)
+
+    async def double_partitions(self, table: str) -> int:
+        """Let a table have twice as many partitions: each is split in its turn, while it is used.
+        It is done once the topology's `Table.is_doubling` is false.
+        """
+        return await self._change(DoublePartitions(table))
+
     async def apply(self, *changes: Change) -> Applied:
         """Several changes as one step of the epoch; each is made or refused by itself."""
         data = await self._client.propose(
@@ -121,8 +148,8 @@ class MetaClient:
         )
         return decode_applied(data)
 
-    async def _change(self, change: Change) -> int:
-        done = await self.apply(change)
+    async def _change(self, *changes: Change) -> int:
+        done = await self.apply(*changes)
         for refused in done.results:
             if refused is not None:
                 raise refused.error()

@@ -1,6 +1,7 @@
 """What has changed between two epochs: told to nodes and clients in place of the whole topology."""
 
 from collections import deque
+from itertools import zip_longest
 from typing import Final, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """All there is at `epoch`, whatever was known before."""
     tables: dict[str, Table | None] = {}
     partitions: dict[str, dict[int, Partition]] = {}
-    """Of tables that stay the same."""
+    """Of tables that stay the same, and those that were split off others of theirs."""
     nodes: dict[NodeId, Node | None] = {}
     users: dict[str, User | None] = {}
 
@@ -50,10 +51,10 @@ def difference(before: Topology, after: Topology) -> Delta:
         old = before.tables.get(name)
         if old is table:
             continue
-        if old is None or old.incarnation != table.incarnation:
+        if old is None or (old.incarnation, old.config) != (table.incarnation, table.config):
             tables[name] = table
         else:
-            pairs = enumerate(zip(old.partitions, table.partitions, strict=True))
+            pairs = enumerate(zip_longest(old.partitions, table.partitions))
             partitions[name] = {number: new for number, (old, new) in pairs if new is not old}
     nodes: dict[NodeId, Node | None] = {
         each: None for each in before.nodes if each not in after.nodes
@@ -96,10 +97,9 @@ def _merged(base: dict[_Key, _Value], changed: dict[_Key, _Value | None]) -> dic
 
 
 def _with_partitions(table: Table, changed: dict[int, Partition]) -> Table:
-    partitions = list(table.partitions)
-    for number, partition in changed.items():
-        partitions[number] = partition
-    return msgspec.structs.replace(table, partitions=tuple(partitions))
+    partitions = dict(enumerate(table.partitions)) | changed
+    in_order = tuple(partitions[number] for number in range(len(partitions)))
+    return msgspec.structs.replace(table, partitions=in_order)
 
 
 class History:

@@ -1,6 +1,6 @@
 """`Draft`: a topology while one batch of changes is made to it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +30,14 @@ class Draft:
         self.users: dict[str, User] = dict(topology.users)
         self._opened: dict[str, list[Partition]] = {}
 
+    def check_epoch(self, epoch: int) -> None:
+        """Whether the topology is still that which was planned on; else `Conflict`."""
+        if self._before.epoch != epoch:
+            raise Conflict(
+                f"the topology has changed: it was planned on at epoch {epoch} and is at "
+                f"{self._before.epoch}; plan anew"
+            )
+
     def table(self, name: str) -> Table:
         if name not in self.tables:
             raise NotFound(f"there is no table {name!r}: check its name")
@@ -44,10 +52,11 @@ class Draft:
         return node is not None and node in self.nodes and self.nodes[node].is_up
 
     def partition(self, table: str, number: int) -> Partition:
-        count = len(self.table(table).partitions)
+        self.table(table)
+        count = len(self.partitions_of(table))
         if not 0 <= number < count:
             raise NotFound(f"table {table!r} has no partition {number}: give 0 to {count - 1}")
-        return self._partitions(table)[number]
+        return self.partitions_of(table)[number]
 
     def planned(self, table: str, number: int, epoch: int) -> Partition:
         """A partition that has not changed since it was planned on; else `Conflict`."""
@@ -61,7 +70,7 @@ class Draft:
 
     def all_partitions(self) -> Iterator[tuple[str, int, Partition]]:
         for name in self.tables:
-            for number, partition in enumerate(self._partitions(name)):
+            for number, partition in enumerate(self.partitions_of(name)):
                 yield name, number, partition
 
     def change(self, table: str, number: int, **fields: Any) -> None:
@@ -70,9 +79,16 @@ class Draft:
         after = msgspec.structs.replace(before, **fields)
         if after == before:
             return
+        self._opened_partitions(table)[number] = msgspec.structs.replace(after, epoch=self.epoch)
+
+    def add_partition(self, table: str, partition: Partition) -> None:
+        """One more, behind all others."""
+        self._opened_partitions(table).append(partition)
+
+    def _opened_partitions(self, table: str) -> list[Partition]:
         if table not in self._opened:
             self._opened[table] = list(self.tables[table].partitions)
-        self._opened[table][number] = msgspec.structs.replace(after, epoch=self.epoch)
+        return self._opened[table]
 
     def add_table(self, table: Table) -> None:
         self.tables[table.name] = table
@@ -81,7 +97,8 @@ class Draft:
         del self.tables[name]
         self._opened.pop(name, None)
 
-    def _partitions(self, table: str) -> "list[Partition] | tuple[Partition, ...]":
+    def partitions_of(self, table: str) -> Sequence[Partition]:
+        """All of a table that is there, by number."""
         return self._opened.get(table, self.tables[table].partitions)
 
     def finished(self) -> Topology:

@@ -7,7 +7,7 @@ how far it came it tells at the epoch of the freeze. Once the slave is exactly t
 
 from raftwood.zeppelin.meta.changes import BeginHandover, CancelHandover, EndHandover
 from raftwood.zeppelin.meta.view import Place, View
-from raftwood.zeppelin.model import NodeId
+from raftwood.zeppelin.model import NodeId, Partition, PartitionState
 
 
 def next_step(view: View, place: Place) -> EndHandover | CancelHandover | None:
@@ -17,17 +17,18 @@ def next_step(view: View, place: Place) -> EndHandover | CancelHandover | None:
     if before.master is not None and before.target is not None and view.is_up(before.target):
         if _has_all(view, place, before.target, master=before.master):
             return EndHandover(name, number, before.epoch)
-        if view.now_ms - view.seen(place).epoch_ms < view.settings.handover_stuck_ms:
+        if view.now_ms - view.seen(place).state_ms < view.settings.handover_stuck_ms:
             return None
-    view.reign.paused_until_ms[place.key] = view.now_ms + view.settings.handover_pause_ms
+    view.reign.pause_longer(place.key, view.settings.handover_pause_ms, view.now_ms)
     return CancelHandover(name, number, before.epoch)
 
 
 def _has_all(view: View, place: Place, target: NodeId, *, master: NodeId) -> bool:
     frozen, reached = view.offset(master, place), view.offset(target, place)
-    is_frozen = view.heard(master).applied_epoch >= place.partition.epoch
+    # Who is told of the freeze and says nothing since may not be there any more.
+    epoch = min(view.heard(node).applied_epoch for node in (master, target))
     return (
-        is_frozen
+        epoch >= place.partition.epoch
         and frozen is not None
         and reached is not None
         and reached.is_candidate
@@ -36,24 +37,36 @@ def _has_all(view: View, place: Place, target: NodeId, *, master: NodeId) -> boo
 
 
 def wanted(view: View, place: Place) -> BeginHandover | None:
-    """For an active partition whose master is up: to the preferred node where that is another, and
-    from a master that leaves to some slave.
+    """For a partition that is not frozen, and whose master is up: to the preferred node where that
+    is another, from a migration's source to its target, from a master that leaves to some slave.
     """
     before = place.partition
-    is_leaving = view.is_leaving(before.master)
     close = [
         slave
-        for slave in before.slaves
-        if (is_leaving or slave == before.preferred) and _is_close(view, place, slave)
+        for slave in _heirs(before, is_leaving=view.is_leaving(before.master))
+        if is_close(view, place, slave)
     ]
-    if not close or view.reign.paused_until_ms.get(place.key, 0) > view.now_ms:
+    if not close or view.reign.is_paused(place.key, view.now_ms):
         return None
     target = min(close, key=lambda node: (node != before.preferred, view.masters[node], node))
     view.masters[target] += 1
     return BeginHandover(place.table.name, place.number, before.epoch, target)
 
 
-def _is_close(view: View, place: Place, slave: NodeId) -> bool:
+def _heirs(partition: Partition, *, is_leaving: bool) -> list[NodeId]:
+    """The slaves that are to be master instead of the one that is."""
+    moved, wanted = partition.migration, [partition.preferred]
+    is_moving = moved is not None and moved.source == partition.master
+    if partition.state is PartitionState.SLOWDOWN:
+        wanted = [partition.target] if is_moving or is_leaving else []
+    elif is_leaving:
+        return [*partition.slaves]
+    elif moved is not None and is_moving:
+        wanted.append(moved.target)
+    return [slave for slave in partition.slaves if slave in wanted]
+
+
+def is_close(view: View, place: Place, slave: NodeId) -> bool:
     offset = view.offset(slave, place)
     return (
         offset is not None
@@ -67,15 +80,39 @@ def _is_close(view: View, place: Place, slave: NodeId) -> bool:
     )
 
 
-def begin(
-    view: View, leaving: list[BeginHandover], going_home: list[BeginHandover], *, under_way: int
-) -> list[BeginHandover]:
-    """The next of those that are wanted, as the bounds allow; who leaves does not wait."""
-    settings, reign = view.settings, view.reign
-    room = max(settings.handovers_max - under_way, 0)
-    begun = leaving[:room]
-    is_soon = view.now_ms - reign.handover_begun_ms < settings.handover_every_ms
-    if going_home and len(begun) < room and not is_soon:
-        reign.handover_begun_ms = view.now_ms
-        begun.append(going_home[0])
-    return begun
+class Wanted:
+    """The hand-overs that one plan would begin, and how many are under way."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.under_way = 0
+        self._leaving: list[BeginHandover] = []
+        self._moving: list[tuple[int, BeginHandover]] = []
+        self._going_home: list[BeginHandover] = []
+
+    def look_at(self, place: Place) -> None:
+        """At a partition whose master is up, and which is not frozen."""
+        begun = wanted(self._view, place)
+        if begun is None:
+            return
+        moved, master = place.partition.migration, place.partition.master
+        if self._view.is_leaving(master):
+            self._leaving.append(begun)
+        elif moved is not None and moved.source == master:
+            self._moving.append((moved.plan, begun))
+        else:
+            self._going_home.append(begun)
+
+    def begun(self) -> list[BeginHandover]:
+        """The next of them, as the bounds allow. Who leaves does not wait, and migrations are few
+        at a time already; those who go home do it one by one.
+        """
+        settings, reign, now_ms = self._view.settings, self._view.reign, self._view.now_ms
+        room = max(settings.handovers_max - self.under_way, 0)
+        moving = [begun for _, begun in sorted(self._moving, key=lambda each: each[0])]
+        begun = [*self._leaving, *moving][:room]
+        is_soon = now_ms - reign.handover_begun_ms < settings.handover_every_ms
+        if self._going_home and len(begun) < room and not is_soon:
+            reign.handover_begun_ms = now_ms
+            begun.append(self._going_home[0])
+        return begun

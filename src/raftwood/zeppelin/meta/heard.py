@@ -5,18 +5,25 @@ Times are of the leader's own monotonic clock.
 
 from collections.abc import Mapping
 from itertools import zip_longest
+from typing import Final
 
 import msgspec
 
+from raftwood.zeppelin.meta.catch_up import CatchUp
+from raftwood.zeppelin.meta.queue import Queue
 from raftwood.zeppelin.model import (
     EPOCH_NONE,
     Node,
     NodeId,
     Partition,
     PartitionId,
+    PartitionState,
     Table,
     Topology,
 )
+
+PAUSE_MS_FIRST: Final = 1_000
+PAUSE_KNOWN_MS: Final = 60_000
 
 
 class Offset(msgspec.Struct, frozen=True, array_like=True):
@@ -34,6 +41,13 @@ class Offset(msgspec.Struct, frozen=True, array_like=True):
     is_candidate: bool = True
     """False while its data is no state that a master has had: amid a full sync, or before it has
     come past the point at which a divergence was undone."""
+    is_streaming: bool = False
+    """Of a slave: its master sends it records as they come; it is not amid a copy, nor before it
+    has found where to go on."""
+    copied_bytes: int = 0
+    """Of a whole copy that is under way to it: so much has come."""
+    copy_bytes: int = 0
+    """Of so much; 0: none is under way."""
 
     @property
     def id(self) -> PartitionId:
@@ -95,6 +109,15 @@ class Seen(msgspec.Struct):
     master: NodeId | None
     master_epoch: int
     master_ms: int
+    state: PartitionState
+    state_ms: int
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """A partition is left alone for a while."""
+
+    until_ms: int
+    length_ms: int
 
 
 class Reign:
@@ -111,8 +134,28 @@ class Reign:
         self.handover_begun_ms = -(1 << 60)
         self.looked_at = 0
         """Which partition the next plan looks at first."""
-        self.paused_until_ms: dict[PartitionId, int] = {}
+        self.pauses: dict[PartitionId, Pause] = {}
+        """Those that are over are remembered for a while, since the next one is longer."""
+        self.catch_ups: dict[PartitionId, CatchUp] = {}
+        """Of partitions that move."""
+        self.queue = Queue()
+        self.stuck: dict[PartitionId, Partition] = {}
+        """Partitions whose writes wait."""
+        self.has_news_of_stuck = False
+        """Since the last plan something was told that writes may wait for."""
         self._topology: Topology | None = None
+
+    def is_paused(self, key: PartitionId, now_ms: int) -> bool:
+        return key in self.pauses and self.pauses[key].until_ms > now_ms
+
+    def pause(self, key: PartitionId, length_ms: int, now_ms: int) -> None:
+        self.pauses[key] = Pause(now_ms + length_ms, length_ms)
+
+    def pause_longer(self, key: PartitionId, length_ms_max: int, now_ms: int) -> None:
+        """Shortly at first, since it may have been chance, and each time twice as long."""
+        last = self.pauses.get(key)
+        length_ms = PAUSE_MS_FIRST if last is None else 2 * last.length_ms
+        self.pause(key, min(length_ms, length_ms_max), now_ms)
 
     def begun_anew(self, now_ms: int) -> "Reign":
         """Nothing was heard yet; what was decided may still come about."""
@@ -128,9 +171,11 @@ class Reign:
         after_ms = self._after_ms(heartbeat)
         if heard.after_ms is not None and (after_ms is None or after_ms < heard.after_ms):
             return False  # a later one has overtaken it
+        offsets = {each.id: each for each in heartbeat.offsets}
+        self.has_news_of_stuck |= self._tells_of_stuck(heartbeat, offsets, heard)
         heard.at_ms, heard.is_heard, heard.after_ms = now_ms, True, after_ms
         heard.applied_epoch, heard.is_leaving = heartbeat.applied_epoch, heartbeat.is_leaving
-        heard.offsets = {each.id: each for each in heartbeat.offsets}
+        heard.offsets = offsets
         for key, offset in heard.offsets.items():
             if offset.contact_ms is None or after_ms is None or key not in self.seen:
                 continue
@@ -139,6 +184,20 @@ class Reign:
                 contact_ms = after_ms - offset.contact_ms
                 heard.contacts[key] = max(contact_ms, heard.contacts.get(key, contact_ms))
         return True
+
+    def _tells_of_stuck(
+        self, heartbeat: Heartbeat, offsets: Mapping[PartitionId, Offset], before: Heard
+    ) -> bool:
+        """Whether a node has come further with a partition whose writes wait."""
+        for key, partition in self.stuck.items():
+            if heartbeat.node not in partition.replicas:
+                continue
+            if before.applied_epoch < partition.epoch <= heartbeat.applied_epoch:
+                return True
+            told, known = offsets.get(key), before.offsets.get(key)
+            if told is not None and (known is None or told.position != known.position):
+                return True
+        return False
 
     def _after_ms(self, heartbeat: Heartbeat) -> int | None:
         after = heartbeat.after
@@ -161,10 +220,10 @@ class Reign:
             and topology.nodes[node].run == run
         }
         self._note_tables(before.tables if before is not None else {}, topology.tables, now_ms)
-        self.paused_until_ms = {
-            key: until_ms
-            for key, until_ms in self.paused_until_ms.items()
-            if until_ms > now_ms and key in self.seen
+        self.pauses = {
+            key: pause
+            for key, pause in self.pauses.items()
+            if pause.until_ms + PAUSE_KNOWN_MS > now_ms and key in self.seen
         }
 
     def _note_tables(
@@ -174,7 +233,7 @@ class Reign:
         for name, old in before.items():
             if name not in after or after[name].incarnation != old.incarnation:
                 for number in range(len(old.partitions)):
-                    del self.seen[PartitionId(old.incarnation, number)]
+                    self._forget(PartitionId(old.incarnation, number))
         for name, table in after.items():
             known = before.get(name)
             if table is known:
@@ -185,6 +244,10 @@ class Reign:
                 if new is not old_one:
                     key = PartitionId(table.incarnation, number)
                     self.seen[key] = self._noted_partition(key, new, now_ms)
+                    self.queue.note(key, name, new)
+                    self.stuck.pop(key, None)
+                    if new.state is PartitionState.STUCK:
+                        self.stuck[key] = new
 
     def _noted_node(self, node: Node, now_ms: int) -> Heard:
         heard = self.nodes.get(node.id)
@@ -194,11 +257,23 @@ class Reign:
         return heard
 
     def _noted_partition(self, key: PartitionId, partition: Partition, now_ms: int) -> Seen:
-        seen = self.seen.get(key)
-        if seen is not None and seen.epoch == partition.epoch:
+        if partition.migration is None:
+            self.catch_ups.pop(key, None)
+        seen, epoch = self.seen.get(key), partition.epoch
+        if seen is not None and seen.epoch == epoch:
             return seen
+        is_same = seen is not None and seen.state is partition.state
+        state_ms = seen.state_ms if seen is not None and is_same else now_ms
         if seen is not None and seen.master == partition.master:
-            return msgspec.structs.replace(seen, epoch=partition.epoch, epoch_ms=now_ms)
+            return msgspec.structs.replace(
+                seen, epoch=epoch, epoch_ms=now_ms, state=partition.state, state_ms=state_ms
+            )
         for heard in self.nodes.values():
             heard.contacts.pop(key, None)
-        return Seen(partition.epoch, now_ms, partition.master, partition.epoch, now_ms)
+        return Seen(epoch, now_ms, partition.master, epoch, now_ms, partition.state, state_ms)
+
+    def _forget(self, key: PartitionId) -> None:
+        del self.seen[key]
+        self.catch_ups.pop(key, None)
+        self.queue.forget(key)
+        self.stuck.pop(key, None)

@@ -10,6 +10,8 @@ from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.state_machine import MetaMachine
 
 TIMEOUT_MS: Final = 5_000
+RESTS: Final = 10
+"""After a plan none is made for so many times as long as it took."""
 
 _log = get_logger("zeppelin-meta")
 
@@ -33,23 +35,45 @@ class MetaKeeper:
         self._host = host
         self._group = group
         self._pause_s = settings.plan_ms / 1000
+        self._rest_s = 0.0
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._pause_s)
+            await self._pause()
             try:
                 await self.work()
             except RaftwoodError as error:
                 _log.debug("no plan", reason=error.message)
 
+    async def _pause(self) -> None:
+        """What comes within it is one change; who waits for a hand-over is not kept waiting."""
+        machine = self._machine()
+        if machine is None:
+            await asyncio.sleep(self._pause_s)
+        else:
+            await asyncio.sleep(self._rest_s)
+            await machine.wait_for_plan(max(0.0, self._pause_s - self._rest_s))
+
+    def _machine(self) -> MetaMachine | None:
+        """None where this store does not lead."""
+        host, group = self._host, self._group
+        if group not in host.groups() or not host.is_leading(group):
+            return None
+        machine = host.machine(group)
+        assert isinstance(machine, MetaMachine)
+        return machine
+
     async def work(self) -> None:
         """Plan once, and see it through: the next plan is made on what came of this one."""
         host, group = self._host, self._group
-        if group not in host.groups() or not host.is_leading(group):
+        machine = self._machine()
+        if machine is None:
             return
-        machine = host.machine(group)
-        assert isinstance(machine, MetaMachine)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         changes = machine.plan()
+        # A large cluster takes its time to look at, and its store has others to serve.
+        self._rest_s = min(self._pause_s, RESTS * (loop.time() - began))
         if not changes:
             return
         answer = await host.propose(group, encode_batch(changes), timeout_ms=TIMEOUT_MS)

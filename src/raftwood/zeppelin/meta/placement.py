@@ -32,7 +32,7 @@ def place(
     config: TableConfig, *, nodes: Mapping[NodeId, Node], tables: Iterable[Table], epoch: int
 ) -> tuple[Partition, ...]:
     """Partitions of a new table on the nodes that are up."""
-    up = {each.id: each for _, each in sorted(nodes.items()) if each.is_up}
+    up = {each.id: each for _, each in sorted(nodes.items()) if each.is_up and not each.is_draining}
     if len(up) < config.replicas:
         raise Unavailable(
             f"{config.replicas} replicas need as many nodes, and {len(up)} are up: start more, or "

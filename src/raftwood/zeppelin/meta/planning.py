@@ -1,18 +1,19 @@
 """What a leader proposes, from the topology and from what it heard: one batch at a time.
 
 A plan holds its store up while it is made, so each has a bound: of partitions without a master so
-many at a time get one, and of those where all is well some are looked at each time, in turn.
+many at a time get one, and of those where all is well some are looked at each time, in turn. Those
+that are being handed over or moved are few, and looked at each time.
 """
 
 from typing import Final
 
-from raftwood.zeppelin.meta import handover
-from raftwood.zeppelin.meta.changes import CHANGES_MAX, BeginHandover, Change, NodeDown, NodeUp
+from raftwood.zeppelin.meta import handover, migration, splitting
+from raftwood.zeppelin.meta.changes import CHANGES_MAX, Change, NodeDown, NodeUp
 from raftwood.zeppelin.meta.failover import demotion, failover, is_unfit, marks
 from raftwood.zeppelin.meta.heard import Reign
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.view import Place, View
-from raftwood.zeppelin.model import Topology
+from raftwood.zeppelin.model import PartitionState, Topology
 
 FAILOVERS_MAX: Final = 2_000
 LOOKED_AT_MAX: Final = 1_000
@@ -34,18 +35,22 @@ def plan(
 
 def _of_partitions(view: View) -> list[Change]:
     changes: list[Change] = []
-    leaving: list[BeginHandover] = []
-    going_home: list[BeginHandover] = []
-    under_way = failovers = 0
-    turns = _Turns(view)
+    handovers, moves, turns = handover.Wanted(view), migration.Moves(view), _Turns(view)
+    splits = splitting.Wanted(view)
+    failovers = 0
     for table in view.topology.tables.values():
         for number, partition in enumerate(table.partitions):
             is_turn = turns.next()
-            is_led, is_stuck = view.is_up(partition.master), partition.target is not None
-            if is_led and not (is_turn or is_stuck or view.is_leaving(partition.master)):
+            is_led = view.is_up(partition.master)
+            is_stuck = partition.state is PartitionState.STUCK
+            is_moving = partition.migration is not None and partition.is_moving
+            is_urgent = is_stuck or is_moving or view.is_leaving(partition.master)
+            if is_led and not (is_turn or is_urgent):
                 continue
             place = Place(table, number)
             change: Change | None = None
+            if is_moving:
+                moves.look_at(place)
             if not is_led:
                 if failovers < FAILOVERS_MAX:
                     change = failover(view, place)
@@ -53,15 +58,20 @@ def _of_partitions(view: View) -> list[Change]:
             elif is_unfit(view, place):
                 change = demotion(view, place)
             elif is_stuck:
-                under_way += 1
-                change = handover.next_step(view, place)
+                handovers.under_way += 1
+                step = splitting.next_step if partition.is_splitting else handover.next_step
+                change = step(view, place)
             else:
                 change = marks(view, place)
-                if change is None and (begun := handover.wanted(view, place)) is not None:
-                    (leaving if view.is_leaving(partition.master) else going_home).append(begun)
+                if change is None and is_moving:
+                    change = migration.next_step(view, place)
+                if change is None and not splits.look_at(place):
+                    handovers.look_at(place)
             if change is not None:
                 changes.append(change)
-    return [*changes, *handover.begin(view, leaving, going_home, under_way=under_way)]
+    begun = handovers.begun()
+    room = view.settings.handovers_max - handovers.under_way - len(begun)
+    return [*changes, *begun, *splits.begun(room=room), *moves.begun()]
 
 
 class _Turns:

@@ -2,8 +2,9 @@
 
 A hand-over: the partition is `stuck` and names its target, so the master takes no more writes; once
 it says so, and how far it came, and the target is as far, one change makes the target the master.
-Migration will go the same way, with `slowdown` before it and the target added as a slave first.
 """
+
+from typing import Any
 
 from raftwood.base.errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from raftwood.zeppelin.meta.changes import (
@@ -68,6 +69,7 @@ def _set_master(
         slaves=slaves,
         state=PartitionState.ACTIVE,
         target=None,
+        is_splitting=False,
         lagging=tuple(each for each in slaves if each in lagging),
         unproven=tuple(each for each in slaves if each in before.unproven),
     )
@@ -90,7 +92,8 @@ def mark_slaves(draft: Draft, change: MarkSlaves) -> None:
 
 def begin_handover(draft: Draft, change: BeginHandover) -> None:
     before = draft.planned(change.table, change.partition, change.epoch)
-    check_no_handover(change.table, change.partition, before)
+    if before.target != change.target or before.state is PartitionState.STUCK:
+        check_no_handover(change.table, change.partition, before)
     _check_can_lead(draft, before, change.target)
     if not draft.is_up(before.master):
         raise Conflict("there is no master that is up: nothing can be handed over")
@@ -100,6 +103,8 @@ def begin_handover(draft: Draft, change: BeginHandover) -> None:
 def end_handover(draft: Draft, change: EndHandover) -> None:
     before = draft.planned(change.table, change.partition, change.epoch)
     target = _target(before)
+    if before.state is not PartitionState.STUCK:
+        raise Conflict("the master is not frozen: it may have more than its slave")
     _check_can_lead(draft, before, target)
     _set_master(draft, change.table, change.partition, target, before.lagging)
 
@@ -117,10 +122,20 @@ def _target(partition: Partition) -> NodeId:
 
 
 def check_no_handover(table: str, number: int, partition: Partition) -> None:
+    if partition.is_splitting:
+        raise Conflict(f"partition {number} of table {table!r} is being split: try again")
     if partition.state is not PartitionState.ACTIVE:
         raise Conflict(
             f"partition {number} of table {table!r} is being handed over to "
             f"{partition.target!r}: try again in a moment"
+        )
+
+
+def check_no_migration(table: str, number: int, partition: Partition) -> None:
+    if (found := partition.migration) is not None:
+        raise Conflict(
+            f"partition {number} of table {table!r} moves from {found.source!r} to "
+            f"{found.target!r}: wait for that, or cancel it"
         )
 
 
@@ -129,12 +144,15 @@ def set_master(draft: Draft, change: SetMaster) -> None:
     before = draft.partition(change.table, change.partition)
     if change.node not in before.replicas:
         raise NotFound(f"node {change.node!r} has no replica of this partition: add it as a slave")
+    if any(each.source == change.node for each in before.migrations):
+        check_no_migration(change.table, change.partition, before)
     draft.change(change.table, change.partition, preferred=change.node)
 
 
 def add_slave(draft: Draft, change: AddSlave) -> None:
     before = draft.partition(change.table, change.partition)
     check_no_handover(change.table, change.partition, before)
+    check_no_migration(change.table, change.partition, before)
     if change.node in before.replicas:
         raise AlreadyExists(f"node {change.node!r} has a replica of this partition already")
     if not draft.node(change.node).is_up:
@@ -152,6 +170,7 @@ def add_slave(draft: Draft, change: AddSlave) -> None:
 def remove_slave(draft: Draft, change: RemoveSlave) -> None:
     before = draft.partition(change.table, change.partition)
     check_no_handover(change.table, change.partition, before)
+    check_no_migration(change.table, change.partition, before)
     if change.node == before.master:
         raise Conflict(f"node {change.node!r} is master: make another one master first")
     if change.node not in before.slaves:
@@ -161,13 +180,20 @@ def remove_slave(draft: Draft, change: RemoveSlave) -> None:
     least = draft.table(change.table).config.min_replicas
     if len(before.replicas) <= least:
         raise Conflict(f"each write needs {least} replicas: add another slave first")
-    slaves = tuple(each for each in before.slaves if each != change.node)
+    leave(draft, change.table, change.partition, change.node)
+
+
+def leave(draft: Draft, table: str, number: int, slave: NodeId, **fields: Any) -> None:
+    """A slave is none any more; the partition gets other fields with that."""
+    before = draft.partition(table, number)
+    slaves = tuple(each for each in before.slaves if each != slave)
+    is_preferred = before.preferred == slave
     draft.change(
-        change.table,
-        change.partition,
+        table,
+        number,
         slaves=slaves,
-        lagging=tuple(each for each in before.lagging if each != change.node),
+        lagging=tuple(each for each in before.lagging if each != slave),
         # The master and the one that goes may be all that have some acked write.
-        unproven=slaves if least > 1 else (),
-        preferred=before.master if before.preferred == change.node else before.preferred,
+        unproven=slaves if draft.table(table).config.min_replicas > 1 else (),
+        **{"preferred": before.master if is_preferred else before.preferred} | fields,
     )

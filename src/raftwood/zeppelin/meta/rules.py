@@ -20,29 +20,41 @@ from raftwood.base.errors import (
     RaftwoodError,
 )
 from raftwood.base.names import checked_name
-from raftwood.zeppelin.meta import replica_rules
+from raftwood.zeppelin.meta import migration_rules, replica_rules, split_rules
 from raftwood.zeppelin.meta.changes import (
     AddSlave,
+    AddTarget,
     AddUser,
     Applied,
+    AtEpoch,
     BeginHandover,
+    BeginSplit,
     CancelHandover,
+    CancelMigration,
+    CancelSplit,
     Change,
     ChangeMaster,
     CreateTable,
+    DoublePartitions,
     DropTable,
     EndHandover,
+    EndMigration,
+    EndSplit,
     Failed,
     ForceMaster,
     MarkSlaves,
+    Migrate,
     NodeDown,
     NodeUp,
     RegisterNode,
     RemoveNode,
     RemoveSlave,
+    RemoveTarget,
     RemoveUser,
+    SetDraining,
     SetMaster,
     SetPassword,
+    SlowDown,
     failed,
 )
 from raftwood.zeppelin.meta.deltas import HISTORY_MAX, Delta, History, difference
@@ -76,6 +88,8 @@ class MetaState:
         before = self.topology
         draft = Draft(before)
         results = tuple(_result(draft, change) for change in changes)
+        if isinstance(changes[0], AtEpoch) and any(results):
+            return Applied(before.epoch, _all_refused(results))
         self.topology = draft.finished()
         if self.topology is not before:
             self._history.add(difference(before, self.topology))
@@ -94,9 +108,17 @@ def _result(draft: Draft, change: Change) -> Failed | None:
     return None
 
 
+def _all_refused(results: tuple[Failed | None, ...]) -> tuple[Failed, ...]:
+    """Nothing is made: what could have been is refused for the sake of the first that could not."""
+    reason = next(each for each in results if each is not None)
+    return tuple(each or reason for each in results)
+
+
 def _make(draft: Draft, change: Change) -> None:
     """All that can refuse a change comes before anything that it does."""
     match change:
+        case AtEpoch(epoch):
+            draft.check_epoch(epoch)
         case CreateTable():
             _create_table(draft, change)
         case DropTable(name):
@@ -135,6 +157,32 @@ def _make(draft: Draft, change: Change) -> None:
             replica_rules.add_slave(draft, change)
         case RemoveSlave():
             replica_rules.remove_slave(draft, change)
+        case Migrate():
+            migration_rules.migrate(draft, change)
+        case AddTarget():
+            migration_rules.add_target(draft, change)
+        case RemoveTarget():
+            migration_rules.remove_target(draft, change)
+        case SlowDown():
+            migration_rules.slow_down(draft, change)
+        case EndMigration():
+            migration_rules.end_migration(draft, change)
+        case CancelMigration():
+            migration_rules.cancel_migration(draft, change)
+        case DoublePartitions(name):
+            _check_partitions(draft, more=len(draft.partitions_of(draft.table(name).name)))
+            split_rules.double_partitions(draft, name)
+        case BeginSplit():
+            split_rules.begin_split(draft, change)
+        case EndSplit():
+            split_rules.end_split(draft, change)
+        case CancelSplit():
+            split_rules.cancel_split(draft, change)
+        case SetDraining(node, is_draining):
+            known = draft.node(node)
+            draft.nodes[node] = msgspec.structs.replace(known, is_draining=is_draining)
+            if is_draining:
+                migration_rules.cancel_all_to(draft, node)
 
 
 def _create_table(draft: Draft, change: CreateTable) -> None:
@@ -143,20 +191,27 @@ def _create_table(draft: Draft, change: CreateTable) -> None:
         raise AlreadyExists(f"table {name!r} exists: choose another name")
     if any(each.incarnation == draft.epoch for each in draft.tables.values()):
         raise Conflict("two tables cannot be made in one step: give each a batch of its own")
-    partitions = sum(len(each.partitions) for each in draft.tables.values())
-    if len(draft.tables) >= TABLES_MAX or partitions + config.partitions > PARTITIONS_MAX:
-        raise Overloaded(
-            f"there are {len(draft.tables)} tables of {partitions} partitions, and {TABLES_MAX} of "
-            f"{PARTITIONS_MAX} at the most: drop some first"
-        )
+    if len(draft.tables) >= TABLES_MAX:
+        raise Overloaded(f"there are {TABLES_MAX} tables: drop some first")
+    _check_partitions(draft, more=config.partitions)
     tables = draft.tables.values()
     placed = place(config, nodes=draft.nodes, tables=tables, epoch=draft.epoch)
     draft.add_table(Table(name=name, incarnation=draft.epoch, config=config, partitions=placed))
 
 
+def _check_partitions(draft: Draft, *, more: int) -> None:
+    partitions = sum(each.config.partitions for each in draft.tables.values())
+    if partitions + more > PARTITIONS_MAX:
+        raise Overloaded(
+            f"there are {partitions} partitions, and {PARTITIONS_MAX} at the most: drop some "
+            "tables first"
+        )
+
+
 def _drop_table(draft: Draft, name: str) -> None:
-    for number in range(len(draft.table(name).partitions)):
-        replica_rules.check_no_handover(name, number, draft.partition(name, number))
+    for number, partition in enumerate(draft.partitions_of(draft.table(name).name)):
+        replica_rules.check_no_handover(name, number, partition)
+    migration_rules.check_none_in(draft, name)
     draft.drop_table(name)
     # Whoever may use this table may not use the next one of its name.
     for user in [each for each in draft.users.values() if each.table == name]:
@@ -177,6 +232,7 @@ def _register_node(draft: Draft, change: RegisterNode) -> None:
         failure_domain=change.failure_domain,
         is_up=True,
         run=change.run,
+        is_draining=known is not None and known.is_draining,
     )
     if known is not None and known.run != change.run:
         replica_rules.demote_restarted(draft, change.id)
@@ -190,6 +246,10 @@ def _remove_node(draft: Draft, node: NodeId) -> None:
             raise Conflict(
                 f"node {node!r} has partition {number} of table {name!r}: move what it has first"
             )
+        if any(each.target == node for each in partition.migrations):
+            raise Conflict(
+                f"partition {number} of table {name!r} moves to node {node!r}: cancel that first"
+            )
     del draft.nodes[node]
 
 
@@ -198,13 +258,7 @@ def _set_up(draft: Draft, node: NodeId, *, run: int, is_up: bool) -> None:
     if known.run != run:
         raise Conflict(f"node {node!r} has started anew since it was judged")
     if known.is_up != is_up:
-        draft.nodes[node] = Node(
-            id=node,
-            addresses=known.addresses,
-            failure_domain=known.failure_domain,
-            is_up=is_up,
-            run=run,
-        )
+        draft.nodes[node] = msgspec.structs.replace(known, is_up=is_up)
 
 
 def _add_user(draft: Draft, user: User) -> None:

@@ -1,4 +1,4 @@
-"""When silence means that a node is gone, and how fast masters go back to where they belong."""
+"""When silence means that a node is gone, and how fast masters and replicas move."""
 
 from typing import Annotated
 
@@ -36,8 +36,30 @@ class ZeppelinMetaSettings(Section, frozen=True):
     ] = 500
     handovers_max: Annotated[int, Meta(ge=0, le=1_000, description="Hand-overs at a time.")] = 4
     handover_pause_ms: Annotated[
-        int, Meta(ge=0, description="A partition whose hand-over was given up is left alone.")
+        int,
+        Meta(
+            ge=0,
+            description="A partition is left alone so long at the most after a hand-over in vain.",
+        ),
     ] = 30_000
+    migrations_max: Annotated[
+        int, Meta(ge=0, le=1_000, description="Replicas that move to other nodes at a time.")
+    ] = 8
+    migrations_per_node_max: Annotated[
+        int, Meta(ge=1, description="Of them those that one node sends as master, or gets.")
+    ] = 2
+    target_gone_ms: Annotated[
+        int, Meta(ge=30, description="A replica that moves to a silent node begins anew then.")
+    ] = 60_000
+    catch_up_look_ms: Annotated[
+        int, Meta(ge=100, description="How fast a replica that moves catches up is seen in this.")
+    ] = 5_000
+    catch_up_ms_max: Annotated[
+        int, Meta(ge=0, description="Where the rest would take longer, writers are slowed down.")
+    ] = 600_000
+    slowdown_ms_max: Annotated[
+        int, Meta(ge=10, description="Writers are slowed down so long, then left alone as long.")
+    ] = 60_000
 
     def __post_init__(self) -> None:
         if 5 * self.lease_ms > 4 * self.down_ms:

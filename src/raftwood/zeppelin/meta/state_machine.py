@@ -82,6 +82,7 @@ class MetaMachine:
         self._planned_ms = 0
         self._news = asyncio.Event()
         """Set, and replaced, when somebody who waits may have an answer."""
+        self._is_plan_due = asyncio.Event()
         self._is_closed = False
 
     @property
@@ -149,6 +150,8 @@ class MetaMachine:
         counts = reign.hear(heartbeat, now_ms)
         if counts and heartbeat.applied_epoch != applied_before:
             self._wake()
+        if reign.has_news_of_stuck:
+            self._is_plan_due.set()
         settings = self._settings
         lease_ms = settings.lease_ms if counts and known.is_up else 0
         delta = self._state.delta(heartbeat.applied_epoch)
@@ -202,8 +205,15 @@ class MetaMachine:
 
     # The leader's plans
 
+    async def wait_for_plan(self, timeout_s: float) -> None:
+        """For as long; less where writes wait for what a node has just told."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._is_plan_due.wait()
+
     def plan(self) -> tuple[Change, ...]:
-        """What the store that leads proposes now; asked each `plan_ms`."""
+        """What the store that leads proposes now; asked each `plan_ms` at least."""
+        self._is_plan_due.clear()
         now_ms, planned_ms = self._now_ms(), self._planned_ms
         self._planned_ms = now_ms
         if self._reign is not None and now_ms - planned_ms > self._settings.lease_ms:
@@ -213,6 +223,7 @@ class MetaMachine:
             reign = self._current_reign()
         except NotLeader:
             return ()
+        reign.has_news_of_stuck = False
         return plan(self._state.topology, reign, self._settings, now_ms)
 
     # Snapshots

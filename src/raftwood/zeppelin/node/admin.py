@@ -6,12 +6,14 @@ from raftwood.base.environment import Clock, Environment
 from raftwood.net import Call, ClientCredentials, Identity, Service, connect
 from raftwood.net.store_names import split_address
 from raftwood.net.stores import ClientNetwork
+from raftwood.zeppelin.commands.parking import Parking
 from raftwood.zeppelin.model import Node, PartitionId
 from raftwood.zeppelin.node.admin_wire import (
     STATUS,
     AskStatus,
     CopyStatus,
     NodeStatus,
+    ParkedStatus,
     admin_identity,
 )
 from raftwood.zeppelin.node.data_server import DataServer
@@ -55,7 +57,20 @@ class AdminService(msgspec.Struct, frozen=True, kw_only=True):
                 for partition, replica in self.replicator.replicas.items()
                 if partition in names and (not tables or names[partition] in tables)
             ),
+            parked=_parked_status(self.server.parking),
+            copied_bytes=self.replicator.slave_world.copied_bytes,
+            streamed_bytes=self.replicator.slave_world.streamed_bytes,
         )
+
+
+def _parked_status(parking: Parking) -> ParkedStatus:
+    return ParkedStatus(
+        now=parking.count,
+        total=parking.total,
+        p50_ms=round(1_000 * parking.quantile_s(0.5), 1),
+        p99_ms=round(1_000 * parking.quantile_s(0.99), 1),
+        longest_ms=round(1_000 * parking.longest_s, 1),
+    )
 
 
 def _copy_status(table: str, partition: PartitionId, replica: Replica) -> CopyStatus:

@@ -45,6 +45,18 @@ class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Of a master: so many have its last record."""
 
 
+class ParkedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that waited for the end of a hand-over."""
+
+    now: int = 0
+    total: int = 0
+    """Since the node was started, as the longest is."""
+    p50_ms: float = 0.0
+    """Of the last thousand, as the next."""
+    p99_ms: float = 0.0
+    longest_ms: float = 0.0
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """All there is to tell of a node at one moment."""
 
@@ -59,6 +71,11 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int
     """Of the binlogs."""
     copies: tuple[CopyStatus, ...]
+    parked: ParkedStatus = ParkedStatus()
+    copied_bytes: int = 0
+    """Of whole copies that have come since the node was started."""
+    streamed_bytes: int = 0
+    """Of records that have come from masters since then."""
 
 
 STATUS: Final = TypedMethod(

@@ -17,6 +17,7 @@ from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Run, SegmentLog
 
 _RETRY_S: Final = 0.05
+_RUN_BYTES_MAX: Final = 1 << 20
 _WRITES_PER_TURN: Final = 1024
 _BACKLOG_SHARE: Final = 8
 """A backlog is worked off at this share of it in each turn, where that is more."""
@@ -80,6 +81,8 @@ class Binlog:
         self._to_apply: deque[Writer] = deque()
         self._apply_scheduled = False
         self._write_bytes_max = log.write_bytes_max // 2
+        self.run_bytes_max = min(_RUN_BYTES_MAX, self._write_bytes_max // 2)
+        """A run with more ends: with its last record it has to fit into one write."""
 
     @property
     def record_bytes_max(self) -> int:

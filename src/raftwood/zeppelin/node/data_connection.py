@@ -126,7 +126,9 @@ class DataConnection(asyncio.Protocol):
         session.begin_turn()
         answers: list[bytes] = []
         waits: list[tuple[int, Acks, int]] = []
-        self.server.command_count += len(requests)
+        server = self.server
+        server.command_count += len(requests)
+        server.latency.is_asked = True
         done = size = 0
         while done < len(requests) and not session.is_closing and size <= UNSENT_BYTES_MAX:
             if requests[done][0] in PLAIN:
@@ -217,9 +219,13 @@ class DataConnection(asyncio.Protocol):
 
     def release(self, now: float) -> None:
         """Send what is done, and what has waited for too long."""
+        if not self.held:
+            return
+        began = self.held.deadline - ACK_S_MAX
         answers = self.held.take(now)
         if self._transport is None or not answers:
             return
+        self.server.latency.waited(now - began)
         self._transport.write(b"".join(answers))
         if self._waiting and not self._is_full:
             self._go_on()

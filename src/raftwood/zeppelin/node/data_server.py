@@ -16,8 +16,11 @@ from raftwood.base.environment import Environment
 from raftwood.net.deadlines import NEVER, DeadlineSweep
 from raftwood.net.tls import ServerTls
 from raftwood.zeppelin.commands.cursors import Cursors
+from raftwood.zeppelin.commands.parking import Parking
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.model import User
+from raftwood.zeppelin.node.checkpoints import Checkpoints
+from raftwood.zeppelin.node.client_latency import ClientLatency
 from raftwood.zeppelin.node.data_connection import DataConnection
 from raftwood.zeppelin.node.logins import Logins
 from raftwood.zeppelin.node.view import NodeView
@@ -33,10 +36,19 @@ class DataServer:
     """Serves the copies of a node's view on any number of addresses."""
 
     def __init__(
-        self, view: NodeView, environment: Environment, *, connections_max: int = CONNECTIONS_MAX
+        self,
+        view: NodeView,
+        environment: Environment,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+        checkpoints: Checkpoints | None = None,
+        latency: ClientLatency | None = None,
     ) -> None:
         self.view = view
         self.environment = environment
+        self.checkpoints = checkpoints
+        self.latency = latency or ClientLatency()
+        self.parking = Parking()
         self.cursors = Cursors(environment.random.randrange(1, 1 << 48))
         self.started_ms = environment.clock.wall_ns() // 1_000_000
         self.command_count = 0

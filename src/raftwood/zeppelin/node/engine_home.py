@@ -26,8 +26,11 @@ class Engines(Protocol):
         """The path of a folder."""
         ...
 
-    async def open(self, folder: str) -> KvEngine:
-        """Opens the engine in a folder, making both where they are missing."""
+    async def open(self, folder: str, *, is_read_only: bool = False) -> KvEngine:
+        """Opens the engine in a folder, making both where they are missing.
+
+        One that is only read stays as it is on the disk.
+        """
         ...
 
     async def remove(self, name: str) -> None:
@@ -57,8 +60,11 @@ def partition_of(group: int) -> PartitionId:
     return PartitionId(*divmod(group, PARTITIONS_MAX))
 
 
-def first_engine(partition: PartitionId) -> str:
-    return f"{partition.incarnation}-{partition.number}-0"
+def first_engine(partition: PartitionId, *, epoch: int) -> str:
+    """Of a partition that a node has from an epoch on: another each time that it gets it, so that
+    nothing of an earlier time is ever taken for it.
+    """
+    return f"{partition.incarnation}-{partition.number}-{epoch}"
 
 
 def encode_held(held: Held) -> bytes:

@@ -20,6 +20,13 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Up to that record, in order."""
     repairing: BinlogPosition | None = None
     """Some keys are ahead of the record: they are of one moment again from this position on."""
+    flushed: int = 0
+    """The sequence of the last flush that is in it."""
+    slots: tuple[int, int] | None = None
+    """The first slot, and the one behind the last, of those whose keys are all here: others may
+    have been taken out. None: nothing ever was."""
+    is_trimmed: bool = False
+    """No keys of other slots are here."""
 
     @property
     def epoch(self) -> int:
@@ -30,8 +37,22 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         repairing = self.repairing
         if repairing is not None and has_passed(repairing, record.epoch, record.sequence):
             repairing = None
-        epochs = with_epoch(self.epochs, record.epoch, record.sequence)
-        return EngineState(sequence=record.sequence, epochs=epochs, repairing=repairing)
+        return EngineState(
+            sequence=record.sequence,
+            epochs=with_epoch(self.epochs, record.epoch, record.sequence),
+            repairing=repairing,
+            flushed=record.sequence if record.flushes else self.flushed,
+            slots=self.slots,
+            is_trimmed=self.is_trimmed,
+        )
+
+    def has_all_of(self, slots: range) -> bool:
+        """Whether all keys of some slots are here that its records gave it."""
+        return self.slots is None or (self.slots[0] <= slots.start and slots.stop <= self.slots[1])
+
+    def is_trimmed_to(self, slots: range) -> bool:
+        """Whether there are keys of these slots, and no others."""
+        return self.is_trimmed and self.slots == (slots.start, slots.stop)
 
 
 def has_passed(position: BinlogPosition, epoch: int, sequence: int) -> bool:

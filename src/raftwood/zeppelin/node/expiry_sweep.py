@@ -41,23 +41,21 @@ class ExpirySweep:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(PAUSE_S)
-            for table, number in self._places():
-                await self._sweep(table, number)
+            for table, copy in self._served():
+                await self._sweep(table, copy)
 
-    def _places(self) -> list[tuple[str, int]]:
+    def _served(self) -> list[tuple[str, PartitionCopy]]:
         return [
-            (table.name, number)
+            (table.name, copy)
             for table in self._view.topology.tables.values()
-            for number, copy in enumerate(self._view.copies(table.name))
+            for copy in dict.fromkeys(self._view.copies(table.name))
             if copy is not None and copy.is_serving
         ]
 
-    async def _sweep(self, table: str, number: int) -> None:
+    async def _sweep(self, table: str, copy: PartitionCopy) -> None:
         for _ in range(BUSY_TURNS_MAX):
             await asyncio.sleep(0)
-            copies = self._view.copies(table)
-            copy = copies[number] if number < len(copies) else None
-            if copy is None or not copy.is_serving:
+            if copy not in self._view.copies(table) or not copy.is_serving:
                 return
             try:
                 removed = self._remove(copy)

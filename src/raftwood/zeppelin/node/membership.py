@@ -28,15 +28,18 @@ from raftwood.zeppelin.model import (
     TableConfig,
     Topology,
 )
-from raftwood.zeppelin.node.node_store import NodeStore
+from raftwood.zeppelin.node.node_store import NodeStore, Split
+from raftwood.zeppelin.node.seams import BinlogPosition
 from raftwood.zeppelin.node.served_copies import ServedCopies
+from raftwood.zeppelin.node.shares import shares_of
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.replication.replicator import Replicator
 
 _OPENED_AT_ONCE: Final = 4
 """Partitions that are opened before heartbeats have their turn."""
 _HANDOVER_MS: Final = 50
-"""Between two heartbeats while writes wait for a hand-over that this node is a part of."""
+"""Between two heartbeats while writes wait for a hand-over that this node is a part of; what is new
+is told at once."""
 _AGAIN_S: Final = 0.2
 LEAVING_S_MAX: Final = 20.0
 """For so long a node that stops hands over what it is the master of."""
@@ -82,17 +85,24 @@ class Membership:
         self._changing = asyncio.Lock()
         self._is_due = asyncio.Event()
         """A heartbeat has something to tell."""
+        replicator.tell_soon = self._is_due.set
         self._is_missing = asyncio.Event()
         """Partitions are to be opened."""
         self._is_leaving = False
         self._is_unfinished = False
         """The topology is known, and something of it has failed."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._flushing: asyncio.Task[None] | None = None
         self.applied_epoch = EPOCH_NONE
         """Everything is here as it was at this epoch."""
         self._moment: Moment | None = None
         """When the meta server answered last, by its own clock."""
         self._refusal = "it has not heard from the meta server yet"
+
+    @property
+    def topology(self) -> Topology:
+        """As it is known here, applied or not."""
+        return self._view.topology
 
     @property
     def node(self) -> NodeId:
@@ -157,10 +167,11 @@ class Membership:
         )
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *([] if self._flushing is None else [self._flushing])]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
 
     # Telling.
 
@@ -206,7 +217,11 @@ class Membership:
 
     def _is_handing_over(self) -> bool:
         return any(
-            known.state is PartitionState.STUCK and self.node in (known.master, known.target)
+            known.state is PartitionState.STUCK
+            and (
+                self.node in (known.master, known.target)
+                or (known.is_splitting and self.node in known.slaves)
+            )
             for table in self._view.topology.tables.values()
             for known in table.partitions
         )
@@ -251,6 +266,9 @@ class Membership:
                     report.lag_bytes,
                     report.contact_ms,
                     report.is_whole,
+                    report.is_streaming,
+                    report.copied_bytes,
+                    report.copy_bytes,
                 )
             )
         return tuple(offsets)
@@ -289,7 +307,11 @@ class Membership:
             self._stores = stays
         self._unusable = {each: why for each, why in self._unusable.items() if each in wanted}
         tables = {each: name for each, (name, _) in wanted.items()}
-        await self._store.hold(tables, epoch=topology.epoch)
+        # Those that are split off, before what they are made of goes on at another epoch.
+        splits = {each: split for each, split in _splits(topology).items() if each in wanted}
+        self._unusable |= await self._store.hold(tables, epoch=topology.epoch, splits=splits)
+        held = self._store.held()
+        await self._open([each for each in splits if each in held and each not in self._stores])
         self._view.learn(topology, self._replicator.replicas)
         await self._use()
 
@@ -298,16 +320,36 @@ class Membership:
         self._is_unfinished = True
         topology = self._view.topology
         wanted = _partitions_of(self.node, topology)
+        shares = {
+            PartitionId(table.incarnation, number): share
+            for table in topology.tables.values()
+            for number, share in shares_of(table).items()
+        }
         for partition, store in self._stores.items():
             store.ack = wanted[partition][1].ack
+            store.own(shares.get(partition))
         await self._replicator.apply(topology, self._stores)
         self._view.learn(topology, self._replicator.replicas)
         self._is_unfinished = False
+        self._prepare_splits()
         if self._missing():
             self._is_missing.set()
         elif self.applied_epoch != topology.epoch:
             self.applied_epoch = topology.epoch
             self._is_due.set()
+
+    def _prepare_splits(self) -> None:
+        """What is about to be split is copied sooner where its engine has little to flush."""
+        stores = [
+            self._stores[partition]
+            for table in self._view.topology.tables.values()
+            if table.is_doubling
+            for number, known in enumerate(table.partitions)
+            if known.is_splitting
+            and (partition := PartitionId(table.incarnation, number)) in self._stores
+        ]
+        if stores and (self._flushing is None or self._flushing.done()):
+            self._flushing = asyncio.get_running_loop().create_task(_flush(stores))
 
     def _missing(self) -> list[PartitionId]:
         return [
@@ -345,4 +387,26 @@ def _partitions_of(node: NodeId, topology: Topology) -> dict[PartitionId, tuple[
         for table in topology.tables.values()
         for number, known in enumerate(table.partitions)
         if node in known.replicas
+    }
+
+
+async def _flush(stores: list[StoredPartition]) -> None:
+    for store in stores:
+        try:
+            await store.engine.flush()
+        except RaftwoodError as error:
+            _log.info("not flushed before its split", partition=store.name, reason=error.message)
+
+
+def _splits(topology: Topology) -> dict[PartitionId, Split]:
+    """What was split off what, in all tables."""
+    return {
+        PartitionId(table.incarnation, number): Split(
+            PartitionId(table.incarnation, each.parent.number),
+            BinlogPosition(each.parent.epoch, each.parent.sequence),
+            table.slots_of(number),
+        )
+        for table in topology.tables.values()
+        for number, each in enumerate(table.partitions)
+        if each.parent is not None
     }

@@ -19,6 +19,8 @@ from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.model import NodeAddresses, NodeId
 from raftwood.zeppelin.node.admin import AdminService
+from raftwood.zeppelin.node.checkpoints import Checkpoints
+from raftwood.zeppelin.node.client_latency import ClientLatency
 from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.node.engine_home import Engines
 from raftwood.zeppelin.node.expiry_sweep import ExpirySweep
@@ -70,16 +72,18 @@ class NodeServer:
         try:
             store_settings = store_settings or StoreSettings()
             folder = settings.data_folder
+            engines = engines or _rocksdb(folder, store_settings)
             store = await NodeStore.open(
                 environment,
                 folder,
-                engines or _rocksdb(folder, store_settings),
+                engines,
                 cluster=network.replication.cluster,
                 settings=store_settings,
                 log_settings=log_settings,
             )
             stack.push_async_callback(store.close)
             view = ServedCopies(store.id, environment.clock, Lease())
+            latency = ClientLatency()
             replicator = Replicator(
                 environment,
                 network.replication,
@@ -88,9 +92,19 @@ class NodeServer:
                 copies_folder=f"{folder}/{ENGINES_FOLDER}",
                 lease=view.lease,
                 changed=view.replica_changed,
+                copy_limits=settings.copy_limits(),
+                waited_ms=latency.take_ms,
             )
             stack.push_async_callback(replicator.close)
-            server = DataServer(view, environment, connections_max=settings.connections_max)
+            checkpoints = Checkpoints(view, environment, engines)
+            stack.push_async_callback(checkpoints.close)
+            server = DataServer(
+                view,
+                environment,
+                connections_max=settings.connections_max,
+                checkpoints=checkpoints,
+                latency=latency,
+            )
             stack.push_async_callback(server.close)
             service = Service()
             operators = Server(service, network.operator_credentials(store.id), environment.random)

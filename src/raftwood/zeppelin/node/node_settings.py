@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from raftwood.base.settings import Section
+from raftwood.zeppelin.replication.copy_pace import CopyLimits
 
 _ADDRESS = r"\A[^=\s]+:[0-9]{1,5}\Z"
 
@@ -49,3 +50,28 @@ class ZeppelinNodeSettings(Section, frozen=True):
     connections_max: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Clients that are connected at a time.")
     ] = 10_000
+    copy_latency_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Copies of partitions slow down while clients wait longer than this, and "
+            "than twice of what they do without any.",
+        ),
+    ] = 10
+    copy_bytes_per_s_min: Annotated[
+        int, Meta(ge=1 << 10, description="Copies are not slowed down below this, in all.")
+    ] = 2 << 20
+    copy_bytes_per_s_max: Annotated[
+        int, Meta(ge=1 << 10, description="Copies are not faster than this, in all.")
+    ] = 512 << 20
+
+    def __post_init__(self) -> None:
+        if self.copy_bytes_per_s_min > self.copy_bytes_per_s_max:
+            raise ValueError("copy_bytes_per_s_min is above copy_bytes_per_s_max; make it less")
+
+    def copy_limits(self) -> CopyLimits:
+        return CopyLimits(
+            latency_ms=self.copy_latency_ms,
+            bytes_per_s_min=self.copy_bytes_per_s_min,
+            bytes_per_s_max=self.copy_bytes_per_s_max,
+        )

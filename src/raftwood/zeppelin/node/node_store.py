@@ -17,7 +17,14 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, RaftwoodError, StoreDamaged
 from raftwood.base.logs import get_logger
-from raftwood.disk.segment_log import DropGroup, LogSettings, LogStatistics, Record, State
+from raftwood.disk.segment_log import (
+    DropGroup,
+    LogSettings,
+    LogStatistics,
+    Record,
+    State,
+    TruncateHead,
+)
 from raftwood.disk.store import Store
 from raftwood.zeppelin.model import EPOCH_NONE, NodeId, PartitionId
 from raftwood.zeppelin.node.binlog import Binlog
@@ -34,6 +41,9 @@ from raftwood.zeppelin.node.engine_home import (
     partition_of,
 )
 from raftwood.zeppelin.node.opening import open_partition
+from raftwood.zeppelin.node.partition_engine import PartitionEngine
+from raftwood.zeppelin.node.seams import BinlogPosition
+from raftwood.zeppelin.node.splitting_off import split_off
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 
@@ -41,6 +51,14 @@ _NUMBER: Final = 0
 """The folder's stamp names a store by number, and a node has none."""
 _MAINTAIN_S: Final = 1.0
 _log = get_logger("zeppelin")
+
+
+class Split(msgspec.Struct, frozen=True):
+    """Of what a new partition is a part, up to which record, and of which slots."""
+
+    parent: PartitionId
+    at: BinlogPosition
+    slots: range
 
 
 class NodeStore:
@@ -56,6 +74,11 @@ class NodeStore:
         self._binlog = Binlog(store.log, sync_interval_ms=settings.sync_interval_ms)
         self._homes: dict[PartitionId, EngineHome] = {}
         self._open: dict[PartitionId, StoredPartition] = {}
+        self._split: dict[PartitionId, PartitionEngine] = {}
+        """Engines of partitions that were just split off: clients wait for them, so they stay open
+        until they are used."""
+        self._left: list[str] = []
+        """Engines of partitions that it had, which are still to be removed."""
         self.epoch = EPOCH_NONE
         """The last one that was applied here."""
         self.boot = 0
@@ -112,16 +135,25 @@ class NodeStore:
         """The partitions that it has, each with its table's name."""
         return {partition: home.held.table for partition, home in self._homes.items()}
 
-    async def hold(self, partitions: Mapping[PartitionId, str], *, epoch: int) -> None:
-        """Have these partitions from now on, each with its table's name, and no others.
+    async def hold(
+        self,
+        partitions: Mapping[PartitionId, str],
+        *,
+        epoch: int,
+        splits: Mapping[PartitionId, Split] | None = None,
+    ) -> dict[PartitionId, str]:
+        """Have these partitions from now on, each with its table's name, and no others; those that
+        cannot be had now are answered, each with the reason.
 
-        Durable in one step, before anything is removed. New ones are empty.
+        Durable in one step; what is gone by that is removed later. New ones are empty, but for
+        those that are split off others which are here.
         """
         made = {
-            partition: Held(VERSION, table, first_engine(partition))
+            partition: Held(VERSION, table, first_engine(partition, epoch=epoch))
             for partition, table in partitions.items()
             if partition not in self._homes
         }
+        failed = await self._split_off(made, splits or {})
         dropped = {
             partition: home
             for partition, home in self._homes.items()
@@ -130,18 +162,55 @@ class NodeStore:
         for partition in dropped:
             if (opened := self._open.pop(partition, None)) is not None:
                 await opened.discard()
+            if (half := self._split.pop(partition, None)) is not None:
+                await half.close()
         records: list[Record] = [_own_state(epoch, self.boot)]
         records += [
             State(group_of(partition), encode_held(held)) for partition, held in made.items()
         ]
+        records += [
+            TruncateHead(group_of(partition), half.state.sequence)
+            for partition, half in self._split.items()
+            if partition in made and half.state.sequence
+        ]
         records += [DropGroup(group_of(partition)) for partition in dropped]
-        await self._store.log.commit(*records)
+        if made or dropped:
+            await self._store.log.commit(*records)
+        else:
+            # It has what it had: nobody waits for the disk, least of all clients amid a hand-over.
+            self._store.log.write(records)
         self.epoch = epoch
         for partition, held in made.items():
             self._add(partition, held)
         for partition, home in dropped.items():
             del self._homes[partition]
-            await home.remove(home.folder)
+            self._left.append(home.held.engine)
+        return failed
+
+    async def _split_off(
+        self, made: dict[PartitionId, Held], splits: Mapping[PartitionId, Split]
+    ) -> dict[PartitionId, str]:
+        """Make what is split off, of what is to be made; what cannot be is left out of that."""
+        failed: dict[PartitionId, str] = {}
+        for partition, split in splits.items():
+            if partition not in made or split.parent not in self._homes:
+                continue
+            if (half := self._split.pop(partition, None)) is not None:
+                await half.close()  # of an attempt that failed later
+            try:
+                self._split[partition] = await self._open_half(split, made[partition].engine)
+            except RaftwoodError as error:
+                if error.retriable:
+                    raise
+                # Empty, it would be taken for one that never had anything.
+                failed[partition] = error.message
+                del made[partition]
+        return failed
+
+    async def _open_half(self, split: Split, name: str) -> PartitionEngine:
+        await self._engines.remove(name)  # an attempt before may have left something
+        parent = await self.partition(split.parent)
+        return await split_off(parent, self._engines, name, at=split.at, slots=split.slots)
 
     async def partition(self, partition: PartitionId) -> StoredPartition:
         """Open a partition that the node has, once; `NotFound` where it has not."""
@@ -160,6 +229,7 @@ class NodeStore:
             home=home,
             clock=self._environment.clock,
             settings=self._settings,
+            engine=self._split.pop(partition, None),
         )
         self._open[partition] = opened
         for each in self._open.values():
@@ -180,6 +250,17 @@ class NodeStore:
                     await opened.maintain()
                 except RaftwoodError as error:
                     _log.warning("upkeep failed", partition=opened.name, reason=error.message)
+            await self._remove_left()
+
+    async def _remove_left(self) -> None:
+        """Large ones take their time, in which the node has to keep its lease."""
+        left, self._left = self._left, []
+        for name in left:
+            try:
+                await self._engines.remove(name)
+            except RaftwoodError as error:
+                _log.warning("an engine is left", folder=name, reason=error.message)
+                self._left.append(name)
 
     async def close(self) -> None:
         """Make all durable, close the engines, and give the folder back."""
@@ -187,6 +268,8 @@ class NodeStore:
             self._maintaining.cancel()
             await asyncio.wait([self._maintaining])
         try:
+            for half in self._split.values():
+                await half.close()
             for opened in self._open.values():
                 try:
                     await opened.close()

@@ -20,9 +20,11 @@ async def open_partition(
     home: EngineHome,
     clock: Clock,
     settings: StoreSettings,
+    engine: PartitionEngine | None = None,
 ) -> StoredPartition:
-    """`StoreDamaged` where engine and binlog do not fit together."""
-    engine = PartitionEngine(await home.open(home.folder))
+    """`StoreDamaged` where engine and binlog do not fit together; `engine` may be open already."""
+    if engine is None:
+        engine = PartitionEngine(await home.open(home.folder))
     try:
         await _roll_forward(engine, binlog, name=name, group=group, clock=clock)
     except BaseException:

@@ -33,6 +33,10 @@ class Origins:
         self._sequences: dict[Origin, int] = {}
         self._older: deque[tuple[int, Origin]] = deque()
         self._latest: deque[tuple[int, Origin]] = deque()
+        self._last: dict[bytes, int] = {}
+        """The largest number of each producer; some may be forgotten by now."""
+        self._known: Counter[bytes] = Counter()
+        """How many are whose."""
         self._of_producer: Counter[bytes] = Counter()
         """How many of the latest are whose."""
 
@@ -52,8 +56,22 @@ class Origins:
     def sequence_of(self, origin: Origin) -> int | None:
         return self._sequences.get(origin)
 
+    def last_number(self, producer: bytes) -> int | None:
+        """The largest one of a producer that is known; None where there is none."""
+        last = self._last.get(producer)
+        if last is not None and (producer, last) not in self._sequences:
+            # What came last of it is forgotten, which is rare: it is looked for when it is asked.
+            last = max(number for name, number in self._sequences if name == producer)
+            self._last[producer] = last
+        return last
+
     def add(self, origin: Origin, sequence: int) -> None:
+        producer, number = origin
+        if origin not in self._sequences:
+            self._known[producer] += 1
         self._sequences[origin] = sequence
+        if number >= self._last.get(producer, number):
+            self._last[producer] = number
         self._latest.append((sequence, origin))
         self._of_producer[origin[0]] += 1
         if len(self._latest) > ORIGINS_MAX:
@@ -97,6 +115,10 @@ class Origins:
     def _forget(self, sequence: int, origin: Origin) -> None:
         if self._sequences.get(origin) == sequence:
             del self._sequences[origin]
+            producer = origin[0]
+            self._known[producer] -= 1
+            if not self._known[producer]:
+                del self._known[producer], self._last[producer]
 
 
 def mutation_of(origin: Origin, sequence: int) -> Mutation:

@@ -5,8 +5,9 @@ of the binlog; whatever it lacks after a crash is rolled forward from there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
-import msgspec
+from msgspec.structs import replace
 
 from raftwood.base.errors import StoreDamaged
 from raftwood.base.seams import Delete, DeleteRange, KvEngine, Mutation, Put
@@ -28,7 +29,9 @@ from raftwood.zeppelin.node.values import (
     encode_value,
     engine_key,
     engine_keys,
+    key_of,
 )
+from raftwood.zeppelin.slots import slot_of
 
 
 class PartitionEngine:
@@ -93,7 +96,7 @@ class PartitionEngine:
                 latest[write.key] = write
             if record.origin is not None:
                 mutations.append(mutation_of(record.origin, record.sequence))
-            if record.epoch != epoch:
+            if record.epoch != epoch or record.flushes:
                 state = state.after(record)
                 epoch = record.epoch
         if flushes:
@@ -107,8 +110,11 @@ class PartitionEngine:
 
         They are those of another past, and the two are one again from `until` on.
         """
-        state = EngineState(
-            sequence=after, epochs=epochs_to(self.state.epochs, after), repairing=until
+        state = replace(
+            self.state,
+            sequence=after,
+            epochs=epochs_to(self.state.epochs, after),
+            repairing=until,
         )
         latest = {write.key: write for write in values}
         self._write(latest, [mutation_after(after)], state, now_ms=0, replaces_all=False)
@@ -122,14 +128,66 @@ class PartitionEngine:
                 f"the copy of a partition holds records up to {self.state.sequence}, not "
                 f"{sequence}: make it again"
             )
-        state = EngineState(sequence=sequence, epochs=tuple(epochs))
+        state = replace(self.state, epochs=tuple(epochs), repairing=None)
         self._write({}, [], state, now_ms=0, replaces_all=False)
         await self.flush()
+
+    async def split_off(self, sequence: int, slots: range) -> None:
+        """Be that of a partition which has some of the slots, and the records up to one; durably.
+
+        This is a copy: the engine that it was made of may hold more records, of other slots.
+        """
+        state = replace(
+            self.state,
+            sequence=sequence,
+            epochs=epochs_to(self.state.epochs, sequence),
+            slots=(slots.start, slots.stop),
+            is_trimmed=False,
+        )
+        self._write({}, [mutation_after(sequence)], state, now_ms=0, replaces_all=False)
+        self.durable_sequence = min(self.durable_sequence, sequence)
+        await self.flush()
+
+    async def begin_lacking(self, until: BinlogPosition) -> None:
+        """Be an empty one that lacks what came before a position, durably."""
+        self._write({}, [], EngineState(repairing=until), now_ms=0, replaces_all=False)
+        await self.flush()
+
+    def own(self, slots: range) -> None:
+        """Keys of other slots are rubbish from now on; noted with the next batch."""
+        bounds = (slots.start, slots.stop)
+        if self.state.has_all_of(slots) and self.state.slots != bounds:
+            self.state = replace(self.state, slots=bounds, is_trimmed=False)
+
+    def trim(self, slots: range, *, start: bytes, pairs_max: int) -> bytes | None:
+        """Take keys of other slots out, of a bounded number of pairs; where to go on, None at the
+        end.
+        """
+        rubbish: list[bytes] = []
+        go_on: bytes | None = None
+        for place, _ in islice(self._engine.scan(start, DATA_END), pairs_max + 1):
+            if pairs_max == 0:
+                go_on = place
+                break
+            pairs_max -= 1
+            if slot_of(key_of(place)) not in slots:
+                rubbish.append(place)
+        if self._readers:
+            self._keep_for_readers([key_of(place) for place in rubbish])
+        mutations: list[Mutation] = [Delete(place) for place in rubbish]
+        self._write(
+            {},
+            mutations,
+            replace(self.state, is_trimmed=go_on is None),
+            now_ms=0,
+            replaces_all=False,
+        )
+        return go_on
 
     def forget_epochs(self, sequence: int) -> None:
         """Those that ended before a sequence; noted with the next batch."""
         epochs = epochs_from(self.state.epochs, sequence)
-        self.state = msgspec.structs.replace(self.state, epochs=epochs)
+        self.state = replace(self.state, epochs=epochs)
 
     def forget_origins(self, before: int, kept: Mapping[int, Origin]) -> None:
         """Those of records below a sequence, but for some."""

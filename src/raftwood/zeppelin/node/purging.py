@@ -1,8 +1,8 @@
 """How much of a partition's binlog stays.
 
 Some bytes always do, for slaves that were away for a while. What is beyond that goes once there is
-too much of it, or once it is too old, but not what a connected slave still needs: unless that is
-so far behind that a whole copy is less.
+too much of it, or once it is too old, but not what a connected slave or a reader still needs:
+unless that is so far behind that a whole copy is less.
 """
 
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 from raftwood.base.environment import Clock
 from raftwood.disk.segment_log import SegmentLog
 from raftwood.zeppelin.node.binlog_format import hour_of
+from raftwood.zeppelin.node.binlog_readers import BinlogReaders
 from raftwood.zeppelin.node.store_settings import StoreSettings
 
 _HOUR_NS: Final = 3_600_000_000_000
@@ -22,11 +23,19 @@ _READ_BYTES: Final = 1 << 20
 class Purging:
     """Of one partition's binlog."""
 
-    def __init__(self, log: SegmentLog, group: int, settings: StoreSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        log: SegmentLog,
+        group: int,
+        settings: StoreSettings,
+        clock: Clock,
+        readers: BinlogReaders,
+    ) -> None:
         self._log = log
         self._group = group
         self._settings = settings
         self._clock = clock
+        self._readers = readers
         self._aged_ns = clock.monotonic_ns()
 
     @property
@@ -43,9 +52,11 @@ class Purging:
             before = log.index_within(group, settings.binlog_bytes_min)
         elif size > settings.binlog_bytes_min and self._is_age_due():
             before = min(await self._aged(), log.index_within(group, settings.binlog_bytes_min))
-        if needed_from is not None and needed_from < before:
+        read_from = self._readers.needed_from(self._clock.monotonic_ns())
+        needed = [each for each in (needed_from, read_from) if each is not None]
+        if needed and min(needed) < before:
             held = log.index_within(group, settings.binlog_held_bytes_max)
-            before = min(before, max(needed_from, held))
+            before = min(before, max(min(needed), held))
         return before
 
     def _is_age_due(self) -> bool:

@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from raftwood.zeppelin.node.binlog_readers import BinlogReaders
 from raftwood.zeppelin.node.merging import merged
+from raftwood.zeppelin.node.origins import Origins
 from raftwood.zeppelin.node.overlay import Overlay
 from raftwood.zeppelin.node.partition_engine import PartitionEngine
 from raftwood.zeppelin.node.seams import Value, Write
+from raftwood.zeppelin.node.shares import Share
 from raftwood.zeppelin.node.values import (
     DATA_END,
     DATA_START,
@@ -15,16 +18,25 @@ from raftwood.zeppelin.node.values import (
     key_of,
     range_of_tag,
 )
+from raftwood.zeppelin.slots import slot_of
 
 
 class ReadablePartition:
     """The half of `PartitionStore` that reads; expired is the same as absent."""
 
+    _origins: Origins
+
     def __init__(self, engine: PartitionEngine, overlay: Overlay) -> None:
         self.engine = engine
         self.overlay = overlay
         self.recent = overlay.young
+        self.readers = BinlogReaders()
         self._sweep_start = DATA_START
+        self.share: Share | None = None
+        """What it has of the keys that are here; None: all."""
+
+    def last_number(self, producer: bytes) -> int | None:
+        return self._origins.last_number(producer)
 
     def get(self, key: bytes, *, now_ms: int) -> Value | None:
         found = self.overlay.find(key)
@@ -64,7 +76,13 @@ class ReadablePartition:
     def _scan(self, start: bytes, end: bytes, now_ms: int) -> Iterator[tuple[bytes, Value]]:
         overlay = self.overlay
         stored = iter(()) if overlay.flush_sequence else self.engine.scan(start, end)
-        return merged(stored, overlay.unapplied, start=start, end=end, now_ms=now_ms)
+        found = merged(stored, overlay.unapplied, start=start, end=end, now_ms=now_ms)
+        slots = self._own_slots()
+        return found if slots is None else (each for each in found if slot_of(each[0]) in slots)
+
+    def _own_slots(self) -> range | None:
+        """None where there are keys of no others."""
+        return None if self.share is None or self.engine.state.is_trimmed else self.share.slots
 
     def expired(self, *, now_ms: int, pairs_max: int) -> list[bytes]:
         """Some keys that have expired and take room, for the master to commit their removal.
@@ -74,6 +92,7 @@ class ReadablePartition:
         keys: list[bytes] = []
         if self.overlay.flush_sequence:
             return keys
+        slots = self._own_slots()
         start, self._sweep_start = self._sweep_start, DATA_START
         for stored_key, stored in islice(self.engine.scan(start, DATA_END), pairs_max + 1):
             if pairs_max == 0:
@@ -82,6 +101,8 @@ class ReadablePartition:
             pairs_max -= 1
             if 0 < decode_value(stored).expires_ms <= now_ms:
                 key = key_of(stored_key)
+                if slots is not None and slot_of(key) not in slots:
+                    continue  # whoever has them removes them
                 if self.get(key, now_ms=now_ms) is None and key not in self.overlay.unapplied:
                     keys.append(key)
         return keys

@@ -11,6 +11,7 @@ import msgspec
 
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
+from raftwood.zeppelin.node.binlog_readers import BinlogReaders
 
 KEY_BYTES_MAX: Final = 16 << 10
 """What is not larger as a whole has no key in it that is."""
@@ -95,6 +96,9 @@ class PartitionStore(Protocol):
     """The first record that a slave which is connected still needs, and which is not purged by
     itself therefore; None: there is none."""
 
+    readers: BinlogReaders
+    """Who reads the binlog by command: what they need stays as well."""
+
     @property
     def recent(self) -> Mapping[bytes, Write]:
         """Some keys by the write that gave them what they have now, always the same mapping; what
@@ -162,6 +166,10 @@ class PartitionStore(Protocol):
 
     def sequence_of(self, producer: bytes, number: int) -> int | None:
         """Of the record with an origin; None where it is not known (any more)."""
+        ...
+
+    def last_number(self, producer: bytes) -> int | None:
+        """The largest number of a producer whose record is known; None where there is none."""
         ...
 
     def expired(self, *, now_ms: int, pairs_max: int) -> list[bytes]:

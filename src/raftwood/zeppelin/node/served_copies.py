@@ -1,6 +1,8 @@
 """`ServedCopies`: what clients see of a node, by its topology, its replicas and its lease."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from raftwood.base.environment import Clock
@@ -8,6 +10,7 @@ from raftwood.zeppelin.model import NodeId, PartitionId, Topology
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.replication.lease import Lease
 from raftwood.zeppelin.replication.replica import Replica, Role
+from raftwood.zeppelin.slots import place_of_slot
 
 _NEVER_NS: Final = 1 << 63
 
@@ -29,6 +32,18 @@ class ServedCopies:
         self._replicas: dict[PartitionId, Replica] = {}
         self._copies: dict[PartitionId, PartitionCopy] = {}
         self._tables: dict[str, list[PartitionCopy | None]] = {}
+        """By place."""
+        self._news = asyncio.Event()
+        """Set, and replaced, whenever something has changed."""
+
+    @property
+    def has_lease(self) -> bool:
+        return self.lease.is_on(self._clock.monotonic_ns())
+
+    async def wait_for_news(self, timeout_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
 
     def copies(self, table: str) -> Sequence[PartitionCopy | None]:
         if self._clock.monotonic_ns() >= self._lease_end_ns:
@@ -44,11 +59,11 @@ class ServedCopies:
             del self._copies[partition], self._replicas[partition]
         self._tables = {
             table.name: [
-                self._copies.get(PartitionId(table.incarnation, number))
-                for number in range(len(table.partitions))
+                self._copies.get(PartitionId(table.incarnation, number)) for number in table.places
             ]
             for table in topology.tables.values()
         }
+        self._tell()
 
     def replica_changed(self, replica: Replica) -> None:
         """Something else may be done with a replica: by the time this returns, it is so."""
@@ -61,21 +76,28 @@ class ServedCopies:
             self._copies[partition] = copy
             self._put(partition, copy)
         self._replicas[partition] = replica
-        if self.lease.is_on(self._clock.monotonic_ns()):
+        if self.has_lease:
             self._lease_end_ns = self.lease.until_ns
         _note(copy, replica)
+        self._tell()
 
     def lease_changed(self) -> None:
         """It has ended, or was renewed."""
-        is_on = self.lease.is_on(self._clock.monotonic_ns())
-        self._lease_end_ns = self.lease.until_ns if is_on else _NEVER_NS
+        self._lease_end_ns = self.lease.until_ns if self.has_lease else _NEVER_NS
         for partition, copy in self._copies.items():
             _note(copy, self._replicas[partition])
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     def _put(self, partition: PartitionId, copy: PartitionCopy) -> None:
         for table in self.topology.tables.values():
             if table.incarnation == partition.incarnation:
-                self._tables[table.name][partition.number] = copy
+                slots, places = table.slots_of(partition.number), len(table.places)
+                first, last = (place_of_slot(each, places) for each in (slots[0], slots[-1]))
+                self._tables[table.name][first : last + 1] = [copy] * (last + 1 - first)
 
 
 def _note(copy: PartitionCopy, replica: Replica) -> None:

@@ -31,7 +31,6 @@ from raftwood.zeppelin.node.origins import Origins
 from raftwood.zeppelin.node.overlay import Overlay
 from raftwood.zeppelin.node.partition_engine import PartitionEngine
 from raftwood.zeppelin.node.purging import Purging
-from raftwood.zeppelin.node.readable_partition import ReadablePartition
 from raftwood.zeppelin.node.seams import (
     KEY_BYTES_MAX,
     BinlogPosition,
@@ -42,9 +41,9 @@ from raftwood.zeppelin.node.seams import (
     encode_record,
 )
 from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.node.trimmed_partition import TrimmedPartition
 from raftwood.zeppelin.node.write_sizes import WriteSizes
 
-_RUN_BYTES: Final = 1 << 20
 _EPOCHS_KEPT: Final = 64
 """So many are known even of records that are purged."""
 _SETTLE_WRITES: Final = 1000
@@ -58,7 +57,7 @@ _HURRY: Final = 8
 _log = get_logger("zeppelin")
 
 
-class StoredPartition(ReadablePartition):
+class StoredPartition(TrimmedPartition):
     """Implements `PartitionStore`; opened by `NodeStore`."""
 
     def __init__(
@@ -91,7 +90,7 @@ class StoredPartition(ReadablePartition):
         self._open_bytes_max = min(_OPEN_BYTES_MAX, binlog.record_bytes_max // 2)
         self._listeners: dict[object, Callable[[], None]] = {}
         self._flushed_ns = clock.monotonic_ns()
-        self._purging = Purging(binlog.log, group, settings, clock)
+        self._purging = Purging(binlog.log, group, settings, clock, self.readers)
         self.begin()
 
     def begin(self) -> None:
@@ -118,6 +117,7 @@ class StoredPartition(ReadablePartition):
         self._pending_bytes = 0
         self._is_committed = False
         self.overlay.forget_all()
+        self.trim_anew()
 
     # Where it is.
 
@@ -213,7 +213,7 @@ class StoredPartition(ReadablePartition):
             self._repairing = None
         self._pending.append(encoded)
         self._pending_bytes += size
-        if self._pending_bytes > _RUN_BYTES:
+        if self._pending_bytes > self._binlog.run_bytes_max:
             self._seal_run()
 
     def _will_log(self) -> None:
@@ -395,12 +395,11 @@ class StoredPartition(ReadablePartition):
         settings, engine = self._settings, self.engine
         if engine.durable_sequence < self.applied_sequence:
             age_ms = (self._clock.monotonic_ns() - self._flushed_ns) // 1_000_000
-            if (
-                engine.unflushed_bytes >= settings.flush_bytes
-                or age_ms >= settings.flush_interval_ms
-            ):
+            is_old = age_ms >= settings.flush_interval_ms
+            if is_old or engine.unflushed_bytes >= settings.flush_bytes:
                 self._flushed_ns = self._clock.monotonic_ns()
                 await engine.flush()
+        await self.trim(lambda: not self.is_frozen and not self._holds)
         await self.purge(before=await self._purging.before(needed_from=self.needed_from))
 
     async def settle(self) -> None:
@@ -431,7 +430,7 @@ class StoredPartition(ReadablePartition):
         keys: dict[bytes, None] = {}
         sequence = after + 1
         while sequence <= self.last_sequence:
-            for encoded in await self.records(first=sequence, bytes_max=_RUN_BYTES):
+            for encoded in await self.records(first=sequence, bytes_max=self._binlog.run_bytes_max):
                 record = decode_record(encoded)
                 if record.flushes:
                     return None
@@ -443,7 +442,7 @@ class StoredPartition(ReadablePartition):
         await self._stand_still()
         # The engine first: should the binlog stay as it was, its records are applied again. After
         # an error it takes no commits: what is stored and what was committed are of two pasts.
-        await self.engine.rewind(after, values, until)
+        await self.engine.rewind(after, self.own_of(values), until)
         await cut_binlog(self._binlog.log, self._group, after=after)
         self._origins.forget_after(after)
         self.begin()
@@ -486,6 +485,7 @@ class StoredPartition(ReadablePartition):
         self.is_frozen = True
         await self._wait_for_copies()
         self._holds += 1
+        self._unapplied.clear()  # nobody waits for it to be applied any more
         self._binlog.forget(self)
         await self.engine.close()
 

@@ -92,8 +92,18 @@ class NodeView(Protocol):
     @property
     def topology(self) -> Topology: ...
 
+    @property
+    def has_lease(self) -> bool:
+        """The meta server was heard from lately enough."""
+        ...
+
+    async def wait_for_news(self, timeout_s: float) -> None:
+        """Until something else may be done with some copy, or for as long."""
+        ...
+
     def copies(self, table: str) -> Sequence[PartitionCopy | None]:
-        """By partition; none where the table is not known.
+        """By place, so that a partition which stands at two has its copy twice; none where the
+        table is not known.
 
         Asked anew for each turn of the loop, so that a lease that has run out is noticed before
         anything is answered, even where the process stood still: what a copy says then has to be

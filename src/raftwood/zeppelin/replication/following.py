@@ -4,22 +4,31 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Final, assert_never
+from typing import Final
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import RaftwoodError, Unavailable
+from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, Unavailable
 from raftwood.base.logs import get_logger
 from raftwood.net import Channel
 from raftwood.zeppelin.model import NodeId, PartitionId
 from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore, Write, decode_record
-from raftwood.zeppelin.replication.full_sync import receive_copy, remove_copy
+from raftwood.zeppelin.replication.copy_throttle import CopyThrottle
+from raftwood.zeppelin.replication.full_sync import IncomingCopy
 from raftwood.zeppelin.replication.leading import reached_of
 from raftwood.zeppelin.replication.receiver_rules import ReceiverRules, Verdict, as_arrived
-from raftwood.zeppelin.replication.trysync import CutAfter, FullSync, Offer, StreamFrom, Wait
+from raftwood.zeppelin.replication.trysync import (
+    Answer,
+    CutAfter,
+    FullSync,
+    Offer,
+    StreamFrom,
+    Wait,
+)
 from raftwood.zeppelin.replication.wire import (
     FULL_SYNC,
     REPAIR_KEYS,
     TRY_SYNC,
+    CopyChunk,
     CopyRequest,
     ReceivedPart,
     RepairRequest,
@@ -35,7 +44,11 @@ REPAIR_KEYS_MAX: Final = 1_000
 """Of one request."""
 SYNCS_MAX: Final = 16
 """Partitions of a node that find out at the same time where to go on."""
-FULL_SYNC_TIMEOUT_MS: Final = 3_600_000
+COPIES_MAX: Final = 4
+"""Whole copies that a node takes at the same time; others wait, and do not ask meanwhile."""
+COPY_AGAIN_S: Final = 0.5
+"""Between two attempts to get a copy of a master that sends enough of them."""
+FULL_SYNC_TIMEOUT_MS: Final = 24 * 3_600_000
 
 _log = get_logger("zeppelin")
 
@@ -51,6 +64,7 @@ class SlaveWorld:
         moved: Callable[[NodeId, PartitionId], None],
         copies_folder: str,
         boot: int,
+        throttle: CopyThrottle,
     ) -> None:
         """`moved` hears that there is something to ack to a master."""
         self.environment = environment
@@ -60,6 +74,10 @@ class SlaveWorld:
         self.sessions = count(boot << 32 | 1)
         """Their numbers, of all partitions and over all times that one is followed."""
         self.turns = asyncio.Semaphore(SYNCS_MAX)
+        self.copied_bytes = self.streamed_bytes = 0
+        """That have come since the node was started: of whole copies, and of records."""
+        self.copies = asyncio.Semaphore(COPIES_MAX)
+        self.throttle = throttle
 
     def now_ms(self) -> int:
         return self.environment.clock.wall_ns() // 1_000_000
@@ -77,6 +95,10 @@ class Following:
         self._syncing: asyncio.Task[None] | None = None
         self.lag_bytes = 0
         """About how far the master was ahead when it was heard last."""
+        self.copied_bytes = self.copy_bytes = 0
+        """Of a whole copy that is under way, how much has come, and of how much; else 0."""
+        self._incoming: IncomingCopy | None = None
+        """A copy that has not come as a whole yet, maybe after several attempts."""
         self._contact_ns: int | None = None
         self._is_ended = False
         self._is_changing = False
@@ -109,6 +131,8 @@ class Following:
                 self._syncing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._syncing
+        if self._incoming is not None:
+            await self._incoming.remove()
 
     # What the master sends.
 
@@ -126,6 +150,7 @@ class Following:
                 verdict = rules.judge(record)
                 if verdict is Verdict.TAKE:
                     self._store.commit(as_arrived(record, now_ms=now_ms), encoded)
+                    self._world.streamed_bytes += len(encoded)
                 elif verdict is Verdict.RESYNC:
                     self._begin_sync()
                     return
@@ -176,26 +201,30 @@ class Following:
         """Until the master streams, or this ends."""
         world = self._world
         while True:
+            pause_s, is_done = AGAIN_S, False
             try:
                 async with world.turns:
-                    is_done = await self._try()
+                    wanted = await self._try()
+                if isinstance(wanted, FullSync):
+                    async with world.copies:
+                        await self._copy(wanted.reason)
+                is_done = isinstance(wanted, StreamFrom)
+            except Overloaded:
+                pause_s = COPY_AGAIN_S
             except (RaftwoodError, OSError) as error:
                 _log.info("a slave tries again", partition=self._partition, reason=str(error))
-                is_done = False
             if is_done or self._is_ended:
                 break
-            await asyncio.sleep(AGAIN_S * world.environment.random.uniform(0.5, 1.5))
+            await asyncio.sleep(pause_s * world.environment.random.uniform(0.5, 1.5))
         self._syncing = None
         self._moved()
 
-    async def _try(self) -> bool:
-        """Offer what there is, and do what is answered; True once it streams."""
+    async def _try(self) -> Answer:
+        """Offer what there is, and do what is answered; a whole copy is still to be taken."""
         rules, store = self._rules, self._store
         assert rules is not None
         master = rules.master
-        channel = self._world.channel_of(master)
-        if channel is None:
-            raise Unavailable(f"the address of {master} is not known yet")
+        channel = self._channel(master)
         session = next(self._world.sessions)
         rules.propose(session, epoch=store.epoch, last=store.last_sequence)
         offer = Offer(
@@ -208,33 +237,31 @@ class Following:
         request = TrySyncRequest(self._partition, self._epoch, session, offer)
         answer = (await channel.ask(TRY_SYNC, request, ASK_TIMEOUT_MS)).answer
         if rules.session != session or rules.master != master:
-            return False
+            return Wait()
         if isinstance(answer, StreamFrom):
-            return True
+            return answer
         # Nothing is sent under this session: what comes of earlier ones is not taken either.
         rules.session = 0
-        match answer:
-            case Wait():
-                pass
-            case CutAfter():
-                await self._rewind(channel, master, answer.sequence)
-            case FullSync():
-                await self._copy(channel, master, answer.reason)
-            case _:
-                assert_never(answer)
-        return False
+        if isinstance(answer, CutAfter):
+            return await self._rewind(channel, master, answer.sequence)
+        return answer
 
-    async def _rewind(self, channel: Channel, master: NodeId, after: int) -> None:
-        """Undo what the master has not got."""
+    def _channel(self, master: NodeId) -> Channel:
+        channel = self._world.channel_of(master)
+        if channel is None:
+            raise Unavailable(f"the address of {master} is not known yet")
+        return channel
+
+    async def _rewind(self, channel: Channel, master: NodeId, after: int) -> Answer:
+        """Undo what the master has not got; then ask again, or take a copy."""
         keys = await self._store.touched(after=after)
         if keys is None:
-            await self._copy(channel, master, "a flush has to be undone")
-            return
+            return FullSync("a flush has to be undone")
         values: list[Write] = []
         until: BinlogPosition | None = None
         while until is None or len(values) < len(keys):
             wanted = keys[len(values) : len(values) + REPAIR_KEYS_MAX]
-            request = RepairRequest(self._partition, wanted)
+            request = RepairRequest(self._partition, self._epoch, wanted)
             response = await channel.ask(REPAIR_KEYS, request, ASK_TIMEOUT_MS)
             if until is not None and response.position.epoch != until.epoch:
                 raise Unavailable("the master began another epoch meanwhile")
@@ -243,27 +270,43 @@ class Following:
         _log.info("a slave undoes records", partition=self._partition, after=after, keys=len(keys))
         with self._changing(master):
             await self._store.rewind(after=after, values=values, until=until)
+        return Wait()
 
-    async def _copy(self, channel: Channel, master: NodeId, reason: str) -> None:
-        """Take all of it anew."""
-        _log.info("a slave takes a whole copy", partition=self._partition, reason=reason)
-        files = self._world.environment.files
+    async def _copy(self, reason: str) -> None:
+        """Take all of it anew, or what is left of that."""
+        world = self._world
         assert self._rules is not None
-        incarnation, number = self._partition
-        attempt = self._world.environment.random.getrandbits(63)
-        folder = f"{self._world.copies_folder}/in-{incarnation}-{number}-{attempt:016x}"
-        request = encode_copy(CopyRequest(self._partition))
+        master = self._rules.master
+        channel = self._channel(master)
+        if self._incoming is None:
+            _log.info("a slave takes a whole copy", partition=self._partition, reason=reason)
+            incarnation, number = self._partition
+            attempt = world.environment.random.getrandbits(63)
+            folder = f"{world.copies_folder}/in-{incarnation}-{number}-{attempt:016x}"
+            self._incoming = IncomingCopy(world.environment.files, folder, world.throttle)
+        incoming = self._incoming
+        request = encode_copy(CopyRequest(self._partition, self._epoch, incoming.whole))
+        self.copied_bytes = sum(size for size, _ in incoming.whole.values())
         try:
-            async with channel.stream(
-                FULL_SYNC, request, timeout_ms=FULL_SYNC_TIMEOUT_MS
-            ) as stream:
-                end = await receive_copy(files, folder, stream)
+            stream = channel.stream(FULL_SYNC, request, timeout_ms=FULL_SYNC_TIMEOUT_MS)
+            with world.throttle.copying():
+                async with stream as items:
+                    end = await incoming.receive(items, lambda chunk: self._came(master, chunk))
             self._check_still_master(master)
-        except BaseException:
-            await remove_copy(files, folder)
+        except BaseException as error:
+            self._incoming = await _kept(incoming, error)
             raise
+        finally:
+            self.copied_bytes = self.copy_bytes = 0
+        self._incoming = None
         with self._changing(master):
-            await self._store.restore(folder, sequence=end.sequence, epochs=end.epochs)
+            await self._store.restore(incoming.folder, sequence=end.sequence, epochs=end.epochs)
+
+    def _came(self, master: NodeId, chunk: CopyChunk) -> None:
+        self._check_still_master(master)
+        self.copied_bytes += len(chunk.data)
+        self._world.copied_bytes += len(chunk.data)
+        self.copy_bytes = max(self.copy_bytes, chunk.total_bytes)
 
     @contextlib.contextmanager
     def _changing(self, master: NodeId) -> Iterator[None]:
@@ -280,3 +323,12 @@ class Following:
         """
         if self._rules is None or self._rules.master != master:
             raise Unavailable(f"{master} is master no more: the next one is asked")
+
+
+async def _kept(incoming: IncomingCopy, error: BaseException) -> IncomingCopy | None:
+    """What has come of a copy, where its master may have gone away for a moment."""
+    if isinstance(error, Unavailable) and not isinstance(error, DiskFull):
+        await incoming.close()
+        return incoming
+    await incoming.remove()
+    return None

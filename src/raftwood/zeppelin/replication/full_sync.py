@@ -1,82 +1,147 @@
 """A whole copy of a partition, file by file in bounded chunks; the position comes last.
 
 So a copy that breaks off has no position and is none. Nothing of it is in place before the store
-takes it as a whole.
+takes it as a whole. Files of it that had come are kept for the next attempt: most files of an
+engine never change, and the next copy has many of them as well.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Final
 
 import xxhash
 
 from raftwood.base import files as seam
 from raftwood.base.errors import InvalidInput, ProtocolError, TooLarge
-from raftwood.base.files import Files, perform
+from raftwood.base.files import Buffer, Files, perform
 from raftwood.net import Stream
 from raftwood.zeppelin.node.seams import EpochStart
+from raftwood.zeppelin.replication.copy_throttle import CopyThrottle
 from raftwood.zeppelin.replication.wire import CopyChunk, CopyEnd, decode_copy, encode_copy
 
 CHUNK_BYTES: Final = 256 << 10
 FILES_MAX: Final = 100_000
 _NAME_LENGTH_MAX: Final = 255
+_READ_SHARE: Final = 8
+"""To read a file that is not sent costs about so many times less."""
 
 
 async def copy_items(
-    files: Files, folder: str, *, sequence: int, epochs: Sequence[EpochStart]
+    files: Files,
+    folder: str,
+    has: Mapping[str, tuple[int, int]],
+    *,
+    sequence: int,
+    epochs: Sequence[EpochStart],
+    throttle: CopyThrottle,
 ) -> AsyncGenerator[bytes, None]:
-    """What a folder holds, encoded for the wire, and at the end the position that it is of."""
+    """What a folder holds, encoded for the wire, and at the end the position that it is of; what
+    the other side `has` is left out.
+    """
     told: dict[str, tuple[int, int]] = {}
     (names,) = await perform(files, seam.ListDirectory(folder))
-    for name in names or ():
+    sizes = {name: await _size(files, f"{folder}/{name}") for name in names or ()}
+    total_bytes = sum(sizes.values())
+    for name, size in sizes.items():
         path = f"{folder}/{name}"
-        (size,) = await perform(files, seam.Size(path))
+        if name in has and has[name][0] == size:
+            checksum = xxhash.xxh3_64()
+            async for _, data in _chunks(files, path, size):
+                await throttle.turn(len(data) // _READ_SHARE)
+                checksum.update(data)
+            if (size, checksum.intdigest()) == has[name]:
+                told[name] = has[name]
+                continue
         checksum = xxhash.xxh3_64()
-        offset = 0
-        while True:
-            (data,) = await perform(files, seam.Read(path, offset, CHUNK_BYTES))
+        read = 0
+        async for offset, data in _chunks(files, path, size):
+            await throttle.turn(len(data))
             checksum.update(data)
-            yield encode_copy(CopyChunk(name, offset, bytes(data)))
-            offset += len(data)
-            if offset >= size or not len(data):
-                break
-        told[name] = (offset, checksum.intdigest())
+            yield encode_copy(CopyChunk(name, offset, bytes(data), total_bytes))
+            total_bytes, read = 0, offset + len(data)
+        told[name] = (read, checksum.intdigest())
     yield encode_copy(CopyEnd(told, sequence, tuple(epochs)))
 
 
-async def receive_copy(files: Files, folder: str, stream: Stream) -> CopyEnd:
-    """Write what comes into a new folder, and sync it; `ProtocolError` where it is not whole."""
-    await perform(files, seam.MakeDirectory(folder))
-    found: dict[str, tuple[int, xxhash.xxh3_64]] = {}
-    async for item in stream:
-        chunk = decode_copy(item)
-        if isinstance(chunk, CopyEnd):
-            await _check_and_sync(files, folder, found, chunk)
-            return chunk
-        path = f"{folder}/{_checked_file(chunk.name)}"
-        size, checksum = found.get(chunk.name, (0, None))
-        if checksum is None:
-            if len(found) >= FILES_MAX:
-                raise TooLarge(f"a copy has more than {FILES_MAX} files")
-            checksum = xxhash.xxh3_64()
-            await perform(files, seam.Open(path, create=True))
-        if chunk.offset != size:
-            raise ProtocolError(f"{chunk.name} of a copy goes on at {chunk.offset}, not at {size}")
-        await perform(files, seam.Write(path, size, [chunk.data]))
-        checksum.update(chunk.data)
-        found[chunk.name] = (size + len(chunk.data), checksum)
-    raise ProtocolError("a copy ended before its position came: ask again")
+async def _size(files: Files, path: str) -> int:
+    (size,) = await perform(files, seam.Size(path))
+    return int(size)
 
 
-async def _check_and_sync(
-    files: Files, folder: str, found: dict[str, tuple[int, xxhash.xxh3_64]], end: CopyEnd
-) -> None:
-    sums = {name: (size, checksum.intdigest()) for name, (size, checksum) in found.items()}
-    if sums != end.files:
-        raise ProtocolError("a copy is not what was sent: ask again")
-    for name in sums:
-        path = f"{folder}/{name}"
-        await perform(files, seam.DataSync(path), seam.Close(path))
-    await perform(files, seam.SyncDirectory(folder))
+async def _chunks(files: Files, path: str, size: int) -> AsyncGenerator[tuple[int, Buffer], None]:
+    """At least one, be it empty."""
+    offset = 0
+    while True:
+        (data,) = await perform(files, seam.Read(path, offset, CHUNK_BYTES))
+        yield offset, data
+        offset += len(data)
+        if offset >= size or not len(data):
+            return
+
+
+class IncomingCopy:
+    """A folder that a copy comes into, in as many attempts as it takes."""
+
+    def __init__(self, files: Files, folder: str, throttle: CopyThrottle) -> None:
+        self.folder = folder
+        self.whole: dict[str, tuple[int, int]] = {}
+        """Files that came whole in attempts before, each with its size and its checksum."""
+        self._files = files
+        self._throttle = throttle
+
+    async def receive(self, stream: Stream, came: Callable[[CopyChunk], None]) -> CopyEnd:
+        """Write what comes, and sync it; `ProtocolError` where it is not whole."""
+        files = self._files
+        await perform(files, seam.MakeDirectory(self.folder))
+        amid, size, checksum = "", 0, xxhash.xxh3_64()
+        async for item in stream:
+            chunk = decode_copy(item)
+            if amid and (isinstance(chunk, CopyEnd) or chunk.name != amid):
+                self.whole[amid] = (size, checksum.intdigest())
+                amid = ""
+            if isinstance(chunk, CopyEnd):
+                await self._check_and_sync(chunk)
+                return chunk
+            came(chunk)
+            path = f"{self.folder}/{_checked_file(chunk.name)}"
+            if not amid:
+                amid, size, checksum = chunk.name, 0, xxhash.xxh3_64()
+                self.whole.pop(amid, None)
+                if len(self.whole) >= FILES_MAX:
+                    raise TooLarge(f"a copy has more than {FILES_MAX} files")
+                await perform(files, seam.Open(path, create=True), seam.Truncate(path, 0))
+            if chunk.offset != size:
+                raise ProtocolError(
+                    f"{chunk.name} of a copy goes on at {chunk.offset}, not at {size}"
+                )
+            await self._throttle.turn(len(chunk.data))
+            await perform(files, seam.Write(path, size, [chunk.data]))
+            checksum.update(chunk.data)
+            size += len(chunk.data)
+        raise ProtocolError("a copy ended before its position came: ask again")
+
+    async def _check_and_sync(self, end: CopyEnd) -> None:
+        """Nothing else may be there: an engine is opened in it."""
+        files = self._files
+        if any(self.whole.get(name) != each for name, each in end.files.items()):
+            raise ProtocolError("a copy is not what was sent: ask again")
+        (names,) = await perform(files, seam.ListDirectory(self.folder))
+        for name in names or ():
+            path = f"{self.folder}/{name}"
+            if name not in end.files:
+                await perform(files, seam.Unlink(path))
+            else:
+                await perform(files, seam.Open(path), seam.DataSync(path), seam.Close(path))
+        await perform(files, seam.SyncDirectory(self.folder))
+
+    async def close(self) -> None:
+        """For now: the next attempt may be long in coming."""
+        (names,) = await perform(self._files, seam.ListDirectory(self.folder))
+        for name in names or ():
+            await perform(self._files, seam.Close(f"{self.folder}/{name}"))
+
+    async def remove(self) -> None:
+        await remove_copy(self._files, self.folder)
+        self.whole.clear()
 
 
 async def remove_copy(files: Files, folder: str) -> None:

@@ -11,7 +11,14 @@ from raftwood.zeppelin.replication.epochs import epoch_at
 from raftwood.zeppelin.replication.pacing import Pace
 from raftwood.zeppelin.replication.progress import Progress, Reached
 from raftwood.zeppelin.replication.sender import Sender
-from raftwood.zeppelin.replication.trysync import Answer, Holding, Offer, StreamFrom, answer
+from raftwood.zeppelin.replication.trysync import (
+    Answer,
+    Holding,
+    Offer,
+    StreamFrom,
+    Wait,
+    answer,
+)
 from raftwood.zeppelin.replication.wire import RepairResponse, Standing
 
 REPAIR_BYTES_MAX: Final = 4 << 20
@@ -51,14 +58,19 @@ class Leading:
         self.acks = Acks(is_immediate=self._is_immediate, count=self._count)
         """Which writes may be called done."""
         # Where a write waits for slaves anyhow, its master cannot run away from them.
-        self._pace = Pace(lag_max_bytes=config.lag_max_bytes) if config.min_replicas == 1 else None
+        self._is_paced = config.min_replicas == 1
+        self._pace = Pace(lag_max_bytes=config.lag_max_bytes, is_of_slaves=self._is_paced)
+        self._slowed_for: NodeId | None = None
+        """The target that is to catch up."""
         self._loop = asyncio.get_running_loop()
         self._pace_timer: asyncio.TimerHandle | None = None
         self._stop_listening = store.listen(self.moved)
 
-    def begin(self, epoch: int, slaves: tuple[NodeId, ...]) -> None:
+    def begin(
+        self, epoch: int, slaves: tuple[NodeId, ...], *, slowed_for: NodeId | None = None
+    ) -> None:
         """An epoch with these slaves; its first record, which is empty, goes to the binlog. Call
-        `moved` once whoever writes knows of the epoch.
+        `moved` once whoever writes knows of the epoch. `slowed_for` is let catch up.
         """
         store = self._store
         begins = store.last_sequence + 1
@@ -73,9 +85,16 @@ class Leading:
                 self._end_feed(gone)
         self._progress = progress
         self.epoch, self.slaves = epoch, slaves
+        self._slowed_for = slowed_for
 
-    def end(self) -> None:
-        """Another is master, or nobody."""
+    def end(self, *, handed_to: NodeId | None = None) -> None:
+        """Another is master, or nobody; `handed_to` became it as it had all that is here."""
+        if handed_to is not None and self._progress is not None:
+            last = self._store.last_sequence
+            self._progress.acked(handed_to, Reached(last, last, last), is_whole=True)
+            done = self._progress.done(reached_of(self._store))
+            if done > self.acks.reached:
+                self.acks.reach(done)
         self.acks.end()
         self._stop_listening()
         if self._pace_timer is not None:
@@ -92,7 +111,12 @@ class Leading:
 
     # What slaves ask and tell.
 
-    def try_sync(self, slave: NodeId, session: int, offer: Offer) -> Answer:
+    def try_sync(
+        self, slave: NodeId, session: int, offer: Offer, *, may_replace: bool = True
+    ) -> Answer:
+        """`may_replace`: whether the slave knows of the partition what its master does. Before it
+        hears of a split it has to keep what is to be another partition's.
+        """
         store = self._store
         given = answer(
             offer,
@@ -103,6 +127,8 @@ class Leading:
                 epochs=store.epochs,
             ),
         )
+        if not may_replace and not isinstance(given, StreamFrom):
+            given = Wait()
         sender = self._sender_of(slave)
         assert self._progress is not None
         self._progress.lost(slave)
@@ -180,12 +206,13 @@ class Leading:
         """Let it be known that more is done, if it is and may be said."""
         assert self._progress is not None
         done = self._progress.done(reached_of(self._store))
-        if self._pace is not None and self.slaves:
-            done = self._paced(done, self._pace)
+        if self.slaves and (self._is_paced or self._pace.is_holding or self._slowed_for):
+            done = self._paced(done)
         if done > self.acks.reached and self._may_tell():
             self.acks.reach(done)
 
-    def _paced(self, done: int, pace: Pace) -> int:
+    def _paced(self, done: int) -> int:
+        pace = self._pace
         feeds = {
             slave: feed
             for slave in self.slaves
@@ -193,8 +220,15 @@ class Leading:
             and (feed := sender.feeding(self._partition)) is not None
         }
         now_ms = int(self._loop.time() * 1000)
-        allowed = pace.allowed(done, feeds, last=self._store.last_sequence, now_ms=now_ms)
-        self.acks.is_immediate = self._is_immediate and not pace.is_holding
+        allowed = pace.allowed(
+            done,
+            feeds,
+            last=self._store.last_sequence,
+            now_ms=now_ms,
+            target=self._slowed_for,
+        )
+        is_slowed = self._slowed_for is not None
+        self.acks.is_immediate = self._is_immediate and not (pace.is_holding or is_slowed)
         if pace.is_holding and self._pace_timer is None:
             self._pace_timer = self._loop.call_later(_PACE_S, self._look_again)
         return allowed

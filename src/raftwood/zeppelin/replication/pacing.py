@@ -6,6 +6,9 @@ ago, answers wait until it is no further behind than then: clients are given the
 and nothing is refused. A slave that is catching up holds nobody back, nor does one that stands
 still, and no answer waits for longer than a while: what is lost to such a slave is seen by the
 meta server, which does not make it master.
+
+A target that a partition moves to, and that does not come closer by itself, is let catch up: for
+each two records that it takes, one more is answered, whatever the table asks for otherwise.
 """
 
 from collections import deque
@@ -22,6 +25,10 @@ LOOK_MS: Final = 250
 STALLED_MS: Final = 3_000
 """A slave that has taken nothing for so long is not waited for."""
 HELD_MS_MAX: Final = 2_000
+SLOWED_TO: Final = 2
+"""So many records a target takes while its master answers one."""
+SLOWED_CLOSE_BYTES: Final = 64 << 10
+"""A target so close holds nobody back: what is left is for a freeze."""
 _MARK_MS: Final = 20
 
 
@@ -37,10 +44,23 @@ class _Seen(msgspec.Struct):
     """It may be so far behind; None: it does not hold anybody back."""
 
 
+class _Slowed(msgspec.Struct):
+    """A target that is let catch up, and where both were when nobody waited last."""
+
+    feed: Feed
+    has: int
+    told: int
+    last_has: int
+    moved_ms: int
+
+
 class Pace:
     """Of one partition, on its master."""
 
-    def __init__(self, *, lag_max_bytes: int) -> None:
+    def __init__(self, *, lag_max_bytes: int, is_of_slaves: bool = True) -> None:
+        """Without `is_of_slaves` it holds nobody back but for the sake of a target."""
+        self._is_of_slaves = is_of_slaves
+        self._slowed: _Slowed | None = None
         self._close_bytes = lag_max_bytes // 2
         self._leap_bytes = lag_max_bytes // 4
         """More than that is not waited for until the next comparison: a fast master would be far
@@ -55,11 +75,23 @@ class Pace:
     def is_holding(self) -> bool:
         return bool(self._held)
 
-    def allowed(self, done: int, feeds: Mapping[NodeId, Feed], *, last: int, now_ms: int) -> int:
-        """Of what is done, clients may be told up to this sequence."""
-        self._seen = {node: seen for node, seen in self._seen.items() if node in feeds}
-        ends = [self._end_of(node, feed, last, now_ms) for node, feed in feeds.items()]
-        end = max((done if each is None else each for each in ends), default=done)
+    def allowed(
+        self,
+        done: int,
+        feeds: Mapping[NodeId, Feed],
+        *,
+        last: int,
+        now_ms: int,
+        target: NodeId | None = None,
+    ) -> int:
+        """Of what is done, clients may be told up to this sequence; `target` is to catch up."""
+        end = done
+        if self._is_of_slaves:
+            self._seen = {node: seen for node, seen in self._seen.items() if node in feeds}
+            ends = [self._end_of(node, feed, last, now_ms) for node, feed in feeds.items()]
+            end = max((done if each is None else each for each in ends), default=done)
+        feed = None if target is None else feeds.get(target)
+        end = min(end, self._slowed_end(done, feed, last, now_ms))
         if done <= end:
             self._held.clear()
             return done
@@ -91,3 +123,21 @@ class Pace:
         if seen.window_bytes is None or now_ms - seen.moved_ms > STALLED_MS:
             return None
         return feed.has + seen.window_bytes // feed.record_bytes
+
+    def _slowed_end(self, done: int, feed: Feed | None, last: int, now_ms: int) -> int:
+        """Up to where a target that is to catch up lets its master go on."""
+        if feed is None or feed.lag_bytes(last) <= SLOWED_CLOSE_BYTES:
+            self._slowed = None
+            return done
+        slowed = self._slowed
+        if slowed is None or slowed.feed is not feed:
+            slowed = self._slowed = _Slowed(feed, feed.has, done, feed.has, now_ms)
+        end = slowed.told + (feed.has - slowed.has) // SLOWED_TO
+        if feed.has > slowed.last_has:
+            slowed.last_has, slowed.moved_ms = feed.has, now_ms
+        if now_ms - slowed.moved_ms > STALLED_MS:
+            return done
+        if done <= end:
+            # What is not asked for now is not kept for later.
+            slowed.has, slowed.told = feed.has, done
+        return end

@@ -73,3 +73,9 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of a slave: about how far its master was ahead when it was heard last."""
     contact_ms: int | None = None
     """Of a slave: so long ago its present master said how far it is; None: never yet."""
+    is_streaming: bool = False
+    """Of a slave: its master sends it records as they come."""
+    copied_bytes: int = 0
+    """Of a whole copy that is under way to it: so much has come."""
+    copy_bytes: int = 0
+    """Of so much; 0: none is under way."""

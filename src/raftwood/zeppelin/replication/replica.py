@@ -101,6 +101,16 @@ class Replica:
 
     # For the meta server.
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether clients wait for how far it is, as it becomes master then."""
+        known = self._known
+        return (
+            known is not None
+            and known.state is PartitionState.STUCK
+            and known.target in (None, self._context.node)
+        )
+
     def report(self) -> ReplicaReport:
         """How far it is; not whole while it repairs, and then it may not become master."""
         store, following = self.store, self._following
@@ -113,6 +123,9 @@ class Replica:
             is_whole=store.repairing is None and store.is_well and not self._has_failed_to_lead,
             lag_bytes=0 if following is None else following.lag_bytes,
             contact_ms=None if following is None else following.contact_ms(),
+            is_streaming=following is not None and following.is_streaming,
+            copied_bytes=0 if following is None else following.copied_bytes,
+            copy_bytes=0 if following is None else following.copy_bytes,
         )
 
     # For the replicator.
@@ -137,7 +150,7 @@ class Replica:
             return
         self._has_failed_to_lead = False
         if self.role is not Role.MASTER:
-            self._end_leading()
+            self._end_leading(handed_to=self._handed_to(before, known))
         else:
             self._context.changed(self)
         if self.role is not Role.SLAVE and self._following is not None:
@@ -173,7 +186,8 @@ class Replica:
             may_tell=self._may_lead,
         )
         try:
-            leading.begin(epoch, known.slaves)
+            is_slowed = known.state is PartitionState.SLOWDOWN
+            leading.begin(epoch, known.slaves, slowed_for=known.target if is_slowed else None)
         except RaftwoodError as error:
             # Its disk takes nothing now; it is tried again with the next lease.
             _log.error("cannot lead now", partition=self.partition, reason=error.message)
@@ -193,12 +207,22 @@ class Replica:
             await self._following.end()
             self._following = None
 
-    def _end_leading(self) -> None:
+    def _end_leading(self, *, handed_to: NodeId | None = None) -> None:
         leading, self._leading = self._leading, None
         # First of all nobody writes any more: those who hear of the end go on with their requests.
         self._context.changed(self)
         if leading is not None:
-            leading.end()
+            leading.end(handed_to=handed_to)
+
+    def _handed_to(self, before: Partition | None, known: Partition) -> NodeId | None:
+        """Who is master now because it had all that was written here; None: it may not have."""
+        if before is None or before.state is not PartitionState.STUCK:
+            return None
+        is_target = before.target is not None and before.target == known.master
+        # The master before a failover is marked as one that may have more than others.
+        is_marked = self._context.node in known.lagging
+        is_slave = self._context.node in known.slaves
+        return known.master if is_target and is_slave and not is_marked else None
 
     def _may_lead(self) -> bool:
         return self.config.on_meta_loss == "serve" or self._context.has_lease()

@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final, Self
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import NotFound, Overloaded
+from raftwood.base.errors import NotFound, Overloaded, Unavailable
 from raftwood.net import Call, Identity, Payload, Server, ServerTls, Service
 from raftwood.zeppelin.model import NodeId, Partition, PartitionId, TableConfig, Topology
 from raftwood.zeppelin.node.seams import PartitionStore
 from raftwood.zeppelin.replication.acker import Acker
+from raftwood.zeppelin.replication.copy_pace import CopyLimits
+from raftwood.zeppelin.replication.copy_throttle import CopyThrottle
 from raftwood.zeppelin.replication.epochs import epochs_up_to
 from raftwood.zeppelin.replication.following import SlaveWorld
 from raftwood.zeppelin.replication.full_sync import copy_items, remove_copy
@@ -58,11 +60,14 @@ class Replicator:
         copies_folder: str,
         lease: Lease | None = None,
         changed: Callable[[Replica], None] = lambda _: None,
+        copy_limits: CopyLimits | None = None,
+        waited_ms: Callable[[], float | None] = lambda: None,
     ) -> None:
         """`boot` is another, higher number each time that the node is started, kept in its folder.
         `copies_folder` is for copies on their way: where a store takes its engines from, which
         removes at its start what is no engine of its own. `changed` hears at once that something
-        else may be done with a replica, but for what comes of the lease's end.
+        else may be done with a replica, but for what comes of the lease's end. `waited_ms` tells
+        how long clients have waited since it was asked last, None where there were none.
         """
         self._environment = environment
         self._node = node
@@ -74,17 +79,22 @@ class Replicator:
         self._senders: dict[NodeId, Sender] = {}
         self._ackers: dict[NodeId, Acker] = {}
         self._copies = 0
+        self.throttle = CopyThrottle(copy_limits or CopyLimits(), waited_ms)
+        self.tell_soon: Callable[[], None] = lambda: None
+        """Called when the meta server waits for what it can be told now."""
         self._applying = asyncio.Lock()
+        self.slave_world = SlaveWorld(
+            environment,
+            channel_of=self._peers.channel,
+            moved=self._moved,
+            copies_folder=copies_folder,
+            boot=boot,
+            throttle=self.throttle,
+        )
         self._context = ReplicaContext(
             node=node,
             boot=boot,
-            slave_world=SlaveWorld(
-                environment,
-                channel_of=self._peers.channel,
-                moved=self._moved,
-                copies_folder=copies_folder,
-                boot=boot,
-            ),
+            slave_world=self.slave_world,
             sender_of=self._sender_of,
             has_lease=self._has_lease,
             changed=changed,
@@ -149,6 +159,7 @@ class Replicator:
         return self._replicas
 
     async def close(self) -> None:
+        self.throttle.close()
         async with self._applying:
             for replica in self._replicas.values():
                 await replica.end()
@@ -180,7 +191,10 @@ class Replicator:
         replica = self._replicas.get(request.partition)
         if leading is None or replica is None or replica.partition_epoch < request.partition_epoch:
             return TrySyncResponse(Wait())
-        return TrySyncResponse(leading.try_sync(slave, request.session, request.offer))
+        is_up_to_date = replica.partition_epoch == request.partition_epoch
+        return TrySyncResponse(
+            leading.try_sync(slave, request.session, request.offer, may_replace=is_up_to_date)
+        )
 
     def _records(self, peer: Identity, payload: Payload) -> None:
         source = NodeId(peer.node_id)
@@ -198,14 +212,17 @@ class Replicator:
         call.reply(ACK.encode(AckResponse(lags)))
 
     async def _repair_keys(self, call: Call, request: RepairRequest) -> RepairResponse:
-        leading = self._expected_leading(request.partition, NodeId(call.peer.node_id))
+        leading = self._expected_leading(
+            request.partition, NodeId(call.peer.node_id), request.partition_epoch
+        )
         now_ms = self._environment.clock.wall_ns() // 1_000_000
         return await leading.repair(request.keys, now_ms=now_ms)
 
     async def _full_sync(self, call: Call, payload: Payload) -> AsyncIterator[bytes]:
-        partition = decode_copy_request(payload).partition
+        request = decode_copy_request(payload)
+        partition = request.partition
         slave = NodeId(call.peer.node_id)
-        leading = self._expected_leading(partition, slave)
+        leading = self._expected_leading(partition, slave, request.partition_epoch)
         store = self._replicas[partition].store
         if self._copies >= COPIES_MAX:
             raise Overloaded(f"this node sends {COPIES_MAX} copies already: ask again")
@@ -220,10 +237,18 @@ class Replicator:
             sequence = await store.checkpoint(folder)
             leading.copy_begins(slave, needs=sequence + 1)
             epochs = epochs_up_to(store.epochs, sequence)
-            items = copy_items(files, folder, sequence=sequence, epochs=epochs)
+            items = copy_items(
+                files,
+                folder,
+                request.has,
+                sequence=sequence,
+                epochs=epochs,
+                throttle=self.throttle,
+            )
             async with contextlib.aclosing(items):
-                async for item in items:
-                    yield item
+                with self.throttle.copying():
+                    async for item in items:
+                        yield item
         finally:
             self._copies -= 1
             await remove_copy(files, folder)
@@ -235,10 +260,17 @@ class Replicator:
             return None
         return replica.leading
 
-    def _expected_leading(self, partition: PartitionId, slave: NodeId) -> Leading:
+    def _expected_leading(
+        self, partition: PartitionId, slave: NodeId, partition_epoch: int
+    ) -> Leading:
+        """For what takes the place of something that the slave has: if it was split off meanwhile,
+        the slave has to keep it first.
+        """
         leading = self._leading(partition, slave)
         if leading is None:
             raise NotFound(f"{self._node} is not master of {partition} with slave {slave}")
+        if self._replicas[partition].partition_epoch > partition_epoch:
+            raise Unavailable(f"{slave} does not know of {partition} what its master does yet")
         return leading
 
     # Peers.
@@ -287,6 +319,9 @@ class Replicator:
         acker = self._ackers.get(master)
         if acker is not None:
             acker.moved(partition)
+        replica = self._replicas.get(partition)
+        if replica is not None and replica.is_awaited:
+            self.tell_soon()
 
     def _peer_changed(self, peer: NodeId, is_connected: bool) -> None:
         if is_connected:

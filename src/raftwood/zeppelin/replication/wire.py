@@ -84,6 +84,8 @@ class RepairRequest(msgspec.Struct, frozen=True, array_like=True):
     """Keys whose present values a slave needs."""
 
     partition: PartitionId
+    partition_epoch: int
+    """Of the topology, as the slave knows it."""
     keys: list[bytes]
 
 
@@ -98,6 +100,11 @@ class CopyRequest(msgspec.Struct, frozen=True, array_like=True):
     """All of a partition."""
 
     partition: PartitionId
+    partition_epoch: int
+    """Of the topology, as the slave knows it."""
+    has: dict[str, tuple[int, int]] = {}
+    """Files that are there from an attempt before, each with its size and its XXH3-64: where the
+    master's are the same, they are not sent."""
 
 
 class CopyChunk(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -106,6 +113,8 @@ class CopyChunk(msgspec.Struct, frozen=True, array_like=True, tag=1):
     name: str
     offset: int
     data: bytes
+    total_bytes: int = 0
+    """Of all files together; the first chunk tells it."""
 
 
 class CopyEnd(msgspec.Struct, frozen=True, array_like=True, tag=2):

@@ -35,6 +35,18 @@ def whole(given: Given) -> None:
         assert client.randomkey() is None
 
 
+def whole_tables(given: Given) -> None:
+    """What our own tools read tables by is for users as well."""
+    with given.plain("foo") as client:
+        client.set("foo", "bar")
+        assert client.execute_command("PARTITIONS")
+        assert client.execute_command("BINLOG", "PARTITIONS")
+        assert client.execute_command("CHECKPOINT", "LIST") == []
+        assert client.execute_command("FENCE", "nobody") == -1
+        read = ("CHECKPOINT", "READ", "none", "", 1000)
+        refused(redis.ResponseError, "NOCHECKPOINT", client.execute_command, *read)
+
+
 def cluster_commands(given: Given) -> None:
     with given.cluster() as client:
         info = client.cluster_info()
@@ -132,4 +144,11 @@ def asynchronous(given: Given) -> None:
     asyncio.run(main())
 
 
-SCENARIOS = (whole, cluster_commands, reads_from_slaves, transactions_of_clusters, asynchronous)
+SCENARIOS = (
+    whole,
+    whole_tables,
+    cluster_commands,
+    reads_from_slaves,
+    transactions_of_clusters,
+    asynchronous,
+)

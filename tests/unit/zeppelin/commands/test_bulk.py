@@ -5,7 +5,7 @@ import pytest
 from raftwood.zeppelin.commands.bulk import BULK_KEYS_MAX
 from raftwood.zeppelin.commands.turn import VALUE_BYTES_MAX
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig
-from raftwood.zeppelin.slots import partition_of_slot, slot_of
+from raftwood.zeppelin.slots import place_of_slot, slot_of
 from tests.zeppelin_kit.command_kit import BEGIN_MS, CommandClient, CommandHost
 from tests.zeppelin_kit.static_view import READER, StaticView, node, topology_of
 
@@ -24,7 +24,7 @@ def client(host: CommandHost) -> CommandClient:
 
 
 def _partition(key: bytes) -> int:
-    return partition_of_slot(slot_of(key), 4)
+    return place_of_slot(slot_of(key), 4)
 
 
 def _stores(host: CommandHost) -> list[int]:
@@ -95,3 +95,16 @@ def test_one_key_that_is_elsewhere_refuses_all() -> None:
     assert client("BULK", "SET", *words).endswith("127.0.0.1:1001")
     assert client("BULK", "GET", *KEYS).startswith("MOVED ")
     assert client("DBSIZE") == 0
+
+
+def test_a_partition_that_stands_at_two_places_has_one_record_of_a_request() -> None:
+    partitions = [Partition(epoch=2, master=NodeId("alone"))] * 2
+    config = TableConfig(partitions=4, replicas=1, ack="memory")
+    host = CommandHost(StaticView(topology_of([node("alone", 1)], partitions, config), "alone"))
+    client = host.client()
+    assert client("BULK", "SET", *(word for key in KEYS for word in (key, key, 0))) == "OK"
+    assert _stores(host) == [1, 1]
+    assert client("BULK", "GET", *KEYS) == KEYS
+    assert client("DBSIZE") == len(KEYS)
+    assert client("FLUSHDB") == "OK"
+    assert _stores(host) == [2, 2]

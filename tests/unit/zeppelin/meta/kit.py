@@ -7,7 +7,7 @@ from raftwood.zeppelin.meta.changes import Change, CreateTable, RegisterNode
 from raftwood.zeppelin.meta.rules import MetaState
 from raftwood.zeppelin.model import NodeAddresses, NodeId, Partition, TableConfig
 
-A, B, C, D = (NodeId(each) for each in "abcd")
+A, B, C, D, E = (NodeId(each) for each in "abcde")
 
 
 def registered(node: NodeId, *, run: int = 1, domain: str = "") -> RegisterNode:

@@ -18,17 +18,24 @@ from raftwood.base.errors import (
     StoreDamaged,
     UnsupportedVersion,
 )
-from raftwood.zeppelin.meta.changes import CreateTable, DropTable, NodeDown, decode_applied
+from raftwood.zeppelin.meta.changes import (
+    CancelMigration,
+    CreateTable,
+    DropTable,
+    Migrate,
+    NodeDown,
+    decode_applied,
+)
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.deltas import Delta, applied
 from raftwood.zeppelin.meta.heard import Heartbeat, Offset
 from raftwood.zeppelin.meta.keeper import MetaKeeper
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.state_machine import MetaMachine
-from raftwood.zeppelin.model import NodeId, TableConfig, Topology, User
+from raftwood.zeppelin.model import Migration, NodeId, TableConfig, Topology, User
 from tests.running import run
 from tests.unit.zeppelin.meta.group_in_memory import GROUP, Command, GroupInMemory
-from tests.unit.zeppelin.meta.kit import A, B, registered
+from tests.unit.zeppelin.meta.kit import A, B, C, registered
 
 SETTINGS = ZeppelinMetaSettings()
 PAIR = TableConfig(partitions=2, replicas=2)
@@ -39,9 +46,8 @@ GOLDEN = (
     b"s\x01\xa3ack\xa7written\xacmin_repli"
     b"cas\x01\xacon_meta_loss\xa4stop\xadl"
     b"ag_max_bytes\xce\x04\x00\x00\x00\xaapartit"
-    b"ions\x91\x88\xa5epoch\x01\xa6master\xa1a\xa6s"
-    b"laves\x90\xa9preferred\xa1a\xa5state"
-    b"\xa6active\xa6target\xc0\xa7lagging\x90\xa8unproven\x90"
+    b"ions\x91\x83\xa5epoch\x01\xa6master\xa1a"
+    b"\xa9preferred\xa1a"
     b"\xa5nodes\x81\xa1a\x85\xa2id\xa1a\xa9addresse"
     b"s\x83\xa4data\xa3a:1\xabreplication\xa3"
     b"a:2\xa5admin\xa3a:3\xaefailure_do"
@@ -90,6 +96,27 @@ def test_operators_get_clear_answers() -> None:
         done = await client.apply(DropTable("x"), DropTable("t"))
         assert [each is None for each in done.results] == [False, True]
         assert (await client.topology()).users == {}
+
+    run(body())
+
+
+def test_operators_move_replicas() -> None:
+    async def body() -> None:
+        _, client = await begun()
+        await register(client, C)
+        plan = await client.migrate("t", 0, A, C)
+        moved = (await client.topology()).tables["t"].partitions[0].migration
+        assert moved == Migration(source=A, target=C, plan=plan)
+        with pytest.raises(Conflict, match="plan anew"):
+            await client.apply_planned(plan - 1, CancelMigration("t", 0), Migrate("t", 1, B, C))
+        epoch = await client.apply_planned(plan, CancelMigration("t", 0), Migrate("t", 1, B, C))
+        with pytest.raises(NotFound, match="does not move"):
+            await client.cancel_migration("t", 0)
+        await client.cancel_migration("t", 1)
+        await client.set_draining(C, is_draining=True)
+        with pytest.raises(Conflict, match="to be emptied"):
+            await client.migrate("t", 0, A, C)
+        assert (await client.topology()).epoch == epoch + 2
 
     run(body())
 

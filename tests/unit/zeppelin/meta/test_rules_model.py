@@ -7,24 +7,35 @@ import pytest
 from raftwood.zeppelin.meta import deltas
 from raftwood.zeppelin.meta.changes import (
     AddSlave,
+    AddTarget,
     AddUser,
     BeginHandover,
+    BeginSplit,
     CancelHandover,
+    CancelMigration,
+    CancelSplit,
     Change,
     ChangeMaster,
     CreateTable,
+    DoublePartitions,
     DropTable,
     EndHandover,
+    EndMigration,
+    EndSplit,
     ForceMaster,
     MarkSlaves,
+    Migrate,
     NodeDown,
     NodeUp,
     RegisterNode,
     RemoveNode,
     RemoveSlave,
+    RemoveTarget,
     RemoveUser,
+    SetDraining,
     SetMaster,
     SetPassword,
+    SlowDown,
     decode_batch,
     encode_batch,
 )
@@ -65,20 +76,22 @@ class RandomChanges:
             partitions = rng.randint(1, 8)
             config = TableConfig(partitions=partitions, replicas=replicas, min_replicas=least)
             return CreateTable(name, config)
-        if kind < 8:
+        if kind < 11:
             return DropTable(name)
         if kind < 20:
             return self.register(node, run)
         if kind < 40:
             run += rng.random() < 0.05
-            return NodeUp(node, run) if rng.random() < 0.5 else NodeDown(node, run)
+            return NodeUp(node, run) if rng.random() < 0.8 else NodeDown(node, run)
         if kind < 44:
             user = rng.choice(["ann", "bob"])
             is_new = rng.random() < 0.6
             added = AddUser(User(name=user, table=name, password_hash="h"))
             return added if is_new else rng.choice((RemoveUser(user), SetPassword(user, "other")))
-        if kind < 48 or table is None:
+        if kind < 46 or table is None:
             return RemoveNode(node)
+        if kind < 48:
+            return SetDraining(node, rng.random() < 0.3)
         number = rng.randrange(len(table.partitions))
         return self.of_partition(name, number, table.partitions[number], kind)
 
@@ -91,19 +104,39 @@ class RandomChanges:
         rng = self.rng
         epoch = found.epoch if rng.random() < 0.9 else found.epoch - 1
         replica = rng.choice(found.replicas)
+        if found.migration is not None and rng.random() < 0.6:
+            return self.of_migration(name, number, found, epoch)
         slaves = tuple(each for each in found.replicas if rng.random() < 0.5)
         planned: list[Change] = [
             ChangeMaster(name, number, epoch, rng.choice([replica, None]), slaves),
             BeginHandover(name, number, epoch, replica),
             EndHandover(name, number, epoch),
             CancelHandover(name, number, epoch),
+            DoublePartitions(name),
+            BeginSplit(name, number, epoch),
+            EndSplit(name, number, epoch, 5, 7),
+            CancelSplit(name, number, epoch),
             MarkSlaves(name, number, epoch, slaves, slaves[:1]),
             ForceMaster(name, number, replica),
             SetMaster(name, number, replica),
             AddSlave(name, number, rng.choice(NODES)),
+            Migrate(name, number, replica, rng.choice(NODES)),
             RemoveSlave(name, number, replica),
         ]
         return planned[kind % len(planned)]
+
+    def of_migration(self, name: str, number: int, found: Partition, epoch: int) -> Change:
+        moved = found.migration
+        steps: list[Change] = [
+            AddTarget(name, number, epoch),
+            RemoveTarget(name, number, epoch),
+            SlowDown(name, number, epoch),
+            EndMigration(name, number, epoch),
+            BeginHandover(name, number, epoch, moved.target if moved else found.replicas[0]),
+            EndHandover(name, number, epoch),
+            CancelMigration(name, number),
+        ]
+        return self.rng.choices(steps, weights=[2, 1, 1, 2, 2, 2, 2])[0]
 
 
 class Followed:
@@ -129,7 +162,11 @@ class Followed:
                 assert table.incarnation not in self.incarnations
                 self.incarnations[table.incarnation] = name
             elif table is not before.tables[name]:
-                for old, new in zip(before.tables[name].partitions, table.partitions, strict=True):
+                olds = before.tables[name].partitions
+                assert len(table.partitions) <= table.config.partitions
+                assert all(each.parent is not None for each in table.partitions[len(olds) :])
+                # Not strict: there may be more than there were.
+                for old, new in zip(olds, table.partitions, strict=False):
                     self.check_change(old, new, after)
                     if len(changes) == 1:
                         self.check_masters(old, new, before, after)
@@ -148,6 +185,9 @@ class Followed:
         if new.master not in (old.master, None):
             assert new.master in old.replicas
             assert after.nodes[new.master].is_up
+        assert old.master is None or set(old.replicas) - set(new.replicas) <= {*old.slaves}, (
+            "a master leaves"
+        )
         handed_over = old.state is PartitionState.STUCK and new.master == old.target
         is_replaced = old.master is not None and new.master not in (None, old.master)
         if is_replaced and not handed_over:
@@ -169,9 +209,24 @@ def check_partition(partition: Partition, topology: Topology) -> None:
     assert partition.master not in partition.slaves
     assert set(partition.lagging) <= set(partition.slaves)
     assert set(partition.unproven) <= set(partition.slaves)
-    assert (partition.state is PartitionState.ACTIVE) == (partition.target is None)
+    is_frozen = partition.target is not None or partition.is_splitting
+    assert (partition.state is PartitionState.ACTIVE) != is_frozen
+    assert partition.target is None or not partition.is_splitting
     assert partition.target is None or partition.target in partition.slaves
-    assert partition.preferred in replicas
+    check_migrations(partition)
+
+
+def check_migrations(partition: Partition) -> None:
+    migrations, replicas = partition.migrations, partition.replicas
+    sources, targets = [each.source for each in migrations], [each.target for each in migrations]
+    assert set(sources) <= set(replicas)
+    assert not set(targets[1:]) & set(replicas), "one after the other"
+    assert len({*sources, *targets}) == 2 * len(migrations)
+    assert len({each.plan for each in migrations}) <= 1
+    assert partition.preferred in (*replicas, *targets)
+    assert partition.preferred not in sources, "it would be handed over to and fro"
+    if partition.state is PartitionState.SLOWDOWN:
+        assert partition.target == targets[0]
 
 
 def live_through(seed: int, batches: int = 2_500) -> Followed:

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from raftwood.base.errors import Conflict
-from raftwood.zeppelin.meta import failover, handover, planning
+from raftwood.zeppelin.meta import failover, planning
 from raftwood.zeppelin.meta.draft import Draft
 from raftwood.zeppelin.meta.heard import Heard, Reign
 from raftwood.zeppelin.meta.queries import Lease
 from raftwood.zeppelin.meta.state_machine import MetaMachine
 from raftwood.zeppelin.meta.view import View
+from tests.unit.zeppelin.meta.world.mutants import (
+    frozen_before_the_freeze,
+    frozen_with_offsets_from_before,
+)
 from tests.unit.zeppelin.meta.world.world import SETTINGS, World, Wrong
 
 FAULTS_MS = 20_000
@@ -113,32 +117,6 @@ def _lease_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MetaMachine, "_hear", mutant)
 
 
-def _frozen_before_the_freeze(monkeypatch: pytest.MonkeyPatch) -> None:
-    def has_all(view: View, place: Any, target: Any, *, master: Any) -> bool:
-        frozen, reached = view.offset(master, place), view.offset(target, place)
-        return frozen is not None and reached is not None and reached.position >= frozen.position
-
-    monkeypatch.setattr(handover, "_has_all", has_all)
-
-
-def _frozen_with_offsets_from_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A master says that it is frozen, and how far it was the last time is believed."""
-    hear = Reign.hear
-    told: dict[Any, dict[Any, Any]] = {}
-
-    def mutant(self: Reign, heartbeat: Any, now_ms: int) -> bool:
-        counts = hear(self, heartbeat, now_ms)
-        if counts:
-            heard, before = self.nodes[heartbeat.node], told.get(heartbeat.node, {})
-            told[heartbeat.node] = {**heard.offsets}
-            for key in heard.offsets:
-                if key in before and key in self.seen and self.seen[key].master == heartbeat.node:
-                    heard.offsets[key] = before[key]
-        return counts
-
-    monkeypatch.setattr(Reign, "hear", mutant)
-
-
 def _proven_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a replica is removed the others are taken to have all that it had acked."""
     monkeypatch.setattr(failover, "_is_proven", lambda *_, **__: True)
@@ -156,8 +134,8 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _global_epoch: 0,
     _judges_at_once: 15,
     _lease_too_long: 15,
-    _frozen_before_the_freeze: 0,
-    _frozen_with_offsets_from_before: 10,
+    frozen_before_the_freeze: 0,
+    frozen_with_offsets_from_before: 10,
     _unfit_masters_stay: 0,
     _proven_at_once: 3,
 }

@@ -1,92 +1,17 @@
 """Connections: answers in order, held until writes are done, refused and bounded as they should."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
-from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.commands import execution
-from raftwood.zeppelin.model import NodeId, Partition, PartitionState, TableConfig
+from raftwood.zeppelin.model import NodeId, TableConfig
 from raftwood.zeppelin.node import data_connection, held_answers
-from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.slots import slot_of
 from tests.running import run
 from tests.zeppelin_kit.acks import StaticAcks
-from tests.zeppelin_kit.decoding import first_decoded
-from tests.zeppelin_kit.static_view import (
-    PASSWORD,
-    WRITER,
-    StaticView,
-    node,
-    single_node,
-    topology_of,
-)
-
-
-class Client:
-    """Bytes in and out, and answers decoded."""
-
-    def __init__(
-        self, server: DataServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.server, self.reader, self.writer = server, reader, writer
-        self._data = bytearray()
-
-    def send(self, *commands: str) -> None:
-        words = [command.split(" ") for command in commands]
-        self.writer.write(
-            b"".join(
-                b"*%d\r\n" % len(each)
-                + b"".join(b"$%d\r\n%b\r\n" % (len(word), word.encode()) for word in each)
-                for each in words
-            )
-        )
-
-    async def answers(self, count: int, within_s: float = 5) -> list[Any]:
-        found: list[Any] = []
-        async with asyncio.timeout(within_s):
-            while len(found) < count:
-                if (first := first_decoded(bytes(self._data))) is not None:
-                    found.append(first[0])
-                    del self._data[: first[1]]
-                    continue
-                piece = await self.reader.read(1 << 16)
-                assert piece, f"the connection ended behind {self._data!r}"
-                self._data += piece
-        return found
-
-    async def __call__(self, *commands: str) -> list[Any]:
-        self.send(*commands)
-        return await self.answers(len(commands))
-
-    async def is_silent(self) -> bool:
-        try:
-            await asyncio.wait_for(self.reader.read(1), 0.05)
-        except TimeoutError:
-            return True
-        return False
-
-
-@asynccontextmanager
-async def connected(
-    view: StaticView, *, logs_in: bool = True, **limits: int
-) -> AsyncIterator[Client]:
-    with real_environment() as environment:
-        async with DataServer(view, environment, **limits) as server:
-            port = await server.listen()
-            client = Client(server, *await asyncio.open_connection("127.0.0.1", port))
-            try:
-                if logs_in:
-                    assert await client(f"AUTH {WRITER} {PASSWORD}") == ["OK"]
-                yield client
-            finally:
-                client.writer.close()
-                with contextlib.suppress(ConnectionError):
-                    await client.writer.wait_closed()
+from tests.zeppelin_kit.data_client import connected, key_of, two_nodes
+from tests.zeppelin_kit.static_view import PASSWORD, WRITER, single_node
 
 
 def synced(min_replicas: int = 1, replicas: int = 1) -> TableConfig:
@@ -160,26 +85,6 @@ def test_a_write_that_too_few_replicas_have_is_refused_in_the_end(
     assert b"NOREPLICAS" in held_answers.NOT_ACKED
 
 
-def two_nodes(
-    state: PartitionState = PartitionState.ACTIVE, *, is_handed_over: bool = False
-) -> StaticView:
-    a, b = NodeId("a"), NodeId("b")
-    first = (b, a) if is_handed_over else (a, b)
-    config = TableConfig(partitions=4, replicas=2, ack="memory")
-    partitions = [
-        Partition(epoch=1, master=first[0], slaves=first[1:], state=state),
-        Partition(epoch=1, master=b, slaves=(a,)),
-        Partition(epoch=1, master=b),
-        Partition(epoch=1, master=None, slaves=(a,)),
-    ]
-    topology = topology_of([node("a", 7001), node("b", 7002)], partitions, config)
-    return StaticView(topology, "a")
-
-
-def key_of(partition: int) -> str:
-    return next(f"k{n}" for n in range(1000) if slot_of(b"k%d" % n) * 4 // 16384 == partition)
-
-
 def test_clients_are_told_where_their_keys_are() -> None:
     view = two_nodes()
     mine, theirs, elsewhere, lost = (key_of(partition) for partition in range(4))
@@ -199,92 +104,6 @@ def test_clients_are_told_where_their_keys_are() -> None:
             assert answers == ["OK", None, f"MOVED {slot_of(theirs.encode())} 127.0.0.1:7002", b"1"]
             view.copy(0).is_leading = view.copy(0).is_serving = False
             assert await client(f"GET {mine}") == ["CLUSTERDOWN The cluster is down"]
-
-    run(main())
-
-
-def test_a_frozen_partition_is_neither_read_nor_written_before_the_hand_over_is_over() -> None:
-    view = two_nodes(PartitionState.STUCK)
-    copy, key = view.copy(0), key_of(0)
-    copy.is_serving = False
-
-    async def main() -> None:
-        async with connected(view) as client:
-            # Another may be master by now, and have another value: this node hears of it later.
-            client.send(f"GET {key}", f"SET {key} 1", f"GET {key}", f"MGET {key} {key}")
-            assert await client.is_silent()
-            copy.is_serving = True
-            assert await client.answers(4) == [None, "OK", b"1", [b"1", b"1"]]
-            copy.is_serving = False
-            for words in (f"WATCH {key}", "DBSIZE", "KEYS *", "SCAN 0", "RANDOMKEY"):
-                client.send(words)
-                assert await client.is_silent()
-                copy.is_serving = True
-                await client.answers(1)
-                copy.is_serving = False
-
-    run(main())
-
-
-def test_parked_writes_are_sent_to_the_new_master_as_soon_as_it_is_that() -> None:
-    view = two_nodes(PartitionState.STUCK)
-    copy, key = view.copy(0), key_of(0)
-    copy.is_serving = False
-
-    async def main() -> None:
-        async with connected(view) as client:
-            client.send(f"SET {key} 1", f"GET {key}")
-            assert await client.is_silent()
-            # For a moment nobody is master: the write stays where it is.
-            copy.is_leading = False
-            assert await client.is_silent()
-            view.topology = two_nodes(is_handed_over=True).topology
-            moved = f"MOVED {slot_of(key.encode())} 127.0.0.1:7002"
-            assert await client.answers(2, within_s=0.5) == [moved, moved]
-
-    run(main())
-
-
-def test_a_transaction_that_is_sent_elsewhere_is_over_here() -> None:
-    view = two_nodes(PartitionState.STUCK)
-    copy, key = view.copy(0), key_of(0)
-
-    async def main() -> None:
-        async with connected(view) as client:
-            assert await client("MULTI", f"SET {key} 1") == ["OK", "QUEUED"]
-            copy.is_serving = False
-            client.send("EXEC")
-            assert await client.is_silent()
-            copy.is_leading = False
-            view.topology = two_nodes(is_handed_over=True).topology
-            moved = f"MOVED {slot_of(key.encode())} 127.0.0.1:7002"
-            assert await client.answers(1) == [moved]
-            assert await client("MULTI", "EXEC") == ["OK", []]
-            copy.is_leading = copy.is_serving = True
-            assert await client("MULTI", f"SET {key} 1") == ["OK", "QUEUED"]
-            copy.is_leading = copy.is_serving = False
-            assert await client("EXEC", "MULTI") == [moved, "OK"]
-
-    run(main())
-
-
-def test_parked_writes_are_told_to_try_again_where_nobody_becomes_master(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(execution, "FROZEN_S_MAX", 0.2)
-    view = two_nodes(PartitionState.STUCK)
-    copy, key = view.copy(0), key_of(0)
-    copy.is_serving = False
-
-    async def main() -> None:
-        async with connected(view) as client:
-            tryagain = "TRYAGAIN the partition is being handed over to another node"
-            assert await client(f"SET {key} 1") == [tryagain]
-            client.send(f"SET {key} 1")
-            assert await client.is_silent()
-            copy.is_leading = False
-            assert await client.answers(1) == [tryagain]
-            assert await client(f"SET {key} 1") == ["CLUSTERDOWN The cluster is down"]
 
     run(main())
 
@@ -355,23 +174,6 @@ def test_requests_with_too_many_words_are_refused_where_the_short_way_would_take
                 refused.format("get"),
                 3,
             ]
-
-    run(main())
-
-
-def test_all_keys_are_deleted_once_the_hand_over_of_some_is_over() -> None:
-    view = single_node(partitions=2)
-
-    async def main() -> None:
-        async with connected(view) as client:
-            await client(*(f"SET key{number} 1" for number in range(20)))
-            view.copy(1).is_serving = False
-            client.send("FLUSHDB")
-            assert await client.is_silent()
-            assert await client.is_silent()
-            view.copy(1).is_serving = True
-            assert await client.answers(1) == ["OK"]
-            assert await client("DBSIZE") == [0]
 
     run(main())
 

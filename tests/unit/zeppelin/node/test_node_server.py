@@ -1,8 +1,7 @@
 """A node as a whole, in virtual time: when it serves, what it forgets, and what it tells."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 
@@ -10,84 +9,15 @@ from raftwood.base.errors import DiskFull, RaftwoodError
 from raftwood.net import Secret
 from raftwood.net.store_names import OPERATOR_ROLE
 from raftwood.net.stores import ClientNetwork
-from raftwood.simulation import Simulation, simulate
 from raftwood.zeppelin.meta.state_machine import MetaMachine
-from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig, Topology, User
+from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig, Topology
 from raftwood.zeppelin.node.admin import ask_status
 from raftwood.zeppelin.node.seams import PartitionStore
-from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.replication.replicator import Replicator
-from tests.simulation.zeppelin.clients import HASH, PASSWORD, Connection
-from tests.simulation.zeppelin.meta import SETTINGS, MetaGroup
-from tests.simulation.zeppelin.node import DATA_PORT, NETWORK, NodeMachine
+from tests.simulation.zeppelin.meta import SETTINGS
+from tests.simulation.zeppelin.node import NETWORK, NodeMachine
 from tests.zeppelin_kit.decoding import AnswerError
-
-NAMES = ("a", "b")
-TABLE = "orders"
-
-
-class Cluster:
-    """Two nodes, and a table of one partition on both."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self.meta = MetaGroup(simulation)
-        self.nodes = {
-            name: NodeMachine(simulation.add_node(name), self.meta, StoreSettings())
-            for name in NAMES
-        }
-        self.connections: list[Connection] = []
-
-    async def start(self) -> None:
-        for node in self.nodes.values():
-            node.start()
-        await self.simulation.wait_until(lambda: len(self.meta.topology.nodes) == len(NAMES))
-        await self.meta.client.create_table(TABLE, TableConfig(partitions=1, replicas=2))
-        epoch = await self.meta.client.add_user(User(name=TABLE, table=TABLE, password_hash=HASH))
-        await self.meta.client.wait_applied(epoch)
-        await self.simulation.wait_until(lambda: self.master_serves)
-
-    @property
-    def partition(self) -> PartitionId:
-        return self.meta.partitions()[0]
-
-    @property
-    def master_serves(self) -> bool:
-        replicas = [node.replica(self.partition) for node in self.nodes.values()]
-        return any(replica is not None and replica.may_write for replica in replicas)
-
-    @property
-    def master(self) -> NodeMachine:
-        return self.nodes[self.meta.machine_of(self.partition) or ""]
-
-    async def connect(self, name: str) -> tuple[Connection, Any]:
-        """With the answer to its login."""
-        connection = Connection(*await asyncio.open_connection(name, DATA_PORT))
-        self.connections.append(connection)
-        (answer,) = await connection.ask(("AUTH", TABLE, PASSWORD))
-        return connection, answer
-
-    async def ask(self, name: str, *command: str) -> Any:
-        connection, login = await self.connect(name)
-        assert login == "OK"
-        (answer,) = await connection.ask(command)
-        return answer
-
-
-def scene(body: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        cluster = Cluster(simulation)
-        planning = asyncio.create_task(cluster.meta.run())
-        await cluster.start()
-        await body(cluster)
-        for connection in cluster.connections:
-            connection.close()
-        for node in cluster.nodes.values():
-            node.break_down(loses_power=False)
-        planning.cancel()
-        await asyncio.gather(planning, return_exceptions=True)
-
-    simulate(1, scenario)
+from tests.zeppelin_kit.node_cluster import NAMES, TABLE, Cluster, scene
 
 
 def test_expired_keys_are_removed_on_all_replicas() -> None:

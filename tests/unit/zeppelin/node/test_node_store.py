@@ -39,7 +39,8 @@ async def drops_and_makes_anew(place: Place) -> None:
     with pytest.raises(NotFound, match="no partition 0 of table 5"):
         await node.partition(old)
     assert contents(await node.partition(new)) == {}
-    assert "5-0-0" not in await place.engines.names()
+    await node._remove_left()
+    assert "5-0-5" not in await place.engines.names()
     await node.close()
     node = await place.open()
     assert (node.id, node.epoch, node.held()) == (id_, 9, {other: "t", new: "t"})
@@ -52,6 +53,56 @@ async def drops_and_makes_anew(place: Place) -> None:
 def test_a_table_that_is_made_anew_has_nothing_of_the_old_one(tmp_path: Path) -> None:
     run_on_rocksdb(drops_and_makes_anew, tmp_path)
     run_simulated(drops_and_makes_anew)
+
+
+def test_a_partition_that_comes_back_has_nothing_of_the_time_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(place: Place) -> None:
+        node, store = await place.open_one()
+        put(store, b"k", b"old")
+        await store.settle()
+        remove, refusals = place.engines.remove, [1, 2]
+
+        async def refuse(name: str) -> None:
+            if refusals:
+                refusals.pop()
+                raise StoreError(f"{name} cannot be removed")
+            await remove(name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(place.engines, "remove", refuse)
+            await node.hold({}, epoch=8)
+            await node._remove_left()
+            await node.hold({PARTITION: "t"}, epoch=9)
+            again = await node.partition(PARTITION)
+            assert (contents(again), again.last_sequence, [*again.epochs]) == ({}, 0, [])
+            put(again, b"k", b"new")
+            await node._remove_left()
+            assert len(await place.engines.names()) == 2
+            await node._remove_left()
+        assert await place.engines.names() == [f"{PARTITION.incarnation}-{PARTITION.number}-9"]
+        await node.close()
+        node = await place.open()
+        assert contents(await node.partition(PARTITION)) == {b"k": b"new"}
+        await node.close()
+
+    run_on_rocksdb(scenario, tmp_path)
+
+
+def test_an_epoch_in_which_a_node_has_what_it_had_does_not_wait_for_the_disk() -> None:
+    async def scenario(place: Place) -> None:
+        node, _ = await place.open_one()
+        held = node.held()
+        began = asyncio.get_running_loop().time()
+        await node.hold(held, epoch=20)
+        assert asyncio.get_running_loop().time() == began
+        await node.close()
+        node = await place.open()
+        assert (node.epoch, node.held()) == (20, held)
+        await node.close()
+
+    run_simulated(scenario)
 
 
 def test_a_folder_that_is_nobodys_is_removed() -> None:

@@ -88,3 +88,24 @@ def test_what_did_not_happen_is_forgotten_and_nothing_late(seed: int) -> None:
         for n in range(numbers + 1)
         if (who, n) not in added
     )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_largest_number_of_a_producer_is_that_of_those_that_are_known(seed: int) -> None:
+    chance = random.Random(seed)
+    origins, sequence = Origins(), 0
+    names = [b"a", b"b", b"c"]
+    numbers = dict.fromkeys(names, 0)
+    for _ in range(3 * MAX):
+        sequence += 1
+        name = chance.choice(names)
+        numbers[name] += chance.randrange(-1, 5)
+        origins.add((name, numbers[name]), sequence)
+        if not chance.randrange(50):
+            origins.forget_before(chance.randrange(sequence))
+        if not chance.randrange(50):
+            sequence -= chance.randrange(min(sequence, 20))
+            origins.forget_after(sequence)
+        for each in names:
+            known = [number for producer, number in origins._sequences if producer == each]
+            assert origins.last_number(each) == max(known, default=None)

@@ -1,39 +1,22 @@
-"""Nodes on a real disk and real sockets: streaming, divergence, whole copies, lag."""
+"""Nodes on a real disk and real sockets: streaming, divergence, lag."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from raftwood.base.errors import StoreDamaged, Unavailable
-from raftwood.disk.real_environment import real_environment
+from raftwood.zeppelin.model import PartitionState
 from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.replication import pacing, sender, sender_rules
+from raftwood.zeppelin.replication.leading import Leading
 from raftwood.zeppelin.replication.replica import Role
-from tests.zeppelin_kit.real_nodes import RealNode, topology, until
+from tests.zeppelin_kit.real_nodes import RealNode, changed, run_pair, topology, until
 
-Scenario = Callable[[RealNode, RealNode], Coroutine[Any, Any, None]]
 WRITES_A_TURN = 64
 TURNS = 200
 LAG_TURNS_MAX = 60
 """A slave shares this process's turns, so its lag is counted in them and not in seconds."""
-
-
-def run_pair(folder: Path, scenario: Scenario) -> None:
-    async def run() -> None:
-        with real_environment() as environment:
-            pair = RealNode(environment, folder, "one"), RealNode(environment, folder, "two")
-            for node in pair:
-                await node.start()
-            try:
-                await scenario(*pair)
-            finally:
-                for node in pair:
-                    await node.stop()
-
-    asyncio.run(run())
 
 
 def test_a_write_is_done_once_the_slave_has_synced_it(tmp_path: Path) -> None:
@@ -146,29 +129,6 @@ def test_what_the_new_master_has_not_got_is_undone_on_the_old_one(tmp_path: Path
     run_pair(tmp_path, scenario)
 
 
-def test_a_slave_whose_records_are_purged_takes_a_whole_copy(tmp_path: Path) -> None:
-    async def scenario(one: RealNode, two: RealNode) -> None:
-        told = topology(1, [one, two])
-        await one.apply(told)
-        for number in range(500):
-            one.write(Write(b"key%d" % number, b"v" * 1_000))
-            if number % 50 == 0:
-                # Another run of the binlog, which is purged by runs.
-                await asyncio.sleep(0)
-        await until(lambda: one.store.applied_sequence == one.store.last_sequence)
-        await one.store.engine.flush()
-        await one.store.purge(before=400)
-        assert one.store.first_sequence > 300
-        await two.apply(told)
-        one.write(Write(b"later", b"1"))
-        await until(lambda: one.replica.acks.reached == one.store.last_sequence)
-        assert two.store.first_sequence > 500
-        assert two.contents() == one.contents()
-        assert not [*(tmp_path / "one/engines").glob("out-*/*")]
-
-    run_pair(tmp_path, scenario)
-
-
 def test_a_slave_comes_back_and_goes_on_where_it_was(tmp_path: Path) -> None:
     async def scenario(one: RealNode, two: RealNode) -> None:
         told = topology(1, [one, two])
@@ -236,5 +196,84 @@ def test_a_master_does_not_run_away_from_a_slow_slave(
             worst = max(worst, behind * 1_000)
         assert (worst <= 1.2 * lag_max_bytes) is is_paced
         assert one.store.last_sequence > 300
+
+    run_pair(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_handed_over", [True, False])
+def test_what_was_written_before_a_freeze_is_done_once_its_target_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_handed_over: bool
+) -> None:
+    """The target has told the meta server that it has it, be its ack to the master late or not."""
+
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        told = topology(1, [one, two])
+        await one.apply(told)
+        await two.apply(told)
+        await until(lambda: one.replica.acks.reached == 1)
+        monkeypatch.setattr(Leading, "acked", lambda *_: 0)
+        sequence = one.write(Write(b"a", b"1"))
+        stuck = changed(topology(2, [one, two]), state=PartitionState.STUCK, target=two.id)
+        await one.apply(stuck)
+        await two.apply(stuck)
+        await until(lambda: two.store.synced_sequence == one.store.last_sequence > sequence)
+        await until(lambda: one.store.synced_sequence == one.store.last_sequence)
+        acks = one.replica.acks
+        assert acks.reached < sequence
+        lagging = () if is_handed_over else (one.id,)
+        await one.apply(changed(topology(3, [two, one]), lagging=lagging))
+        assert acks.is_over
+        assert (acks.reached >= sequence) is is_handed_over
+
+    run_pair(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_a_target_catches_up_with_a_master_that_is_slowed_down_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes about 0.5 MB a second, and clients write as fast as they are answered."""
+    monkeypatch.setattr(sender_rules, "WINDOW_BYTES", 1 << 10)
+    monkeypatch.setattr(sender, "SLICE_BYTES", 4 << 10)
+    monkeypatch.setattr(pacing, "SLOWED_CLOSE_BYTES", 20_000)
+
+    async def scenario(one: RealNode, two: RealNode) -> None:
+        told = topology(1, [one, two], min_replicas=1, ack="memory")
+        await one.apply(told)
+        await two.apply(told)
+        await until(lambda: one.replica.acks.replicas_with(1) == 1)
+        loop = asyncio.get_running_loop()
+
+        async def write_on(until_s: float) -> tuple[int, float]:
+            """The last lag, and how long one answer took at the most."""
+            longest_s = 0.0
+            while loop.time() < until_s and behind() > 40_000:
+                began = loop.time()
+                for number in range(20):
+                    sequence = one.write(Write(b"key%d" % number, b"v" * 1_000))
+                acks = one.replica.acks
+                if not acks.is_immediate and acks.reached < sequence:
+                    answered = asyncio.Event()
+                    acks.wait(sequence, answered.set)
+                    await answered.wait()
+                longest_s = max(longest_s, loop.time() - began)
+                await asyncio.sleep(0.005)
+            return behind(), longest_s
+
+        def behind() -> int:
+            return (one.store.last_sequence - two.store.synced_sequence) * 1_000
+
+        for number in range(100):
+            one.write(Write(b"old%d" % number, b"v" * 1_000))
+        before = behind()
+        lag, _ = await write_on(loop.time() + 0.03)
+        assert lag > before, "nobody waits for it yet"
+        slow = topology(2, [one, two], min_replicas=1, ack="memory")
+        await one.apply(changed(slow, state=PartitionState.SLOWDOWN, target=two.id))
+        lag, longest_s = await write_on(loop.time() + 20)
+        assert lag <= 40_000
+        assert longest_s < 2.5
+        await one.apply(topology(3, [one, two], min_replicas=1, ack="memory"))
+        assert one.replica.acks.is_immediate
 
     run_pair(tmp_path, scenario)

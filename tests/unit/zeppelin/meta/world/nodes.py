@@ -12,6 +12,8 @@ from raftwood.zeppelin.model import (
 )
 
 RECORD_BYTES = 100
+TAKES_MAX = 8
+"""Records of one partition with one message."""
 Entry = tuple[int, int]
 """Epoch, and the number of a write; the place in the list is the sequence."""
 
@@ -43,6 +45,8 @@ class FakeNode:
         self.is_leaving = False
         self.stalled_until_ms = 0.0
         self.slow_until_ms = 0.0
+        self.takes_to_move = TAKES_MAX
+        """Instead of that, of what moves to it."""
         self.topology = Topology()
         self.lease_until = -1.0
         """By its own clock."""
@@ -62,7 +66,7 @@ class FakeNode:
             and self.is_awake(now_ms)
             and self.clock(now_ms) < self.lease_until
             and partition.master == self.id
-            and partition.state is PartitionState.ACTIVE
+            and partition.state is not PartitionState.STUCK
             and key in self.replicas
             and self.replicas[key].can_lead
         )
@@ -75,6 +79,12 @@ class FakeNode:
         table = self.table(key[0])
         return table.partitions[key[1]] if table is not None else None
 
+    def takes_of(self, key: PartitionId) -> int:
+        partition = self.partition(key)
+        moved = partition.migration if partition is not None else None
+        is_target = moved is not None and moved.target == self.id
+        return self.takes_to_move if is_target else TAKES_MAX
+
     def apply(self, delta: Delta) -> None:
         before = {key: self.partition(key) for key in self.replicas}
         self.topology = applied(self.topology, delta)
@@ -84,13 +94,23 @@ class FakeNode:
             for number, partition in enumerate(table.partitions)
             if self.id in partition.replicas
         }
-        self.replicas = {key: self.replicas.get(key) or Replica() for key in wanted}
+        self.replicas = {
+            key: self.replicas.get(key) or self._new_replica(partition)
+            for key, partition in wanted.items()
+        }
         for key, partition in wanted.items():
             old = before.get(key)
             if old is None or old.master != partition.master:
                 self.replicas[key].contact_ms = None
             if partition.master == self.id:
                 self.replicas[key].lag = 0
+
+    def _new_replica(self, partition: Partition) -> Replica:
+        """That of a migration's target is a copy at first, now and then."""
+        replica, moved = Replica(), partition.migration
+        is_target = moved is not None and moved.target == self.id
+        replica.is_whole = not is_target or partition.epoch % 2 == 0
+        return replica
 
     def heartbeat(self, now_ms: float) -> Heartbeat:
         return Heartbeat(
@@ -111,7 +131,11 @@ class FakeNode:
         epoch = replica.log[-1][0] if replica.log else 0
         lag_bytes = replica.lag * RECORD_BYTES
         length = len(replica.log)
-        return Offset(key[0], key[1], epoch, length, lag_bytes, contact_ms, replica.is_whole)
+        whole = replica.is_whole
+        is_streaming = whole and contact_ms is not None
+        return Offset(
+            key[0], key[1], epoch, length, lag_bytes, contact_ms, whole, is_streaming=is_streaming
+        )
 
     def crash(self, lost: dict[PartitionId, int]) -> None:
         """Its lease is gone, and as many of the last records of some partitions."""

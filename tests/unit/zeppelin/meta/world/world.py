@@ -14,6 +14,7 @@ from raftwood.zeppelin.meta.changes import (
     Change,
     CreateTable,
     EndHandover,
+    EndMigration,
     RegisterNode,
     RemoveSlave,
     SetMaster,
@@ -25,8 +26,10 @@ from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.state_machine import MetaMachine
 from raftwood.zeppelin.model import (
     NodeAddresses,
+    Partition,
     PartitionId,
     PartitionState,
+    Table,
     TableConfig,
     Topology,
 )
@@ -57,8 +60,11 @@ class _Entry:
 
 
 class World:
-    def __init__(self, seed: int, *, nodes: int = 4) -> None:
+    def __init__(
+        self, seed: int, *, nodes: int = 4, settings: ZeppelinMetaSettings = SETTINGS
+    ) -> None:
         self.rng = random.Random(seed)
+        self.settings = settings
         self.now_ms = 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
@@ -86,7 +92,7 @@ class World:
 
     def _machine(self, store: int) -> MetaMachine:
         return MetaMachine(
-            SETTINGS,
+            self.settings,
             now_ms=lambda: int(self.now_ms),
             term=lambda: self.term if self.leader == store else None,
         )
@@ -119,7 +125,7 @@ class World:
             self.start_node(node)
             self.later(self.rng.uniform(0, 200), lambda node=node: self._beat(node))  # type: ignore[misc]
             self.later(self.rng.uniform(0, 20), lambda node=node: self._replicate(node))  # type: ignore[misc]
-        self.later(SETTINGS.plan_ms, self._plan)
+        self.later(self.settings.plan_ms, self._plan)
         self.later(5, self._write)
 
     def propose(self, changes: tuple[Change, ...], done: Callable[[bytes], None]) -> None:
@@ -151,7 +157,7 @@ class World:
         self.leader = self.rng.randrange(STORES)
 
     def _plan(self) -> None:
-        self.later(SETTINGS.plan_ms, self._plan)
+        self.later(self.settings.plan_ms, self._plan)
         if self.is_planning or self.now_ms < self.leader_stalled_until_ms:
             return
         planned_on = self.topology
@@ -159,6 +165,7 @@ class World:
         if not changes:
             return
         self.is_planning = True
+        self.check_plan(planned_on, changes)
 
         def done(result: bytes) -> None:
             self.is_planning = False
@@ -170,8 +177,16 @@ class World:
                     assert before.target is not None
                     key = PartitionId(table.incarnation, change.partition)
                     self._check_handed_over(key, old=before.master, new=before.target)
+                elif refused is None and isinstance(change, EndMigration):
+                    self.check_moved(planned_on.tables[change.table], change.partition)
 
         self.propose(changes, done)
+
+    def check_plan(self, topology: Topology, changes: tuple[Change, ...]) -> None:
+        """For worlds in which replicas move."""
+
+    def check_moved(self, table: Table, number: int) -> None:
+        """When a migration has ended; `table` is as it was before that."""
 
     # Nodes and the meta server
 
@@ -197,7 +212,8 @@ class World:
         self.later(self.delay(), lambda: self.propose((change,), done))
 
     def _beat(self, node: FakeNode) -> None:
-        self.later(SETTINGS.heartbeat_ms * self.rng.uniform(0.8, 1.0), lambda: self._beat(node))
+        heartbeat_ms = self.settings.heartbeat_ms * self.rng.uniform(0.8, 1.0)
+        self.later(heartbeat_ms, lambda: self._beat(node))
         if not node.is_awake(self.now_ms) or not node.is_registered or not self._reaches(node):
             return
         asked, run = node.clock(self.now_ms), node.run
@@ -250,12 +266,18 @@ class World:
         for node in self.nodes.values():
             partition = node.partition(key)
             if partition is not None and node.serves(key, partition, self.now_ms):
+                if self.is_held_back(partition):
+                    continue
                 self._check_nothing_lost(node, key, partition.epoch)
                 self.writes += 1
                 replica = node.replicas[key]
                 replica.log.append((partition.epoch, self.writes))
                 if table.config.min_replicas == 1:
                     self.acked.setdefault(key, {})[self.writes] = self.now_ms
+
+    def is_held_back(self, partition: Partition) -> bool:
+        """Whether a writer waits for now."""
+        return partition.state is PartitionState.SLOWDOWN and self.rng.random() < 0.9
 
     def _replicate(self, slave: FakeNode) -> None:
         """Whatever its masters have, as far as one message goes."""
@@ -282,7 +304,7 @@ class World:
         source = master.replicas[key].log
         same = common_length(replica.log, source)
         del replica.log[same:]
-        count = self.rng.randint(0, 8)
+        count = self.rng.randint(0, slave.takes_of(key))
         replica.log += source[same : same + count]
         replica.lag = len(source) - len(replica.log)
         replica.contact_ms = self.now_ms
@@ -363,7 +385,8 @@ class World:
             raise Wrong(f"{node.id} lacks acked writes of {key}: {sorted(lost)[:5]}")
         # Behind the lag bound, and behind a master that went on without its slave for so long.
         last_ms = max(acked.values())
-        old = [write for write, at_ms in lost.items() if at_ms < last_ms - 4 * SETTINGS.down_ms]
+        long_ago_ms = last_ms - 4 * self.settings.down_ms
+        old = [write for write, at_ms in lost.items() if at_ms < long_ago_ms]
         if old:
             raise Wrong(f"{node.id} is stale: it lacks old acked writes of {key}: {old[:5]}")
         for write in lost:

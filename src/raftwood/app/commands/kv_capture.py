@@ -1,0 +1,124 @@
+"""`raftwood kv capture`: a table's changes into a logstore, until it is told to stop."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+from msgspec.structs import replace
+
+from raftwood.app.commands.hub_target import HubTarget, Stream, stream_of
+from raftwood.app.commands.kv_data import KvUser
+from raftwood.app.commands.source import DEFAULTS, Source
+from raftwood.app.event_loop import run
+from raftwood.app.output import write_line
+from raftwood.app.process import served_over_http, stop_on_signals, write_ready_file
+from raftwood.base.environment import Environment
+from raftwood.base.logs import set_up_logs
+from raftwood.base.metrics import Metrics
+from raftwood.capture.capture import Capture, CaptureSettings
+from raftwood.disk.real_environment import real_environment
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class CaptureTarget:
+    """Which nodes and which gateways, and as whom."""
+
+    addresses: Annotated[
+        str | None,
+        Parameter(help="Some nodes, HOST:PORT[,HOST:PORT]; else zeppelin_client.addresses."),
+    ] = None
+    user: Annotated[
+        str | None,
+        Parameter(
+            help="A user of the table; else zeppelin_client.user. The password is "
+            "zeppelin_client.password, in the file or as RAFTWOOD_ZEPPELIN_CLIENT__PASSWORD."
+        ),
+    ] = None
+    gateways: Annotated[
+        str | None,
+        Parameter(help="Some gateways, HOST:PORT[,HOST:PORT]; else loghub_client.gateways."),
+    ] = None
+    access_key: Annotated[
+        str | None,
+        Parameter(
+            help="The id of an access key; else loghub_client.access_key. The secret is "
+            "loghub_client.access_secret, in the file or as RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET."
+        ),
+    ] = None
+    http: Annotated[
+        str, Parameter(help="Serve health and metrics at this HOST:PORT, as a store does.")
+    ] = ""
+    ready_file: Annotated[
+        str | None, Parameter(help="Written once it captures: its process number.")
+    ] = None
+    source: Source = DEFAULTS
+
+    @property
+    def kv(self) -> KvUser:
+        return KvUser(addresses=self.addresses, user=self.user, source=self.source)
+
+    @property
+    def hub(self) -> HubTarget:
+        return HubTarget(gateways=self.gateways, access_key=self.access_key, source=self.source)
+
+
+TARGET = CaptureTarget()
+
+
+def capture(
+    stream: Stream,
+    *,
+    name: Annotated[
+        str,
+        Parameter(
+            help="What it is known by: a process that is started anew under it goes on where the "
+            "one before ended, which cannot go on then."
+        ),
+    ] = "default",
+    target: CaptureTarget = TARGET,
+) -> int:
+    """Put a table's changes into a logstore, each once, until SIGTERM or SIGINT.
+
+    What the table has is put there first. The changes of a partition are in one shard, in order.
+    """
+    project, logstore = stream_of(stream)
+    settings = CaptureSettings(name=name, project=project, logstore=logstore)
+
+    async def main() -> int:
+        return await _run(environment, settings, target)
+
+    with real_environment() as environment:
+        set_up_logs(target.source.load().settings.logs, clock=environment.clock)
+        return run(main())
+
+
+async def _run(environment: Environment, settings: CaptureSettings, target: CaptureTarget) -> int:
+    loaded = target.source.load().settings
+    # The file's own address is that of a store or gateway beside this process.
+    served = replace(loaded, http=replace(loaded.http, listen=target.http))
+    stop = stop_on_signals(environment)
+    metrics = Metrics(capture=settings.name)
+    async with AsyncExitStack() as stack:
+        polling = await stack.enter_async_context(await target.kv.connect(environment))
+        asking = await stack.enter_async_context(await target.kv.connect(environment))
+        hub = await stack.enter_async_context(await target.hub.connect(environment))
+        capturing = await Capture.start(
+            environment, settings, polling=polling, asking=asking, hub=hub
+        )
+        capturing.show(metrics)
+        async with served_over_http(served, metrics, {"capture": capturing.problem}):
+            write_line(f"changes of {capturing.table} go to {settings.project}/{settings.logstore}")
+            if target.ready_file is not None:
+                write_ready_file(target.ready_file)
+            running = asyncio.create_task(capturing.run())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for task in (running, stopping):
+                task.cancel()
+            await asyncio.wait([running, stopping])
+            if not running.cancelled():
+                running.result()
+    return 0

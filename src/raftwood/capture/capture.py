@@ -1,0 +1,319 @@
+"""`Capture`: a table's changes into a logstore, until it is stopped.
+
+    capture = await Capture.start(environment, settings, polling=kv, asking=other, hub=client)
+    await capture.run()
+
+Each master is asked for the records of all its partitions at once, and answers when there are some.
+What one partition has read and not stored is bounded, and so is what all have.
+"""
+
+import asyncio
+import contextlib
+from typing import Final, Self
+
+import msgspec
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import Conflict, DeadlineExceeded, RaftwoodError, Unavailable
+from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
+from raftwood.base.names import checked_name
+from raftwood.base.position import Position
+from raftwood.capture.hub_stream import HubStream, place_of
+from raftwood.capture.lane import Lane, Owner
+from raftwood.capture.lineage import root_of
+from raftwood.capture.partition import CapturedPartition
+from raftwood.capture.rules import PartitionRules
+from raftwood.capture.taking_over import Found, ReadBack, take_over
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.zeppelin.client import AsyncKv
+from raftwood.zeppelin.client.binlogs import TableBinlogs
+from raftwood.zeppelin.node.seams import BinlogPosition
+from raftwood.zeppelin.resp.arriving import ErrorAnswer
+
+HELD_BYTES_MAX: Final = 64 << 20
+"""Of what all partitions have read and not stored, plus an answer of each master."""
+RECENT_BYTES_MAX: Final = 128 << 20
+"""Of keys that are kept for the case of a cut, of all partitions."""
+READ_BYTES: Final = 1 << 20
+WAIT_MS: Final = 1_000
+SOON_MS: Final = 10
+SNAPSHOTS_AT_ONCE: Final = 4
+NOTE_S: Final = 5.0
+LOOK_S: Final = 1.0
+RENEW_S: Final = 60.0
+_AGAIN_S: Final = 0.05
+_log = get_logger("capture")
+
+
+class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is captured, into where, and under which name it is known again."""
+
+    name: str
+    project: str
+    logstore: str
+    wait_ms: int = WAIT_MS
+    """A read waits so long for records."""
+
+
+class Capture:
+    """Use `start`, then `run`."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: CaptureSettings,
+        table: TableBinlogs,
+        *,
+        polling: AsyncKv,
+        asking: AsyncKv,
+        hub: AsyncLogHubClient,
+    ) -> None:
+        self._environment = environment
+        self._settings = settings
+        self._table = table
+        self._polling = polling
+        self._asking = asking
+        process = environment.random.randbytes(12).hex()
+        self._owner = Owner(
+            name=settings.name,
+            process=process,
+            table=table.table,
+            incarnation=table.incarnation,
+        )
+        self._stream = HubStream(hub, project=settings.project, logstore=settings.logstore)
+        self._notes = hub.checkpoints_of(
+            settings.project, settings.logstore, f"capture-{settings.name}"
+        )
+        self._snapshots = asyncio.Semaphore(SNAPSHOTS_AT_ONCE)
+        self._partitions: dict[int, CapturedPartition] = {}
+        self._noted: dict[int, tuple[int, Position]] = {}
+        """Of each partition, its shard and where the last batch with a point stands."""
+        self._reader = f"capture-{settings.name}"[:64]
+        """The name that holds the binlogs."""
+        self._tenure = 0
+        self._polls: dict[str, asyncio.Task[None]] = {}
+        self._has_room = asyncio.Event()
+        self._is_to_look = asyncio.Event()
+
+    @classmethod
+    async def start(
+        cls,
+        environment: Environment,
+        settings: CaptureSettings,
+        *,
+        polling: AsyncKv,
+        asking: AsyncKv,
+        hub: AsyncLogHubClient,
+    ) -> Self:
+        """Take over from whoever captured under the name before.
+
+        `polling` waits for records all the time, so that it is used for nothing else.
+        """
+        checked_name("capture", settings.name)
+        table = await asking.binlogs.partitions()
+        capture = cls(environment, settings, table, polling=polling, asking=asking, hub=hub)
+        await capture._take_over()
+        return capture
+
+    async def _take_over(self) -> None:
+        owner, table = self._owner, self._table
+        noted = await self._notes.load()
+        back = ReadBack(self._stream, owner, noted, recent_bytes_max=self._recent_bytes_max)
+        lanes = {each.number: self._lane(table, each.number) for each in table.partitions}
+        self._tenure = await take_over(self._environment, back, lanes, owner)
+        for number, lane in lanes.items():
+            found = back.found[number]
+            if found.shard is not None:
+                self._noted[number] = (found.shard, found.stored_at)
+            self._add(lane, found)
+        _log.info("capturing", table=table.table, name=owner.name, tenure=self._tenure)
+
+    @property
+    def _recent_bytes_max(self) -> int:
+        return RECENT_BYTES_MAX // len(self._table.partitions)
+
+    def _lane(self, table: TableBinlogs, partition: int) -> Lane:
+        # What was split off goes to the same shard, behind what it was split off from.
+        root = root_of(table.partitions, partition)
+        place = place_of(table.table, table.incarnation, root)
+        return Lane(self._stream, self._owner, partition, place=place)
+
+    def _add(self, lane: Lane, found: Found) -> CapturedPartition:
+        table, number = self._table, lane.partition
+        rules = PartitionRules(number, table.partitions, recent=found.recent)
+        if found.point is not None or table.partitions[number].parent is None:
+            rules.begin(found.point)
+        captured = self._partitions[number] = CapturedPartition(
+            self._environment,
+            self._asking,
+            rules,
+            lane,
+            snapshots=self._snapshots,
+            moved=self._has_room.set,
+        )
+        captured.wake()
+        return captured
+
+    def show(self, metrics: Metrics) -> None:
+        """Let its figures be seen."""
+        partitions = self._partitions
+        metrics.pull_counter(
+            "capture_changes_total",
+            "Records put into the stream.",
+            lambda: sum(each.changes for each in partitions.values()),
+        )
+        metrics.pull_counter(
+            "capture_snapshots_total",
+            "Partitions that were captured as a whole.",
+            lambda: sum(each.snapshot_count for each in partitions.values()),
+        )
+        metrics.pull_counter(
+            "capture_cuts_total",
+            "Captured records that a failover took back, by occasion.",
+            lambda: sum(each.cut_count for each in partitions.values()),
+        )
+        metrics.pull_gauges(
+            "capture_lag_records",
+            "Records of the binlog that are done and not in the stream.",
+            "partition",
+            lambda: {str(number): each.lag_records for number, each in partitions.items()},
+        )
+        metrics.pull_gauges(
+            "capture_lag_seconds",
+            "For how long the stream has been behind.",
+            "partition",
+            lambda: {str(number): each.lag_s for number, each in partitions.items()},
+        )
+
+    @property
+    def table(self) -> str:
+        return self._table.table
+
+    def problem(self) -> str:
+        """Why it does not get on; empty where it does."""
+        return next((each.problem for each in self._partitions.values() if each.problem), "")
+
+    # Running.
+
+    async def run(self) -> None:
+        """Until it is cancelled; `TakenOver` where another process captures under the name."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for each in self._partitions.values():
+                    tasks.create_task(each.run())
+                tasks.create_task(self._note())
+                tasks.create_task(self._look(tasks))
+        except BaseExceptionGroup as group:
+            # One error ended all; the others are what that led to.
+            raise group.exceptions[0] from group
+
+    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+        """See to it that every master is asked."""
+        while True:
+            self._is_to_look.clear()
+            with contextlib.suppress(Unavailable, DeadlineExceeded):
+                await self._polling.binlogs.look()
+                await self._learn(tasks)
+            for address in self._polling.binlogs.by_master(self._table.partitions):
+                polling = None if address is None else self._polls.get(address)
+                if address is not None and (polling is None or polling.done()):
+                    self._polls[address] = tasks.create_task(self._poll(address))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._is_to_look.wait()
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _learn(self, tasks: asyncio.TaskGroup) -> None:
+        """Take partitions up that were split off others."""
+        table = await self._asking.binlogs.partitions()
+        if table.incarnation != self._table.incarnation:
+            raise Conflict(f"table {table.table} was made anew: start another process for it")
+        lanes = [
+            self._lane(table, number)
+            for number in range(len(self._partitions), len(table.partitions))
+        ]
+        for lane in lanes:
+            await lane.join(self._tenure, time_ns=self._environment.clock.wall_ns())
+        if lanes:
+            self._table = table
+            for captured in self._partitions.values():
+                captured.rules.family = table.partitions
+        for lane in lanes:
+            tasks.create_task(self._add(lane, Found(self._recent_bytes_max)).run())
+        for each in self._table.partitions:
+            if each.parent is not None:
+                self._partitions[each.number].follow(self._partitions[each.parent])
+
+    async def _poll(self, address: str) -> None:
+        """Read from one master, for as long as it is one."""
+        binlogs, settings = self._polling.binlogs, self._settings
+        loop = asyncio.get_running_loop()
+        renewed_at = loop.time()
+        held: list[BinlogPosition] = []
+        """Of snapshots, whose records are known to be needed."""
+        while True:
+            mine = binlogs.by_master(self._table.partitions).get(address, [])
+            if not mine:
+                return
+            queued = sum(each.queued_bytes for each in self._partitions.values())
+            captured = [self._partitions[each.number] for each in mine]
+            ready = [each for each in captured if each.may_read and queued < HELD_BYTES_MAX]
+            begun = [each.snapshot_at for each in captured if each.snapshot_at is not None]
+            is_due = loop.time() > renewed_at + RENEW_S or begun != held
+            if len(ready) < len(mine) and is_due:
+                # What cannot be stored now is not read; its records are to stay all the same.
+                renewed_at, held = loop.time(), begun
+                await binlogs.read(
+                    address, self._reader, [each.needed for each in captured], bytes_max=0
+                )
+            if not ready:
+                self._has_room.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_AGAIN_S):
+                        await self._has_room.wait()
+                continue
+            # Each has its turn to be the first, which gets the most of an answer.
+            self._environment.random.shuffle(ready)
+            asked = {each.rules.partition: each.rules.want for each in ready}
+            answers = await binlogs.read(
+                address,
+                self._reader,
+                list(asked.values()),
+                bytes_max=READ_BYTES,
+                wait_ms=settings.wait_ms if len(ready) == len(mine) else SOON_MS,
+            )
+            if isinstance(answers, ErrorAnswer):
+                self._is_to_look.set()
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if answers.partitions > len(self._table.partitions):
+                # Records behind a split are not taken before it is known which slots that left.
+                self._is_to_look.set()
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            for answer in answers.answers:
+                self._partitions[answer.partition].answered(asked[answer.partition], answer)
+            if any(answer.state == "moved" for answer in answers.answers):
+                self._is_to_look.set()
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _note(self) -> None:
+        """Note how much of each shard has to be read back by whoever comes next."""
+        while True:
+            await asyncio.sleep(NOTE_S)
+            positions: dict[int, Position] = {}
+            for number, each in self._partitions.items():
+                if each.changes and each.lane.shard is not None:
+                    self._noted[number] = (each.lane.shard, each.lane.stored_at)
+            newest: dict[int, Position] = {}
+            for shard, position in self._noted.values():
+                positions[shard] = min(position, positions.get(shard, position))
+                newest[shard] = max(position, newest.get(shard, position))
+            for number, (shard, position) in self._noted.items():
+                if position < newest[shard]:
+                    self._partitions[number].restamp()
+            try:
+                await self._notes.commit(positions)
+            except RaftwoodError as error:
+                _log.warning("not noted where to read back", reason=error.message)

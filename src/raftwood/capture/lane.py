@@ -1,0 +1,167 @@
+"""The way of one partition's chunks into its shard: in order, each once, by one process at a time.
+
+A partition has a producer's name, and each process that captures it a tenure: a chunk is stored
+under the sequence (tenure, chunk). The log knows a producer's last sequences, stores none of them
+twice, and refuses what is far behind the last one. So the first chunk of a larger tenure is a
+fence: what a process of a smaller one sends later is refused, and nothing is stored that nobody has
+read back.
+
+Where the shard was split or merged, the log of the next one knows nothing of such fences. So a
+process goes on there only once it has read the former shard to its end, which is final, and has
+found no larger tenure in it: whoever takes over from now on puts its fence into the next shard.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import Conflict, LogSealed, SequenceForgotten, Unavailable
+from raftwood.base.position import Position
+from raftwood.capture.events import Point, Stamp, decode_stamp, encode_mark, encode_stamp
+from raftwood.capture.hub_stream import HubStream, shard_at
+from raftwood.loghub.client.group_rows import rows_of
+from raftwood.loghub.errors import ShardNotFound, ShardReadonly
+
+CHUNK_BITS: Final = 32
+_REFUSED: Final = (ShardReadonly, LogSealed, ShardNotFound)
+_PAUSE_S: Final = 0.05
+_HEIR_S_MAX: Final = 30.0
+
+
+class TakenOver(Conflict):
+    """Another process captures under the same name."""
+
+    code = "capture_taken_over"
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who captures what."""
+
+    name: str
+    process: str
+    table: str
+    incarnation: int
+
+    def producer(self, partition: int) -> str:
+        return f"capture-{self.name}-{self.incarnation}-{partition}"
+
+    def is_of(self, stamp: Stamp | None) -> bool:
+        """Whether a batch is of this capture, whichever process put it."""
+        return stamp is not None and (stamp.name, stamp.incarnation) == (
+            self.name,
+            self.incarnation,
+        )
+
+
+class Lane:
+    """Of one partition; one put at a time."""
+
+    def __init__(self, stream: HubStream, owner: Owner, partition: int, *, place: str) -> None:
+        self._stream = stream
+        self._owner = owner
+        self.partition = partition
+        self._place = place
+        self._tenure = 0
+        self._chunk = 0
+        self.shard: int | None = None
+        self.stored_at = Position(0)
+        """Where the last chunk stands in the shard."""
+
+    async def begin(self, tenure: int, *, time_ns: int) -> None:
+        """Put the fence of a tenure; `SequenceForgotten` where there is a larger one."""
+        self._tenure, self._chunk = tenure, 0
+        body = encode_mark("begin", {}, time_ns)
+        await self._put(body, 1, self._stamp(0, process=self._owner.process))
+
+    async def join(self, tenure: int, *, time_ns: int) -> None:
+        """As `begin`, where the tenure has begun in other lanes; `TakenOver` where another process
+        has done so, with the same one or a larger.
+        """
+        try:
+            await self.begin(tenure, time_ns=time_ns)
+        except SequenceForgotten as error:
+            raise self._taken_over() from error
+        assert self.shard is not None
+        batch = await self._stream.batch_at(self.shard, self.stored_at)
+        stamp = None if batch is None else decode_stamp(rows_of(batch.raw()).tags)
+        if stamp is None or stamp.process != self._owner.process:
+            raise self._taken_over()
+
+    async def put(self, body: bytes, count: int, point: Point) -> None:
+        """Store changes; `TakenOver` where another process does so from now on.
+
+        After another error the same has to be given again, before anything else.
+        """
+        # After a failure nobody knows whether it is stored: it is given again, under its number.
+        try:
+            await self._put(body, count, self._stamp(self._chunk + 1, point=point))
+        except SequenceForgotten as error:
+            raise self._taken_over() from error
+        self._chunk += 1
+
+    def _stamp(self, chunk: int, *, process: str = "", point: Point | None = None) -> Stamp:
+        return Stamp(
+            name=self._owner.name,
+            incarnation=self._owner.incarnation,
+            partition=self.partition,
+            tenure=self._tenure,
+            chunk=chunk,
+            process=process,
+            point=point,
+        )
+
+    async def _put(self, body: bytes, count: int, stamp: Stamp) -> None:
+        whole = body + encode_stamp(stamp, table=self._owner.table)
+        while True:
+            if self.shard is None:
+                self.shard = await self._heir()
+            try:
+                self.stored_at = await self._stream.put(
+                    whole,
+                    count,
+                    shard=self.shard,
+                    producer=self._owner.producer(self.partition),
+                    sequence=stamp.tenure << CHUNK_BITS | stamp.chunk,
+                )
+            except _REFUSED:
+                await self._check_former(self.shard)
+                self.shard = None
+            else:
+                return
+
+    async def _check_former(self, shard: int) -> None:
+        """A shard that takes no more has no fence of another behind our last chunk."""
+        try:
+            found = self._stream.batches(shard, start=self.stored_at, through=self.stored_at)
+            async for batch in found:
+                stamp = decode_stamp(rows_of(batch.raw()).tags)
+                if (
+                    self._owner.is_of(stamp)
+                    and stamp is not None
+                    and stamp.partition == self.partition
+                    and stamp.tenure > self._tenure
+                ):
+                    raise self._taken_over()
+        except ShardNotFound:
+            pass  # deleted, with all that was in it
+
+    async def _heir(self) -> int:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _HEIR_S_MAX
+        while True:
+            found = shard_at(await self._stream.shards(), self._place)
+            if found is not None:
+                return found.id
+            if loop.time() > deadline:
+                raise Unavailable(
+                    f"no shard of logstore {self._stream.logstore} takes partition "
+                    f"{self.partition}: is the logstore being deleted?"
+                )
+            await asyncio.sleep(_PAUSE_S)
+
+    def _taken_over(self) -> TakenOver:
+        return TakenOver(
+            f"another process captures {self._owner.table} as {self._owner.name!r} now: give each "
+            "capture a name of its own, or let one run"
+        )

@@ -1,0 +1,89 @@
+"""`Replay`: applies a stream of changes to a table, shard by shard, as a lease consumer does.
+
+Whoever gets a shard first puts a fence into all partitions of the table (`FENCE`): what an earlier
+owner sends from now on, however late, is refused there. It goes on at the checkpoint, and applies
+what follows in order, some of it for the second time: writes are absolute, so that the table has in
+the end what the stream says, and nobody else writes an older value behind a newer one.
+"""
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from raftwood.base.environment import Environment
+from raftwood.base.logs import get_logger
+from raftwood.capture.events import decode_stamp
+from raftwood.capture.replay_rules import WRITES_MAX, Apply, steps_of
+from raftwood.loghub.client.group_rows import Contents
+from raftwood.loghub.client.pulled_batches import LogRecord
+from raftwood.loghub.consumer.processor import AsyncProcessor
+from raftwood.loghub.consumer.source import ShardBatch
+from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
+from raftwood.zeppelin.client import AsyncKv
+from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.slots import slot_of
+
+TENURE_SHIFT: Final = 40
+DRAWN_SHIFT: Final = 24
+"""Below the tenure stand 16 bits that are drawn: of two who begin at once, one is refused."""
+_log = get_logger("replay")
+
+
+class Replay(AsyncProcessor):
+    """Of one shard."""
+
+    def __init__(self, environment: Environment, kv: AsyncKv, *, group: str) -> None:
+        self._environment = environment
+        self._kv = kv
+        self._group = group
+        self._producer = ""
+        self._number = 0
+
+    async def initialize(self, shard_id: str) -> None:
+        self._producer = f"replay-{self._group}-{shard_id}"
+        await self._begin()
+
+    async def _begin(self) -> None:
+        known = await self._kv.fence(self._producer)
+        tenure = (known >> TENURE_SHIFT) + 1 if known >= 0 else 1
+        drawn = self._environment.random.getrandbits(16)
+        self._number = tenure << TENURE_SHIFT | drawn << DRAWN_SHIFT
+        await self._kv.fence(self._producer, self._number)
+
+    async def process(self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker) -> None:
+        contents: list[Contents] = []
+        for batch in batches:
+            records = cast("list[LogRecord]", batch.records())
+            if records and decode_stamp(records[0].tags) is not None:
+                contents += [record.contents for record in records]
+        for step in steps_of(contents):
+            if isinstance(step, Apply):
+                await self._apply(step.writes)
+            else:
+                await self._clear(step.slots)
+        await tracker.save_checkpoint()
+
+    async def _next(self) -> int:
+        self._number += 1
+        if not self._number & (1 << DRAWN_SHIFT) - 1:
+            await self._begin()
+            self._number += 1
+        return self._number
+
+    async def _apply(self, writes: Sequence[Write]) -> None:
+        await self._kv.apply(self._producer, await self._next(), writes)
+
+    async def _clear(self, slots: range) -> None:
+        left = await self._kv.clear(self._producer, await self._next(), slots)
+        if not left:
+            return
+        # Some partitions have other slots as well: their keys are looked at one by one.
+        _log.info("keys of a flush are deleted one by one", first=slots[0], last=slots[-1])
+        found: list[Write] = []
+        async for key in self._kv.scan():
+            if slot_of(key) in slots:
+                found.append(Write(key, None))
+            if len(found) >= WRITES_MAX:
+                await self._apply(found)
+                found = []
+        if found:
+            await self._apply(found)

@@ -1,0 +1,332 @@
+"""What is captured of one partition, and what is done where its binlog has another past. No I/O.
+
+    read behind the point ──unknown──▶ where do we part ──▶ values of the keys that were cut ──┐
+      ▲          │                            │ not known                                      │
+      │          └───────purged───────▶ snapshot ──────────────────────────────────────────────┤
+      └────────────────────────────────────────────────────────────────────────────────────────┘
+
+Records become chunks, which are stored in their order, each with the point that holds from then on:
+so a process that comes later goes on with the point of the last chunk that is stored. Where a
+failover took records back that were captured, the present values of the keys that they touched
+follow, as at a slave that has such records (`zeppelin/replication/trysync`): what the stream gives
+in the end is what the table has. Where the records that follow are purged, all keys of the
+partition's slots are told anew.
+
+The caller does what `step` says and tells what came of it (`read`, `parted`, `valued`, …), and
+stores the chunks that it is given, in order, before it asks for another step than a read.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import InvariantViolated
+from raftwood.capture.events import (
+    Cause,
+    Point,
+    changes_of,
+    count_of,
+    encode_flush,
+    encode_mark,
+    encode_write,
+)
+from raftwood.capture.lineage import slots_at
+from raftwood.capture.recent import Recent
+from raftwood.zeppelin.client.binlogs import BinlogWant, KeysNow, PartitionSlots
+from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Record, Write, decode_record
+from raftwood.zeppelin.replication.epochs import epoch_at, epochs_up_to
+
+CHUNK_BYTES: Final = 512 << 10
+"""A chunk has so much, plus one change."""
+EPOCHS_KEPT: Final = 64
+_NONE: Final = range(0)
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Changes that are stored together."""
+
+    body: bytes
+    count: int
+    point: Point
+    """Once they are stored."""
+
+
+class Step(Enum):
+    """What is to be done next."""
+
+    WAIT = 0
+    """For the partition that this one was split from."""
+    READ = 1
+    """The records that `want` says."""
+    PART = 2
+    """Ask the master where its binlog and `point` part; answer `parted`."""
+    VALUES = 3
+    """Ask for the values of `cut_keys` at a master that has the record `cut_at`; `valued`, or
+    `again` where it has not."""
+    SNAPSHOT = 4
+    """Take one: `snapshot_begun`, `snapshot_page`, `snapshot_ended`."""
+
+
+class _Body:
+    """Changes on their way into chunks."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes >= CHUNK_BYTES
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._parts
+
+    def add(self, encoded: bytes) -> None:
+        self._parts.append(encoded)
+        self._bytes += len(encoded)
+
+    def seal(self, point: Point) -> None:
+        if self._parts:
+            self.chunks.append(Chunk(b"".join(self._parts), len(self._parts), point))
+            self._parts, self._bytes = [], 0
+
+
+class PartitionRules:
+    """One partition of one table."""
+
+    def __init__(self, partition: int, family: Sequence[PartitionSlots], *, recent: Recent) -> None:
+        self.partition = partition
+        self.family = family
+        """All partitions of the table; no record is read that is of a later one."""
+        self.point: Point | None = None
+        """Of all that was made chunks of; None: nothing was captured yet."""
+        self.step = Step.WAIT
+        self.cut_keys: Sequence[bytes] = ()
+        self.reached = 0
+        """All records up to it are done, as was heard last."""
+        self.since = 0
+        """All records behind this one were captured one by one, up to the point."""
+        self._recent = recent
+        self._cut_at = 0
+        self._told = 0
+        """Of the snapshot or repair that is under way."""
+
+    def begin(self, point: Point | None) -> None:
+        """Go on behind a point; None: there is none yet."""
+        self.point = point
+        self.since = 0 if point is None else point.sequence
+        self.step = Step.READ
+        if point is not None and point.is_snapshot:
+            self.step = Step.SNAPSHOT
+
+    def follow(self, parent: "PartitionRules", captured: Point, *, time_ns: int) -> list[Chunk]:
+        """The partition that this one was split off is captured up to a point; what is to be stored
+        first, once that is far enough.
+        """
+        split_at = self.family[self.partition].split_at
+        if self.step is not Step.WAIT or captured.is_snapshot:
+            return []
+        if parent.since > split_at.sequence:
+            # It was told as a whole behind the split, and so without what this one has.
+            self.step = Step.SNAPSHOT
+            return []
+        if captured.sequence - bool(captured.index) < split_at.sequence:
+            return []
+        epoch, sequence = split_at.epoch, split_at.sequence
+        self.begin(Point(epoch=epoch, sequence=sequence, epochs=(EpochStart(epoch, sequence),)))
+        self._recent.begin(sequence)
+        assert self.point is not None
+        body = _Body()
+        at = {"epoch": str(epoch), "sequence": str(sequence)}
+        body.add(encode_mark("split", at, time_ns))
+        body.seal(self.point)
+        return body.chunks
+
+    @property
+    def behind(self) -> int:
+        """So many records that are done were not read yet."""
+        return max(0, self.reached - (0 if self.point is None else self.point.sequence))
+
+    # Reading.
+
+    @property
+    def want(self) -> BinlogWant:
+        point = self.point or Point()
+        first = point.sequence if point.index else point.sequence + 1
+        return BinlogWant(self.partition, point.repairing or point.position, first)
+
+    def read(self, encoded: Sequence[bytes], *, reached: int, time_ns: int) -> list[Chunk]:
+        """Records from the wanted one on."""
+        self.reached = max(self.reached, reached)
+        body = _Body()
+        if self.point is None:
+            # Whoever reads the stream may have keys of a table that had this name before.
+            self.point = Point()
+            slots = slots_at(self.family, self.partition, 1)
+            body.add(encode_flush(slots, _because("begin"), time_ns))
+        for each in encoded:
+            self._take(decode_record(each), body, time_ns)
+        body.seal(self.point)
+        return body.chunks
+
+    def _take(self, record: Record, body: _Body, time_ns: int) -> None:
+        point = self.point
+        assert point is not None
+        skipped = point.index
+        expected = point.sequence if skipped else point.sequence + 1
+        if record.sequence != expected or record.epoch < point.epoch:
+            raise InvariantViolated(
+                f"partition {self.partition} is captured up to {point.position}: record "
+                f"{record.sequence} of epoch {record.epoch} does not follow"
+            )
+        following = _behind(point, record)
+        slots = slots_at(self.family, self.partition, record.sequence) if record.flushes else _NONE
+        index = skipped
+        for change, key in changes_of(record, slots, time_ns=time_ns, skipped=skipped):
+            if body.is_full:
+                partial = msgspec.structs.replace(following, index=index)
+                body.seal(partial if index else point)
+            body.add(change)
+            self._recent.add(record.sequence, key)
+            index += 1
+        if index != count_of(record):
+            raise InvariantViolated(f"{index} changes were made of record {record.sequence}")
+        self.point = following
+
+    def unknown(self) -> None:
+        """The binlog does not contain the position."""
+        assert self.point is not None
+        # Values of a past that is gone are among what was stored: who knows of which keys.
+        self.step = Step.SNAPSHOT if self.point.repairing is not None else Step.PART
+
+    def purged(self) -> None:
+        """The wanted record is gone."""
+        self.step = Step.SNAPSHOT
+
+    # After a cut.
+
+    @property
+    def known_epochs(self) -> tuple[tuple[EpochStart, ...], int]:
+        """Of what was captured, and its last sequence."""
+        assert self.point is not None
+        return self.point.epochs, self.point.sequence
+
+    def parted(self, common: int | None) -> None:
+        """The binlog is the same up to a sequence; None: that is not known."""
+        keys = None if common is None else self._recent.behind(common)
+        if common is None or keys is None:
+            self.step = Step.SNAPSHOT
+        else:
+            self.step, self._cut_at, self.cut_keys = Step.VALUES, common, keys
+
+    @property
+    def cut_at(self) -> BinlogPosition:
+        """The last captured record that happened."""
+        assert self.point is not None
+        return BinlogPosition(epoch_at(self.point.epochs, self._cut_at), self._cut_at)
+
+    def valued(self, now: KeysNow | None, *, time_ns: int) -> list[Chunk]:
+        """What the cut keys have now; None where there are none of them."""
+        point, cut = self.point, self._cut_at
+        assert point is not None
+        repairing = None if now is None or now.position.sequence <= cut else now.position
+        after = Point(
+            epoch=self.cut_at.epoch,
+            sequence=cut,
+            epochs=epochs_up_to(point.epochs, cut),
+            repairing=repairing,
+        )
+        body = _Body()
+        at = {"epoch": str(after.epoch), "sequence": str(cut)}
+        self._told = 0
+        self._put_writes(() if now is None else now.writes, "repair", at, body, time_ns, point)
+        # Last: whoever reads it back knows that all keys were put right.
+        body.add(encode_mark("cut", at, time_ns))
+        body.seal(after)
+        self._recent.cut(cut)
+        self.since = min(self.since, cut)
+        self.point, self.step, self.cut_keys = after, Step.READ, ()
+        return body.chunks
+
+    def again(self) -> None:
+        """What was to be done about a cut failed half-way: ask anew where that is."""
+        if self.step is Step.VALUES:
+            self.step = Step.PART
+
+    def still(self, *, time_ns: int) -> list[Chunk]:
+        """The point again, so that it stands near the end of the stream."""
+        body = _Body()
+        if self.point is not None and self.step is Step.READ:
+            at = {"epoch": str(self.point.epoch), "sequence": str(self.point.sequence)}
+            body.add(encode_mark("still", at, time_ns))
+            body.seal(self.point)
+        return body.chunks
+
+    # Snapshots.
+
+    def snapshot_begun(self, slots: range, *, time_ns: int) -> list[Chunk]:
+        """All keys of the slots follow."""
+        point = self.point = msgspec.structs.replace(self.point or Point(), is_snapshot=True)
+        self._told = 0
+        body = _Body()
+        body.add(encode_flush(slots, _because("snapshot"), time_ns))
+        body.seal(point)
+        return body.chunks
+
+    def snapshot_page(
+        self, writes: Iterable[Write], position: BinlogPosition, *, time_ns: int
+    ) -> list[Chunk]:
+        assert self.point is not None
+        body = _Body()
+        at = {"epoch": str(position.epoch), "sequence": str(position.sequence)}
+        self._put_writes(writes, "snapshot", at, body, time_ns, self.point)
+        body.seal(self.point)
+        return body.chunks
+
+    def snapshot_ended(self, position: BinlogPosition, *, time_ns: int) -> list[Chunk]:
+        """All of them came; the binlog goes on behind the position."""
+        epoch, sequence = position.epoch, position.sequence
+        epochs = (EpochStart(epoch, sequence),) if sequence else ()
+        self.point = Point(epoch=epoch, sequence=sequence, epochs=epochs)
+        self.step, self.since = Step.READ, sequence
+        self._recent.begin(sequence)
+        body = _Body()
+        at = {"epoch": str(epoch), "sequence": str(sequence)}
+        body.add(encode_mark("snapshot", at, time_ns))
+        body.seal(self.point)
+        return body.chunks
+
+    def _put_writes(
+        self,
+        writes: Iterable[Write],
+        cause: Cause,
+        at: dict[str, str],
+        body: _Body,
+        time_ns: int,
+        until_all_came: Point,
+    ) -> None:
+        for write in writes:
+            if body.is_full:
+                body.seal(until_all_came)
+            named = {**_because(cause), **at, "index": str(self._told)}
+            body.add(encode_write(write, named, time_ns))
+            self._told += 1
+
+
+def _because(cause: Cause) -> dict[str, str]:
+    return {"cause": cause}
+
+
+def _behind(point: Point, record: Record) -> Point:
+    """The point once all of a record was captured."""
+    epochs = point.epochs
+    if not epochs or epochs[-1].epoch != record.epoch:
+        epochs = (*epochs, EpochStart(record.epoch, record.sequence))[-EPOCHS_KEPT:]
+    repairing = point.repairing
+    if repairing is not None and record.sequence >= repairing.sequence:
+        repairing = None
+    return Point(epoch=record.epoch, sequence=record.sequence, epochs=epochs, repairing=repairing)

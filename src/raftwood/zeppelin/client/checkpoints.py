@@ -1,0 +1,261 @@
+"""Checkpoints of partitions, as a client reads them: pages from the node that has one.
+
+    async with await kv.checkpoint(3) as checkpoint:
+        checkpoint.position                          # the last record that is in it
+        async for page in checkpoint.pages():
+            page.keys(), page.values(), page.ends()
+
+It is read on the node that made it, whoever is master by then. What it is known by (`about`) can be
+given to another process, which goes on with `kv.checkpoint_of(about)`.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput, ProtocolError, RaftwoodError, Unavailable
+from raftwood.zeppelin.client.calls import Calls
+from raftwood.zeppelin.client.judging import Lost, NotAsked
+from raftwood.zeppelin.client.link import Link
+from raftwood.zeppelin.client.words import request
+from raftwood.zeppelin.node.seams import BinlogPosition
+from raftwood.zeppelin.pages import Page
+from raftwood.zeppelin.resp.arriving import ErrorAnswer
+from raftwood.zeppelin.slots import SLOTS
+
+if TYPE_CHECKING:
+    import pyarrow
+
+PAGE_BYTES: Final = 1 << 20
+TTL_MS: Final = 60_000
+"""From the last page that was asked for."""
+
+
+class PartitionPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition, and who is its master."""
+
+    incarnation: int
+    """Of the table: one that is dropped and made anew has another."""
+    number: int
+    first_slot: int
+    last_slot: int
+    master: str | None
+    """`HOST:PORT`; None where nobody is."""
+
+    @property
+    def slots(self) -> range:
+        return range(self.first_slot, self.last_slot + 1)
+
+
+class CheckpointAbout(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint is, and where."""
+
+    id: str
+    address: str
+    """Of the node that has it."""
+    incarnation: int
+    """Of the table."""
+    partition: int
+    position: BinlogPosition
+    """Of the last record in it; it was acked when the checkpoint was made."""
+    first_slot: int
+    last_slot: int
+    taken_ms: int
+    """By the node's clock; what had expired by then is left out."""
+
+
+class AsyncCheckpoint:
+    """Use `AsyncKv.checkpoint`, and `end` when done, or an `async with` block."""
+
+    def __init__(self, calls: Calls, about: CheckpointAbout) -> None:
+        self._calls = calls
+        self.about = about
+
+    @property
+    def partition(self) -> int:
+        return self.about.partition
+
+    @property
+    def position(self) -> BinlogPosition:
+        return self.about.position
+
+    @property
+    def slots(self) -> range:
+        return range(self.about.first_slot, self.about.last_slot + 1)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # Where its node cannot be reached it ends by itself.
+        with suppress(RaftwoodError):
+            await self.end()
+
+    async def read(
+        self,
+        cursor: bytes = b"",
+        *,
+        bytes_max: int = PAGE_BYTES,
+        tag: bytes | None = None,
+        prefix: bytes = b"",
+    ) -> Page:
+        """One page from a cursor on, of about so many bytes; the same cursor, the same page.
+
+        It may be empty though there is a next one, where few keys have the tag or prefix.
+        """
+        words = [b"CHECKPOINT", b"READ", self.about.id.encode(), cursor, b"%d" % bytes_max]
+        words += [b"TAG", tag] if tag is not None else []
+        words += [b"PREFIX", prefix] if prefix else []
+        answer = await _ask(self._calls, self.about.address, words)
+        try:
+            next_cursor, data = answer
+        except (TypeError, ValueError):
+            raise _not_understood("READ") from None
+        return Page.decoded(data, next_cursor)
+
+    async def pages(
+        self,
+        cursor: bytes = b"",
+        *,
+        bytes_max: int = PAGE_BYTES,
+        tag: bytes | None = None,
+        prefix: bytes = b"",
+    ) -> AsyncGenerator[Page, None]:
+        """All pages from a cursor on; while one is used the next one is on its way."""
+
+        async def begin(start: bytes) -> Page:
+            return await self.read(start, bytes_max=bytes_max, tag=tag, prefix=prefix)
+
+        loop = asyncio.get_running_loop()
+        coming: asyncio.Task[Page] | None = loop.create_task(begin(cursor))
+        try:
+            while coming is not None:
+                page = await coming
+                coming = loop.create_task(begin(page.next_cursor)) if page.next_cursor else None
+                yield page
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+    async def arrow_pages(
+        self,
+        cursor: bytes = b"",
+        *,
+        bytes_max: int = PAGE_BYTES,
+        tag: bytes | None = None,
+        prefix: bytes = b"",
+    ) -> "AsyncGenerator[pyarrow.RecordBatch, None]":
+        """Columns `key`, `value` and `expires`, which is null where a key stays."""
+        from raftwood.zeppelin.client.arrow_rows import batch_of_page  # noqa: PLC0415 (an extra)
+
+        async for page in self.pages(cursor, bytes_max=bytes_max, tag=tag, prefix=prefix):
+            yield batch_of_page(page)
+
+    async def renew(self) -> None:
+        """Let its time to live begin anew, as reading does."""
+        words = [b"CHECKPOINT", b"RENEW", self.about.id.encode()]
+        await _ask(self._calls, self.about.address, words)
+
+    async def end(self) -> None:
+        """Give back what it takes on its node."""
+        words = [b"CHECKPOINT", b"END", self.about.id.encode()]
+        await _ask(self._calls, self.about.address, words)
+
+
+async def partitions_of(calls: Calls) -> list[PartitionPlace]:
+    """As some node knows them."""
+    answer = await calls.read(0, request([b"PARTITIONS"]))
+    try:
+        incarnation, told = answer
+        return [
+            PartitionPlace(
+                incarnation=incarnation,
+                number=number,
+                first_slot=first,
+                last_slot=last,
+                master=None if master is None else master.decode(),
+            )
+            for number, first, last, master in told
+        ]
+    except (TypeError, ValueError, AttributeError):
+        raise _not_understood("PARTITIONS") from None
+
+
+async def begin_checkpoint(
+    calls: Calls, partition: int, *, ttl_ms: int, group: str
+) -> AsyncCheckpoint:
+    """Where the partition is served; tried as any other request."""
+    places = {each.number: each for each in await partitions_of(calls)}
+    if partition not in places:
+        raise InvalidInput(f"there is no partition {partition}: the table has {len(places)}")
+    # The slot that a node names where another has the partition; of the first one replicas may not
+    # be told (`commands/topology`).
+    slot = places[partition].last_slot
+    encoded = request([b"CHECKPOINT", b"BEGIN", b"%d" % partition, b"%d" % ttl_ms, group.encode()])
+    attempts, nodes, reads = calls.attempts(), calls.nodes, True
+    while True:
+        seen = nodes.looks
+        found: Any = await calls.reach(nodes.place(slot, reads=reads))
+        reads = False
+        answer = await found.ask(encoded) if isinstance(found, Link) else found
+        if not isinstance(answer, ErrorAnswer):
+            return AsyncCheckpoint(calls, _about(answer, found.address, partition))
+        await attempts.after(_harmless(answer), nodes, seen)
+
+
+def _about(answer: Any, address: str, partition: int) -> CheckpointAbout:
+    try:
+        identity, incarnation, epoch, sequence, first, last, taken_ms = answer
+        if not 0 <= first <= last < SLOTS:
+            raise ValueError
+        return CheckpointAbout(
+            id=identity.decode(),
+            address=address,
+            incarnation=incarnation,
+            partition=partition,
+            position=BinlogPosition(epoch, sequence),
+            first_slot=first,
+            last_slot=last,
+            taken_ms=taken_ms,
+        )
+    except (TypeError, ValueError, AttributeError):
+        raise _not_understood("BEGIN") from None
+
+
+async def to_group(
+    calls: Calls, verb: Literal["RENEW", "END"], group: str, addresses: Iterable[str]
+) -> int:
+    """Renew or end all of a group on some nodes; how many there were. Of a node that cannot be
+    reached they end by themselves.
+    """
+    words = [b"CHECKPOINT", verb.encode(), b"GROUP", group.encode()]
+    count = 0
+    for address in addresses:
+        with suppress(Unavailable):
+            count += await _ask(calls, address, words)
+    return count
+
+
+async def _ask(calls: Calls, address: str, words: list[bytes]) -> Any:
+    """A certain node's answer; tried again while it cannot be reached."""
+    attempts, nodes, encoded = calls.attempts(), calls.nodes, request(words)
+    while True:
+        seen = nodes.looks
+        found: Any = await calls.reach(address)
+        answer = await found.ask(encoded) if isinstance(found, Link) else found
+        if not isinstance(answer, ErrorAnswer):
+            return answer
+        await attempts.after(_harmless(answer), nodes, seen, is_of_many=True)
+
+
+def _harmless(answer: ErrorAnswer) -> ErrorAnswer:
+    """What was lost may be asked for again: at worst a checkpoint ends by itself."""
+    return NotAsked(answer.text) if isinstance(answer, Lost) else answer
+
+
+def _not_understood(command: str) -> ProtocolError:
+    return ProtocolError(f"a node answered {command} of a checkpoint with something else")

@@ -1,0 +1,225 @@
+"""`ClusterManager`: a cluster grows, shrinks and is balanced; the meta server does it step by step.
+
+    manager = ClusterManager(meta)
+    plan = await manager.plan_expand()
+    order = await manager.submit(plan)
+    await manager.wait(order, told=print)
+
+What was submitted is done whether anybody waits for it or not; `progress` tells of it at any time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, TypeVar
+
+import msgspec
+
+from raftwood.base.errors import Conflict, DeadlineExceeded, NotFound, RaftwoodError
+from raftwood.zeppelin.meta.changes import CancelMigration
+from raftwood.zeppelin.meta.client import MetaClient
+from raftwood.zeppelin.meta.plans import orders, single
+from raftwood.zeppelin.meta.plans.plan import CHANGES_PLANNED_MAX, Plan
+from raftwood.zeppelin.meta.plans.progress import Progress, progress_of
+from raftwood.zeppelin.model import NodeId, Topology
+
+Planner = Callable[[Topology], Plan]
+Result = TypeVar("Result")
+
+ATTEMPTS_MAX: Final = 10
+WAIT_S: Final = 7 * 86_400.0
+SILENCE_S: Final = 60.0
+"""Whoever waits gives up when the meta server has not answered for so long."""
+_POLL_S: Final = 0.5
+_PAUSE_S: Final = 0.1
+_SHARE_MAX: Final = 0.1
+"""Of the time, that questions of one who waits may take: in a large cluster they are long."""
+
+
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a wish that migrations end where they are."""
+
+    epoch: int
+    count: int
+    """Of partitions."""
+    too_late: tuple[str, ...] = ()
+    """Why others go on."""
+
+
+class ClusterManager:
+    """Plans are made here, of the topology as it is, and nothing happens before `submit`."""
+
+    def __init__(self, meta: MetaClient) -> None:
+        self._meta = meta
+
+    # Plans
+
+    async def plan_balance(self, *, table: str | None = None) -> Plan:
+        return orders.balance(await self._meta.topology(), table=table)
+
+    async def plan_expand(self, nodes: Collection[NodeId] = ()) -> Plan:
+        return orders.expand(await self._meta.topology(), nodes)
+
+    async def plan_drain(self, nodes: Collection[NodeId], *, fewer_domains: bool = False) -> Plan:
+        """To shrink a cluster: nodes that are empty can be stopped, and forgotten then."""
+        topology = await self._meta.topology()
+        return orders.drain(topology, nodes, fewer_domains=fewer_domains)
+
+    async def plan_undo_drain(self, nodes: Collection[NodeId]) -> Plan:
+        return orders.undo_drain(await self._meta.topology(), nodes)
+
+    async def plan_replace(self, *, old: NodeId, new: NodeId, fewer_domains: bool = False) -> Plan:
+        topology = await self._meta.topology()
+        return orders.replace_node(topology, old=old, new=new, fewer_domains=fewer_domains)
+
+    async def plan_migrate(
+        self, table: str, partition: int, *, source: NodeId, target: NodeId
+    ) -> Plan:
+        topology = await self._meta.topology()
+        return single.migrate(
+            topology, table=table, partition=partition, source=source, target=target
+        )
+
+    async def plan_add_slave(self, table: str, partition: int, node: NodeId) -> Plan:
+        topology = await self._meta.topology()
+        return single.add_slave(topology, table=table, partition=partition, node=node)
+
+    async def plan_remove_slave(self, table: str, partition: int, node: NodeId) -> Plan:
+        topology = await self._meta.topology()
+        return single.remove_slave(topology, table=table, partition=partition, node=node)
+
+    async def plan_set_master(self, table: str, partition: int, node: NodeId) -> Plan:
+        topology = await self._meta.topology()
+        return single.set_master(topology, table=table, partition=partition, node=node)
+
+    async def plan_remove_nodes(self, nodes: Collection[NodeId]) -> Plan:
+        return single.remove_nodes(await self._meta.topology(), nodes)
+
+    async def plan_double(self, table: str) -> Plan:
+        return single.double(await self._meta.topology(), table)
+
+    # Orders
+
+    async def submit(self, plan: Plan) -> int:
+        """The epoch in which it was ordered; `Conflict` asks for a new plan."""
+        if not plan.changes:
+            return plan.epoch
+        return await self._meta.apply_planned(plan.epoch, *plan.changes)
+
+    async def order(self, planner: Planner, *, epoch: int | None = None) -> tuple[Plan, int]:
+        """Plan and submit; planned anew when the topology has changed meanwhile, unless it is to be
+        done as it was at an epoch and not else.
+        """
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            plan = planner(await self._meta.topology())
+            check_epoch(plan, epoch)
+            try:
+                return plan, await self.submit(plan)
+            except Conflict:
+                if epoch is not None or attempt == ATTEMPTS_MAX:
+                    raise
+                # A hand-over that is in the way is over in a moment.
+                await asyncio.sleep(_PAUSE_S)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def progress(self, order: int | None = None, *, plan: Plan | None = None) -> Progress:
+        """Of one order, by the epoch that `submit` told, and its plan's masters; else of all."""
+        topology = await self._meta.topology()
+        return progress_of(topology, await self._meta.reports(), order, plan=plan)
+
+    async def wait(
+        self,
+        order: int | None = None,
+        *,
+        plan: Plan | None = None,
+        timeout_s: float = WAIT_S,
+        told: Callable[[Progress], None] = lambda _: None,
+    ) -> Progress:
+        """Until nothing of an order moves any more, and the masters of its plan, if that is given,
+        are where they are to be, and its new slaves have caught up; else `DeadlineExceeded`, and it
+        goes on all the same.
+        """
+
+        async def look() -> Progress | None:
+            found = await self.progress(order, plan=plan)
+            told(found)
+            is_left = found.moving or (plan is not None and (found.handovers or found.behind))
+            return None if is_left else found
+
+        return await _until(look, timeout_s)
+
+    async def wait_doubled(
+        self,
+        table: str,
+        *,
+        timeout_s: float = WAIT_S,
+        told: Callable[[int, int], None] = lambda _, __: None,
+    ) -> int:
+        """Until a table has all partitions that it is to have; so many."""
+
+        async def look() -> int | None:
+            found = (await self._meta.topology()).tables.get(table)
+            if found is None:
+                raise NotFound(f"there is no table {table!r}: check its name")
+            told(len(found.partitions), found.config.partitions)
+            return None if found.is_doubling else len(found.partitions)
+
+        return await _until(look, timeout_s)
+
+    async def cancel(
+        self,
+        *,
+        table: str | None = None,
+        partition: int | None = None,
+        order: int | None = None,
+    ) -> Cancelled:
+        """End migrations where they are: of one partition, of a table, of one order, or all."""
+        topology = await self._meta.topology()
+        changes = [
+            CancelMigration(name, number)
+            for name, found in sorted(topology.tables.items())
+            if table in (None, name)
+            for number, each in enumerate(found.partitions)
+            if partition in (None, number)
+            and each.migration is not None
+            and order in (None, each.migration.plan)
+        ]
+        if not changes:
+            raise NotFound("nothing of that moves: look at the status")
+        epoch = topology.epoch
+        refused: list[str] = []
+        for begin in range(0, len(changes), CHANGES_PLANNED_MAX):
+            # Each by itself: those that are over by now, or cannot go back, go on.
+            done = await self._meta.apply(*changes[begin : begin + CHANGES_PLANNED_MAX])
+            epoch = done.epoch
+            refused += [each.message for each in done.results if each is not None]
+        return Cancelled(epoch=epoch, count=len(changes) - len(refused), too_late=tuple(refused))
+
+
+def check_epoch(plan: Plan, epoch: int | None) -> None:
+    if epoch is not None and plan.epoch != epoch:
+        raise Conflict(
+            f"the topology has changed since epoch {epoch} and is at {plan.epoch}: look at the "
+            "plan anew"
+        )
+
+
+async def _until(look: Callable[[], Awaitable[Result | None]], timeout_s: float) -> Result:
+    """What is found when it is there; an answer that does not come is waited for, for a while."""
+    loop = asyncio.get_running_loop()
+    heard_at = loop.time()
+    deadline = heard_at + timeout_s
+    while True:
+        asked_at = loop.time()
+        try:
+            found = await look()
+            heard_at = loop.time()
+        except RaftwoodError as error:
+            if not error.retriable or loop.time() - heard_at > SILENCE_S:
+                raise
+            found = None
+        if found is not None:
+            return found
+        if loop.time() >= deadline:
+            raise DeadlineExceeded("it is not over yet and goes on: look at its progress later")
+        pause_s = max(_POLL_S, (loop.time() - asked_at) / _SHARE_MAX)
+        await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))

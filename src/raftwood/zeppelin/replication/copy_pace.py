@@ -1,0 +1,70 @@
+"""How fast a node sends and takes whole copies, by how long its clients wait. No I/O.
+
+While clients wait no longer than they are meant to, or than about twice as long as without any
+copy, copies become faster step by step; once they do, copies have half as much (AIMD, as in TCP).
+Never below a floor, so that each copy comes to its end.
+"""
+
+from typing import Final
+
+import msgspec
+
+LOOK_MS: Final = 100
+"""Between two looks at the clients while a copy is under way."""
+QUIET_TIMES: Final = 2.0
+"""Clients may wait so many times as long as without copies."""
+_STEP: Final = 1 / 64
+"""Of the ceiling, which a look adds."""
+_ALONE_TIMES: Final = 2.0
+"""What a look multiplies by where nobody is there to wait."""
+_QUIET_WEIGHT: Final = 0.2
+_BURST_S: Final = 0.02
+"""So much time that was not used may be used later."""
+
+
+class CopyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of all copies of a node together."""
+
+    latency_ms: int = 10
+    """Clients may always wait so long."""
+    bytes_per_s_min: int = 2 << 20
+    bytes_per_s_max: int = 512 << 20
+
+
+class CopyPace:
+    """Of one node."""
+
+    def __init__(self, limits: CopyLimits) -> None:
+        self._limits = limits
+        self.bytes_per_s = float(self._begin)
+        self.quiet_ms = 0.0
+        """How long clients waited while there was no copy."""
+        self._free_s = 0.0
+        """When what was let through has had its time."""
+
+    @property
+    def _begin(self) -> int:
+        limits = self._limits
+        return max(limits.bytes_per_s_min, limits.bytes_per_s_max // 32)
+
+    def looked_without_copies(self, latency_ms: float | None) -> None:
+        """Clients waited so long; None: there were none."""
+        if latency_ms is not None:
+            self.quiet_ms += _QUIET_WEIGHT * (latency_ms - self.quiet_ms)
+        self.bytes_per_s = float(self._begin)
+
+    def looked(self, latency_ms: float | None) -> None:
+        """Amid copies clients waited so long; None: there were none."""
+        limits = self._limits
+        if latency_ms is None:
+            wanted = self.bytes_per_s * _ALONE_TIMES
+        elif latency_ms <= max(limits.latency_ms, QUIET_TIMES * self.quiet_ms):
+            wanted = self.bytes_per_s + limits.bytes_per_s_max * _STEP
+        else:
+            wanted = self.bytes_per_s / 2
+        self.bytes_per_s = min(max(wanted, limits.bytes_per_s_min), limits.bytes_per_s_max)
+
+    def wait_s(self, size: int, now_s: float) -> float:
+        """How long to wait before so many bytes go on."""
+        self._free_s = max(self._free_s, now_s - _BURST_S) + size / self.bytes_per_s
+        return max(0.0, self._free_s - now_s)

@@ -1,0 +1,146 @@
+"""A partition goes from one node to another while clients use it, in virtual time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from raftwood.zeppelin.meta.changes import Migrate
+from raftwood.zeppelin.model import NodeId, PartitionState
+from raftwood.zeppelin.slots import slot_of
+from tests.simulation.zeppelin import meta
+from tests.simulation.zeppelin.node import DATA_PORT
+from tests.zeppelin_kit.decoding import AnswerError
+from tests.zeppelin_kit.node_cluster import TABLE, Cluster, scene
+
+ABORTED = "EXECABORT Transaction discarded because of previous errors."
+
+
+def id_of(cluster: Cluster, name: str) -> NodeId:
+    server = cluster.nodes[name].server
+    assert server is not None
+    return server.id
+
+
+async def moved(cluster: Cluster, source: str, target: str) -> None:
+    await cluster.meta.client.apply(
+        Migrate(TABLE, 0, id_of(cluster, source), id_of(cluster, target))
+    )
+    partition = cluster.partition
+    await cluster.simulation.wait_until(
+        lambda: cluster.nodes[source].replica(partition) is None, timeout_s=30
+    )
+
+
+async def counting(
+    cluster: Cluster, name: str, answers: list[tuple[str, Any]], is_over: asyncio.Event
+) -> None:
+    """Ask one node again and again, wherever it sends."""
+    connection, _ = await cluster.connect(name)
+    while not is_over.is_set():
+        for words in (("INCR", "n"), ("GET", "n"), ("BULK", "GET", "n", "m"), ("DBSIZE",)):
+            (answer,) = await connection.ask(words)
+            answers.append((words[0], answer))
+        _, queued, answer = await connection.ask(("MULTI",), ("INCR", "n"), ("EXEC",))
+        answers += [("QUEUED", queued), ("EXEC", answer)]
+        await asyncio.sleep(0.005)
+
+
+def test_whoever_asks_the_old_node_is_answered_or_sent_on_and_never_refused() -> None:
+    async def body(cluster: Cluster) -> None:
+        source = cluster.master.name
+        target = "b" if source == "a" else "a"
+        answers: dict[str, list[tuple[str, Any]]] = {source: [], target: []}
+        is_over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for name, told in answers.items():
+                group.create_task(counting(cluster, name, told, is_over))
+            await asyncio.sleep(0.5)
+            await moved(cluster, source, target)
+            await asyncio.sleep(0.5)
+            is_over.set()
+        for name, told in answers.items():
+            other = target if name == source else source
+            refusals = {each for _, each in told if isinstance(each, AnswerError)}
+            sent_on = f"MOVED {slot_of(b'n')} {other}:{DATA_PORT}"
+            assert sent_on in refusals
+            assert refusals <= {sent_on, ABORTED}
+        done = [
+            what
+            for told in answers.values()
+            for what, answer in told
+            if what in ("INCR", "EXEC") and not isinstance(answer, AnswerError)
+        ]
+        count = await cluster.ask(target, "GET", "n")
+        assert count == b"%d" % len(done), "each that was answered counts, once"
+        server = cluster.nodes[source].server
+        assert server is not None
+        assert 0 < server.admin.status().parked.longest_ms < 500
+
+    scene(body, replicas=1)
+
+
+def test_a_node_that_gets_a_partition_again_has_nothing_of_the_time_before() -> None:
+    async def body(cluster: Cluster) -> None:
+        first = cluster.master.name
+        other = "b" if first == "a" else "a"
+        for key in ("stays", "goes"):
+            assert await cluster.ask(first, "SET", key, "old") == "OK"
+        await moved(cluster, first, other)
+        assert await cluster.ask(other, "DEL", "goes") == 1
+        assert await cluster.ask(other, "SET", "stays", "new") == "OK"
+        await moved(cluster, other, first)
+        assert await cluster.ask(first, "GET", "goes") is None
+        assert await cluster.ask(first, "GET", "stays") == b"new"
+        assert await cluster.ask(first, "DBSIZE") == 1
+        assert await cluster.ask(other, "DBSIZE") == 0
+
+    scene(body, replicas=1)
+
+
+def test_writers_are_slowed_down_for_a_target_that_does_not_come_closer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = replace(meta.SETTINGS, handover_close_bytes=100_000, catch_up_look_ms=500)
+    monkeypatch.setattr(meta, "SETTINGS", slow)
+
+    async def body(cluster: Cluster) -> None:
+        source = cluster.master.name
+        target = "b" if source == "a" else "a"
+        network, states = cluster.simulation.network, list[PartitionState]()
+        delay = network.delay
+
+        def far(one: Any, other: Any) -> float:
+            """Records and acks are long on their way."""
+            return 0.15 if {one.name, other.name} == {source, target} else delay(one, other)
+
+        monkeypatch.setattr(network, "delay", far)
+        taken: list[tuple[PartitionState, Any]] = []
+        is_over = asyncio.Event()
+
+        async def watch() -> None:
+            while not is_over.is_set():
+                states.append(cluster.state)
+                await asyncio.sleep(0.1)
+
+        async def write() -> None:
+            connection, _ = await cluster.connect(source)
+            while not is_over.is_set():
+                (answer,) = await connection.ask(("SET", f"k{len(taken) % 50}", "x" * 10_000))
+                taken.append((cluster.state, answer))
+                await asyncio.sleep(0.005)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch())
+            group.create_task(write())
+            await moved(cluster, source, target)
+            is_over.set()
+        assert PartitionState.SLOWDOWN in states
+        # Slower, and none is refused: after the hand-over they are sent on.
+        slowed = [answer for state, answer in taken if state is PartitionState.SLOWDOWN]
+        assert slowed
+        assert set(slowed) == {"OK"}
+        print([(k, len(list(g))) for k, g in __import__("itertools").groupby(states)], len(taken), len(slowed))
+
+    scene(body, replicas=1)
