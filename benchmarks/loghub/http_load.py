@@ -18,9 +18,8 @@ import msgspec
 from benchmarks.harness.load import parser, say, say_result
 from benchmarks.loghub.ways import PRODUCED, PROJECT, SLS_PUT, Key
 from raftwood.app.event_loop import run
-from raftwood.loghub.batches import Codec
+from raftwood.base.codecs import Codec, compress
 from raftwood.loghub.client.log_encoding import encode_record
-from raftwood.loghub.compression import compress
 from raftwood.loghub.server.sls.signatures import SignedParts, signature_v1
 
 RECORDS = 500

@@ -30,9 +30,9 @@ from benchmarks.loghub.ways import (
 )
 from benchmarks.peers.kafka_consume import CONSUME, filled_bytes
 from raftwood.app.event_loop import run
+from raftwood.base.codecs import Codec
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.batches import Codec
 from raftwood.loghub.client.deliveries import Delivery
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings

@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.parquet
 from confluent_kafka import Producer
 
-from raftwood.loghub.batches import Codec
+from raftwood.base.codecs import Codec
 from raftwood.loghub.client.sending import ProducerSettings
 from raftwood.loghub.client.sync_client import LogHubClient
 

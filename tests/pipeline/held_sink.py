@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 from pyspark import TaskContext
 
-from raftwood.loghub.batches import Codec
+from raftwood.base.codecs import Codec
 from raftwood.pipeline.data_source import LogHubDataSource
 from raftwood.pipeline.hub import connected
 from raftwood.pipeline.options import SinkOptions

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raftwood.base.codecs import Codec
 from raftwood.base.errors import AlreadyExists
-from raftwood.loghub.batches import Batch, Codec, Format
+from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.client import LogHubClient
 from raftwood.loghub.wire import PutRequest, encode_put
 from raftwood.logservice.client import LogClient

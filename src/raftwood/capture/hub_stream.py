@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
+from raftwood.base.codecs import Codec, compress
 from raftwood.base.position import Position
-from raftwood.loghub.batches import Batch, Codec, Format
+from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.pulled_batches import PulledBatch
 from raftwood.loghub.client.pulls import batches_of
-from raftwood.loghub.compression import compress
 from raftwood.loghub.key_ranges import contains, hash_key
 from raftwood.loghub.model import Shard, ShardStatus
 

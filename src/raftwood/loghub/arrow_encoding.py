@@ -10,8 +10,8 @@ import pyarrow.compute
 from pyarrow import types
 
 from raftwood.base.errors import InvalidInput
+from raftwood.base.protobuf_bytes import field_bytes, varint
 from raftwood.loghub.arrow_batches import SOURCE, TAG_PREFIX, TIME, TOPIC
-from raftwood.loghub.protobuf_bytes import field_bytes, varint
 
 _NS: Final = 1_000_000_000
 _SIZES: Final = pyarrow.array([varint(size) for size in range(1 << 14)], pyarrow.binary())

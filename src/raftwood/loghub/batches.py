@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.codecs import Codec
 from raftwood.base.errors import StoreDamaged, UnsupportedVersion
 from raftwood.base.files import Buffer
 
@@ -26,15 +27,6 @@ class Format(IntEnum):
     """An SLS LogGroup, as protobuf."""
     ARROW = 2
     """A stream of Arrow record batches."""
-
-
-class Codec(IntEnum):
-    """How a body is compressed."""
-
-    NONE = 0
-    LZ4 = 1
-    """A raw block, without its size."""
-    ZSTD = 2
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):

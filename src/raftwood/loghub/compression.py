@@ -1,30 +1,17 @@
-"""Compressing and decompressing bodies, within bounds that a stranger's bytes cannot pass."""
+"""Decompressing bodies, within bounds that a stranger's bytes cannot pass."""
 
 from typing import Final
 
 import lz4.block
 import zstandard
 
+from raftwood.base.codecs import Codec
 from raftwood.base.errors import InvalidInput, InvariantViolated
 from raftwood.base.files import Buffer
-from raftwood.loghub.batches import Codec
 from raftwood.loghub.errors import BatchTooLarge
 
 RAW_BYTES_MAX: Final = 16 << 20
 """Of one body, decompressed, where nobody says less."""
-
-_ZSTD_LEVEL: Final = 1
-
-
-def compress(body: Buffer, codec: Codec) -> Buffer:
-    """A body as the codec makes it; itself where there is none."""
-    if codec is Codec.NONE:
-        return body
-    if codec is Codec.LZ4:
-        packed: bytes = lz4.block.compress(body, store_size=False)
-        return packed
-    # One for each call, here and below: several threads must not share one.
-    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(body)
 
 
 def decompress(

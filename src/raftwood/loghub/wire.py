@@ -11,11 +11,12 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.codecs import Codec
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position, position_from_bytes, position_to_bytes
 from raftwood.base.seams import StoredBatch
-from raftwood.loghub.batches import Batch, Codec, Format
+from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.model import Shard
 from raftwood.net import Method, Payload, TypedMethod
 

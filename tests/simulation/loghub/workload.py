@@ -8,9 +8,9 @@ from functools import partial
 
 import msgspec
 
+from raftwood.base.codecs import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, NotFound, RaftwoodError, Unavailable
-from raftwood.loghub.batches import Codec
 from raftwood.loghub.client.deliveries import Delivery
 from raftwood.loghub.client.errors import DeliveryUnknown, NotDelivered
 from raftwood.loghub.client.gateways import Gateways, HubAccess

@@ -4,10 +4,11 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 
+from raftwood.base.codecs import Codec
 from raftwood.base.errors import SequenceForgotten, Unavailable
 from raftwood.base.position import Position
 from raftwood.capture.hub_stream import HubStream
-from raftwood.loghub.batches import Batch, Codec, encode_batch
+from raftwood.loghub.batches import Batch, encode_batch
 from raftwood.loghub.client.pulled_batches import PulledBatch
 from raftwood.loghub.errors import ShardReadonly
 from raftwood.loghub.key_ranges import even_ranges, middle

@@ -11,7 +11,8 @@ import pyarrow
 import pytest
 
 import raftwood
-from raftwood.loghub.batches import Batch, Codec, Format
+from raftwood.base.codecs import Codec
+from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.client import LogHubClient
 from raftwood.loghub.wire import PutRequest, encode_put
 from raftwood.pipeline.archive.archive import Archive

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from raftwood.base.errors import InvalidInput
-from raftwood.loghub.protobuf_bytes import VARINTS, field_bytes, varint
+from raftwood.base.protobuf_bytes import VARINTS, field_bytes, varint
 
 _CACHE_MAX: Final = 1 << 16
 _NS: Final = 1_000_000_000

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.codecs import Codec, compress
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     Cancelled,
@@ -26,7 +27,7 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.base.position import position_from_bytes
 from raftwood.loghub.batches import Batch as PutBatch
-from raftwood.loghub.batches import Codec, Format
+from raftwood.loghub.batches import Format
 from raftwood.loghub.client.deliveries import (
     RECORD_OVERHEAD_BYTES,
     AnyDelivery,
@@ -45,7 +46,6 @@ from raftwood.loghub.client.producer_rules import (
     Send,
     Settle,
 )
-from raftwood.loghub.compression import compress
 from raftwood.loghub.errors import ShardNotFound, ShardReadonly
 from raftwood.loghub.wire import PUT, SHARDS, PutRequest, StreamRequest, encode_put
 from raftwood.net import Payload

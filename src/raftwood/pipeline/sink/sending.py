@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pyarrow
 
+from raftwood.base.codecs import Codec, compress
 from raftwood.base.errors import LogSealed, RaftwoodError, Unavailable
 from raftwood.loghub.arrow_batches import write_arrow_stream
-from raftwood.loghub.batches import Batch, Codec, Format
-from raftwood.loghub.compression import compress
+from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.errors import ShardNotFound, ShardReadonly
 from raftwood.loghub.model import Shard
 from raftwood.loghub.wire import PutRequest, encode_put

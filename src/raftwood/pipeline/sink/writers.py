@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-from raftwood.loghub.batches import Codec
+from raftwood.base.codecs import Codec
 from raftwood.pipeline.hub import connected
 from raftwood.pipeline.options import SinkOptions
 from raftwood.pipeline.sink.routing import WriteKey

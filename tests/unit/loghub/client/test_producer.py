@@ -9,8 +9,8 @@ import pyarrow
 import pytest
 import uvloop
 
+from raftwood.base.codecs import Codec
 from raftwood.base.errors import InvalidInput, Overloaded, Unavailable
-from raftwood.loghub.batches import Codec
 from raftwood.loghub.client.errors import DeliveryUnknown, NotDelivered
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.producer import ProducerSettings

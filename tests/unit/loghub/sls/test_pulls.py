@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow
 import pytest
 
+from raftwood.base.codecs import Codec, compress
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.loghub.arrow_batches import write_arrow_stream
-from raftwood.loghub.batches import Batch, Codec, Format
-from raftwood.loghub.compression import compress
+from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.server.sls import pulls
 from tests.running import run

@@ -7,7 +7,8 @@ import lz4.block
 import pytest
 import zstandard
 
-from raftwood.loghub.batches import HEAD_BYTES, Codec, decode_head
+from raftwood.base.codecs import Codec
+from raftwood.loghub.batches import HEAD_BYTES, decode_head
 from raftwood.loghub.log_groups import LogGroup
 from raftwood.loghub.model import Role
 from raftwood.loghub.settings import GatewaySettings

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftwood.loghub.batches import Codec
+from raftwood.base.codecs import Codec
 from raftwood.loghub.compression import decompress
 from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.log_groups import decode_log_group

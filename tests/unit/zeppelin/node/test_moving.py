@@ -141,6 +141,5 @@ def test_writers_are_slowed_down_for_a_target_that_does_not_come_closer(
         slowed = [answer for state, answer in taken if state is PartitionState.SLOWDOWN]
         assert slowed
         assert set(slowed) == {"OK"}
-        print([(k, len(list(g))) for k, g in __import__("itertools").groupby(states)], len(taken), len(slowed))
 
     scene(body, replicas=1)

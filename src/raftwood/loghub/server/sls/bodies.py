@@ -2,10 +2,11 @@
 
 from typing import Final
 
+from raftwood.base.codecs import Codec, compress
 from raftwood.base.files import Buffer
 from raftwood.loghub.arrow_batches import read_arrow_stream
-from raftwood.loghub.batches import Batch, Codec, Format
-from raftwood.loghub.compression import compress, decompress
+from raftwood.loghub.batches import Batch, Format
+from raftwood.loghub.compression import decompress
 from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
 from raftwood.loghub.log_groups import decode_log_group
 from raftwood.loghub.server.http.content import inflate

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.codecs import Codec, compress
 from raftwood.base.errors import InvalidConfiguration, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position
@@ -18,8 +19,8 @@ from raftwood.loghub.arrow_batches import (
     log_group_to_arrow,
     write_arrow_stream,
 )
-from raftwood.loghub.batches import HEAD_BYTES, Codec, Format, StoredHead, decode_head
-from raftwood.loghub.compression import compress, decompress
+from raftwood.loghub.batches import HEAD_BYTES, Format, StoredHead, decode_head
+from raftwood.loghub.compression import decompress
 from raftwood.loghub.log_groups import LogGroup
 
 RAW_BYTES_MAX: Final = 10 << 20

@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from raftwood.loghub.batches import Batch, Codec
-from raftwood.loghub.compression import compress
+from raftwood.base.codecs import Codec, compress
+from raftwood.loghub.batches import Batch
 from raftwood.loghub.errors import BatchTooLarge
 
 Contents = Iterable[tuple[bytes, bytes]]

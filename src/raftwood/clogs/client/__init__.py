@@ -1,0 +1,1 @@
+"""The shipping client: takes lines by file name, and has them stored."""

@@ -1,0 +1,12 @@
+"""What can go wrong in clogs beside the errors of `base`."""
+
+from raftwood.base.errors import Conflict
+
+
+class PlaceMoved(Conflict):
+    """A file's batches go elsewhere by now. Nothing was stored, nor ever will be in the place that
+    was named under that sequence: ask where the file goes, and send the same again.
+    """
+
+    code = "clogs_place_moved"
+    retriable = True

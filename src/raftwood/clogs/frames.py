@@ -1,0 +1,175 @@
+"""What shippers and receivers say to each other: one frame per message, the same bytes on any way.
+
+    offset  size
+    0       2     magic "CL"
+    2       1     version, 1
+    3       1     type: data 1, ping 2, pong 3, ack 4, error 5, locate 6
+    4       1     codec of the body
+    5       1     format of the body, once it is decompressed: 1 is a LogGroup
+    6       1     flags: 1 resumed (an earlier process may have sent it)
+    7       1     zero
+    8       4     system id
+    12      4     count: records in the body
+    16      4     raw bytes: of the body, once it is decompressed
+    20      8     sequence; of a ping its id, of a pong the ping's id + 1
+    28      16    producer id
+    44      2     bytes of the file's name
+    46      2     bytes of the place
+    48      4     bytes of the body
+    52      …     file name, place, body
+    …       8     XXH3-64 of all before
+
+Little-endian. Over TCP a frame is the payload of a call or of its answer, on an authenticated
+connection; over UDP it is a datagram with an HMAC behind it.
+
+A *place* is the receiver's word for where a file's batches go now: opaque to the shipper, which
+names it with each batch. A batch is stored at its place or nowhere, and there once, by its producer
+and sequence. Where the place takes no more, the error `PlaceMoved` says that the batch is not
+stored: `locate` tells the next place. A resumed batch has no place: its shipper does not know any
+more where it may have been sent.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+import xxhash
+
+from raftwood.base.codecs import Codec
+from raftwood.base.errors import ProtocolError, UnsupportedVersion
+from raftwood.base.files import Buffer
+from raftwood.clogs.model import FILE_NAME_BYTES_MAX
+
+VERSION: Final = 1
+_MAGIC: Final = b"CL"
+_HEAD: Final = struct.Struct("<2sBBBBBBIIIQ16sHHI")
+_CHECKSUM: Final = struct.Struct("<Q")
+HEAD_BYTES: Final = _HEAD.size
+FRAME_OVERHEAD_BYTES: Final = HEAD_BYTES + _CHECKSUM.size
+PLACE_BYTES_MAX: Final = 512
+BODY_BYTES_MAX: Final = 16 << 20
+PRODUCER_BYTES: Final = 16
+NO_PRODUCER: Final = bytes(PRODUCER_BYTES)
+LOG_GROUP: Final = 1
+"""The format of a body: LogHub's LogGroup."""
+_RESUMED: Final = 1
+
+
+class MessageType(IntEnum):
+    """What a frame is."""
+
+    DATA = 1
+    PING = 2
+    PONG = 3
+    ACK = 4
+    """Its sequence is stored; the place is where the file's next batch goes."""
+    ERROR = 5
+    """Over UDP alone; on a connection errors are those of the call."""
+    LOCATE = 6
+    """Where does this file go? Answered by an ack without a sequence."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One frame."""
+
+    type: MessageType
+    system: int = 0
+    """Which application or estate it is of; receivers store it as a tag of nobody's but tell it in
+    their figures."""
+    name: str = ""
+    producer: bytes = NO_PRODUCER
+    sequence: int = 0
+    count: int = 0
+    raw_bytes: int = 0
+    codec: Codec = Codec.NONE
+    format: int = LOG_GROUP
+    is_resumed: bool = False
+    place: str = ""
+    body: Buffer = b""
+
+
+def encode_message(message: Message) -> list[Buffer]:
+    """In pieces, so that a large body is not copied."""
+    name, place = message.name.encode(), message.place.encode()
+    head = _HEAD.pack(
+        _MAGIC,
+        VERSION,
+        message.type,
+        message.codec,
+        message.format,
+        _RESUMED if message.is_resumed else 0,
+        0,
+        message.system,
+        message.count,
+        message.raw_bytes,
+        message.sequence,
+        message.producer,
+        len(name),
+        len(place),
+        len(message.body),
+    )
+    front = b"".join((head, name, place))
+    checksum = xxhash.xxh3_64(front)
+    if not message.body:
+        return [front + _CHECKSUM.pack(checksum.intdigest())]
+    checksum.update(message.body)
+    return [front, message.body, _CHECKSUM.pack(checksum.intdigest())]
+
+
+def joined(pieces: Sequence[Buffer]) -> bytes:
+    return b"".join(pieces)
+
+
+def decode_message(data: Buffer) -> Message:
+    """`ProtocolError` for what is none; the body is a view of what was given."""
+    view = memoryview(data)
+    if len(view) < FRAME_OVERHEAD_BYTES or bytes(view[:2]) != _MAGIC:
+        raise ProtocolError("this is no frame of clogs")
+    (
+        _,
+        version,
+        kind,
+        codec,
+        body_format,
+        flags,
+        zero,
+        system,
+        count,
+        raw_bytes,
+        sequence,
+        producer,
+        name_bytes,
+        place_bytes,
+        body_bytes,
+    ) = _HEAD.unpack_from(view)
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"a frame of clogs has version {version}, this program speaks {VERSION}: upgrade it"
+        )
+    if name_bytes > FILE_NAME_BYTES_MAX or place_bytes > PLACE_BYTES_MAX or flags & ~_RESUMED:
+        raise ProtocolError("a frame of clogs has a field out of its range")
+    if HEAD_BYTES + name_bytes + place_bytes + body_bytes + _CHECKSUM.size != len(view):
+        raise ProtocolError("a frame of clogs has another length than it says")
+    (checksum,) = _CHECKSUM.unpack_from(view, len(view) - _CHECKSUM.size)
+    if zero or xxhash.xxh3_64_intdigest(view[: -_CHECKSUM.size]) != checksum:
+        raise ProtocolError("a frame of clogs was damaged on its way: its checksum is wrong")
+    body_at = HEAD_BYTES + name_bytes + place_bytes
+    try:
+        return Message(
+            type=MessageType(kind),
+            system=system,
+            name=str(view[HEAD_BYTES : HEAD_BYTES + name_bytes], "utf-8"),
+            producer=producer,
+            sequence=sequence,
+            count=count,
+            raw_bytes=raw_bytes,
+            codec=Codec(codec),
+            format=body_format,
+            is_resumed=bool(flags & _RESUMED),
+            place=str(view[HEAD_BYTES + name_bytes : body_at], "utf-8"),
+            body=view[body_at : body_at + body_bytes],
+        )
+    except ValueError as error:
+        raise ProtocolError(f"a frame of clogs cannot be read: {error}") from error

@@ -1,0 +1,1 @@
+"""Which servers can be used: pings and pongs, isolation and recovery."""

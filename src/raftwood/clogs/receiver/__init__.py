@@ -1,0 +1,1 @@
+"""The servers' side: a listener that stores what shippers send."""

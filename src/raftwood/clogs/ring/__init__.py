@@ -1,0 +1,1 @@
+"""Which server a file goes to: consistent hashing, exactly as twemproxy does it."""

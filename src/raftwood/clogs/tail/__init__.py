@@ -1,0 +1,1 @@
+"""Reading files as they grow, are rotated, cut and replaced."""

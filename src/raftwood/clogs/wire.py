@@ -1,0 +1,48 @@
+"""What a shipper calls at a receiver. Calls carry frames (see `frames`); the handshake has proved
+which access key calls.
+"""
+
+from typing import Final
+
+import msgspec
+
+from raftwood.net import Method, TypedMethod
+
+CLUSTER: Final = "clogs"
+"""Stands in for the cluster's name in the handshake."""
+KEY_ROLE: Final = "key"
+RECEIVER_ROLE: Final = "receiver"
+_ROLES: Final = (KEY_ROLE,)
+CONFIGURATION_WAIT_MS_MAX: Final = 60_000
+
+STORE: Final = Method(150, "clogs-store", roles=_ROLES)
+"""A data or locate frame; answered by an ack frame once it is stored."""
+PING: Final = Method(151, "clogs-ping", roles=_ROLES)
+"""A ping frame; answered by a pong frame at once."""
+
+
+class ConfigurationRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Answered when the ring's configuration is another one than this, or the wait is over."""
+
+    ring: str
+    version: int = 0
+    digest: str = ""
+    wait_ms: int = 0
+
+
+class ConfigurationAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The present configuration; its text is empty where it still is the one that was named."""
+
+    version: int
+    digest: str
+    text: bytes
+    """As `encode_configuration` writes it."""
+
+
+CONFIGURATION: Final = TypedMethod(
+    152,
+    "clogs-configuration",
+    request=ConfigurationRequest,
+    response=ConfigurationAnswer,
+    roles=_ROLES,
+)
