@@ -47,6 +47,7 @@ _COMMANDS: Final = {
     "dlog": ("raftwood.app.commands.dlog:app", "Make, write, read and shrink logs of ledgers."),
     "ledger": ("raftwood.app.commands.ledger:app", "Look at ledgers, and recover them."),
     "kv": ("raftwood.app.commands.kv:app", "Use and look after tables of keys and values."),
+    "clogs": ("raftwood.app.commands.clogs:app", "Look at and change rings of log servers."),
     "cluster": (
         "raftwood.app.commands.cluster:app",
         "Look at and change a cluster of the log service.",

@@ -1,0 +1,165 @@
+"""Ketama, point for point as twemproxy has it (`hash: md5`, `distribution: ketama`).
+
+Each server has points on a circle of 32 bits, some 160 of them, and a key goes to the server of the
+first point at or behind its hash. All is computed as twemproxy does it, in single precision where
+it does so: at 25 equal servers that is 156 points each, and in double precision keys would go
+elsewhere.
+"""
+
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any, Final
+
+from raftwood.base.errors import InvalidConfiguration
+from raftwood.clogs.model import SERVERS_MAX, LogServer
+
+try:
+    # OpenSSL's takes three times as long for a short text, most of it to find the algorithm.
+    from _md5 import md5  # type: ignore[import-not-found]
+except ImportError:  # a Python that was built without its own
+    from functools import partial
+    from hashlib import md5 as _of_openssl
+
+    md5 = partial(_of_openssl, usedforsecurity=False)
+
+POINTS_PER_SERVER: Final = 160
+POINTS_PER_HASH: Final = 4
+_SINGLE: Final = struct.Struct("<f")
+_DIGEST_HEAD: Final = struct.Struct("<I12x")
+_OWNER_BITS: Final = 12
+_OWNERS: Final = (1 << _OWNER_BITS) - 1
+_FEW_NAMES: Final = 64
+"""With fewer, what numpy saves is less than what a call of it costs."""
+
+
+def single(value: float) -> float:
+    """Rounded to single precision. After one operation on such numbers this is what a processor
+    gives that computes in single precision, since double has more than twice the digits."""
+    rounded: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
+    return rounded
+
+
+def hashes_of_server(*, weight: int, total_weight: int, count: int) -> int:
+    """How many hashes a server among `count` live ones gets: four points each.
+
+    From left to right, and rounded after every step, as twemproxy's compiler has it; what is added
+    at the end is in double precision there.
+    """
+    share = single(single(weight) / single(total_weight))
+    points = single(single(share * POINTS_PER_SERVER) / POINTS_PER_HASH)
+    return int(single(single(points * single(count)) + 1e-10))
+
+
+@lru_cache(maxsize=2 * SERVERS_MAX)
+def _points_of(ring_name: str, hashes: int) -> tuple[int, ...]:
+    """Kept, so that a ring without one of many servers need not hash for all the others again."""
+    name = ring_name.encode()
+    data = b"".join([md5(b"%b-%d" % (name, number)).digest() for number in range(hashes)])
+    return struct.unpack(f"<{POINTS_PER_HASH * hashes}I", data)
+
+
+def key_hash(name: str | bytes) -> int:
+    """Where a key stands on the circle."""
+    if not name:
+        return 0
+    key = name if isinstance(name, bytes) else _encoded(name)
+    place: int = _DIGEST_HEAD.unpack(md5(key).digest())[0]
+    return place
+
+
+def _encoded(name: str) -> bytes:
+    """What came as bytes of another encoding, and was read with escapes, goes back to them."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+class Ring:
+    """Servers on the circle; never changes. A server that leaves or comes makes another ring."""
+
+    __slots__ = ("_arrays", "_owners", "_points", "_values", "servers")
+
+    def __init__(self, servers: Sequence[LogServer]) -> None:
+        self.servers: Final = tuple(servers)
+        _check(self.servers)
+        total = sum(server.weight for server in self.servers)
+        hashes = [
+            hashes_of_server(weight=server.weight, total_weight=total, count=len(self.servers))
+            for server in self.servers
+        ]
+        # One number for a point and its owner: sorted by the point, and equal ones by the owner.
+        both = [
+            point << _OWNER_BITS | owner
+            for owner, (server, count) in enumerate(zip(self.servers, hashes, strict=True))
+            for point in _points_of(server.ring_name, count)
+        ]
+        both.sort()
+        self._points: Final = tuple(POINTS_PER_HASH * count for count in hashes)
+        self._values: Final = [each >> _OWNER_BITS for each in both]
+        self._owners: Final = [each & _OWNERS for each in both]
+        # Whoever is behind the last point is at the first one.
+        self._owners.append(self._owners[0])
+        self._arrays: tuple[Any, Any] | None = None
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """How many each server has, in the servers' order."""
+        return self._points
+
+    def server_of(self, name: str | bytes) -> int:
+        """The number of a key's server."""
+        return self._owners[bisect_left(self._values, key_hash(name))]
+
+    def servers_of(self, names: Sequence[str] | Sequence[bytes]) -> list[int]:
+        """As `server_of`, for many keys at once."""
+        numpy = _numpy() if len(names) >= _FEW_NAMES else None
+        if numpy is None:
+            return list(map(self.server_of, names))
+        if self._arrays is None:
+            # The types that take the least room are searched the fastest.
+            self._arrays = (
+                numpy.array(self._values, dtype="uint32"),
+                numpy.array(self._owners, dtype="uint16"),
+            )
+        values, owners = self._arrays
+        digests = b"".join([md5(name).digest() for name in _all_encoded(names)])
+        hashes = numpy.frombuffer(digests, dtype="<u4")[::POINTS_PER_HASH]
+        found: list[int] = owners[values.searchsorted(hashes)].tolist()
+        if "" in names or b"" in names:
+            return [
+                index if name else self._owners[0] for index, name in zip(found, names, strict=True)
+            ]
+        return found
+
+
+def _all_encoded(names: Sequence[str] | Sequence[bytes]) -> list[bytes]:
+    try:
+        return [name.encode() for name in names]  # type: ignore[union-attr]
+    except (AttributeError, UnicodeEncodeError):
+        return [name if isinstance(name, bytes) else _encoded(name) for name in names]
+
+
+def _check(servers: tuple[LogServer, ...]) -> None:
+    if not servers:
+        raise InvalidConfiguration("a ring needs a server: name one at least")
+    if len(servers) > SERVERS_MAX:
+        raise InvalidConfiguration(
+            f"a ring of {len(servers)} servers is too large: name up to {SERVERS_MAX}"
+        )
+    seen: set[str] = set()
+    for server in servers:
+        if server.ring_name in seen:
+            raise InvalidConfiguration(
+                f"two servers are called {server.ring_name!r} in the ring: give each its own name"
+            )
+        seen.add(server.ring_name)
+
+
+@cache
+def _numpy() -> Any:
+    """For look-ups by the batch, where it is installed; loaded on first use, since it is large."""
+    try:
+        import numpy  # noqa: PLC0415
+    except ImportError:
+        return None
+    return numpy
