@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.errors import InvalidConfiguration, InvalidInput
 from raftwood.clogs.model import SERVERS_MAX, LogServer
 
 try:
@@ -29,7 +29,7 @@ POINTS_PER_HASH: Final = 4
 _SINGLE: Final = struct.Struct("<f")
 _DIGEST_HEAD: Final = struct.Struct("<I12x")
 _OWNER_BITS: Final = 12
-_OWNERS: Final = (1 << _OWNER_BITS) - 1
+_OWNER: Final = (1 << _OWNER_BITS) - 1
 _FEW_NAMES: Final = 64
 """With fewer, what numpy saves is less than what a call of it costs."""
 
@@ -54,10 +54,14 @@ def hashes_of_server(*, weight: int, total_weight: int, count: int) -> int:
 
 @lru_cache(maxsize=2 * SERVERS_MAX)
 def _points_of(ring_name: str, hashes: int) -> tuple[int, ...]:
-    """Kept, so that a ring without one of many servers need not hash for all the others again."""
+    """A server's points in order, each with room for its owner's number below it.
+
+    Kept, so that a ring without one of many servers need not hash for all the others again.
+    """
     name = ring_name.encode()
     data = b"".join([md5(b"%b-%d" % (name, number)).digest() for number in range(hashes)])
-    return struct.unpack(f"<{POINTS_PER_HASH * hashes}I", data)
+    points = sorted(struct.unpack(f"<{POINTS_PER_HASH * hashes}I", data))
+    return tuple([point << _OWNER_BITS for point in points])
 
 
 def key_hash(name: str | bytes) -> int:
@@ -71,65 +75,65 @@ def key_hash(name: str | bytes) -> int:
 
 def _encoded(name: str) -> bytes:
     """What came as bytes of another encoding, and was read with escapes, goes back to them."""
-    return name.encode("utf-8", "surrogateescape")
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{name[:80]!r} is no text: it has half of a character") from error
 
 
 class Ring:
     """Servers on the circle; never changes. A server that leaves or comes makes another ring."""
 
-    __slots__ = ("_arrays", "_owners", "_points", "_values", "servers")
+    __slots__ = ("_arrays", "_circle", "points", "servers")
 
     def __init__(self, servers: Sequence[LogServer]) -> None:
         self.servers: Final = tuple(servers)
         _check(self.servers)
-        total = sum(server.weight for server in self.servers)
+        total, count = sum(server.weight for server in self.servers), len(self.servers)
         hashes = [
-            hashes_of_server(weight=server.weight, total_weight=total, count=len(self.servers))
+            hashes_of_server(weight=server.weight, total_weight=total, count=count)
             for server in self.servers
         ]
-        # One number for a point and its owner: sorted by the point, and equal ones by the owner.
-        both = [
-            point << _OWNER_BITS | owner
-            for owner, (server, count) in enumerate(zip(self.servers, hashes, strict=True))
-            for point in _points_of(server.ring_name, count)
-        ]
-        both.sort()
-        self._points: Final = tuple(POINTS_PER_HASH * count for count in hashes)
-        self._values: Final = [each >> _OWNER_BITS for each in both]
-        self._owners: Final = [each & _OWNERS for each in both]
-        # Whoever is behind the last point is at the first one.
-        self._owners.append(self._owners[0])
-        self._arrays: tuple[Any, Any] | None = None
-
-    @property
-    def points(self) -> tuple[int, ...]:
+        self.points: Final = tuple(POINTS_PER_HASH * each for each in hashes)
         """How many each server has, in the servers' order."""
-        return self._points
+        # One number for a point and its owner: sorted by the point, and equal ones by the owner.
+        circle = [
+            point | owner
+            for owner, (server, each) in enumerate(zip(self.servers, hashes, strict=True))
+            for point in _points_of(server.ring_name, each)
+        ]
+        circle.sort()
+        # Whoever is behind the last point is at the first one.
+        circle.append(1 << 32 + _OWNER_BITS | circle[0] & _OWNER)
+        self._circle: Final = circle
+        self._arrays: tuple[Any, Any] | None = None
 
     def server_of(self, name: str | bytes) -> int:
         """The number of a key's server."""
-        return self._owners[bisect_left(self._values, key_hash(name))]
+        circle = self._circle
+        return circle[bisect_left(circle, key_hash(name) << _OWNER_BITS)] & _OWNER
 
     def servers_of(self, names: Sequence[str] | Sequence[bytes]) -> list[int]:
         """As `server_of`, for many keys at once."""
         numpy = _numpy() if len(names) >= _FEW_NAMES else None
         if numpy is None:
             return list(map(self.server_of, names))
-        if self._arrays is None:
-            # The types that take the least room are searched the fastest.
-            self._arrays = (
-                numpy.array(self._values, dtype="uint32"),
-                numpy.array(self._owners, dtype="uint16"),
-            )
-        values, owners = self._arrays
         digests = b"".join([md5(name).digest() for name in _all_encoded(names)])
         hashes = numpy.frombuffer(digests, dtype="<u4")[::POINTS_PER_HASH]
-        found: list[int] = owners[values.searchsorted(hashes)].tolist()
-        if "" in names or b"" in names:
-            return [
-                index if name else self._owners[0] for index, name in zip(found, names, strict=True)
-            ]
+        if not all(names):
+            hashes = numpy.where([bool(name) for name in names], hashes, 0)
+        points, owners = self._as_arrays(numpy)
+        found: list[int] = owners[points.searchsorted(hashes)].tolist()
         return found
+
+    def _as_arrays(self, numpy: Any) -> tuple[Any, Any]:
+        """Points, and their owners with one more; in types that take the least room, since those
+        are searched the fastest."""
+        if self._arrays is None:
+            circle = numpy.array(self._circle, dtype="uint64")
+            points = (circle[:-1] >> _OWNER_BITS).astype("uint32")
+            self._arrays = (points, (circle & _OWNER).astype("uint16"))
+        return self._arrays
 
 
 def _all_encoded(names: Sequence[str] | Sequence[bytes]) -> list[bytes]:
