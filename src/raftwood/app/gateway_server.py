@@ -1,4 +1,5 @@
-"""One gateway as a server: native clients, HTTP and the other ways in, over a metastore and logs.
+"""One gateway as a server: native clients, HTTP, shippers and the other ways in, over a metastore
+and logs.
 
 Takes all it needs from its arguments, so that it runs in simulation as well; signals and log lines
 are the command's.
@@ -8,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from raftwood.app.clogs_receiving import ReceiverServer
 from raftwood.app.cluster_network import operators_secret, reload_certificates, server_tls
 from raftwood.app.logs_by_kind import LogsByKind
 from raftwood.app.settings import Settings
@@ -38,11 +40,14 @@ class GatewayServer:
         self._server = server
         self._http: HttpListener | None = None
         self._sockets: SocketWays | None = None
+        self._receiver: ReceiverServer | None = None
         self._certificates: list[ServerTls] = []
         self.address = ""
         """Where native clients are served."""
         self.http_address = ""
         """Where HTTP is served; empty where it is not."""
+        self.clogs_address = ""
+        """Where shippers are served; empty where they are not."""
 
     @classmethod
     async def start(
@@ -113,6 +118,11 @@ class GatewayServer:
             environment, self.gateway, settings.ways_in, metrics=metrics
         )
         self._certificates += self._sockets.certificates
+        if settings.clogs.listen:
+            self._receiver = await ReceiverServer.start(
+                environment, settings, self.gateway, metrics=metrics, tls=tls
+            )
+            self.clogs_address = self._receiver.address
 
     def reload_certificates(self) -> None:
         """Read the TLS files again, for new connections; what was stays where they are bad."""
@@ -124,6 +134,8 @@ class GatewayServer:
 
     async def close(self, *, drain_ms: int = DRAIN_MS) -> None:
         """Answer what is under way, within its time, then stop."""
+        if self._receiver is not None:
+            await self._receiver.close(drain_ms=drain_ms)
         if self._sockets is not None:
             await self._sockets.close()
         if self._http is not None:

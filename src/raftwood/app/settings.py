@@ -10,6 +10,7 @@ from raftwood.base.sections import (
     SecretSettings,
     TlsSettings,
 )
+from raftwood.clogs.settings import ClogsSettings
 from raftwood.disk.segment_log.settings import LogSettings
 from raftwood.dlog.bookie.settings import BookieClientSettings, BookieSettings
 from raftwood.dlog.log.settings import DlogSettings
@@ -45,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     loghub: LogHubSettings
     gateway: GatewaySettings
     ways_in: WaysInSettings
+    clogs: ClogsSettings
     loghub_client: LogHubClientSettings
     bookie: BookieSettings
     bookie_client: BookieClientSettings

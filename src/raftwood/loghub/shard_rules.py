@@ -191,6 +191,19 @@ def shard_of_key(logstore: Logstore, key: str) -> Shard:
     raise ShardNotFound(f"logstore {logstore.name} is being made or deleted: try again, or stop")
 
 
+def lineage_of_key(logstore: Logstore, key: str) -> list[Shard]:
+    """Every shard that had a key and is still known, from the oldest to the one that has it now.
+
+    At any time one shard has a key, and hands it over to one with a larger number.
+    """
+    had = [
+        each
+        for each in logstore.shards
+        if each.status is not ShardStatus.CREATING and contains(each.begin, each.end, key)
+    ]
+    return sorted(had, key=lambda shard: shard.id)
+
+
 def writable_shards(logstore: Logstore) -> list[Shard]:
     """Those that take batches, in order of their ids."""
     return [each for each in logstore.shards if each.status in _WRITABLE]

@@ -16,6 +16,7 @@ from raftwood.loghub.server.catalog import Catalog
 from raftwood.loghub.server.consumer_groups import ConsumerGroups
 from raftwood.loghub.server.control import Controls
 from raftwood.loghub.server.metadata import Metadata
+from raftwood.loghub.server.placed_puts import PlacedPuts
 from raftwood.loghub.server.quotas import Quotas
 from raftwood.loghub.server.retention import Retention
 from raftwood.loghub.server.settling import Settling
@@ -57,6 +58,7 @@ class Gateway:
             StreamLimits(record_bytes_max, settings.raw_bytes_max),
             self.metrics,
         )
+        self.placed_puts = PlacedPuts(self.streams, self.catalog, settling, logs)
         self.quotas = Quotas(
             environment,
             self.metadata,

@@ -135,18 +135,27 @@ class Streams:
         With a `shard`, the batch goes there or nowhere; `ShardReadonly` says that it was not
         stored. With a `producer`, the same sequence again stores nothing twice in that shard.
         """
-        self._check_batch(batch, producer, shard)
-        data = encode_batch(batch, received_ms=self.now_ms())
+        if producer and shard is None:
+            raise InvalidParameter("a producer that numbers its batches names the shard as well")
+        data = self.encoded(batch, producer)
         known = await self.logstore(project, logstore)
         if shard is not None:
             result = await self._put_to(known, shard, data, producer, sequence)
         else:
             result = await self._put_anywhere(known, data, key)
+        self.count_put(batch, data)
+        return result
+
+    def encoded(self, batch: Batch, producer: str) -> bytes:
+        """A batch as it is stored, if it is within the limits."""
+        self._check_batch(batch, producer)
+        return encode_batch(batch, received_ms=self.now_ms())
+
+    def count_put(self, batch: Batch, data: bytes) -> None:
         metrics = self._metrics
         metrics.put_batches += 1
         metrics.put_bytes += len(data)
         metrics.put_records += batch.records
-        return result
 
     async def _put_anywhere(self, known: Logstore, data: bytes, key: str | None) -> PutResult:
         key = None if key is None else checked_key(key)
@@ -219,7 +228,7 @@ class Streams:
             raise no_logstore(project, name)
         return known
 
-    def _check_batch(self, batch: Batch, producer: str, shard: int | None) -> None:
+    def _check_batch(self, batch: Batch, producer: str) -> None:
         limits = self.limits
         if len(batch.body) > limits.stored_bytes_max - HEAD_BYTES:
             raise BatchTooLarge(
@@ -237,8 +246,6 @@ class Streams:
             raise InvalidParameter(
                 f"a producer's name has up to {PRODUCER_CHARACTERS_MAX} characters"
             )
-        if producer and shard is None:
-            raise InvalidParameter("a producer that numbers its batches names the shard as well")
 
     # Pulling
 
