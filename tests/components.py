@@ -151,6 +151,23 @@ def _why_no_redis_tools() -> str | None:
     return None
 
 
+def nutcracker() -> None:
+    """`nutcracker`, which is twemproxy, of Debian's packages."""
+    reason = _why_no_nutcracker()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_nutcracker() -> str | None:
+    """Asked once: an attempt to fetch it may take minutes."""
+    try:
+        debian.install("nutcracker")
+    except debian.NotInstalled as error:
+        return str(error)
+    return None
+
+
 def delta() -> None:
     """Delta's jars for Spark, fetched by Maven."""
     reason = _why_no_delta()
@@ -302,6 +319,7 @@ COMPONENTS: dict[str, Callable[[], None]] = {
     "mariadb": mariadb,
     "memory_disk": memory_disk,
     "namespaces": namespaces,
+    "nutcracker": nutcracker,
     "port_80": port_80,
     "postgresql": postgresql,
     "redis_clients": redis_clients,
