@@ -1,0 +1,85 @@
+"""What the shipping rules move about: batches on their way, and a lane for each file."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.clogs.batches import LineBatch
+
+if TYPE_CHECKING:
+    from raftwood.clogs.client.spool import Spool
+
+Done = Callable[[RaftwoodError | None], None]
+"""Told once what became of a batch: stored, or the error for which it never will be."""
+
+
+class Entry:
+    """One batch until it is stored or given up; its body may be on disk alone."""
+
+    __slots__ = (
+        "batch",
+        "count",
+        "done",
+        "held_bytes",
+        "is_dropped",
+        "is_keepable",
+        "name",
+        "size",
+        "spool",
+        "spool_group",
+        "spool_index",
+        "was_sent",
+    )
+
+    def __init__(self, batch: LineBatch, done: Done, *, is_keepable: bool = True) -> None:
+        self.name = batch.name
+        self.batch: LineBatch | None = batch
+        """None while the body is in the spool alone."""
+        self.count = batch.count
+        self.size = len(batch.body)
+        self.done = done
+        self.held_bytes = 0
+        """What it takes of the memory that is bounded."""
+        self.is_keepable = is_keepable
+        """Whether it may be spooled or dropped; not where somebody else keeps the lines."""
+        self.was_sent = False
+        """A copy may be on its way: it can be stored at any time, and so is never dropped."""
+        self.is_dropped = False
+        self.spool: Spool | None = None
+        """The one that it is in, and where."""
+        self.spool_group = 0
+        self.spool_index = 0
+
+
+class Lane:
+    """The batches of one file, in order: one under way at the most."""
+
+    __slots__ = (
+        "attempt",
+        "attempts",
+        "is_queued",
+        "is_under_way",
+        "name",
+        "place",
+        "queue",
+        "retry_at",
+        "server",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queue: deque[Entry] = deque()
+        """The first one is the next to be stored."""
+        self.place = ""
+        """Where the receivers said that the file goes; empty: to be asked."""
+        self.server = ""
+        """The one that was asked or sent to last."""
+        self.is_under_way = False
+        self.is_queued = False
+        """It stands in one of the lists of lanes with something to do."""
+        self.attempt = 0
+        """Counts all attempts, so that a late answer is known for one."""
+        self.attempts = 0
+        """Failed ones since the last success."""
+        self.retry_at = 0.0

@@ -1,0 +1,302 @@
+"""Which batch goes to which server, and when: the rules of a shipper, without I/O or clock.
+
+Each file has a lane: its batches in order, one under way at the most. So a file's lines are stored
+in the order in which they were given, whichever servers they go by:
+
+- Where a file goes *inside* the receivers' storage, its place, is asked of a server once, named
+  with each batch, and asked again only where a receiver says that the place takes no more
+  (`moved`), which also says that the batch is not stored there and never will be.
+- A batch whose answer is lost is sent again, the same under the same sequence and place, to
+  whichever server the ring names then: what is stored at the place is known there, so it is stored
+  once.
+- A server that is isolated gives up its lanes at once: they go on at the next server. An answer
+  that comes late all the same counts if it is an ack, and for nothing else.
+
+The caller feeds events, then does what `actions` says. `due` says when to come again.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from raftwood.base.errors import InvariantViolated
+from raftwood.clogs.client.entries import Entry, Lane
+
+NEVER: Final = float("inf")
+LANES_MAX: Final = 65_536
+"""Beyond it a file that has nothing to ship is forgotten, and asked for anew."""
+
+
+class ShippingLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is under way at once, and how long to wait before another attempt."""
+
+    in_flight_max: int = 64
+    """Lanes under way at one server."""
+    retry_first_s: float = 0.1
+    retry_longest_s: float = 5.0
+
+    def retry_delay_s(self, name: str, attempts: int) -> float:
+        """Longer each time, and different from file to file, so that they do not come at once."""
+        longest = min(self.retry_longest_s, self.retry_first_s * (1 << min(attempts - 1, 20)))
+        return longest * (0.5 + crc32(name.encode()) % 1024 / 2048)
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send a lane's first batch to a server, at a place."""
+
+    lane: Lane
+    entry: Entry
+    server: str
+    place: str
+    attempt: int
+    is_repeat: bool
+
+
+class Locate(msgspec.Struct, frozen=True):
+    """Ask a server where a lane's file goes."""
+
+    lane: Lane
+    server: str
+    attempt: int
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Read a batch's body from the spool; answer with `loaded`."""
+
+    lane: Lane
+    entry: Entry
+    attempt: int
+
+
+Action = Send | Locate | Load
+
+
+class ShippingRules:
+    """All lanes of one shipper. `route` names the server of a file, by the ring as it is now."""
+
+    def __init__(self, limits: ShippingLimits, route: Callable[[str], str | None]) -> None:
+        self._limits = limits
+        self._route = route
+        self._lanes: dict[str, Lane] = {}
+        self._ready: deque[Lane] = deque()
+        self._waiting: list[tuple[float, int, Lane]] = []
+        """A heap of the lanes that wait before another attempt."""
+        self._turn = 0
+        self._held: dict[str, deque[Lane]] = {}
+        """By server: lanes that wait until fewer are under way there."""
+        self._in_flight: dict[str, int] = {}
+        self.due: float = NEVER
+        """When `actions` has something to do even if nothing happens before."""
+
+    # Events
+
+    def add(self, entry: Entry) -> Lane:
+        """One more batch of its file, behind all others."""
+        lane = self._lanes.get(entry.name)
+        if lane is None:
+            lane = self._lanes[entry.name] = Lane(entry.name)
+        lane.queue.append(entry)
+        self._offer(lane)
+        return lane
+
+    def located(self, lane: Lane, attempt: int, place: str) -> None:
+        """A server has told where the file goes."""
+        if attempt != lane.attempt or not lane.is_under_way:
+            return
+        self._leave(lane)
+        lane.place = place
+        self._offer(lane)
+
+    def acked(self, lane: Lane, entry: Entry, place: str) -> bool:
+        """The entry is stored; whether that is news. Its lane goes on at the place told with it."""
+        if not lane.queue or lane.queue[0] is not entry:
+            return False  # it was sent twice, and both were answered
+        if lane.is_under_way:
+            self._leave(lane)
+        lane.queue.popleft()
+        lane.place = place
+        lane.is_queued = False  # where it waits for another attempt, there is no need any more
+        self._succeed(lane)
+        return True
+
+    def moved(self, lane: Lane, attempt: int, *, now: float) -> None:
+        """The place takes no more, and has not stored the batch: the next one is asked for."""
+        if attempt != lane.attempt or not lane.is_under_way:
+            return
+        self._leave(lane)
+        lane.place = ""
+        self._try_later(lane, now)
+
+    def failed(self, lane: Lane, attempt: int, *, now: float) -> None:
+        """No answer, or one that says to try again: the batch may be stored or not."""
+        if attempt != lane.attempt or not lane.is_under_way:
+            return
+        self._leave(lane)
+        self._try_later(lane, now)
+
+    def refused(self, lane: Lane, entry: Entry, attempt: int) -> bool:
+        """The batch will never be taken as it is; whether it was given up just now."""
+        if attempt != lane.attempt or not lane.is_under_way or lane.queue[0] is not entry:
+            return False
+        self._leave(lane)
+        lane.queue.popleft()
+        self._succeed(lane)
+        return True
+
+    def loaded(self, lane: Lane, attempt: int) -> None:
+        """The batch of the lane's first entry is in memory again."""
+        if attempt == lane.attempt and lane.is_under_way:
+            self._leave(lane)
+            self._offer(lane)
+
+    def dropped(self, entry: Entry) -> None:
+        """The entry, which was never sent, is given up."""
+        if entry.was_sent:
+            raise InvariantViolated(f"a batch of {entry.name} that was sent is dropped")
+        entry.is_dropped = True
+        lane = self._lanes.get(entry.name)
+        if lane is not None and not lane.is_under_way:
+            self._skip_dropped(lane)
+            self._forget_if_idle(lane)
+
+    def servers_changed(self, live: Iterable[str]) -> None:
+        """The ring is another one: lanes under way at servers that left it go on elsewhere."""
+        known = set(live)
+        self._ready.clear()
+        self._waiting.clear()
+        self._held.clear()
+        for lane in self._lanes.values():
+            if lane.is_under_way and lane.server not in known:
+                self._leave(lane)
+                lane.attempt += 1  # what is answered to the last one comes too late
+            if not lane.is_under_way:
+                lane.attempts = 0
+                lane.retry_at = 0.0
+                lane.is_queued = False
+                self._offer(lane)
+
+    # Actions
+
+    def actions(self, now: float) -> list[Action]:
+        """What is to be done now."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= now:
+            _, _, lane = heapq.heappop(waiting)
+            if lane.is_queued and lane.retry_at and lane.retry_at <= now:
+                lane.is_queued = False
+                lane.retry_at = 0.0
+                self._offer(lane)
+        actions: list[Action] = []
+        ready = self._ready
+        while ready:
+            lane = ready.popleft()
+            lane.is_queued = False
+            self._serve(lane, actions)
+        self.due = waiting[0][0] if waiting else NEVER
+        return actions
+
+    # For figures
+
+    @property
+    def lane_count(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(self._in_flight.values())
+
+    def entries(self) -> list[Entry]:
+        """All that is not stored yet, in order per file."""
+        return [
+            entry for lane in self._lanes.values() for entry in lane.queue if not entry.is_dropped
+        ]
+
+    def is_idle(self, name: str) -> bool:
+        """Whether no batch of the file waits or is under way."""
+        lane = self._lanes.get(name)
+        return lane is None or not lane.queue
+
+    # Lanes
+
+    def _offer(self, lane: Lane) -> None:
+        if lane.is_under_way or lane.is_queued or not lane.queue:
+            return
+        lane.is_queued = True
+        self._ready.append(lane)
+
+    def _serve(self, lane: Lane, actions: list[Action]) -> None:
+        if lane.is_under_way:
+            return
+        self._skip_dropped(lane)
+        if not lane.queue:
+            self._forget_if_idle(lane)
+            return
+        entry = lane.queue[0]
+        server = self._route(lane.name)
+        if server is None:
+            return  # no server is known yet: `servers_changed` comes
+        if self._in_flight.get(server, 0) >= self._limits.in_flight_max:
+            lane.is_queued = True
+            self._held.setdefault(server, deque()).append(lane)
+            return
+        self._in_flight[server] = self._in_flight.get(server, 0) + 1
+        lane.is_under_way = True
+        lane.server = server
+        lane.attempt += 1
+        if entry.batch is None:
+            # It counts as under way: so the bodies that are read back have a bound as well.
+            actions.append(Load(lane, entry, lane.attempt))
+            return
+        if entry.batch.is_resumed:
+            place = ""  # where it may have been sent is not known any more: receivers look for it
+        elif lane.place:
+            place = lane.place
+        else:
+            actions.append(Locate(lane, server, lane.attempt))
+            return
+        is_repeat, entry.was_sent = entry.was_sent, True
+        actions.append(Send(lane, entry, server, place, lane.attempt, is_repeat))
+
+    def _leave(self, lane: Lane) -> None:
+        lane.is_under_way = False
+        self._in_flight[lane.server] -= 1
+        if not self._in_flight[lane.server]:
+            del self._in_flight[lane.server]
+        self._release(lane.server)
+
+    def _release(self, server: str) -> None:
+        held = self._held.get(server)
+        if held is None:
+            return
+        lane = held.popleft()
+        if not held:
+            del self._held[server]
+        lane.is_queued = False
+        self._offer(lane)
+
+    def _succeed(self, lane: Lane) -> None:
+        lane.attempts = 0
+        lane.retry_at = 0.0
+        self._offer(lane)
+        self._forget_if_idle(lane)
+
+    def _try_later(self, lane: Lane, now: float) -> None:
+        lane.attempts += 1
+        lane.retry_at = now + self._limits.retry_delay_s(lane.name, lane.attempts)
+        lane.is_queued = True
+        self._turn += 1
+        heapq.heappush(self._waiting, (lane.retry_at, self._turn, lane))
+
+    @staticmethod
+    def _skip_dropped(lane: Lane) -> None:
+        while lane.queue and lane.queue[0].is_dropped:
+            lane.queue.popleft()
+
+    def _forget_if_idle(self, lane: Lane) -> None:
+        """An idle lane is kept for its place, unless there are very many."""
+        if not lane.queue and not lane.is_under_way and len(self._lanes) > LANES_MAX:
+            self._lanes.pop(lane.name, None)

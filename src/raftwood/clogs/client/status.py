@@ -1,0 +1,89 @@
+"""How a shipper is, for people and for files that tell it."""
+
+import msgspec
+
+from raftwood.clogs.client.counters import Counters, ServerCounters
+from raftwood.clogs.client.links import Links
+from raftwood.clogs.ha.rules import Health
+from raftwood.clogs.model import VersionedConfiguration
+
+
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One server, as this shipper sees it; counts are lines."""
+
+    server: str
+    address: str
+    is_connected: bool
+    is_isolated: bool
+    isolated_for_s: float | None = None
+    invalid_checks: int = 0
+    round_trip_ms: float | None = None
+    why: str = ""
+    """There is no connection."""
+    counters: ServerCounters
+
+
+class ShipperStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A shipper as a whole."""
+
+    version: int | None = None
+    """Of the ring's configuration; None before one has come."""
+    digest: str = ""
+    is_panic: bool = False
+    """All servers are isolated, and all are tried."""
+    held_bytes: int = 0
+    spool_bytes: int = 0
+    files: int = 0
+    in_flight: int = 0
+    last_error: str = ""
+    counters: Counters
+    servers: list[ServerStatus] = []
+
+
+def shipper_status(
+    configuration: VersionedConfiguration | None,
+    health: Health | None,
+    links: Links,
+    counters: Counters,
+    *,
+    now: float,
+    held_bytes: int,
+    spool_bytes: int,
+    files: int,
+    in_flight: int,
+    last_error: str,
+) -> ShipperStatus:
+    servers = []
+    if configuration is not None and health is not None:
+        addresses = {each.ring_name: each.address for each in configuration.configuration.servers}
+        for each in health.snapshot():
+            error = links.error_of(each.server)
+            servers.append(
+                ServerStatus(
+                    server=each.server,
+                    address=addresses.get(each.server, ""),
+                    is_connected=links.is_connected(each.server),
+                    is_isolated=each.is_isolated,
+                    isolated_for_s=None
+                    if each.isolated_since is None
+                    else round(now - each.isolated_since, 1),
+                    invalid_checks=each.invalid_checks,
+                    round_trip_ms=None
+                    if each.round_trip_s is None
+                    else round(each.round_trip_s * 1000, 2),
+                    why="" if error is None else error.message,
+                    counters=counters.servers.get(each.server, ServerCounters()),
+                )
+            )
+    return ShipperStatus(
+        version=None if configuration is None else configuration.version,
+        digest="" if configuration is None else configuration.digest,
+        is_panic=health is not None and health.is_panic,
+        held_bytes=held_bytes,
+        spool_bytes=spool_bytes,
+        files=files,
+        in_flight=in_flight,
+        last_error=last_error,
+        counters=counters,
+        servers=servers,
+    )
