@@ -1,0 +1,143 @@
+"""The real file system, on threads of its own: no disk, however slow, holds up the event loop."""
+
+import asyncio
+import glob
+import os
+import stat
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Final, TypeVar
+
+from raftwood.clogs.tail.model import HEAD_BYTES, Found, Identity, Look
+from raftwood.clogs.tail.seams import Handle, Opened
+
+Result = TypeVar("Result")
+_THREADS: Final = 2
+"""One reads while the other encodes."""
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+
+
+class MachineFiles:
+    """The files of this machine."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raftwood-tail")
+        self._handles: dict[Handle, None] = {}
+
+    async def scan(self, paths: Sequence[str], exclude: Sequence[str]) -> list[Found]:
+        return await self.work(partial(_scan, paths, exclude))
+
+    async def find(self, wanted: Sequence[tuple[str, int]]) -> list[Found]:
+        return await self.work(partial(_find, wanted))
+
+    async def open(self, path: str) -> Opened:
+        opened = await self.work(partial(_open, path))
+        self._handles[opened.handle] = None
+        return opened
+
+    async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
+        return await self.work(partial(_read, handle, offset, length))
+
+    async def look(self, handles: Sequence[Handle]) -> list[Look | None]:
+        return await self.work(partial(_look_at_all, handles))
+
+    async def work(self, job: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, job)
+
+    def close(self, handle: Handle) -> None:
+        del self._handles[handle]
+        os.close(handle)
+
+    async def end(self) -> None:
+        # A read under way uses its descriptor, which must not become another file's meanwhile.
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for handle in list(self._handles):
+            self.close(handle)
+
+
+def _scan(paths: Sequence[str], exclude: Sequence[str]) -> list[Found]:
+    found: dict[str, Found] = {}
+    for pattern in paths:
+        # A file that is named as it is, is meant.
+        left_out = exclude if glob.has_magic(pattern) else ()
+        for path in glob.iglob(pattern, recursive=True):
+            if path in found or _is_excluded(path, left_out):
+                continue
+            if (each := _found(path)) is not None:
+                found[path] = each
+    return [found[path] for path in sorted(found)]
+
+
+def _is_excluded(path: str, exclude: Sequence[str]) -> bool:
+    base = path.rpartition("/")[2]
+    return any(fnmatchcase(path if "/" in pattern else base, pattern) for pattern in exclude)
+
+
+def _found(path: str, *, is_matched: bool = True) -> Found | None:
+    """None for what is no regular file, or went away."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    identity = Identity(status.st_dev, status.st_ino)
+    return Found(path, identity, status.st_size, status.st_mtime_ns, is_matched)
+
+
+def _find(wanted: Sequence[tuple[str, int]]) -> list[Found]:
+    by_folder: dict[str, list[int]] = {}
+    for folder, inode in wanted:
+        by_folder.setdefault(folder, []).append(inode)
+    found = []
+    for folder, inodes in by_folder.items():
+        numbers = frozenset(inodes)
+        try:
+            with os.scandir(folder) as entries:
+                paths = [entry.path for entry in entries if entry.inode() in numbers]
+        except OSError:
+            continue  # the folder may come back, as one that is mounted late
+        for path in sorted(paths):
+            each = _found(path, is_matched=False)
+            if each is not None and each.identity.inode in numbers:
+                found.append(each)
+    return found
+
+
+def _open(path: str) -> Opened:
+    handle = os.open(path, _OPEN_FLAGS)
+    try:
+        folder = os.path.dirname(os.path.realpath(path))
+        return Opened(handle, folder, _look(handle, os.pread(handle, HEAD_BYTES, 0)))
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _read(handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
+    data = os.pread(handle, length, offset)
+    while 0 < len(data) < length:  # a read may be cut short before the file's end
+        more = os.pread(handle, length - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    # Behind the data: whatever happened to the file before is seen.
+    return data, _look(handle, os.pread(handle, HEAD_BYTES, 0))
+
+
+def _look(handle: Handle, head: bytes = b"") -> Look:
+    status = os.fstat(handle)
+    identity = Identity(status.st_dev, status.st_ino)
+    return Look(identity, status.st_size, status.st_mtime_ns, status.st_nlink, head)
+
+
+def _look_at_all(handles: Sequence[Handle]) -> list[Look | None]:
+    looks: list[Look | None] = []
+    for handle in handles:
+        try:
+            looks.append(_look(handle))
+        except OSError:
+            looks.append(None)
+    return looks

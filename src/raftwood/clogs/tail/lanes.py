@@ -1,0 +1,128 @@
+"""Lanes: the batches of one name, one after the other, the next one made while one is delivered."""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, SequenceForgotten
+from raftwood.base.logs import get_logger
+from raftwood.clogs.tail.checkpoints import Checkpoints
+from raftwood.clogs.tail.counters import TailCounters
+from raftwood.clogs.tail.reader import Reader, Ready
+from raftwood.clogs.tail.rules import Roster
+from raftwood.clogs.tail.seams import Delivering
+from raftwood.clogs.tail.settings import TailSettings
+
+_log = get_logger("tail")
+_RETRY_S_MAX: Final = 60.0
+
+
+class Lanes:
+    """All lanes of a tailer; a lane runs while its name has something to ship."""
+
+    def __init__(
+        self,
+        settings: TailSettings,
+        *,
+        roster: Roster,
+        reader: Reader,
+        delivering: Delivering,
+        checkpoints: Checkpoints,
+        counters: TailCounters,
+    ) -> None:
+        self._settings = settings
+        self._roster = roster
+        self._reader = reader
+        self._delivering = delivering
+        self._checkpoints = checkpoints
+        self._counters = counters
+        self._room = asyncio.Semaphore(settings.batches_max)
+        self._running: dict[str, None] = {}
+        self._served = 0
+        self.is_stopping = False
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def is_running(self, name: str) -> bool:
+        return name in self._running
+
+    def wake(self, name: str, group: asyncio.TaskGroup) -> None:
+        """Let a lane run in the group, unless it does already."""
+        if name not in self._running and not self.is_stopping:
+            self._running[name] = None
+            group.create_task(self._run(name), name=f"lane of {name}")
+
+    async def _run(self, name: str) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                await self._ship(name, group)
+        finally:
+            del self._running[name]
+
+    async def _ship(self, name: str, group: asyncio.TaskGroup) -> None:
+        delivery: asyncio.Task[None] | None = None
+        while True:
+            ready = await self._next(name, is_ahead=delivery is not None)
+            if delivery is not None:
+                await delivery
+                delivery = None
+            elif ready is None:
+                return
+            if ready is not None:
+                delivery = group.create_task(self._deliver(ready), name=f"delivery of {name}")
+
+    async def _next(self, name: str, *, is_ahead: bool) -> Ready | None:
+        """The next batch of the name; it keeps its part of the room until it is delivered."""
+        if self.is_stopping or (is_ahead and self._room.locked()):
+            return None
+        await self._room.acquire()
+        ready = None
+        try:
+            for file in self._roster.turn(name):
+                if not self.is_stopping and (ready := await self._reader.next_batch(file)):
+                    self._served += 1
+                    file.served = self._served
+                    break
+        finally:
+            if ready is None:
+                self._room.release()
+        return ready
+
+    async def _deliver(self, ready: Ready) -> None:
+        try:
+            await self._stored(ready)
+        finally:
+            self._room.release()
+        file, intent, batch = ready.file, ready.intent, ready.made.batch
+        file.settled(intent)
+        size = intent.end - intent.begin
+        for counters in (self._counters, file.counters):
+            counters.lines += batch.count
+            counters.bytes += size
+            counters.batches += 1
+        self._counters.cut_lines += ready.made.cut_lines
+        if not file.intents and file.number in self._roster.files:
+            # Else the next intent carries it. Where it cannot be written, the batch is sent again
+            # after a restart, and known by its name.
+            with suppress(DiskFull, Overloaded):
+                self._checkpoints.note(file.number, file.checkpoint())
+
+    async def _stored(self, ready: Ready) -> None:
+        """Again and again: the file waits, and is what keeps the lines meanwhile."""
+        wait_s, path = self._settings.retry_ms / 1000, ready.file.path
+        while True:
+            try:
+                await self._delivering.deliver(ready.made.batch)
+            except SequenceForgotten as error:
+                self._counters.unknown_batches += 1
+                self._counters.unknown_bytes += ready.intent.end - ready.intent.begin
+                _log.error("a batch may be stored or not", file=path, reason=error.message)
+            except RaftwoodError as error:
+                self._counters.retries += 1
+                _log.warning("a batch was not delivered", file=path, reason=error.message)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _RETRY_S_MAX)
+                continue
+            return

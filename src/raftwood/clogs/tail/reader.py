@@ -1,0 +1,221 @@
+"""The next batch of a file: read, intended, made. What is handed on can always be made again.
+
+The intent is durable before the batch leaves here, so that after a kill the same bytes go under the
+same name; it is written while the batch is made.
+"""
+
+import asyncio
+from functools import partial
+
+import msgspec
+import xxhash
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import DiskFull, InvariantViolated, Overloaded
+from raftwood.base.logs import get_logger
+from raftwood.clogs.tail.blocks import Forced
+from raftwood.clogs.tail.checkpoints import Checkpoints
+from raftwood.clogs.tail.counters import TailCounters
+from raftwood.clogs.tail.followed import Followed
+from raftwood.clogs.tail.making import BatchMaker, Made
+from raftwood.clogs.tail.model import Head, Intent, Look
+from raftwood.clogs.tail.open_files import OpenFiles
+from raftwood.clogs.tail.rules import Verdict, forced, judged, wants_reading
+from raftwood.clogs.tail.seams import TailFiles
+from raftwood.clogs.tail.settings import TailSettings
+
+_log = get_logger("tail")
+_NEWLINES = (b"\n", b"\r\n")
+_RETRY_MS_MAX = 60_000
+_STEPS_MAX = 3
+"""Tries to read on at once after what was read turned out to be of no use."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A batch that may be delivered."""
+
+    file: Followed
+    intent: Intent
+    made: Made
+
+
+class Reader:
+    """Makes the batches of all files of one tailer."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: TailSettings,
+        *,
+        files: TailFiles,
+        open_files: OpenFiles,
+        maker: BatchMaker,
+        checkpoints: Checkpoints,
+        counters: TailCounters,
+    ) -> None:
+        self._clock = environment.clock
+        self._settings = settings
+        self._files = files
+        self._open_files = open_files
+        self._maker = maker
+        self._checkpoints = checkpoints
+        self._counters = counters
+        self.is_last = False
+        """Whatever is in the files is shipped now: nobody waits for the rest of a line."""
+
+    def has_work(self, file: Followed, *, now_ms: int) -> bool:
+        if now_ms < file.retry_at_ms:
+            return False
+        return wants_reading(file, self._forced(file, now_ms))
+
+    async def next_batch(self, file: Followed) -> Ready | None:
+        """The next one; None where there is none for now."""
+        try:
+            for _ in range(_STEPS_MAX):
+                if file.is_forgotten or not self.has_work(file, now_ms=_now_ms()):
+                    break
+                if file.resuming:
+                    ready = await self._resume(file)
+                else:
+                    ready = await self._read(file)
+                if ready is not None:
+                    return ready
+        except FileNotFoundError:
+            # It was renamed or removed since the last scan: the next one tells.
+            file.retry_at_ms = _now_ms() + self._settings.scan_ms
+        except OSError as error:
+            self.trouble(file, f"{file.path} cannot be read: {error.strerror}")
+        except (DiskFull, Overloaded) as error:
+            self.trouble(file, f"the state of {file.path} cannot be written: {error.message}")
+        return None
+
+    def trouble(self, file: Followed, problem: str) -> None:
+        """Told where it is news; tried again later, each time later."""
+        if problem != file.problem:
+            _log.warning("a file is held up", file=file.path, problem=problem)
+        file.problem = problem
+        file.failures += 1
+        wait_ms = self._settings.retry_ms << min(file.failures - 1, 16)
+        file.retry_at_ms = _now_ms() + min(wait_ms, _RETRY_MS_MAX)
+        self._counters.troubles += 1
+
+    def begin_anew(self, file: Followed) -> None:
+        """The file was cut."""
+        lost = file.begin_anew()
+        self._counters.cuts += 1
+        self._counters.cut_bytes += lost
+        _log.warning("a file was cut and is begun anew", file=file.path, lost_bytes=lost)
+        self.give_up(file, "the file was cut")
+
+    def give_up(self, file: Followed, reason: str) -> None:
+        """Batches of an earlier life that cannot be made again: nobody knows whether they came."""
+        for intent in list(file.resuming):
+            self._give_up(file, intent, reason)
+
+    def _give_up(self, file: Followed, intent: Intent, reason: str) -> None:
+        file.resumed(intent)
+        file.settled(intent)
+        self._counters.unknown_batches += 1
+        self._counters.unknown_bytes += intent.end - intent.begin
+        _log.error(
+            "a batch of an earlier run cannot be made again: it may be stored or not",
+            file=file.path,
+            begin=intent.begin,
+            end=intent.end,
+            reason=reason,
+        )
+
+    # Reading on
+
+    async def _read(self, file: Followed) -> Ready | None:
+        settings = self._settings
+        found = await self._read_at(file, file.read_to, settings.batch_bytes_max)
+        if found is None:
+            return None
+        data, look = found
+        file.looked(look.size, look.mtime_ns, now_ms=_now_ms())
+        # Where there is more than was read, nothing of it is the end.
+        is_end = len(data) < settings.batch_bytes_max
+        force = self._forced(file, _now_ms()) if is_end else Forced.NOTHING
+        taken = self._maker.taken(data, force)
+        head = file.head_after(data, taken, look)
+        if head is None:
+            return None  # it changed while it was read; the next look tells what it became
+        if not taken:
+            file.nothing_taken(force)
+            return None
+        block = data if taken == len(data) else data[:taken]
+        if file.reads_mid_line and block in _NEWLINES:
+            file.skip(taken, head)
+            return None
+        return await self._intend(file, block, head)
+
+    async def _intend(self, file: Followed, block: bytes, head: Head) -> Ready:
+        intent = file.intended(
+            block,
+            codec=self._settings.codec,
+            rules=self._maker.rules,
+            ends_mid_line=not block.endswith(b"\n"),
+        )
+        durable = self._checkpoints.save(file.number, file.checkpoint(intent=intent, head=head))
+        file.intend(intent, head)
+        made = await self._make(file, block, intent, is_resumed=False)
+        await durable.wait()
+        return Ready(file, intent, made)
+
+    async def _make(
+        self, file: Followed, block: bytes, intent: Intent, *, is_resumed: bool
+    ) -> Made:
+        job = partial(
+            self._maker.make,
+            block,
+            intent,
+            name=file.name,
+            time_ns=self._clock.wall_ns(),
+            is_resumed=is_resumed,
+        )
+        made = await self._files.work(job)
+        if made is None:
+            raise InvariantViolated(f"bytes {intent.begin} to {intent.end} of {file.path} are none")
+        return made
+
+    # Batches of an earlier life
+
+    async def _resume(self, file: Followed) -> Ready | None:
+        intent = file.resuming[0]
+        found = await self._read_at(file, intent.begin, intent.end - intent.begin)
+        if found is None or not file.resuming:
+            return None
+        data, _ = found
+        if xxhash.xxh3_64_intdigest(data) != intent.checksum:
+            self._give_up(file, intent, "the file's bytes are others by now")
+            return None
+        made = await self._make(file, data, intent, is_resumed=True)
+        file.resumed(intent)
+        self._counters.resumed_batches += 1
+        return Ready(file, intent, made)
+
+    async def _read_at(self, file: Followed, offset: int, length: int) -> tuple[bytes, Look] | None:
+        """None where the file cannot be opened now, or turned out to be another one."""
+        handle = await self._open_files.hold(file)
+        if handle is None:
+            return None
+        try:
+            data, look = await self._files.read(handle, offset, length)
+        finally:
+            self._open_files.done(file)
+        file.links = look.links
+        file.problem, file.failures, file.retry_at_ms = "", 0, 0
+        verdict = judged(file, look, is_held=True)
+        if verdict is Verdict.CUT:
+            self.begin_anew(file)
+        elif verdict is not Verdict.SAME:
+            raise InvariantViolated(f"the descriptor of {file.path} is of another file")
+        return (data, look) if verdict is Verdict.SAME else None
+
+    def _forced(self, file: Followed, now_ms: int) -> Forced:
+        return forced(file, self._settings, now_ms=now_ms, is_last=self.is_last)
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,293 @@
+"""Whose bytes are these? What a tailer does about files that are renamed, cut, replaced and gone.
+
+Observations go in, actions come out; no I/O, no clock. A file is its device and inode for as long
+as the first bytes that were read of it stay the same:
+
+- *Renamed*: read to its end, also while its writer still appends, then the file that has its path
+  now. Until then it keeps the name under which it was found; after that, where a glob matches its
+  new path, it has that one's.
+- *Cut* (smaller than what was read of it, or another beginning, while it is held open): begun anew.
+- *Inode used again* (another beginning, found while it was not held open): another file.
+- *Deleted*: read to its end through the open descriptor, then forgotten.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum, auto
+
+import msgspec
+
+from raftwood.base.errors import InvalidConfiguration
+from raftwood.clogs.tail.blocks import Forced
+from raftwood.clogs.tail.followed import Followed, ProducerOf
+from raftwood.clogs.tail.model import Checkpoint, Found, Identity, Look
+from raftwood.clogs.tail.settings import TailSettings
+
+
+class Verdict(Enum):
+    """What an open file is to the one that is followed."""
+
+    SAME = auto()
+    CUT = auto()
+    """The same file, with other contents."""
+    OTHER = auto()
+    """Another file under the same inode."""
+    ELSEWHERE = auto()
+    """The path leads to a file with another inode by now: the next scan tells."""
+
+
+def judged(file: Followed, look: Look, *, is_held: bool) -> Verdict:
+    """`is_held`: the descriptor was open all the time since the file was last read."""
+    if look.identity != file.identity:
+        return Verdict.ELSEWHERE
+    if not file.head.begins(look.head):
+        return Verdict.CUT if is_held else Verdict.OTHER
+    return Verdict.CUT if look.size < file.read_to else Verdict.SAME
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """A file that cannot be followed, and why."""
+
+    path: str
+    reason: str
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """The file is of no interest any more; intents that it still has are of unknown fate."""
+
+    file: Followed
+    reason: str
+
+
+class Close(msgspec.Struct, frozen=True):
+    """Read to its end; it is known for a while in case it comes back."""
+
+    file: Followed
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """A file that was not known before."""
+
+    file: Followed
+
+
+Action = Refuse | Forget | Close | Begin
+
+
+def forced(file: Followed, settings: TailSettings, *, now_ms: int, is_last: bool) -> Forced:
+    """What of the end of a file is taken though more may come."""
+    idle_ms = now_ms - file.grown_ms
+    is_over = file.left_ms is not None and (
+        now_ms - max(file.left_ms, file.grown_ms) >= settings.grace_ms
+    )
+    if is_last or is_over or idle_ms >= settings.partial_ms:
+        return Forced.ALL
+    multiline = settings.multiline
+    if multiline is not None and idle_ms >= multiline.wait_ms:
+        return Forced.LINES
+    return Forced.NOTHING
+
+
+def wants_reading(file: Followed, force: Forced) -> bool:
+    """Whether a read may bring something, or tell that the file was cut."""
+    if file.resuming:
+        return True
+    if file.checked is None or file.checked.place != (file.read_to, file.size, file.mtime_ns):
+        return True
+    return file.size > file.read_to and force > file.checked.force
+
+
+class Roster:
+    """All files that are followed."""
+
+    def __init__(self, settings: TailSettings, producer_of: ProducerOf) -> None:
+        self._settings = settings
+        self._producer_of = producer_of
+        self._next_number = 1
+        self.files: dict[int, Followed] = {}
+        self._by_identity: dict[Identity, Followed] = {}
+        self._by_name: dict[str, list[Followed]] = {}
+        self._refused: dict[str, None] = {}
+
+    # From the state and from scans
+
+    def restore(self, number: int, checkpoint: Checkpoint, *, now_ms: int) -> Followed:
+        """A file that an earlier life followed; it is to be found again."""
+        producer = self._producer_of(number, checkpoint.identity)
+        file = Followed(number, checkpoint, producer, now_ms=now_ms)
+        self._next_number = max(self._next_number, number + 1)
+        self._add(file)
+        return file
+
+    def wanted(self) -> list[tuple[str, int]]:
+        """Folders and inodes of files that no glob matches, and that nobody holds open: they may
+        have been renamed.
+        """
+        return [
+            (file.folder, file.identity.inode)
+            for file in self.files.values()
+            if not file.was_seen
+            or (file.left_ms is not None and not file.is_held and file.rested_ms is None)
+        ]
+
+    def scanned(self, found: Iterable[Found], *, now_ms: int) -> list[Action]:
+        """What a scan saw. Matches come before what was looked for; one file counts once."""
+        actions: list[Action] = []
+        seen: dict[Identity, Found] = {}
+        for each in found:
+            seen.setdefault(each.identity, each)
+        unseen = {
+            (file.path, file.identity.inode): file
+            for file in self.files.values()
+            if not file.was_seen
+        }
+        for identity, each in seen.items():
+            file = self._by_identity.get(identity)
+            if file is None and (file := unseen.get((each.path, identity.inode))):
+                self._take_device(file, identity)
+            if file is not None:
+                self._see(file, each, now_ms)
+            elif each.is_matched:
+                actions += self._begin(each, now_ms)
+        for file in list(self.files.values()):
+            if file.identity not in seen:
+                actions += self._miss(file, now_ms)
+        return actions
+
+    def replace(self, file: Followed, *, now_ms: int) -> list[Action]:
+        """The inode is another file's now: the one that was followed is gone."""
+        actions: list[Action] = [self._forget(file, "its inode is another file's by now")]
+        found = Found(file.path, file.identity, file.size, file.mtime_ns)
+        if file.is_matched:
+            actions += self._begin(found, now_ms)
+        return actions
+
+    # Turns
+
+    def names(self) -> list[str]:
+        return list(self._by_name)
+
+    def of_name(self, name: str) -> Sequence[Followed]:
+        return self._by_name.get(name, ())
+
+    def turn(self, name: str) -> list[Followed]:
+        """The files of one name that may be read now, in order.
+
+        Those that lost the name come first: what is in them is older. The next waits until they
+        are settled, unless they are overdue.
+        """
+        ready: list[Followed] = []
+        files = [file for file in self.of_name(name) if file.rested_ms is None]
+        for file in files:
+            if file.left_ms is not None:
+                ready.append(file)
+                if not file.is_overdue:
+                    return ready
+        live = [file for file in files if file.left_ms is None]
+        return ready + sorted(live, key=lambda file: file.served)
+
+    def settle(self, file: Followed, *, now_ms: int, is_last: bool = False) -> list[Action]:
+        """Whether a file that lost its name is done with; `is_last` waits for nobody."""
+        if file.left_ms is None or file.rested_ms is not None or not file.is_at_end:
+            return []
+        settings = self._settings
+        if now_ms - max(file.left_ms, file.grown_ms) < settings.grace_ms and not is_last:
+            file.is_overdue |= now_ms - file.left_ms >= settings.grace_ms_max
+            return []
+        if file.is_matched:
+            return self._rename(file)
+        if not file.links:
+            return [self._forget(file, "")]
+        file.rested_ms = now_ms
+        return [Close(file)]
+
+    def _rename(self, file: Followed) -> list[Action]:
+        """It has the name of its path from now on."""
+        try:
+            name = self._settings.name_of(file.path)
+        except InvalidConfiguration as error:
+            return [*self._refuse(file.path, error.message), self._forget(file, "")]
+        self._by_name[file.name].remove(file)
+        if not self._by_name[file.name]:
+            del self._by_name[file.name]
+        file.name, file.home, file.left_ms, file.is_overdue = name, file.path, None, False
+        self._by_name.setdefault(name, []).append(file)
+        return []
+
+    # Parts of a scan
+
+    def _take_device(self, file: Followed, identity: Identity) -> None:
+        """Devices may have other numbers after a restart; path and inode stay."""
+        del self._by_identity[file.identity]
+        file.identity = identity
+        self._by_identity[identity] = file
+
+    def _begin(self, found: Found, now_ms: int) -> Iterator[Action]:
+        if len(self.files) >= self._settings.files_max:
+            yield from self._refuse(
+                found.path, f"{len(self.files)} files are followed already: raise files_max"
+            )
+            return
+        try:
+            name = self._settings.name_of(found.path)
+        except InvalidConfiguration as error:
+            yield from self._refuse(found.path, error.message)
+            return
+        number = self._next_number
+        self._next_number += 1
+        checkpoint = Checkpoint(
+            identity=found.identity,
+            path=found.path,
+            folder=found.path.rpartition("/")[0],
+            name=name,
+            home=found.path,
+        )
+        producer = self._producer_of(number, found.identity)
+        file = Followed(number, checkpoint, producer, now_ms=now_ms)
+        file.rested_ms = None
+        file.found(found, now_ms=now_ms)
+        self._add(file)
+        yield Begin(file)
+
+    def _refuse(self, path: str, reason: str) -> Iterator[Action]:
+        """Told once."""
+        if path not in self._refused:
+            if len(self._refused) >= self._settings.files_max:
+                self._refused.clear()
+            self._refused[path] = None
+            yield Refuse(path, reason)
+
+    def _see(self, file: Followed, found: Found, now_ms: int) -> None:
+        if file.rested_ms is not None:
+            file.rested_ms = None
+            file.grown_ms = now_ms
+        file.found(found, now_ms=now_ms)
+        if found.path == file.home and found.is_matched:
+            file.left_ms, file.is_overdue = None, False
+        elif file.left_ms is None:
+            file.left_ms = now_ms
+
+    def _miss(self, file: Followed, now_ms: int) -> Iterator[Action]:
+        file.is_matched = False
+        if file.rested_ms is not None:
+            if now_ms - file.rested_ms >= self._settings.forget_ms:
+                yield self._forget(file, "" if file.is_at_end else "it cannot be found any more")
+        elif file.left_ms is None:
+            file.left_ms = now_ms  # it is looked for under other names before the next scan
+        elif not file.is_held:
+            file.rested_ms = now_ms
+
+    def _add(self, file: Followed) -> None:
+        self.files[file.number] = file
+        self._by_identity[file.identity] = file
+        self._by_name.setdefault(file.name, []).append(file)
+
+    def _forget(self, file: Followed, reason: str) -> Forget:
+        file.is_forgotten = True
+        del self.files[file.number]
+        if self._by_identity.get(file.identity) is file:
+            del self._by_identity[file.identity]
+        same = self._by_name[file.name]
+        same.remove(file)
+        if not same:
+            del self._by_name[file.name]
+        return Forget(file, reason)

@@ -1,0 +1,74 @@
+"""What a tailer needs of others: somebody who delivers, and a file system to read."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from raftwood.clogs.batches import LineBatch
+from raftwood.clogs.tail.model import Found, Look
+
+Result = TypeVar("Result")
+Handle = int
+"""An open file."""
+
+
+class Delivering(Protocol):
+    """The way to the log."""
+
+    async def deliver(self, batch: LineBatch) -> None:
+        """Returns once the batch is stored, however long that takes; there once, by its producer
+        and sequence. Batches of one name come one at a time.
+        """
+        ...
+
+
+class Masking(Protocol):
+    """What is sensitive in lines is made unreadable."""
+
+    def mask_block(self, block: bytes) -> bytes:
+        """Whole lines, with as many newlines as before."""
+        ...
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A file that was opened."""
+
+    handle: Handle
+    folder: str
+    """Of the file itself, symbolic links followed."""
+    look: Look
+
+
+class TailFiles(Protocol):
+    """The files of a machine: off the event loop, and with OSError where something is wrong."""
+
+    async def scan(self, paths: Sequence[str], exclude: Sequence[str]) -> list[Found]:
+        """Regular files that globs match, in order of their paths; links are followed."""
+        ...
+
+    async def find(self, wanted: Sequence[tuple[str, int]]) -> list[Found]:
+        """Files by folder and inode, whatever their names; `is_matched` is off."""
+        ...
+
+    async def open(self, path: str) -> Opened: ...
+
+    async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
+        """Bytes, fewer at the file's end only, and how the file looked after that."""
+        ...
+
+    async def look(self, handles: Sequence[Handle]) -> list[Look | None]:
+        """As they are now, without their heads; None for one that is closed meanwhile."""
+        ...
+
+    async def work(self, job: Callable[[], Result]) -> Result:
+        """What a function comes to that takes long and waits for nothing."""
+        ...
+
+    def close(self, handle: Handle) -> None:
+        """Of a file that nobody reads."""
+        ...
+
+    async def end(self) -> None:
+        """Wait for what is under way, and close all files."""
+        ...

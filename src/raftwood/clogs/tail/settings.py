@@ -1,0 +1,138 @@
+"""What a tailer follows, and how: a struct that a TOML file fills and that checks itself."""
+
+import re
+from typing import Annotated, Final, Literal, Self
+
+import msgspec
+from msgspec import Meta
+
+from raftwood.base.codecs import Codec
+from raftwood.base.errors import InvalidConfiguration
+from raftwood.clogs.client.settings import Compression
+from raftwood.clogs.lines import DEFAULT_FIELD
+from raftwood.clogs.model import checked_file_name
+
+_NAME_PART: Final = re.compile(r"\{(\w*)\}")
+_NAME_PARTS: Final = ("path", "base", "stem", "folder")
+COMPRESSED: Final = ("*.gz", "*.bz2", "*.xz", "*.zst", "*.lz4", "*.zip", "*.Z")
+"""Copies of rotated files: what is in them was read before they were made."""
+
+_Pattern = Annotated[str, Meta(max_length=1024)]
+_Milliseconds = Annotated[int, Meta(ge=0, le=86_400_000)]
+_Codecs: Final = {
+    Compression.NONE: Codec.NONE,
+    Compression.LZ4: Codec.LZ4,
+    Compression.ZSTD: Codec.ZSTD,
+}
+
+
+class Multiline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Records of several lines: give one of the two patterns."""
+
+    start: _Pattern = ""
+    """A line that matches begins a record; all others belong to the one before."""
+    continues: _Pattern = msgspec.field(default="", name="continue")
+    """A line that matches belongs to the record before; all others begin one."""
+    lines_max: Annotated[int, Meta(ge=2, le=10_000)] = 500
+    """A record with more lines is cut there, and counted."""
+    wait_ms: _Milliseconds = 2_000
+    """The last record is taken for whole once the file has not grown for so long."""
+
+    def __post_init__(self) -> None:
+        if bool(self.start) == bool(self.continues):
+            raise ValueError("multiline takes either start or continue; give exactly one of them")
+        try:
+            re.compile((self.start or self.continues).encode(), re.MULTILINE)
+        except re.error as error:
+            raise ValueError(f"a multiline pattern is no regular expression: {error}") from error
+
+
+class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tailer's configuration."""
+
+    paths: tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...]
+    """Files and globs (`*`, `?`, `[…]`, `**` for folders below)."""
+    exclude: tuple[str, ...] = COMPRESSED
+    """Globs of base names or, with a slash in them, of paths that are left alone."""
+    name: Annotated[str, Meta(min_length=1, max_length=512)] = "{path}"
+    """The name under which a file is shipped: text with {path}, {base}, {stem} (the base without
+    its last suffix) and {folder} (the base name of the folder that the file is in)."""
+    start: Literal["beginning", "end"] = "beginning"
+    """Where files are begun that are there when the tailer first runs; later ones always from
+    their beginning."""
+    multiline: Multiline | None = None
+    masks: tuple[str, ...] = ()
+    """Rules for what is sensitive, by their names."""
+    topic: Annotated[str, Meta(max_length=1024)] = ""
+    source: Annotated[str, Meta(max_length=253)] = ""
+    """Where the lines are from; else the host's name."""
+    tags: dict[str, str] = {}
+    field: Annotated[str, Meta(min_length=1, max_length=128)] = DEFAULT_FIELD
+    """The field of a record that holds its line."""
+    compression: Compression = Compression.LZ4
+    batch_bytes_max: Annotated[int, Meta(ge=4 << 10, le=2 << 20)] = 1 << 20
+    """Read, made into a batch and sent at once."""
+    batch_lines_max: Annotated[int, Meta(ge=1, le=100_000)] = 16_384
+    line_bytes_max: Annotated[int, Meta(ge=64, le=1 << 20)] = 256 << 10
+    """A longer line, or record of several lines, is cut into pieces, and counted."""
+    partial_ms: _Milliseconds = 5_000
+    """A last line without a newline is shipped as it is once its file has not grown for so long."""
+    poll_ms: Annotated[int, Meta(ge=1, le=60_000)] = 200
+    """From one look at the sizes of open files to the next."""
+    scan_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1_000
+    """From one look for new and renamed files to the next."""
+    grace_ms: _Milliseconds = 2_000
+    """A file that lost its name is read on until it has not grown for so long, and the file that
+    has its name now waits for that."""
+    grace_ms_max: _Milliseconds = 60_000
+    """A file that still grows so long after it lost its name is read beside its successor."""
+    forget_ms: Annotated[int, Meta(ge=0, le=30 * 86_400_000)] = 3_600_000
+    """A file that cannot be found for so long is forgotten."""
+    retry_ms: Annotated[int, Meta(ge=1, le=600_000)] = 1_000
+    """After a failure (no right to read, a full disk for the state, a batch that was refused);
+    each time twice as long, up to a minute."""
+    close_ms: _Milliseconds = 5_000
+    """At the end: how long batches under way are awaited."""
+    files_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000
+    open_files_max: Annotated[int, Meta(ge=1, le=100_000)] = 512
+    """Above it the files that were active longest ago are closed, and opened again for reading."""
+    batches_max: Annotated[int, Meta(ge=1, le=10_000)] = 64
+    """Batches of all files that are made and not stored yet: it bounds memory, and how many names
+    are delivered at once."""
+
+    def __post_init__(self) -> None:
+        if not self.paths:
+            raise ValueError("paths is empty; name at least one file or glob")
+        for part in _NAME_PART.findall(self.name):
+            if part not in _NAME_PARTS:
+                raise ValueError(
+                    f"name has {{{part}}}, which is none of {', '.join(_NAME_PARTS)}; use those"
+                )
+        if self.line_bytes_max > self.batch_bytes_max:
+            raise ValueError("line_bytes_max is above batch_bytes_max; lower it")
+        if self.grace_ms > self.grace_ms_max:
+            raise ValueError("grace_ms is above grace_ms_max; lower it")
+
+    @property
+    def codec(self) -> Codec:
+        return _Codecs[self.compression]
+
+    def name_of(self, path: str) -> str:
+        """The name that a path is shipped under; `InvalidConfiguration` where it cannot be."""
+        folder, _, base = path.rpartition("/")
+        parts = {
+            "path": path,
+            "base": base,
+            "stem": base.rpartition(".")[0] or base,
+            "folder": folder.rpartition("/")[2],
+        }
+        # In one step: a path may have braces of its own, and they are no parts.
+        return checked_file_name(_NAME_PART.sub(lambda part: parts[part[1]], self.name))
+
+    @classmethod
+    def parse(cls, data: dict[str, object], *, origin: str) -> Self:
+        """From a file's plain data; `InvalidConfiguration` says what is wrong, and where."""
+        try:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            raise InvalidConfiguration(f"{origin}: {error}; correct it") from error

@@ -1,0 +1,334 @@
+"""`Tailer`: follows files that match globs, and hands their lines on in batches, each once.
+
+    tailer = await Tailer.start(environment, settings, folder=…, files=MachineFiles(), delivering=…)
+    …
+    await tailer.close()
+
+The state in the folder says how far each file is stored, and which batches may have been sent. Read
+`rules` for what happens to files, `reader` for how a batch comes about, `lanes` for its way.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Final
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import DiskFull, Overloaded
+from raftwood.base.logs import get_logger
+from raftwood.clogs.frames import PRODUCER_BYTES
+from raftwood.clogs.tail.checkpoints import STATE_SETTINGS, Checkpoints
+from raftwood.clogs.tail.counters import FileStatus, TailCounters, TailStatus
+from raftwood.clogs.tail.followed import Followed
+from raftwood.clogs.tail.lanes import Lanes
+from raftwood.clogs.tail.making import BatchMaker
+from raftwood.clogs.tail.model import Head, Identity
+from raftwood.clogs.tail.open_files import OpenFiles
+from raftwood.clogs.tail.reader import Reader
+from raftwood.clogs.tail.rules import Action, Begin, Close, Forget, Refuse, Roster, Verdict
+from raftwood.clogs.tail.seams import Delivering, Masking, TailFiles
+from raftwood.clogs.tail.settings import TailSettings
+from raftwood.disk.store import Store
+
+_log = get_logger("tail")
+_LISTED_MAX: Final = 100
+_CLUSTER: Final = "ship"
+
+
+class Tailer:
+    """One tailer; use `start`, and `close` when done. It owns its files and its state."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: TailSettings,
+        store: Store,
+        *,
+        files: TailFiles,
+        delivering: Delivering,
+        masking: Masking | None,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._files = files
+        self._life = environment.random.randbytes(PRODUCER_BYTES)
+        self._checkpoints = Checkpoints(store.log)
+        self.counters = TailCounters()
+        self._roster = Roster(settings, self._producer_of)
+        self._open_files = OpenFiles(files, limit=settings.open_files_max, judge=self._judge)
+        self._reader = Reader(
+            environment,
+            settings,
+            files=files,
+            open_files=self._open_files,
+            maker=BatchMaker(settings, masking),
+            checkpoints=self._checkpoints,
+            counters=self.counters,
+        )
+        self._lanes = Lanes(
+            settings,
+            roster=self._roster,
+            reader=self._reader,
+            delivering=delivering,
+            checkpoints=self._checkpoints,
+            counters=self.counters,
+        )
+        self._due: dict[str, None] = {}
+        """Names that are looked at in the next turn."""
+        self._scans = 0
+        self._woken = asyncio.Event()
+        self._is_stopping = False
+        self._running: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        environment: Environment,
+        settings: TailSettings,
+        *,
+        folder: str,
+        files: TailFiles,
+        delivering: Delivering,
+        masking: Masking | None = None,
+    ) -> "Tailer":
+        """Follow files, with the state in `folder`. The errors are those of `Store.open`."""
+        store = await Store.open(
+            environment, folder, cluster=_CLUSTER, store=1, settings=STATE_SETTINGS
+        )
+        try:
+            tailer = cls(
+                environment, settings, store, files=files, delivering=delivering, masking=masking
+            )
+            tailer._restore()
+        except BaseException:
+            await store.close()
+            raise
+        tailer._running = asyncio.create_task(tailer._run(), name="tailer")
+        return tailer
+
+    async def close(self) -> None:
+        """Read no more, wait a while for what is under way, and make the state durable."""
+        self._is_stopping = self._lanes.is_stopping = True
+        self._woken.set()
+        running = self._running
+        try:
+            if running is not None:
+                await asyncio.wait([running], timeout=self._settings.close_ms / 1000)
+                running.cancel()
+                await asyncio.wait([running])
+                if not running.cancelled():
+                    running.result()
+        finally:
+            await self._files.end()
+            try:
+                await self._store.close()
+            except DiskFull as error:
+                _log.warning("the last state was not written", reason=error.message)
+
+    async def drain(self) -> list[str]:
+        """Ship what is in the files now, last lines without a newline too. Answers the problems of
+        files that are held up, if any are.
+        """
+        self._reader.is_last = True
+        scans = self._scans + 2  # one may be under way
+        while not self._is_drained(scans):
+            self._woken.set()
+            await asyncio.sleep(self._settings.poll_ms / 4000)
+            if self._running is None or self._running.done():
+                break
+        return [file.problem for file in self._roster.files.values() if file.problem]
+
+    async def failed(self) -> None:
+        """Returns or raises when the tailer ends, which it does of itself only by a bug."""
+        if self._running is not None:
+            await asyncio.shield(self._running)
+
+    def status(self) -> TailStatus:
+        files = list(self._roster.files.values())
+        ranked = sorted(files, key=lambda file: file.behind_bytes, reverse=True)
+        return TailStatus(
+            files=len(files),
+            open_files=len(self._open_files),
+            missing_files=sum(not file.was_seen for file in files),
+            behind_bytes=sum(file.behind_bytes for file in files),
+            counters=self.counters,
+            file_list=[_status(file) for file in ranked[:_LISTED_MAX]],
+        )
+
+    # The driver
+
+    async def _run(self) -> None:
+        settings = self._settings
+        scan_at_ms = 0
+        async with asyncio.TaskGroup() as group:
+            while not self._is_stopping:
+                self._woken.clear()
+                now_ms = _now_ms()
+                if now_ms >= scan_at_ms or self._reader.is_last:
+                    await self._scan()
+                    scan_at_ms = now_ms + settings.scan_ms
+                await self._look()
+                self._turn(group)
+                try:
+                    async with asyncio.timeout(settings.poll_ms / 1000):
+                        await self._woken.wait()
+                except TimeoutError:
+                    continue
+
+    async def _scan(self) -> None:
+        settings = self._settings
+        found = await self._files.scan(settings.paths, settings.exclude)
+        wanted = self._roster.wanted()
+        if wanted:
+            found += await self._files.find(wanted)
+        begun = self._carry_out(self._roster.scanned(found, now_ms=_now_ms()))
+        if not self._scans and self._checkpoints.is_new:
+            await self._begin_first(begun)
+        for file in begun:
+            # At once: only what is open can be read once it is deleted.
+            await self._open(file)
+        self._due = dict.fromkeys(self._roster.names())
+        self._scans += 1
+
+    async def _begin_first(self, begun: list[Followed]) -> None:
+        """The files that are there at first; where they are begun at the end, durably so."""
+        if self._settings.start == "end":
+            for file in begun:
+                await self._open(file, to_end=True)
+        checkpoints = {file.number: file.checkpoint() for file in begun if file.offset}
+        while True:
+            try:
+                await self._checkpoints.begin(checkpoints)
+            except (DiskFull, Overloaded) as error:
+                _log.warning("the state cannot be written", reason=error.message)
+                await asyncio.sleep(self._settings.retry_ms / 1000)
+            else:
+                return
+
+    async def _open(self, file: Followed, *, to_end: bool = False) -> None:
+        try:
+            handle = await self._open_files.hold(file)
+            if handle is None:
+                return
+            try:
+                if to_end and not file.offset:
+                    _, look = await self._files.read(handle, 0, 0)
+                    file.offset = file.read_to = file.size = look.size
+                    file.head = Head.of(look.head, min(len(look.head), look.size))
+            finally:
+                self._open_files.done(file)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._reader.trouble(file, f"{file.path} cannot be read: {error.strerror}")
+
+    async def _look(self) -> None:
+        held = self._open_files.all()
+        looks = await self._files.look([handle for _, handle in held])
+        now_ms = _now_ms()
+        for (file, _), look in zip(held, looks, strict=True):
+            if look is None or look.identity != file.identity or not file.is_held:
+                continue
+            file.links = look.links
+            if file.looked(look.size, look.mtime_ns, now_ms=now_ms):
+                self._due[file.name] = None
+
+    def _turn(self, group: asyncio.TaskGroup) -> None:
+        now_ms = _now_ms()
+        for name in list(self._due):
+            if self._lanes.is_running(name):
+                continue
+            for file in list(self._roster.of_name(name)):
+                actions = self._roster.settle(file, now_ms=now_ms, is_last=self._reader.is_last)
+                self._carry_out(actions)
+            ready = self._roster.turn(name)
+            if any(self._reader.has_work(file, now_ms=now_ms) for file in ready):
+                self._lanes.wake(name, group)
+            elif not any(_is_waiting(file) for file in self._roster.of_name(name)):
+                del self._due[name]
+
+    def _carry_out(self, actions: Iterable[Action]) -> list[Followed]:
+        """Do what the rules say; answers the files that are new."""
+        begun = []
+        for action in actions:
+            match action:
+                case Begin(file):
+                    begun.append(file)
+                case Close(file):
+                    self._open_files.release(file)
+                case Forget(file, reason):
+                    self._forget(file, reason)
+                case Refuse(path, reason):
+                    self.counters.refused_files += 1
+                    _log.warning("a file is not followed", file=path, reason=reason)
+        return begun
+
+    def _forget(self, file: Followed, reason: str) -> None:
+        self._open_files.release(file)
+        self._reader.give_up(file, reason)
+        if reason and file.size > file.read_to:
+            self.counters.cut_bytes += file.size - file.read_to
+            _log.error("a file is lost", file=file.path, reason=reason, unread=file.behind_bytes)
+        try:
+            self._checkpoints.drop(file.number)
+        except (DiskFull, Overloaded):
+            return  # it is found again after a restart, and forgotten again
+
+    def _judge(self, file: Followed, verdict: Verdict) -> bool:
+        match verdict:
+            case Verdict.CUT:
+                self._reader.begin_anew(file)
+                return True
+            case Verdict.OTHER:
+                self._carry_out(self._roster.replace(file, now_ms=_now_ms()))
+            case _:
+                # The path leads elsewhere: the next scan tells where the file is.
+                file.retry_at_ms = _now_ms() + self._settings.scan_ms
+        return False
+
+    # Parts
+
+    def _restore(self) -> None:
+        now_ms = _now_ms()
+        for number, checkpoint in self._checkpoints.load().items():
+            self._roster.restore(number, checkpoint, now_ms=now_ms)
+
+    def _producer_of(self, number: int, identity: Identity) -> bytes:
+        """Of this life, this file and this number: an inode that is used again has another."""
+        text = f"{number} {identity.device} {identity.inode}".encode()
+        return blake2b(text, key=self._life, digest_size=PRODUCER_BYTES).digest()
+
+    def _is_drained(self, scans: int) -> bool:
+        return (
+            self._scans >= scans
+            and not self._lanes.running
+            and all(
+                file.is_at_end or file.problem
+                for file in self._roster.files.values()
+                if file.rested_ms is None
+            )
+        )
+
+
+def _is_waiting(file: Followed) -> bool:
+    """Whether time alone may bring something about."""
+    return file.rested_ms is None and (
+        file.left_ms is not None or not file.is_at_end or bool(file.retry_at_ms)
+    )
+
+
+def _status(file: Followed) -> FileStatus:
+    return FileStatus(
+        name=file.name,
+        path=file.path,
+        size=file.size,
+        offset=file.offset,
+        behind_bytes=file.behind_bytes,
+        lines=file.counters.lines,
+        bytes=file.counters.bytes,
+        problem=file.problem,
+    )
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,161 @@
+"""A machine's files in memory, for a tailer under test: inodes, names, descriptors, no threads.
+
+An inode number is used again as soon as nobody has the file open and no name leads to it, as file
+systems do it.
+"""
+
+import asyncio
+import errno
+import heapq
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from raftwood.clogs.tail.model import HEAD_BYTES, Found, Identity, Look
+from raftwood.clogs.tail.seams import Handle, Opened
+
+Result = TypeVar("Result")
+DEVICE = 1
+
+
+class FakeInode:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.data = bytearray()
+        self.mtime_ns = 0
+        self.links = 0
+        self.opened = 0
+
+
+class FakeDisk:
+    """What outlives a process: names and inodes."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, FakeInode] = {}
+        self.device = DEVICE
+        self._free: list[int] = []
+        self._next = 100
+        self._time = 0
+
+    def append(self, path: str, data: bytes) -> FakeInode:
+        inode = self.names.get(path)
+        if inode is None:
+            number = heapq.heappop(self._free) if self._free else self._next
+            self._next = max(self._next, number + 1)
+            inode = self.names[path] = FakeInode(number)
+            inode.links = 1
+        self.write_on(inode, data)
+        return inode
+
+    def write_on(self, inode: FakeInode, data: bytes) -> None:
+        inode.data += data
+        self._touch(inode)
+
+    def truncate(self, path: str) -> None:
+        self.names[path].data.clear()
+        self._touch(self.names[path])
+
+    def rename(self, source: str, target: str) -> None:
+        if target in self.names:
+            self.unlink(target)
+        self.names[target] = self.names.pop(source)
+
+    def unlink(self, path: str) -> None:
+        inode = self.names.pop(path)
+        inode.links -= 1
+        self.free(inode)
+
+    def free(self, inode: FakeInode) -> None:
+        if not inode.links and not inode.opened:
+            heapq.heappush(self._free, inode.number)
+
+    def _touch(self, inode: FakeInode) -> None:
+        self._time += 1
+        inode.mtime_ns = self._time
+
+
+class FakeFiles:
+    """One process's view of the disk; `delay_s` passes in each call."""
+
+    def __init__(self, disk: FakeDisk, *, delay_s: float = 0.0) -> None:
+        self.disk = disk
+        self.delay_s = delay_s
+        self.errors: dict[str, int] = {}
+        self.opened_most = 0
+        self._handles: dict[Handle, tuple[str, FakeInode]] = {}
+        self._next = 1
+
+    async def scan(self, paths: Sequence[str], exclude: Sequence[str]) -> list[Found]:
+        await asyncio.sleep(self.delay_s)
+        return [
+            self._found(path, is_matched=True)
+            for path in sorted(self.disk.names)
+            if any(fnmatchcase(path, pattern) for pattern in paths)
+            and not any(fnmatchcase(path.rpartition("/")[2], pattern) for pattern in exclude)
+        ]
+
+    async def find(self, wanted: Sequence[tuple[str, int]]) -> list[Found]:
+        await asyncio.sleep(self.delay_s)
+        return [
+            self._found(path, is_matched=False)
+            for path, inode in sorted(self.disk.names.items())
+            if (path.rpartition("/")[0], inode.number) in wanted
+        ]
+
+    async def open(self, path: str) -> Opened:
+        await asyncio.sleep(self.delay_s)
+        self._check(path)
+        inode = self.disk.names.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        inode.opened += 1
+        handle = self._next
+        self._next += 1
+        self._handles[handle] = (path, inode)
+        self.opened_most = max(self.opened_most, len(self._handles))
+        return Opened(handle, path.rpartition("/")[0], self._look(inode, head=True))
+
+    async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
+        path, inode = self._handles[handle]
+        self._check(path)
+        data = bytes(inode.data[offset : offset + length])
+        await asyncio.sleep(self.delay_s)
+        return data, self._look(inode, head=True)
+
+    async def look(self, handles: Sequence[Handle]) -> list[Look | None]:
+        await asyncio.sleep(self.delay_s)
+        return [
+            self._look(self._handles[handle][1]) if handle in self._handles else None
+            for handle in handles
+        ]
+
+    async def work(self, job: Callable[[], Result]) -> Result:
+        await asyncio.sleep(self.delay_s)
+        return job()
+
+    def close(self, handle: Handle) -> None:
+        _, inode = self._handles.pop(handle)
+        inode.opened -= 1
+        self.disk.free(inode)
+
+    async def end(self) -> None:
+        self.killed()
+
+    def killed(self) -> None:
+        """The process is gone, and its descriptors with it."""
+        for handle in list(self._handles):
+            self.close(handle)
+
+    def _check(self, path: str) -> None:
+        if path in self.errors:
+            raise OSError(self.errors[path], "injected", path)
+
+    def _found(self, path: str, *, is_matched: bool) -> Found:
+        inode = self.disk.names[path]
+        identity = Identity(self.disk.device, inode.number)
+        return Found(path, identity, len(inode.data), inode.mtime_ns, is_matched)
+
+    def _look(self, inode: FakeInode, *, head: bool = False) -> Look:
+        identity = Identity(self.disk.device, inode.number)
+        first = bytes(inode.data[:HEAD_BYTES]) if head else b""
+        return Look(identity, len(inode.data), inode.mtime_ns, inode.links, first)
