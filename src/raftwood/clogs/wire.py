@@ -28,6 +28,8 @@ class ConfigurationRequest(msgspec.Struct, frozen=True, array_like=True):
     version: int = 0
     digest: str = ""
     wait_ms: int = 0
+    revision: int = 0
+    """Of the answer that it came with: a receiver that is behind that waits until it is not."""
 
 
 class ConfigurationAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -37,6 +39,8 @@ class ConfigurationAnswer(msgspec.Struct, frozen=True, array_like=True):
     digest: str
     text: bytes
     """As `encode_configuration` writes it."""
+    revision: int = 0
+    """The metastore's version when it was set or rolled back to; versions of rings go back."""
 
 
 CONFIGURATION: Final = TypedMethod(
