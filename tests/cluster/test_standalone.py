@@ -65,7 +65,7 @@ def redis_of(parts: dict[str, Any]) -> RedisCluster:
     ("command", "ports"),
     [
         (("standalone",), PORTS),
-        (("cluster", "up", "--stores=3", "--gateways=2", "--kv-nodes=2"), 12),
+        (("cluster", "up", "--stores=3", "--gateways=2", "--kv-nodes=2"), 14),
     ],
     ids=["standalone", "cluster up"],
 )

@@ -44,7 +44,7 @@ class ClusterUp:
         command = (sys.executable, "-m", "raftwood.app", "cluster", "up")
         parts = (f"--stores={STORES}", f"--gateways={GATEWAYS}", "--bookies=0", "--kv-nodes=0")
         given = (*parts, f"--data={self._folder / 'data'}")
-        ports = f"--port-base={consecutive_ports(STORES + 2 * GATEWAYS)}"
+        ports = f"--port-base={consecutive_ports(STORES + 3 * GATEWAYS)}"
         with self._output.open("ab") as output:
             self._up = subprocess.Popen(
                 (*command, *given, ports, f"--ready-file={ready}"),

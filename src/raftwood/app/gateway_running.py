@@ -20,10 +20,13 @@ def run_gateway(source: Source, connect: str | None, *, ready_file: str | None) 
             environment, settings, store, logs, dlogs=dlogs, metrics=place.metrics
         )
         http = f", HTTP on {server.http_address}" if server.http_address else ""
+        clogs = f", shippers on {server.clogs_address}" if server.clogs_address else ""
+        others = (server.clogs_address,) if server.clogs_address else ()
         return Started(
             server=server,
-            line=f"gateway of cluster {settings.cluster.name} serves on {server.address}{http}",
-            addresses=(server.address, server.http_address or "-"),
+            line=f"gateway of cluster {settings.cluster.name} serves on {server.address}{http}"
+            f"{clogs}",
+            addresses=(server.address, server.http_address or "-", *others),
             reload_certificates=server.reload_certificates,
         )
 

@@ -27,7 +27,9 @@ STORES_MAX: Final = 9
 
 
 class LocalCluster:
-    """Where each process of a cluster is: ports from the base on, stores first, nodes last."""
+    """Where each process of a cluster is: ports from the base on, stores first, then gateways,
+    bookies and nodes; shippers are served by the gateways on the last.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class LocalCluster:
         for kind, count in (("bookies", bookies), ("nodes of Zeppelin", kv_nodes)):
             if not 0 <= count <= STORES_MAX:
                 raise InvalidInput(f"{count} {kind}: give 0 to {STORES_MAX}")
-        last = 65_535 - stores - 2 * gateways - bookies - kv_nodes
+        last = 65_535 - stores - 3 * gateways - bookies - kv_nodes
         if not 1024 <= port_base <= last:
             raise InvalidInput(f"port base {port_base}: give 1024 to {last}")
         ports = iter(range(port_base, 65_536))
@@ -56,6 +58,7 @@ class LocalCluster:
         self.http = {number: f"127.0.0.1:{next(ports)}" for number in range(1, gateways + 1)}
         self.bookies = {number: f"127.0.0.1:{next(ports)}" for number in range(1, bookies + 1)}
         self.kv_nodes = {number: f"127.0.0.1:{next(ports)}" for number in range(1, kv_nodes + 1)}
+        self.clogs = {number: f"127.0.0.1:{next(ports)}" for number in range(1, gateways + 1)}
         self.config_file = f"{folder}/{CONFIG_FILE}"
 
     def prepare(self) -> Settings:
@@ -105,6 +108,7 @@ log_replicas = {replicas}
             *("gateway", "start", "--config", self.config_file),
             f"--set=gateway.listen={self.gateways[number]}",
             f"--set=gateway.http_listen={self.http[number]}",
+            f"--set=clogs.listen={self.clogs[number]}",
             *self._dlog_arguments(),
         ]
 
@@ -173,7 +177,8 @@ async def running_cluster(
         )
         service = LogServicePart(",".join(cluster.stores.values()), cluster.config_file)
         kv = await _kv_part(environment, cluster, settings)
-        yield Parts(loghub, service, os.getpid(), kv), children
+        clogs = tuple(cluster.clogs.values())
+        yield Parts(loghub, service, os.getpid(), kv, clogs), children
         for kind in ("gateway-", "kv-", "bookie-", "store-"):
             await children.end(kind)
 

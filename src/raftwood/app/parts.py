@@ -45,6 +45,8 @@ class Parts(msgspec.Struct, frozen=True):
     logservice: LogServicePart
     pid: int
     kv: KvPart | None = None
+    clogs: tuple[str, ...] = ()
+    """Where shippers of log files are served, HOST:PORT each."""
 
 
 def tell_parts(folder: str, parts: Parts) -> None:
@@ -58,6 +60,7 @@ def tell_parts(folder: str, parts: Parts) -> None:
         f"  access key                            {loghub.access_key_id}",
         f"  its secret                            {loghub.access_key_secret}",
         *_kv_lines(parts.kv),
+        *(f"  clogs, shippers of log files          {each}" for each in parts.clogs),
         "",
         "Next, in another terminal:",
         "",

@@ -36,8 +36,8 @@ from raftwood.zeppelin.node.node_server import NodeServer
 
 PORT_BASE: Final = 7400
 BOOKIES: Final = 3
-PORTS: Final = 4 + BOOKIES
-"""From the base on: the store, native clients of LogHub, HTTP, bookies, Zeppelin."""
+PORTS: Final = 5 + BOOKIES
+"""From the base on: the store, native clients of LogHub, HTTP, bookies, Zeppelin, shippers."""
 KEY_FILE: Final = "access-key.json"
 CONFIG_FILE: Final = "standalone.toml"
 _BEGIN_S_MAX: Final = 60.0
@@ -54,11 +54,12 @@ def standalone_settings(folder: str, *, port_base: int, flags: tuple[str, ...] =
         write_privately(file, _new_config(folder))
     with open(file, "rb") as opened:
         data = opened.read()
-    store, native, http, *_, kv = _addresses(port_base)
+    store, native, http, *_, kv, clogs = _addresses(port_base)
     given = (
         f"cluster.members=1={store}",
         f"gateway.listen={native}",
         f"gateway.http_listen={http}",
+        f"clogs.listen={clogs}",
         "dlog.store=bookies",
         f"zeppelin_node.data_folder={folder}/kv",
         *node_addresses(kv),
@@ -72,9 +73,9 @@ def _addresses(port_base: int) -> list[str]:
 
 
 def _bookie_addresses(settings: Settings) -> list[str]:
-    """Behind the port of the store, which is the first."""
+    """Behind the port of the store, which is the first, and the two of the gateway."""
     (store,) = settings.cluster.addresses().values()
-    return _addresses(int(store.rpartition(":")[2]))[-BOOKIES - 1 : -1]
+    return _addresses(int(store.rpartition(":")[2]))[3 : 3 + BOOKIES]
 
 
 def _new_config(folder: str) -> bytes:
@@ -146,7 +147,8 @@ async def running_standalone(
                     access_key_secret=key.secret,
                 )
                 service = LogServicePart(store_server.address, f"{folder}/{CONFIG_FILE}")
-                yield Parts(loghub, service, os.getpid(), kv), gateway
+                clogs = (gateway.clogs_address,) if gateway.clogs_address else ()
+                yield Parts(loghub, service, os.getpid(), kv, clogs), gateway
             finally:
                 await gateway.close()
     finally:

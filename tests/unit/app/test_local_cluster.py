@@ -8,9 +8,17 @@ from raftwood.base.errors import InvalidInput
 
 def test_each_process_has_a_port_of_its_own() -> None:
     cluster = LocalCluster("/f", stores=3, gateways=2, bookies=3, kv_nodes=2, port_base=7400)
-    groups = (cluster.stores, cluster.gateways, cluster.http, cluster.bookies, cluster.kv_nodes)
+    groups = (
+        cluster.stores,
+        cluster.gateways,
+        cluster.http,
+        cluster.bookies,
+        cluster.kv_nodes,
+        cluster.clogs,
+    )
     ports = [int(address.rpartition(":")[2]) for group in groups for address in group.values()]
-    assert ports == list(range(7400, 7412))
+    assert ports == list(range(7400, 7414))
+    assert "--set=clogs.listen=127.0.0.1:7413" in cluster.gateway_arguments(2)
     arguments = cluster.kv_arguments(2)
     assert arguments[:3] == ["kv", "node", "start"]
     assert "--set=zeppelin_node.listen=127.0.0.1:7411" in arguments
