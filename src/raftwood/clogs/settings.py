@@ -82,6 +82,8 @@ class ClogsSettings(Section, frozen=True):
             raise ValueError(
                 'plain files need store = "files" or "both" as well as files_folder; give both'
             )
+        if self.udp_listen and not self.listen:
+            raise ValueError("udp_listen is given without listen; give both")
         if self.udp_listen and (len(self.udp_secret.reveal()) < 16 or not self.udp_access_key):
             raise ValueError(
                 "udp_listen is given without udp_secret, of 16 characters or more, and "

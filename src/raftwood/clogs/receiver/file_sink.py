@@ -1,0 +1,371 @@
+"""`FileSink`: the lines of each file go to a plain file of its own below a folder.
+
+Lines are written and synced first; then it is noted, durably, how long the file is and which
+batches it has (`file_state`); then they are acknowledged. What a crash leaves behind the noted
+length was never acknowledged, and is cut when the sink is opened: so a batch that comes again is in
+the file once. Batches that come while others are being synced share the next sync.
+
+Files belong to the sink: what others append to one is cut. One that was moved away or emptied, as
+rotation does it, is begun anew. A receiver knows its own files alone: a batch that a shipper sends
+to another one, because this one did not answer in time, may be in the files of both.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from raftwood.base import files as seam
+from raftwood.base.environment import Environment
+from raftwood.base.errors import (
+    DiskFull,
+    Overloaded,
+    RaftwoodError,
+    ShuttingDown,
+    Unavailable,
+)
+from raftwood.base.files import Completion, Operation, perform
+from raftwood.base.logs import get_logger
+from raftwood.clogs.frames import Message
+from raftwood.clogs.receiver.file_names import safe_path
+from raftwood.clogs.receiver.file_state import (
+    VERSION,
+    FileState,
+    decode_file_state,
+    encode_file_state,
+)
+from raftwood.disk.explaining import NO_ROOM, explained
+from raftwood.disk.segment_log import DropGroup, LogSettings, State
+from raftwood.disk.store import Store
+
+PLACE: Final = "files"
+STATE_FOLDER: Final = ".raftwood"
+"""No file of a shipper's can be called so: see `file_names`."""
+FILES_MAX: Final = 65_536
+"""Beyond it, what is known of the file unused for longest is forgotten; the file stays."""
+OPEN_MAX: Final = 256
+WAITING_BYTES_MAX: Final = 64 << 20
+_FILES_PER_ROUND: Final = 32
+_SIZES_AT_ONCE: Final = 1024
+_LOG: Final = LogSettings(segment_bytes=4 << 20, cache_bytes_max=0)
+_log = get_logger("clogs")
+
+LinesOf = Callable[[Message], bytes]
+"""A batch as text, each line with its end; `InvalidInput` for what cannot be read."""
+
+
+class _Waiting:
+    """A batch until it is in the file."""
+
+    __slots__ = ("future", "lines", "producer", "sequence")
+
+    def __init__(self, message: Message, lines: bytes) -> None:
+        self.producer = message.producer
+        self.sequence = message.sequence
+        self.lines = lines
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.future.add_done_callback(_look)
+
+    def fail(self, error: RaftwoodError) -> None:
+        if not self.future.done():
+            self.future.set_exception(type(error)(error.message))
+
+
+class _File:
+    __slots__ = ("group", "name", "path", "pending", "state", "waiting")
+
+    def __init__(self, name: str, path: str, group: int, state: FileState | None) -> None:
+        self.name = name
+        self.path = path
+        self.group = group
+        self.state = state
+        """None until something is noted of it."""
+        self.waiting: list[_Waiting] = []
+        self.pending: dict[tuple[bytes, int], _Waiting] = {}
+        """All that are not acknowledged, those that are being written too."""
+
+
+class FileSink:
+    """A `Sink`. Use `open`, and `close` when done."""
+
+    def __init__(
+        self, environment: Environment, folder: str, lines_of: LinesOf, store: Store
+    ) -> None:
+        self._environment = environment
+        self._folder = folder
+        self._lines_of = lines_of
+        self._store = store
+        self._files: OrderedDict[str, _File] = OrderedDict()
+        """Those used last are the last."""
+        self._open: OrderedDict[str, None] = OrderedDict()
+        """Paths, in the same order."""
+        self._next_group = 1
+        self._dirty: dict[str, _File] = {}
+        self._bytes = 0
+        self._wake = asyncio.Event()
+        self._is_closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        environment: Environment,
+        folder: str,
+        lines_of: LinesOf,
+        *,
+        settings: LogSettings = _LOG,
+    ) -> "FileSink":
+        """The folder is made where it is not there; `StoreLocked` where another has it."""
+        with explained(folder):
+            await perform(environment.files, seam.MakeDirectory(folder))
+        store = await Store.open(
+            environment,
+            f"{folder}/{STATE_FOLDER}",
+            cluster="clogs-files",
+            store=1,
+            settings=settings,
+        )
+        sink = cls(environment, folder, lines_of, store)
+        try:
+            with explained(folder):
+                await sink._recover()
+        except BaseException:
+            await store.close()
+            raise
+        sink._task = asyncio.get_running_loop().create_task(sink._drain(), name="plain files")
+        sink._task.add_done_callback(sink._ended)
+        return sink
+
+    async def close(self) -> None:
+        """What waits is written first."""
+        self._is_closing = True
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await perform(self._environment.files, *map(seam.Close, self._open))
+        await self._store.close()
+
+    # A `Sink`
+
+    async def locate(self, key: str, name: str) -> str:
+        del key, name  # whoever hands batches in has seen to rights
+        return PLACE
+
+    async def store(self, key: str, message: Message) -> str:
+        del key
+        file = self._file(message.name)
+        if file.state is not None and file.state.has(message.producer, message.sequence):
+            return PLACE
+        waiting = file.pending.get((message.producer, message.sequence))
+        if waiting is None:
+            waiting = self._enqueue(file, message)
+        # The batch is written though its shipper goes away.
+        await asyncio.shield(waiting.future)
+        return PLACE
+
+    def _enqueue(self, file: _File, message: Message) -> _Waiting:
+        lines = self._lines_of(message)
+        if self._bytes and self._bytes + len(lines) > WAITING_BYTES_MAX:
+            raise Overloaded(
+                f"{self._bytes} bytes wait to be written to {self._folder}: send it again in a "
+                "moment"
+            )
+        waiting = _Waiting(message, lines)
+        file.waiting.append(waiting)
+        file.pending[message.producer, message.sequence] = waiting
+        self._bytes += len(lines)
+        self._dirty[file.name] = file
+        self._wake.set()
+        return waiting
+
+    def _file(self, name: str) -> _File:
+        if self._is_closing or self._task is None or self._task.done():
+            raise ShuttingDown(f"nothing is written to {self._folder} any more")
+        file = self._files.get(name)
+        if file is None:
+            while len(self._files) >= FILES_MAX:
+                self._forget_one()
+            file = _File(name, f"{self._folder}/{safe_path(name)}", self._next_group, None)
+            self._next_group += 1
+            self._files[name] = file
+        else:
+            self._files.move_to_end(name)
+        return file
+
+    def _forget_one(self) -> None:
+        found = next((each for each in self._files.values() if not each.pending), None)
+        if found is None:
+            raise Overloaded(f"{FILES_MAX} files are being written: send it again in a moment")
+        if found.state is not None:
+            self._store.log.write((DropGroup(found.group),))
+        del self._files[found.name]
+
+    # Writing
+
+    async def _drain(self) -> None:
+        while True:
+            while self._dirty:
+                names = list(self._dirty)[:_FILES_PER_ROUND]
+                await self._round([self._dirty.pop(name) for name in names])
+            if self._is_closing:
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _round(self, files: list[_File]) -> None:
+        taken = [(file, file.waiting) for file in files]
+        for file in files:
+            file.waiting = []
+        found = await asyncio.gather(*(self._write(*each) for each in taken))
+        states = [
+            (file, state, batches)
+            for (file, batches), state in zip(taken, found, strict=True)
+            if state is not None
+        ]
+        try:
+            await self._note([(file, state) for file, state, _ in states])
+        except RaftwoodError as error:
+            for file, _, batches in states:
+                self._settle(file, batches, error)
+            return
+        for file, _, batches in states:
+            self._settle(file, batches, None)
+
+    async def _write(self, file: _File, batches: list[_Waiting]) -> FileState | None:
+        """What is to be noted once the lines are durable; None where that failed."""
+        try:
+            state = await self._begun(file)
+            lines = [each.lines for each in batches]
+            length = state.length + sum(map(len, lines))
+            await self._perform(
+                seam.Write(file.path, state.length, lines), seam.DataSync(file.path)
+            )
+        except OSError as error:
+            self._settle(file, batches, self._explained(file, error))
+        except RaftwoodError as error:
+            self._settle(file, batches, error)
+        else:
+            return state.after(length, [(each.producer, each.sequence) for each in batches])
+        return None
+
+    async def _begun(self, file: _File) -> FileState:
+        """The file is open, and ends where its state says."""
+        (size,) = await perform(self._environment.files, seam.Size(file.path))
+        state = file.state
+        if state is not None and size == state.length and file.path in self._open:
+            self._open.move_to_end(file.path)
+            return state
+        if state is None or (size or 0) < state.length:
+            # Before anything is written, so that a crash cannot make it pass for what was there.
+            state = (state or FileState(VERSION, file.name, 0)).after(size or 0, [])
+            await self._note([(file, state)])
+        await self._open_file(file.path, is_new=size is None)
+        if size is not None and size > state.length:
+            await perform(self._environment.files, seam.Truncate(file.path, state.length))
+        return state
+
+    async def _open_file(self, path: str, *, is_new: bool) -> None:
+        parents = _parents(self._folder, path)
+        operations: list[Operation] = [seam.Close(path)]
+        if is_new:
+            operations.append(seam.MakeDirectory(parents[-1]))
+        operations.append(seam.Open(path, create=True))
+        if is_new:
+            operations += map(seam.SyncDirectory, parents)
+        while len(self._open) >= OPEN_MAX and path not in self._open:
+            operations.insert(0, seam.Close(self._open.popitem(last=False)[0]))
+        self._open.pop(path, None)
+        await self._perform(*operations)
+        self._open[path] = None
+
+    async def _note(self, states: list[tuple[_File, FileState]]) -> None:
+        """Durable, then known."""
+        if states:
+            await self._store.log.commit(
+                *(State(file.group, encode_file_state(state)) for file, state in states)
+            )
+        for file, state in states:
+            file.state = state
+
+    def _settle(self, file: _File, batches: list[_Waiting], error: RaftwoodError | None) -> None:
+        if error is not None:
+            self._open.pop(file.path, None)  # what was written of it is cut before the next
+        for each in batches:
+            del file.pending[each.producer, each.sequence]
+            self._bytes -= len(each.lines)
+            if error is not None:
+                each.fail(error)
+            elif not each.future.done():
+                each.future.set_result(None)
+
+    async def _perform(self, *operations: Operation) -> None:
+        """As `perform`; a sync that fails ends the process: what it left is not known."""
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._environment.files.submit(operations, future.set_result)
+        completion = await future
+        if completion.error is None:
+            return
+        if isinstance(completion.failed, seam.DataSync | seam.SyncDirectory):
+            self._environment.end_process(
+                f"sync of {completion.failed.path} failed: {completion.error}"
+            )
+        raise completion.error
+
+    def _explained(self, file: _File, error: OSError) -> RaftwoodError:
+        if error.errno in NO_ROOM:
+            return DiskFull(f"no room for {file.path} ({error}): free space on the disk")
+        return Unavailable(
+            f"cannot write to {file.path}: {error}; make room for it there, or give it another name"
+        )
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            error = None if task.cancelled() else task.exception()
+            _log.error("plain files are not written any more", exc_info=error)
+            for file in self._files.values():
+                self._settle(
+                    file,
+                    list(file.pending.values()),
+                    Unavailable(f"nothing is written to {self._folder} any more: see the log"),
+                )
+
+    # Recovery
+
+    async def _recover(self) -> None:
+        log, files = self._store.log, self._environment.files
+        for group in log.groups():
+            data = log.state(group)
+            if data is None:
+                continue
+            state = decode_file_state(data)
+            path = f"{self._folder}/{safe_path(state.name)}"
+            self._files[state.name] = _File(state.name, path, group, state)
+            self._next_group = group + 1
+        known = list(self._files.values())
+        for first in range(0, len(known), _SIZES_AT_ONCE):
+            part = known[first : first + _SIZES_AT_ONCE]
+            sizes = await perform(files, *(seam.Size(each.path) for each in part))
+            for file, size in zip(part, sizes, strict=True):
+                if file.state is not None and size is not None and size > file.state.length:
+                    await perform(
+                        files,
+                        seam.Open(file.path),
+                        seam.Truncate(file.path, file.state.length),
+                        seam.DataSync(file.path),
+                        seam.Close(file.path),
+                    )
+
+
+def _parents(folder: str, path: str) -> list[str]:
+    """The folders from the first to the one that a path is in."""
+    found = [folder]
+    for part in path[len(folder) + 1 :].split("/")[:-1]:
+        found.append(f"{found[-1]}/{part}")
+    return found
+
+
+def _look(future: "asyncio.Future[None]") -> None:
+    """Nobody may be left to hear of a failure."""
+    with suppress(asyncio.CancelledError):
+        future.exception()
