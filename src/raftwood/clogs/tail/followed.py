@@ -86,6 +86,8 @@ class Followed:
         """In this life."""
         self.left_ms: int | None = None
         """Since when it is not at its home any more."""
+        self.caught_up_ms: int | None = None
+        """When it was first read to its end after that."""
         self.is_overdue = False
         """It lost its name long ago and grows all the same: its successor waits no longer."""
         self.rested_ms: int | None = now_ms
@@ -121,6 +123,11 @@ class Followed:
         self.size, self.mtime_ns, self.grown_ms = size, mtime_ns, now_ms
         self.peak_size = max(self.peak_size, size)
         return True
+
+    def stay(self) -> None:
+        """It is where its name says."""
+        self.left_ms = self.caught_up_ms = None
+        self.is_overdue = False
 
     def nothing_taken(self, force: Forced) -> None:
         self.checked = Checked((self.read_to, self.size, self.mtime_ns), force)

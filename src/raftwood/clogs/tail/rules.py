@@ -190,8 +190,10 @@ class Roster:
         if file.left_ms is None or file.rested_ms is not None or not file.is_at_end:
             return []
         settings = self._settings
+        if file.caught_up_ms is None:
+            file.caught_up_ms = now_ms
         if now_ms - max(file.left_ms, file.grown_ms) < settings.grace_ms and not is_last:
-            file.is_overdue |= now_ms - file.left_ms >= settings.grace_ms_max
+            file.is_overdue |= now_ms - file.caught_up_ms >= settings.grace_ms_max
             return []
         if file.is_matched:
             return self._rename(file)
@@ -209,7 +211,8 @@ class Roster:
         self._by_name[file.name].remove(file)
         if not self._by_name[file.name]:
             del self._by_name[file.name]
-        file.name, file.home, file.left_ms, file.is_overdue = name, file.path, None, False
+        file.name, file.home = name, file.path
+        file.stay()
         self._by_name.setdefault(name, []).append(file)
         return []
 
@@ -262,7 +265,7 @@ class Roster:
             file.grown_ms = now_ms
         file.found(found, now_ms=now_ms)
         if found.path == file.home and found.is_matched:
-            file.left_ms, file.is_overdue = None, False
+            file.stay()
         elif file.left_ms is None:
             file.left_ms = now_ms
 

@@ -10,10 +10,10 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
 from raftwood.clogs.batches import LineBatch
-from raftwood.clogs.tail.seams import Masking
 from raftwood.clogs.tail.settings import TailSettings
 from raftwood.clogs.tail.tailer import Tailer
 from raftwood.simulation import Simulation, simulate
+from raftwood.simulation.disk import SLOW_DISK, DiskProfile
 from tests.unit.clogs.tail.batch_lines import lines_of
 from tests.unit.clogs.tail.fake_files import FakeDisk, FakeFiles, FakeInode
 
@@ -31,7 +31,6 @@ QUICK = TailSettings(
     partial_ms=400,
     retry_ms=20,
     close_ms=1000,
-    forget_ms=0,
 )
 
 
@@ -182,17 +181,19 @@ class TailWorld:
         simulation: Simulation,
         *,
         settings: TailSettings = QUICK,
-        masking: Masking | None = None,
-        failing: float = 0.1,
     ) -> None:
         self.simulation = simulation
         self.random = simulation.loop.random_of("tail world")
-        self.settings = settings
-        self.masking = masking
+        # Files that are read to their end are known for a while, or for long.
+        forget_ms = self.random.choice((0, 5_000))
+        self.settings = msgspec.structs.replace(settings, forget_ms=forget_ms)
         self.disk = FakeDisk()
-        self.log = OnceLog(self.random, failing=failing)
+        slow_s = self.random.choice((0.001, 0.02))
+        self.log = OnceLog(self.random, failing=0.1, slow_s=slow_s)
         self.writer = Writer(self.random, self.disk, self.log, ["a.log", "b.log"])
-        self.machine = simulation.add_node("shipper")
+        # Where syncs take longer than the log does, what is sent too early is stored too early.
+        disk = self.random.choice((SLOW_DISK, DiskProfile()))
+        self.machine = simulation.add_node("shipper", disk=disk)
         self.files: FakeFiles | None = None
         self.tailer: Tailer | None = None
         self.stop = asyncio.Event()
@@ -205,7 +206,6 @@ class TailWorld:
             folder=STATE,
             files=self.files,
             delivering=self.log,
-            masking=self.masking,
         )
         await self.stop.wait()
         await self.tailer.close()
