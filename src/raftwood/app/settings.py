@@ -10,6 +10,7 @@ from raftwood.base.sections import (
     SecretSettings,
     TlsSettings,
 )
+from raftwood.clogs.client.settings import ClogsClientSettings
 from raftwood.clogs.settings import ClogsSettings
 from raftwood.disk.segment_log.settings import LogSettings
 from raftwood.dlog.bookie.settings import BookieClientSettings, BookieSettings
@@ -47,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     gateway: GatewaySettings
     ways_in: WaysInSettings
     clogs: ClogsSettings
+    clogs_client: ClogsClientSettings
     loghub_client: LogHubClientSettings
     bookie: BookieSettings
     bookie_client: BookieClientSettings

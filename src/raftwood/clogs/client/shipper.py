@@ -116,6 +116,8 @@ class AsyncShipper:
         self._is_closed = False
         self._loads: set[asyncio.Task[None]] = set()
         self._last_error = ""
+        self._told: set[str] = set()
+        """Servers that lines wait for: each is told of once, until it takes some again."""
 
     @classmethod
     async def start(
@@ -458,6 +460,7 @@ class AsyncShipper:
             return
         self.counters.acked += entry.count
         self.counters.server(action.server).acked += entry.count
+        self._told.discard(action.server)
         spool = entry.spool
         entry.done(None)
         if spool is not None and spool.is_empty and spool in self._left:
@@ -474,8 +477,9 @@ class AsyncShipper:
         self._backlog.form_next(entry.name)
 
     def _failed(self, action: Send | Locate, error: RaftwoodError) -> None:
-        if error.message != self._last_error:
-            self._last_error = error.message
+        self._last_error = error.message
+        if action.server not in self._told:
+            self._told.add(action.server)
             _log.warning("lines wait", server=action.server, why=error.message)
         self._rules.failed(action.lane, action.attempt, now=self._loop.time())
         self._pump_soon()

@@ -1,0 +1,131 @@
+"""The shipper as a whole, with receivers in the same process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from raftwood.base.environment import Environment
+from raftwood.clogs.client.shipper import AsyncShipper
+from raftwood.disk.real_environment import real_environment
+from tests.clogs_kit.ring import ACCESS, Ring, StaticSource, settings_of
+
+NAMES = [f"/var/log/app{number}.log" for number in range(12)]
+
+
+def scene(body: Callable[[Environment, Ring], Awaitable[None]], servers: int = 3) -> None:
+    async def run() -> None:
+        with real_environment() as environment:
+            ring = Ring(environment)
+            for number in range(servers):
+                await ring.start(f"log-{number}")
+            try:
+                async with asyncio.timeout(30):
+                    await body(environment, ring)
+            finally:
+                await ring.close()
+
+    asyncio.run(run())
+
+
+def given(name: str, first: int, last: int) -> list[bytes]:
+    return [f"{name} line {number}".encode() for number in range(first, last)]
+
+
+def test_lines_are_stored_in_order_per_file() -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        source = StaticSource(ring.configuration())
+        async with await AsyncShipper.start(environment, settings_of(), ACCESS, source) as shipper:
+            for first in range(0, 100, 10):
+                for name in NAMES:
+                    shipper.send(name, given(name, first, first + 10))
+                await asyncio.sleep(0.005)
+            await shipper.flush()
+            for name in NAMES:
+                assert ring.storage.lines(name) == given(name, 0, 100)
+            counters = shipper.counters
+            assert (counters.taken, counters.acked, counters.dropped) == (1200, 1200, 0)
+            assert sum(each.acked for each in counters.servers.values()) == 1200
+            assert len([each for each in counters.servers.values() if each.sent]) > 1
+
+    scene(body)
+
+
+def test_a_server_that_is_gone_is_isolated_and_its_files_go_elsewhere() -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        source = StaticSource(ring.configuration())
+        async with await AsyncShipper.start(environment, settings_of(), ACCESS, source) as shipper:
+            for name in NAMES:
+                await shipper.send(name, given(name, 0, 5))
+            await ring.stop("log-1")
+            deliveries = [shipper.send(name, given(name, 5, 10)) for name in NAMES]
+            for delivery in deliveries:
+                await delivery
+            assert [each.server for each in shipper.status().servers if each.is_isolated] == [
+                "log-1"
+            ]
+            await ring.start("log-1")
+            while any(each.is_isolated for each in shipper.status().servers):
+                await asyncio.sleep(0.02)
+            for name in NAMES:
+                await shipper.send(name, given(name, 10, 15))
+                assert ring.storage.lines(name) == given(name, 0, 15)
+
+    scene(body)
+
+
+def test_all_servers_gone_lose_nothing() -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        source = StaticSource(ring.configuration())
+        async with await AsyncShipper.start(environment, settings_of(), ACCESS, source) as shipper:
+            await ring.stop("log-0")
+            await ring.stop("log-1")
+            deliveries = [shipper.send(name, given(name, 0, 7)) for name in NAMES]
+            while not shipper.status().is_panic:
+                await asyncio.sleep(0.02)
+            assert not any(each.is_done for each in deliveries)
+            await ring.start("log-0")
+            await ring.start("log-1")
+            for delivery in deliveries:
+                await delivery
+            for name in NAMES:
+                assert ring.storage.lines(name) == given(name, 0, 7)
+
+    scene(body, servers=2)
+
+
+@pytest.mark.parametrize("moves", [1, 3])
+def test_a_place_that_takes_no_more_is_left_for_the_next(moves: int) -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        source = StaticSource(ring.configuration())
+        async with await AsyncShipper.start(environment, settings_of(), ACCESS, source) as shipper:
+            for turn in range(moves + 1):
+                await shipper.send("a.log", given("a.log", turn, turn + 1))
+                ring.storage.move("a.log")
+            assert ring.storage.lines("a.log") == given("a.log", 0, moves + 1)
+
+    scene(body)
+
+
+def test_what_is_in_the_spool_is_shipped_by_the_next_life(tmp_path: object) -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        settings = settings_of(when_full="spool", spool_folder=f"{tmp_path}/spool")
+        await ring.stop("log-0")
+        shipper = await AsyncShipper.start(
+            environment, settings, ACCESS, StaticSource(ring.configuration())
+        )
+        for name in NAMES:
+            shipper.send(name, given(name, 0, 20))
+        await shipper.close(wait_ms=50)
+        assert shipper.counters.dropped == 0
+        await ring.start("log-0")
+        async with await AsyncShipper.start(
+            environment, settings, ACCESS, StaticSource(ring.configuration())
+        ) as second:
+            for name in NAMES:
+                second.send(name, given(name, 20, 25))
+            await second.flush()
+        for name in NAMES:
+            assert ring.storage.lines(name) == given(name, 0, 25)
+
+    scene(body, servers=1)
