@@ -6,7 +6,7 @@ comes twice is stored once, wherever its file went meanwhile: it is looked for a
 
 import asyncio
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
@@ -33,6 +33,7 @@ class DatagramListener(asyncio.DatagramProtocol):
         self._secret = secret
         self._key = key
         self._transport: asyncio.DatagramTransport | None = None
+        self._is_lost = asyncio.Event()
         self._waiting: dict[str, deque[Message]] = {}
         """By file: one of each is under way at a time, so that a file's batches keep their order
         as far as they came in order."""
@@ -50,7 +51,8 @@ class DatagramListener(asyncio.DatagramProtocol):
     async def close(self) -> None:
         """What has come is stored, within a moment."""
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()
+            await self._is_lost.wait()
         if self._task is not None:
             _, late = await asyncio.wait([self._task], timeout=CLOSE_S_MAX)
             for task in late:
@@ -60,8 +62,11 @@ class DatagramListener(asyncio.DatagramProtocol):
     # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._is_lost.set()
 
     def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
         figures = self._receiver.figures
