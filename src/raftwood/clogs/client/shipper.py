@@ -18,13 +18,12 @@ from typing import Final, Self
 from raftwood.base.codecs import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
-    InvalidInput,
     Overloaded,
-    ProtocolError,
     RaftwoodError,
     SequenceForgotten,
     ShuttingDown,
     StoreError,
+    TooLarge,
 )
 from raftwood.base.logs import get_logger
 from raftwood.clogs.batches import LineBatch
@@ -431,7 +430,9 @@ class AsyncShipper:
         elif isinstance(answer, SequenceForgotten):
             # Later ones of this producer are stored, and they were sent after this one was.
             self._acked(action, action.place)
-        elif isinstance(answer, InvalidInput | ProtocolError):
+        elif isinstance(answer, TooLarge):
+            # Of all that can be said against a batch, this alone will be said by all servers, for
+            # ever: what else is wrong somebody can put right, and the lines wait for that.
             if self._rules.refused(action.lane, action.entry, action.attempt):
                 self._refuse(action.entry, answer)
         elif answer is not None:
