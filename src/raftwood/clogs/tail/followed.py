@@ -97,6 +97,8 @@ class Followed:
         """When a batch was last made of it, counted in batches of all files."""
         self.problem = ""
         """Why it is not read at the moment."""
+        self.refusal = ""
+        """Why its batch under way is not stored so far."""
         self.failures = 0
         """In a row."""
         self.retry_at_ms = 0

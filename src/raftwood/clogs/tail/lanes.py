@@ -111,18 +111,21 @@ class Lanes:
 
     async def _stored(self, ready: Ready) -> None:
         """Again and again: the file waits, and is what keeps the lines meanwhile."""
-        wait_s, path = self._settings.retry_ms / 1000, ready.file.path
+        file, wait_s, told = ready.file, self._settings.retry_ms / 1000, ""
         while True:
             try:
                 await self._delivering.deliver(ready.made.batch)
             except SequenceForgotten as error:
                 self._counters.unknown_batches += 1
                 self._counters.unknown_bytes += ready.intent.end - ready.intent.begin
-                _log.error("a batch may be stored or not", file=path, reason=error.message)
+                _log.error("a batch may be stored or not", file=file.path, reason=error.message)
             except RaftwoodError as error:
                 self._counters.retries += 1
-                _log.warning("a batch was not delivered", file=path, reason=error.message)
+                if error.message != told:
+                    told = file.refusal = error.message
+                    _log.warning("a batch is not delivered", file=file.path, reason=told)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, _RETRY_S_MAX)
                 continue
+            file.refusal = ""
             return

@@ -326,7 +326,7 @@ def _status(file: Followed) -> FileStatus:
         behind_bytes=file.behind_bytes,
         lines=file.counters.lines,
         bytes=file.counters.bytes,
-        problem=file.problem,
+        problem=file.problem or file.refusal,
     )
 
 

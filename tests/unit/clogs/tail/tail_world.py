@@ -10,6 +10,7 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
 from raftwood.clogs.batches import LineBatch
+from raftwood.clogs.tail.seams import Delivering
 from raftwood.clogs.tail.settings import TailSettings
 from raftwood.clogs.tail.tailer import Tailer
 from raftwood.simulation import Simulation, simulate
@@ -190,6 +191,7 @@ class TailWorld:
         self.disk = FakeDisk()
         slow_s = self.random.choice((0.001, 0.02))
         self.log = OnceLog(self.random, failing=0.1, slow_s=slow_s)
+        self.delivering: Delivering = self.log
         self.writer = Writer(self.random, self.disk, self.log, ["a.log", "b.log"])
         # Where syncs take longer than the log does, what is sent too early is stored too early.
         disk = self.random.choice((SLOW_DISK, DiskProfile()))
@@ -205,7 +207,7 @@ class TailWorld:
             self.settings,
             folder=STATE,
             files=self.files,
-            delivering=self.log,
+            delivering=self.delivering,
         )
         await self.stop.wait()
         await self.tailer.close()
