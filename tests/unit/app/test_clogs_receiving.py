@@ -28,9 +28,12 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.metrics import Metrics
+from raftwood.clogs.configuration.meta_store import ConfigurationStore
+from raftwood.clogs.configuration.text import decode_configuration
 from raftwood.clogs.datagrams import encode_datagram
 from raftwood.clogs.frames import Message, MessageType
 from raftwood.clogs.lines import encode_lines, encode_records
+from raftwood.clogs.model import LogServer, RingConfiguration
 from raftwood.clogs.wire import (
     CLUSTER,
     CONFIGURATION,
@@ -203,8 +206,13 @@ async def _count(server: GatewayServer) -> int:
     return len((await streams.pull("p", "s", 0, first)).batches)
 
 
-async def configuration(sender: Shipper, *, wait_ms: int = 0) -> ConfigurationAnswer:
-    request = CONFIGURATION.encode(ConfigurationRequest("default", wait_ms=wait_ms))
+async def configuration(
+    sender: Shipper, *, wait_ms: int = 0, known: ConfigurationAnswer | None = None
+) -> ConfigurationAnswer:
+    version, digest = (0, "") if known is None else (known.version, known.digest)
+    request = CONFIGURATION.encode(
+        ConfigurationRequest("default", version=version, digest=digest, wait_ms=wait_ms)
+    )
     answer = await sender.connection.call(CONFIGURATION, request, timeout_ms=60_000)
     return CONFIGURATION.decode_response(answer)
 
@@ -215,6 +223,13 @@ def test_a_receiver_tells_the_rings_configuration(tmp_path: Path) -> None:
             with pytest.raises(NotFound):
                 await configuration(sender)
             waiting = asyncio.create_task(configuration(sender, wait_ms=60_000))
+            ring = RingConfiguration((LogServer("127.0.0.1", 7290),))
+            made = await ConfigurationStore(server.gateway.metadata.store, "default").set(ring)
+            async with asyncio.timeout(5):
+                answer = await waiting
+            assert (answer.version, answer.digest) == (made.version, made.digest)
+            assert decode_configuration(answer.text) == ring
+            waiting = asyncio.create_task(configuration(sender, wait_ms=60_000, known=answer))
             await asyncio.sleep(0.05)
             assert not waiting.done()
             # The end does not wait for whoever waits.
