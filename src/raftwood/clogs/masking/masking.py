@@ -56,32 +56,33 @@ class Masking:
         rest = iter(pieces)
         return [b"\n".join([next(rest) for _ in range(line.count(b"\n") + 1)]) for line in lines]
 
-    def _found(self, block: bytes) -> list[tuple[int, int, str, Found]]:
+    def _found(self, block: bytes) -> list[tuple[str, Found]]:
         view = view_of(block)
         found = []
-        for order, (name, probe) in enumerate(self._probes):
+        for name, probe in self._probes:
             needle, look = probe.needle, probe.look
             at = view.find(needle)
             while at >= 0:
                 one = look(block, at)
-                if one is None:
-                    at = view.find(needle, at + 1)
+                if one is not None:
+                    found.append((name, one))
+                if one is None or probe.may_overlap:
+                    at += 1
                 else:
-                    found.append((one.start, order, name, one))
-                    at = view.find(needle, max(at + 1, one.end))
+                    at = max(at + 1, one.end)
+                at = view.find(needle, at)
         return found
 
-    def _replaced(self, block: bytes, found: list[tuple[int, int, str, Found]]) -> bytes:
-        """Of what overlaps, all is replaced by what stands for the first."""
-        found.sort(key=lambda each: each[:2])
+    def _replaced(self, block: bytes, found: list[tuple[str, Found]]) -> bytes:
+        """Of what overlaps, all is replaced by what stands for the first: for the longest, and of
+        equal ones for that which shows the least."""
+        found.sort(key=lambda each: (each[1].start, -each[1].end, len(each[1].replacement)))
         parts: list[bytes] = []
         done = 0
-        for start, _, name, one in found:
-            if start < done:
-                done = max(done, one.end)
-                continue
-            parts += (block[done:start], one.replacement)
-            done = one.end
-            self._counts[name] += 1
+        for name, one in found:
+            if one.start >= done:
+                parts += (block[done : one.start], one.replacement)
+                self._counts[name] += 1
+            done = max(done, one.end)
         parts.append(block[done:])
         return b"".join(parts)

@@ -52,6 +52,8 @@ class Probe(msgspec.Struct, frozen=True):
     """As the view has it: `view_of` what is looked for."""
     look: Callable[[bytes, int], Found | None]
     """A closer look at a place of the block where the needle is. Never beyond the line's end."""
+    may_overlap: bool = False
+    """What is found may begin within the one before it."""
 
 
 def probe(needle: str, pattern: str) -> Probe:

@@ -54,7 +54,8 @@ _VALUE: Final = rf"""
         )++)
     )
     |
-    >(?P<element_value>[^<\n]++)(?=</)
+    # Not endless, since it may not be followed by what has to follow.
+    >(?P<element_value>[^<\n]{{1,1024}}+)(?=</)
 )
 """
 
