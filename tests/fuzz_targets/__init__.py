@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from tests.fuzz_targets import (
     bookies,
     bookkeeper,
+    clogs,
     configuration,
     dlog_entries,
     dlog_peers,
@@ -36,6 +37,8 @@ TARGETS: dict[str, Target] = {
     "kept of ledgers": (bookies.kept_target, bookies.kept_seeds()),
     "BookKeeper answers": (bookkeeper.response_target, bookkeeper.response_seeds()),
     "BookKeeper metadata": (bookkeeper.metadata_target, bookkeeper.metadata_seeds()),
+    "clogs frames": (clogs.frame_target, clogs.frame_seeds()),
+    "clogs configurations": (clogs.configuration_target, clogs.configuration_seeds()),
     "configuration": (configuration.target, configuration.seeds()),
     "dlog entries": (dlog_entries.entry_target, dlog_entries.entry_seeds()),
     "dlog meta records": (dlog_entries.meta_target, dlog_entries.meta_seeds()),

@@ -16,6 +16,7 @@ from tests.cluster.logservice.churn import run_churn
 from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
 from tests.pipeline.storm import run_pipeline_matrix
+from tests.simulation.clogs_ha_model import run as run_clogs_ha
 from tests.simulation.consumer_group_model.world import run as run_group_model
 from tests.simulation.consumer_groups.world import run_groups as run_group_gateways
 from tests.simulation.dlog import run_dlog
@@ -45,6 +46,7 @@ RAFT_EVENTS = 40_000
 HAKEEPER_EVENTS = 40_000
 GROUP_EVENTS = 4_000
 DLOG_EVENTS = 40_000
+CLOGS_HA_EVENTS = 100_000
 LEASE_RUNS = 5
 LEDGER_EVENTS = 40_000
 HOSTS_FAULTS_S = 120.0
@@ -261,6 +263,14 @@ def _migrations(seed: int) -> Counts:
     }
 
 
+def _clogs_ha(seed: int) -> Counts:
+    report = run_clogs_ha(seed, CLOGS_HA_EVENTS)
+    return {
+        "clogs: sans-io events of health": report.events,
+        "clogs: servers isolated": report.isolations,
+    }
+
+
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
     "hosts": _hosts,
@@ -275,6 +285,7 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "dlog": _dlog,
     "zeppelin": _zeppelin,
     "migrations": _migrations,
+    "clogs_ha": _clogs_ha,
     "images": _images,
     "processes": _processes,
     "fuzz": _fuzz,

@@ -55,8 +55,7 @@ def text_digest(text: Buffer) -> str:
 def decode_configuration(data: Buffer) -> RingConfiguration:
     """From JSON, canonical or not, and checked; `InvalidConfiguration` tells all that is wrong."""
     _check_size(len(data))
-    decoded = _decoded(lambda: msgspec.json.decode(data, type=RingConfiguration))
-    return check_configuration(decoded)
+    return _checked(_decoded(lambda: msgspec.json.decode(data, type=RingConfiguration)))
 
 
 def decode_file(data: Buffer, file: str) -> tuple[RingConfiguration, int | None]:
@@ -67,7 +66,7 @@ def decode_file(data: Buffer, file: str) -> tuple[RingConfiguration, int | None]
     else:
         decoded = _decoded(lambda: msgspec.json.decode(data, type=_FileConfiguration))
     fields = {name: getattr(decoded, name) for name in RingConfiguration.__struct_fields__}
-    return check_configuration(RingConfiguration(**fields)), decoded.version
+    return _checked(RingConfiguration(**fields)), decoded.version
 
 
 def accepted(version: int, digest: str, text: Buffer) -> VersionedConfiguration:
@@ -86,6 +85,11 @@ def check_configuration(configuration: RingConfiguration) -> RingConfiguration:
     wrong, a line each."""
     plain = msgspec.to_builtins(configuration)
     _decoded(lambda: msgspec.convert(plain, type=RingConfiguration))
+    return _checked(configuration)
+
+
+def _checked(configuration: RingConfiguration) -> RingConfiguration:
+    """As `check_configuration`, for one whose types are right."""
     problems = list(_problems(configuration))
     if problems:
         left_out = len(problems) - _PROBLEMS_MAX

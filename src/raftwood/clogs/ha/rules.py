@@ -91,7 +91,7 @@ class Health:
     def pong(self, name: str, pong_id: int, now: float) -> list[Action]:
         """The server said so; late, doubled and forged ones change nothing."""
         server = self._servers.get(name)
-        if server is None or not server.take_pong(pong_id, self._rules, now):
+        if server is None or not server.take_pong(pong_id, now):
             return []
         actions = self._recovered(server, now)
         self._set_wake(server)
@@ -199,7 +199,7 @@ class Health:
             or self._isolated_count >= self._isolated_max()
         ):
             return []
-        server.isolate(now)
+        server.isolate(self._rules, now)
         self._isolated_count += 1
         self._live = None
         return [Isolate(server.name)]

@@ -15,7 +15,7 @@ class ServerCheck:
     """One server; `Health` decides, this keeps count."""
 
     __slots__ = (
-        "faded_at",
+        "healthy_since",
         "invalid_checks",
         "is_awaiting",
         "is_lost",
@@ -28,6 +28,7 @@ class ServerCheck:
         "pinged_at",
         "repeats",
         "round_trip_s",
+        "valid_at",
         "wake",
     )
 
@@ -44,8 +45,10 @@ class ServerCheck:
         self.invalid_checks = 0
         self.isolated_since: float | None = None
         self.repeats = 0
-        self.faded_at = now
-        """Healthy time from here on has not been made up for yet."""
+        """Times that it was isolated, as of `healthy_since`."""
+        self.healthy_since = now
+        self.valid_at = now
+        """When a valid pong was taken last."""
         self.round_trip_s: float | None = None
         self.next_check = now
         self.wake = math.inf
@@ -73,7 +76,7 @@ class ServerCheck:
         self.is_awaiting = True
         return self.ping_id
 
-    def take_pong(self, pong_id: int, rules: HaRules, now: float) -> bool:
+    def take_pong(self, pong_id: int, now: float) -> bool:
         """Whether it answers the ping under way; any other changes nothing."""
         if not self.is_awaiting or pong_id != self.ping_id + 1:
             return False
@@ -81,19 +84,20 @@ class ServerCheck:
         self.is_lost = False
         self.invalid_checks = 0
         self.round_trip_s = max(0.0, now - self.pinged_at)
-        if self.repeats and self.isolated_since is None:
-            self._fade(rules.isolation_longest_ms / 1000, now)
+        self.valid_at = now
         return True
 
-    def _fade(self, span_s: float, now: float) -> None:
+    def faded_repeats(self, rules: HaRules) -> int:
         """Each healthy time as long as the longest isolation makes up for one repeat.
 
-        It is counted up to valid pongs alone: a server that is silent is not healthy, though it is
-        not isolated yet.
+        It is counted up to the last valid pong: a server that is silent is not healthy, though it
+        is not isolated yet.
         """
-        spans = int((now - self.faded_at) / span_s) if span_s else self.repeats
-        self.repeats = max(0, self.repeats - spans)
-        self.faded_at += spans * span_s
+        healthy_s = self.valid_at - self.healthy_since
+        if self.isolated_since is not None or healthy_s <= 0:
+            return self.repeats
+        longest_s = rules.isolation_longest_ms / 1000
+        return max(0, self.repeats - int(healthy_s / longest_s)) if longest_s else 0
 
     def put_off(self, gap_s: float, now: float) -> None:
         """The check comes later, at the server's own place in the gap."""
@@ -104,13 +108,13 @@ class ServerCheck:
         """The gap has become another: the check comes no later than the new one has it."""
         self.next_check = min(self.next_check, now + gap_s * (_REST_SHARE + self.phase))
 
-    def isolate(self, now: float) -> None:
+    def isolate(self, rules: HaRules, now: float) -> None:
+        self.repeats = min(self.faded_repeats(rules) + 1, _REPEATS_MAX)
         self.isolated_since = now
-        self.repeats = min(self.repeats + 1, _REPEATS_MAX)
 
     def recover(self, now: float) -> None:
         self.isolated_since = None
-        self.faded_at = now
+        self.healthy_since = now
 
     def health(self, rules: HaRules) -> ServerHealth:
         return ServerHealth(
@@ -119,6 +123,6 @@ class ServerCheck:
             invalid_checks=self.invalid_checks,
             isolated_since=self.isolated_since,
             isolated_until=self.isolated_until(rules),
-            repeats=self.repeats,
+            repeats=self.faded_repeats(rules),
             round_trip_s=self.round_trip_s,
         )

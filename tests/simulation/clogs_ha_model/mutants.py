@@ -1,0 +1,167 @@
+"""Bugs planted on purpose: each must be caught, or the oracle proves nothing."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+from raftwood.clogs.ha.actions import Action, Isolate, Recover
+from raftwood.clogs.ha.rules import Health
+from raftwood.clogs.ha.server_check import ServerCheck
+from raftwood.clogs.model import HaRules, RingConfiguration
+
+Plant = Callable[[], AbstractContextManager[None]]
+
+
+def _replacing(kind: type, **methods: Any) -> Plant:
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with mock.patch.multiple(kind, **methods):
+            yield
+
+    return plant
+
+
+def _take_pong_without_reset(server: ServerCheck, pong_id: int, now: float) -> bool:
+    before = server.invalid_checks
+    is_valid = _take_pong(server, pong_id, now)
+    server.invalid_checks = before if server.isolated_since is None else server.invalid_checks
+    return is_valid
+
+
+def _take_old_pong(server: ServerCheck, pong_id: int, now: float) -> bool:
+    is_old = 0 < server.ping_id + 1 - pong_id <= 20
+    return _take_pong(server, server.ping_id + 1 if is_old else pong_id, now)
+
+
+def _take_pong_twice(server: ServerCheck, pong_id: int, now: float) -> bool:
+    server.is_awaiting = server.is_awaiting or pong_id == server.ping_id + 1
+    return _take_pong(server, pong_id, now)
+
+
+_take_pong = ServerCheck.take_pong
+
+
+def _check_but_the_isolated(health: Health, server: ServerCheck, now: float) -> list[Action]:
+    if server.isolated_since is None:
+        return _checked(health, server, now)
+    server.next_check = now + health._gap_s
+    return []
+
+
+def _check_each_missed(health: Health, server: ServerCheck, now: float) -> list[Action]:
+    if server.is_awaiting:
+        server.invalid_checks += int((now - server.next_check) / health._gap_s)
+    return _checked(health, server, now)
+
+
+def _check_at_once(health: Health, server: ServerCheck, now: float) -> list[Action]:
+    server.is_put_off = True
+    return _checked(health, server, now)
+
+
+_checked = Health._checked
+
+
+def _configure_anew(health: Health, configuration: RingConfiguration, now: float) -> list[Action]:
+    health._servers = {}
+    return _configure(health, configuration, now)
+
+
+_configure = Health.configure
+
+
+def _live_alone(health: Health) -> tuple[str, ...]:
+    return tuple(each.name for each in health._servers.values() if each.isolated_since is None)
+
+
+def _pong_in_time_recovers(health: Health, name: str, pong_id: int, now: float) -> list[Action]:
+    """As in the seed: what is found when the check is due is looked at, and forgotten."""
+    server = health._servers.get(name)
+    if server is None or now < server.next_check:
+        return _pong(health, name, pong_id, now)
+    return []
+
+
+_pong = Health.pong
+
+
+def _work_without_recovery(health: Health, server: ServerCheck, now: float) -> list[Action]:
+    return [each for each in _work(health, server, now) if not isinstance(each, Recover)]
+
+
+_work = Health._work
+
+
+def _isolate_as_the_first_time(server: ServerCheck, rules: HaRules, now: float) -> None:
+    server.repeats = 0
+    _isolate(server, rules, now)
+
+
+_isolate = ServerCheck.isolate
+
+
+def _judge_the_lost(health: Health, server: ServerCheck, now: float) -> list[Action]:
+    server.is_awaiting = server.is_awaiting or server.is_lost
+    return _judged(health, server, now)
+
+
+_judged = Health._judged
+
+
+def _lost_is_isolated(health: Health, name: str, now: float) -> list[Action]:
+    done = _connection_lost(health, name, now)
+    server = health._servers.get(name)
+    if server is None or server.isolated_since is not None:
+        return done
+    server.isolate(health._rules, now)
+    health._isolated_count += 1
+    health._live = None
+    return [*done, Isolate(name)]
+
+
+_connection_lost = Health.connection_lost
+
+
+def _added_from_the_first_id(health: Health, name: str, phase: float, now: float) -> ServerCheck:
+    server = _added(health, name, phase, now)
+    server.ping_id = 0
+    return server
+
+
+_added = Health._added
+
+
+MUTANTS: dict[str, Plant] = {
+    "a connection that is lost isolates": _replacing(Health, connection_lost=_lost_is_isolated),
+    "a connection that is lost counts as no pong": _replacing(Health, _judged=_judge_the_lost),
+    "a doubled pong is taken again": _replacing(ServerCheck, take_pong=_take_pong_twice),
+    "a pause counts as many checks": _replacing(Health, _checked=_check_each_missed),
+    "a pause leaves pongs no time": _replacing(Health, _checked=_check_at_once),
+    "a pong of an old ping is accepted": _replacing(ServerCheck, take_pong=_take_old_pong),
+    "a pong that is found when the check is due does not recover": _replacing(
+        Health, pong=_pong_in_time_recovers
+    ),
+    "a reload forgets state": _replacing(Health, configure=_configure_anew),
+    "a reload leaves too many isolated": _replacing(Health, _released=lambda *_: []),
+    "a server that comes back has its old ids": _replacing(Health, _added=_added_from_the_first_id),
+    "all isolated drops the ring": _replacing(Health, live=_live_alone),
+    "an isolated server is never pinged": _replacing(Health, _checked=_check_but_the_isolated),
+    "the counter is not reset": _replacing(ServerCheck, take_pong=_take_pong_without_reset),
+    "the limit of isolations is ignored": _replacing(
+        Health, _isolated_max=lambda health: len(health._servers)
+    ),
+    "the tick does not tell that a server recovered": _replacing(
+        Health, _work=_work_without_recovery
+    ),
+    "the time in isolation does not fade": _replacing(
+        ServerCheck, faded_repeats=lambda server, _: server.repeats
+    ),
+    "the time in isolation does not grow": _replacing(
+        ServerCheck, isolate=_isolate_as_the_first_time
+    ),
+    "the time in isolation is not waited for": _replacing(
+        ServerCheck,
+        may_recover=lambda server, *_: server.isolated_since is not None and server.is_well,
+    ),
+}
