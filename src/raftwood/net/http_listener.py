@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 
 from raftwood.base.errors import Unavailable
 from raftwood.base.logs import get_logger
+from raftwood.net.listeners import stop_accepting
 
 STOP_S_MAX: Final = 1.0
 """For answers under way; after it connections are cut."""
@@ -104,7 +105,7 @@ class HttpListener:
 
     async def close(self) -> None:
         """Finish answers that are under way, within a bounded time, and let nobody in any more."""
-        self._listener.close()
+        await stop_accepting([self._listener])
         for connection in list(self._connections):
             connection.shutdown()
         await self._wait_for_ends()

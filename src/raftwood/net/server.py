@@ -9,6 +9,7 @@ from raftwood.base.errors import Overloaded, RaftwoodError, ShuttingDown
 from raftwood.base.logs import get_logger
 from raftwood.net.handshake import ServerCredentials
 from raftwood.net.limits import ServerLimits
+from raftwood.net.listeners import stop_accepting
 from raftwood.net.methods import Service
 from raftwood.net.session import Session
 from raftwood.net.tls import ServerTls
@@ -16,8 +17,6 @@ from raftwood.net.tls import ServerTls
 DRAIN_TIMEOUT_MS = 10_000
 CANCEL_TIMEOUT_S = 5.0
 """How long cancelled handlers may take to end before `close` goes on without them."""
-
-_TURNS_TO_ACCEPT = 4
 
 _log = get_logger("net")
 
@@ -103,11 +102,7 @@ class Server:
     async def close(self, drain_timeout_ms: int = DRAIN_TIMEOUT_MS) -> None:
         """Stop accepting, tell clients to go, finish what is under way in time, then close."""
         self.is_draining = True
-        for listener in self._listeners:
-            listener.close()
-        # A connection that was accepted already shows up in one of the loop's next turns.
-        for _ in range(_TURNS_TO_ACCEPT):
-            await asyncio.sleep(0)
+        await stop_accepting(self._listeners)
         for session in list(self._sessions):
             session.drain()
         # Not asyncio.timeout: before Python 3.11.3 it ends this early where the task that closes

@@ -1,6 +1,7 @@
 """An orderly end: GOAWAY, what is under way is finished, nothing new begins."""
 
 import asyncio
+import socket
 
 import pytest
 from tests.unit.net.conftest import Run
@@ -130,5 +131,23 @@ def test_closing_a_connection_fails_its_calls(run: Run) -> None:
                 await call
             await connection.close()
             await eventually(lambda: server.connection_count == 0 and server.task_count == 0)
+
+    run(main())
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_connection_accepted_as_the_server_closes_is_closed_too(run: Run, turns: int) -> None:
+    async def main() -> None:
+        async with serving(Handlers().service) as (server, port):
+            with socket.create_connection(("127.0.0.1", port), timeout=1) as peer:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await server.close(0)
+                # The kernel may have to say so where nobody had accepted it yet.
+                try:
+                    while peer.recv(4096):
+                        pass
+                except ConnectionResetError:
+                    pass
 
     run(main())

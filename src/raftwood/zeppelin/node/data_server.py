@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from raftwood.base.environment import Environment
 from raftwood.net.deadlines import NEVER, DeadlineSweep
+from raftwood.net.listeners import stop_accepting
 from raftwood.net.tls import ServerTls
 from raftwood.zeppelin.commands.cursors import Cursors
 from raftwood.zeppelin.commands.parking import Parking
@@ -157,11 +158,7 @@ class DataServer:
 
     async def close(self) -> None:
         """Let nobody in any more, and end all connections."""
-        for listener in self._listeners:
-            listener.close()
-        # A connection that was accepted already shows up in one of the loop's next turns.
-        for _ in range(4):
-            await asyncio.sleep(0)
+        await stop_accepting(self._listeners)
         for connection in list(self._connections):
             connection.cut()
         await self._is_empty.wait()
