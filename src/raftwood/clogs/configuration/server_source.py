@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import NotFound, RaftwoodError
 from raftwood.clogs.configuration.source import FollowingSource
 from raftwood.clogs.configuration.text import accepted
 from raftwood.clogs.wire import (
@@ -57,6 +57,10 @@ class ServerSource(FollowingSource):
         """Whether there was an answer, and one that is good or shows that the receiver waits."""
         loop = asyncio.get_running_loop()
         known, asked_at = self._known, loop.time()
+
+        def has_waited() -> bool:
+            return loop.time() - asked_at >= min(_TOO_SOON_S, known.wait_ms / 1000)
+
         try:
             async with asyncio.timeout(known.wait_ms / 1000 + _ANSWER_S_MAX):
                 answer = await self._ask(known)
@@ -65,11 +69,12 @@ class ServerSource(FollowingSource):
             return False
         except RaftwoodError as error:
             self._complain(error.message)
-            return False
+            # Who waited for the ring's first configuration is asked again at once.
+            return isinstance(error, NotFound) and has_waited()
         if not answer.text:
             revision = max(known.revision, answer.revision)
             self._known = msgspec.structs.replace(known, revision=revision)
-            return loop.time() - asked_at >= min(_TOO_SOON_S, known.wait_ms / 1000)
+            return has_waited()
         # One that is refused counts as known too: else it would be sent again at once, for ever.
         self._known = ConfigurationRequest(
             known.ring, answer.version, answer.digest, known.wait_ms, answer.revision

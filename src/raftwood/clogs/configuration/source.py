@@ -60,7 +60,13 @@ class FollowingSource:
         try:
             configuration = found()
         except InvalidConfiguration as error:
-            self._complain(error.message)
+            if self._is_new(error.message):
+                _log.error(
+                    "the ring's configuration is refused, and the last good one stays",
+                    origin=self._origin,
+                    kept=self._kept(),
+                    reason=error.message,
+                )
             return False
         self._complaint = ""
         if not _is_same(self._last, configuration):
@@ -76,16 +82,22 @@ class FollowingSource:
         return True
 
     def _complain(self, reason: str) -> None:
-        """The configuration cannot be had or used; said once, not with every look."""
-        if reason == self._complaint:
-            return
-        self._complaint = reason
-        _log.error(
-            "the ring's configuration cannot be used, and the last good one stays",
-            origin=self._origin,
-            kept="none yet" if self._last is None else f"version {self._last.version}",
-            reason=reason,
-        )
+        """The configuration cannot be had now."""
+        if self._is_new(reason):
+            _log.warning(
+                "the ring's configuration cannot be had",
+                origin=self._origin,
+                kept=self._kept(),
+                reason=reason,
+            )
+
+    def _is_new(self, reason: str) -> bool:
+        """Said once, not with every look."""
+        is_new, self._complaint = reason != self._complaint, reason
+        return is_new
+
+    def _kept(self) -> str:
+        return "none yet" if self._last is None else f"version {self._last.version}"
 
     def _tell(self) -> None:
         self._changed.set()

@@ -240,7 +240,7 @@ def test_a_client_keeps_the_last_good_one(capsys: pytest.CaptureFixture[str]) ->
         await source.close()
 
     on_store(work)
-    told = [line for line in capsys.readouterr().err.splitlines() if "cannot be used" in line]
+    told = [line for line in capsys.readouterr().err.splitlines() if "kept=" in line]
     assert len(told) == 3
     assert "another text than its digest" in told[0]
     assert "raftwood meta delete" in told[1]

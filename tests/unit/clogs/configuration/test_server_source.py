@@ -324,6 +324,23 @@ def test_a_receiver_that_does_not_wait_is_not_asked_in_a_hurry() -> None:
     simulated(work)
 
 
+def test_the_first_configuration_of_a_ring_is_heard_of_at_once() -> None:
+    async def work(
+        service: ConfigurationService, rings: ConfigurationStore, store: FileMetaStore
+    ) -> None:
+        source = ServerSource(store._environment, service.answer, "r", wait_ms=1_000)
+        waiting = asyncio.create_task(anext(source.changes()))  # type: ignore[arg-type,var-annotated]
+        await asyncio.sleep(100.3)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await rings.set(A)
+        assert await waiting == versioned(1, A)
+        assert loop.time() - began < 0.3
+        await source.close()
+
+    with_service(work)
+
+
 def test_clients_of_two_receivers_never_go_back_to_what_one_of_them_has_not_heard_yet() -> None:
     async def work(
         service: ConfigurationService, rings: ConfigurationStore, store: FileMetaStore
