@@ -71,6 +71,7 @@ BANNED_IN_SIMULATION = {
 _REAL = "the real one; simulation has its own"
 ALLOWED_IN_SIMULATION = {
     ("*", "random.Random"): "a type; the environment hands out seeded ones",
+    ("clogs/tail/files.py", "concurrent"): _REAL,
     ("disk/kv_folders.py", "asyncio.to_thread"): _REAL,
     ("disk/kv_rocksdb.py", "asyncio.to_thread"): _REAL,
     ("disk/kv_rocksdb.py", "threading"): _REAL,

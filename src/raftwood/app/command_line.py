@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "gateway": ("raftwood.app.commands.gateway:app", "Run one gateway of LogHub."),
     "bookie": ("raftwood.app.commands.bookie:app", "Run one bookie, which keeps ledgers."),
     "produce": ("raftwood.app.commands.produce:app", "Put lines into a logstore of LogHub."),
+    "ship": ("raftwood.app.commands.ship:app", "Follow files, and ship their lines to a ring."),
     "tail": ("raftwood.app.commands.tail:app", "Show the records of a logstore as they come."),
     "consume": (
         "raftwood.app.commands.consume:app",

@@ -27,7 +27,13 @@ class BatchMaker:
         self._masking = masking
         self._tags = tuple(settings.tags.items())
         self._cutter = LineCutter(settings)
-        rules = (settings.masks, settings.multiline, settings.line_bytes_max, settings.field)
+        rules = (
+            settings.masks,
+            settings.mask_rules,
+            settings.multiline,
+            settings.line_bytes_max,
+            settings.field,
+        )
         self.rules = xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(rules))
         """Digest of what decides on the lines of a block."""
 

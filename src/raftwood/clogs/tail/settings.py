@@ -10,6 +10,7 @@ from raftwood.base.codecs import Codec
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.clogs.client.settings import Compression
 from raftwood.clogs.lines import DEFAULT_FIELD
+from raftwood.clogs.masking import MaskRule
 from raftwood.clogs.model import checked_file_name
 
 _NAME_PART: Final = re.compile(r"\{(\w*)\}")
@@ -62,7 +63,9 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     their beginning."""
     multiline: Multiline | None = None
     masks: tuple[str, ...] = ()
-    """Rules for what is sensitive, by their names."""
+    """Built-in rules for what is sensitive in lines, by their names."""
+    mask_rules: tuple[MaskRule, ...] = ()
+    """Rules of one's own, which see what the built-in ones have left."""
     topic: Annotated[str, Meta(max_length=1024)] = ""
     source: Annotated[str, Meta(max_length=253)] = ""
     """Where the lines are from; else the host's name."""

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Final
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import DiskFull, Overloaded
+from raftwood.base.errors import DiskFull, InvariantViolated, Overloaded
 from raftwood.base.logs import get_logger
 from raftwood.clogs.frames import PRODUCER_BYTES
 from raftwood.clogs.tail.checkpoints import STATE_SETTINGS, Checkpoints
@@ -134,14 +134,16 @@ class Tailer:
         while not self._is_drained(scans):
             self._woken.set()
             await asyncio.sleep(self._settings.poll_ms / 4000)
-            if self._running is None or self._running.done():
+            if self.running.done():
                 break
         return [file.problem for file in self._roster.files.values() if file.problem]
 
-    async def failed(self) -> None:
-        """Returns or raises when the tailer ends, which it does of itself only by a bug."""
-        if self._running is not None:
-            await asyncio.shield(self._running)
+    @property
+    def running(self) -> asyncio.Task[None]:
+        """Done when the tailer is closed, and otherwise only by a bug, which it then tells."""
+        if self._running is None:
+            raise InvariantViolated("the tailer was not started")
+        return self._running
 
     def status(self) -> TailStatus:
         files = list(self._roster.files.values())
