@@ -57,6 +57,13 @@ class Store:
             self._closing = loop.create_task(self._close(), name=f"closing of {self.path}")
         await asyncio.shield(self._closing)
 
+    async def abandon(self) -> None:
+        """Give the folder back as a crash would: what was not durable may be lost."""
+        try:
+            await self.log.abandon()
+        finally:
+            await self._folder.close()
+
     async def _close(self) -> None:
         try:
             await self.log.close()

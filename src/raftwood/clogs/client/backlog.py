@@ -1,17 +1,21 @@
 """Lines until they are stored: how they gather into batches, and what happens when it is too much.
 
 Lines of a file wait for more of them while a batch of the file is under way, or for `linger_ms`; so
-batches grow by themselves where servers are slow. Memory has a bound. Above it new batches go to
-the spool, or the oldest that were never sent are dropped and counted, or whoever gives lines waits,
-as `when_full` says. A batch that was sent is never dropped: it may be stored at any time.
+batches grow by themselves where servers are slow. Memory has a bound. Above it batches go to the
+spool, or the oldest that were never sent are dropped and counted, or whoever gives lines waits, as
+`when_full` says. A batch that was sent is never dropped: it may be stored at any time.
+
+Memory may be above its bound by what one call gives, by the batches on their way to the spool
+(`spool.WRITING_BYTES_MAX`), and by those that were read back from it and are being sent.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from functools import partial
 from typing import Final
 
-from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError
+from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, ShuttingDown
 from raftwood.base.logs import get_logger
 from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.counters import Counters
@@ -20,15 +24,27 @@ from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.client.pending import Encoding, Fields, Pending
 from raftwood.clogs.client.settings import ClogsClientSettings, SpoolMode, WhenFull
 from raftwood.clogs.client.shipping_rules import NEVER, ShippingRules
-from raftwood.clogs.client.spool import Spool, SpoolFailed
+from raftwood.clogs.client.spool import Spool, SpoolFailed, SpoolFull
 from raftwood.clogs.errors import LinesDropped
 
 ENTRY_OVERHEAD_BYTES: Final = 512
 PRODUCERS_MAX: Final = 65_536
 CUT: Final = b" [cut]"
 """Stands at the end of a line that was longer than the limit."""
+_TIME_NS_MAX: Final = (1 << 32) * 1_000_000_000 - 1
+"""A record's seconds have 32 bits."""
 
 _log = get_logger("clogs")
+
+
+class _Kept(Enum):
+    """What became of the wish to write a batch to the spool."""
+
+    YES = 1
+    FULL = 2
+    """There is room once something in the spool is dropped."""
+    UNABLE = 3
+    """Dropping something would not help: the disk is full, slow or failed, or there is none."""
 
 
 class Backlog:
@@ -49,19 +65,27 @@ class Backlog:
         self._counters = counters
         self._route = route
         self._spool = spool
-        self._pending: dict[str, Pending] = {}
+        self._pending: OrderedDict[str, Pending] = OrderedDict()
+        """By file, those that were begun first at first."""
         self._lingering: deque[tuple[float, Pending]] = deque()
         self._producers: dict[str, tuple[bytes, int]] = {}
         """Each file's producer, and its last sequence."""
         self._generation = 0
-        self._in_memory: deque[Entry] = deque()
-        """Entries that may be dropped to make room, the oldest first."""
-        self._in_spool: deque[Entry] = deque()
-        self._kept: list[Entry] = []
-        """Entries in the spool whose bodies are in memory as well."""
+        self._formed = 0
+        self._in_memory: OrderedDict[Entry, int] = OrderedDict()
+        """Entries in no spool, the oldest first; as the next two, with the order of their making."""
+        self._in_spool: OrderedDict[Entry, int] = OrderedDict()
+        """Entries in the spool that were never sent."""
+        self._kept: OrderedDict[Entry, None] = OrderedDict()
+        """Entries in the spool whose bodies are in memory as well, and need not be."""
+        self._writing: dict[Entry, int] = {}
+        """Entries on their way to the spool, and the bytes that come free once they are there."""
         self._writing_bytes = 0
-        """Of memory that comes free once the spool has written it."""
+        self._is_told = False
+        self._is_over = False
         self.held_bytes = 0
+        self.held_lines = 0
+        """Taken or resumed, and neither acked nor dropped nor refused."""
         self.on_room: Callable[[], None] = _nothing
         """Called when there is less than there was."""
 
@@ -88,13 +112,14 @@ class Backlog:
         if max(map(len, lines), default=0) > longest:
             lines = [self._cut(line) if len(line) > longest else line for line in lines]
         self._counters.taken += len(lines)
-        lines_max = self._settings.batch_lines_max
-        for first in range(0, len(lines), lines_max):
-            part = lines[first : first + lines_max]
+        self.held_lines += len(lines)
+        time_ns = min(max(time_ns, 0), _TIME_NS_MAX)
+        for part in self._parts(lines):
             pending = self._pending_of(name, now)
             self.held_bytes += pending.add(part, time_ns, delivery)
             self._form_if_full(pending)
-        self._relieve()
+            if not self.has_room():
+                self._relieve()
 
     def take_record(
         self, name: str, line: bytes, *, time_ns: int, fields: Fields, now: float
@@ -103,11 +128,27 @@ class Backlog:
         if len(line) > self._settings.line_bytes_max:
             line = self._cut(line)
         self._counters.taken += 1
+        self.held_lines += 1
         pending = self._pending_of(name, now)
+        time_ns = min(max(time_ns, 0), _TIME_NS_MAX)
         self.held_bytes += pending.add_record(line, time_ns, fields)
         self._form_if_full(pending)
         if not self.has_room():
             self._relieve()
+
+    def _parts(self, lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+        """None larger than a batch may be, unless it is a single line."""
+        lines_max, bytes_max = self._settings.batch_lines_max, self._settings.batch_bytes_max
+        if len(lines) <= lines_max and sum(map(len, lines)) <= bytes_max:
+            yield lines
+            return
+        first = size = 0
+        for at, line in enumerate(lines):
+            if at > first and (at - first >= lines_max or size + len(line) > bytes_max):
+                yield lines[first:at]
+                first, size = at, 0
+            size += len(line)
+        yield lines[first:]
 
     def _cut(self, line: bytes) -> bytes:
         self._counters.cut += 1
@@ -141,8 +182,8 @@ class Backlog:
 
     def form_all(self) -> None:
         """Nothing lingers any more."""
-        for pending in list(self._pending.values()):
-            self._form(pending)
+        while self._pending:
+            self._form(next(iter(self._pending.values())))
 
     def _form_if_full(self, pending: Pending) -> None:
         settings = self._settings
@@ -152,7 +193,7 @@ class Backlog:
         ):
             self._form(pending)
 
-    def _form(self, pending: Pending) -> None:
+    def _form(self, pending: Pending) -> Entry:
         del self._pending[pending.name]
         producer, sequence = self._name_of_next(pending.name)
         batch = self._encoding.batch(pending, producer, sequence)
@@ -160,12 +201,13 @@ class Backlog:
         entry.done = partial(self._settle, entry, pending.deliveries)
         entry.held_bytes = entry.size + ENTRY_OVERHEAD_BYTES
         self.held_bytes += entry.held_bytes - pending.size
-        is_always = self._settings.spool is SpoolMode.ALWAYS
-        if is_always or (self._settings.when_full is WhenFull.SPOOL and not self.has_room()):
-            self._keep(entry)
-        if entry.spool is None:
-            self._in_memory.append(entry)
+        pending.clear()  # it may stand among those that linger for a while
+        self._formed += 1
+        self._in_memory[entry] = self._formed
         self._rules.add(entry)
+        if self._settings.spool is SpoolMode.ALWAYS:
+            self._keep_or_drop(entry)
+        return entry
 
     def _name_of_next(self, name: str) -> tuple[bytes, int]:
         known = self._producers.get(name)
@@ -187,20 +229,30 @@ class Backlog:
         deliveries: Sequence[tuple[Delivery, int]],
         error: RaftwoodError | None,
     ) -> None:
-        """The entry is stored, refused for ever, or dropped."""
+        """The entry is stored, refused for ever, dropped, or left to the next life."""
         self.held_bytes -= entry.held_bytes
         entry.held_bytes = 0
         entry.batch = None
-        if entry.spool is not None:
-            entry.spool.forget(entry)
+        self._forget(entry)
+        if entry.spool is None or not self._is_over:
+            self.held_lines -= entry.count
+            if entry.spool is not None:
+                entry.spool.forget(entry)
         for delivery, lines in deliveries:
             delivery.settle(lines, error)
         self.on_room()
+
+    def _forget(self, entry: Entry) -> None:
+        self._in_memory.pop(entry, None)
+        self._in_spool.pop(entry, None)
+        self._kept.pop(entry, None)
+        self._writing_bytes -= self._writing.pop(entry, 0)
 
     def resume(self, entry: Entry) -> None:
         """A batch that an earlier life left in the spool."""
         entry.done = partial(self._settle, entry, ())
         self._counters.resumed += entry.count
+        self.held_lines += entry.count
         self._rules.add(entry)
 
     def loaded(self, entry: Entry, batch: LineBatch) -> None:
@@ -209,96 +261,173 @@ class Backlog:
         entry.held_bytes = entry.size + ENTRY_OVERHEAD_BYTES
         self.held_bytes += entry.held_bytes
 
+    def failed(self, entry: Entry) -> None:
+        """It was sent and has to be sent again: if it is in the spool, it need not be here."""
+        if entry.spool is not None and entry.batch is not None and entry not in self._writing:
+            self._kept[entry] = None
+            if not self.has_room():
+                self._relieve()
+
+    def lost(self, entry: Entry, error: RaftwoodError) -> None:
+        """The spool cannot give back what it was given."""
+        self._count_dropped(entry)
+        entry.done(LinesDropped(f"lines in the spool cannot be read any more: {error.message}"))
+
+    def give_up(self) -> int:
+        """At the end: what is neither stored nor in a spool is dropped; how many lines that are."""
+        dropped = 0
+        self.form_all()
+        self._is_over = True
+        for entry in self._rules.entries():
+            if entry.spool is not None:
+                reason = "the shipper was closed: the lines are in the spool, for the next one"
+            else:
+                reason = "the shipper was closed before the lines were stored"
+                if entry.is_keepable:
+                    dropped += entry.count
+                    self._count_dropped(entry)
+            entry.done(ShuttingDown(reason))
+        return dropped
+
     # Room is made
 
     def _relieve(self) -> None:
-        if self.has_room():
-            return
         while self._kept and not self.has_room():
-            self._let_go(self._kept.pop())
+            # The oldest are sent next: they are let go last.
+            self._let_go(self._kept.popitem()[0])
         if self._settings.when_full is WhenFull.BLOCK:
             return
-        # The oldest lines first: a batch that is made now goes to the spool, if there is one.
-        for pending in list(self._pending.values()):
-            if self.has_room():
-                return
-            self._form(pending)
-        while not self.has_room() and self._drop_oldest(self._in_memory):
-            pass
+        kept = _Kept.UNABLE
+        if self._settings.when_full is WhenFull.SPOOL and not self.has_room():
+            # A good piece at once: else each line that comes would be a batch of its own.
+            enough = self._settings.memory_bytes_max * 3 // 4
+            while self.held_bytes - self._writing_bytes > enough:
+                kept = self._spool_one()
+                if kept is not _Kept.YES:
+                    break
+        while not self.has_room() and self._drop_oldest(with_spool=kept is _Kept.FULL):
+            if kept is _Kept.FULL:
+                kept = self._spool_one()
+
+    def _spool_one(self) -> _Kept:
+        """The newest batch, for the oldest are sent next; or lines that are no batch yet."""
+        if self._in_memory:
+            return self._keep(next(reversed(self._in_memory)))
+        if self._pending:
+            entry = self._form(next(iter(self._pending.values())))
+            return self._keep(entry) if entry in self._in_memory else _Kept.YES
+        return _Kept.UNABLE
+
+    def _drop_oldest(self, *, with_spool: bool) -> bool:
+        """Whether there was one that could be dropped; `with_spool`, of those in the spool too."""
+        while True:
+            memory = next(iter(self._in_memory.items()), None)
+            spool = next(iter(self._in_spool.items()), None) if with_spool else None
+            if memory is None and spool is None:
+                if not self._pending:
+                    return False
+                self._form(next(iter(self._pending.values())))
+                continue
+            is_older = memory is None or (spool is not None and spool[1] < memory[1])
+            entry = (self._in_spool if is_older else self._in_memory).popitem(last=False)[0]
+            if not entry.was_sent:
+                self._drop(entry)
+                return True
+
+    def _drop(self, entry: Entry) -> None:
+        self._count_dropped(entry)
+        self._rules.dropped(entry)
+        entry.done(LinesDropped("there was no room for lines that are not stored: raise a bound"))
+        pending = self._pending.get(entry.name)
+        if pending is not None and self._rules.is_idle(entry.name):
+            # They waited behind the batch, and no answer to it will come.
+            self._lingering.appendleft((0.0, pending))
+
+    def _count_dropped(self, entry: Entry) -> None:
+        self._counters.dropped += entry.count
+        self._counters.server(self._route(entry.name)).dropped += entry.count
+
+    # The spool
 
     def keep_all(self) -> bool:
-        """At the end: all that is left goes to the spool; whether there was room for it."""
+        """All that is left goes to the spool; whether there was room for it."""
         if self._spool is None:
             return self.is_empty
         self.form_all()
-        return self._keep_each(self._unspooled())
+        is_whole = True
+        for entry in self._rules.entries():
+            if entry.is_keepable and entry.spool is None and entry.batch is not None:
+                is_whole = self._keep_or_drop(entry) and is_whole
+        return is_whole
 
-    def _keep_each(self, entries: list[Entry]) -> bool:
-        kept = [self._keep(entry) for entry in entries]
-        return all(kept)
-
-    def _unspooled(self) -> list[Entry]:
-        return [
-            entry
-            for entry in self._rules.entries()
-            if entry.is_keepable and entry.spool is None and entry.batch is not None
-        ]
-
-    def _keep(self, entry: Entry) -> bool:
-        spool = self._spool
-        if spool is None:
-            return False
+    def _keep_or_drop(self, entry: Entry) -> bool:
+        """Make room in the spool if need be, as the policy says; whether the entry is in it."""
         while True:
-            try:
-                spool.keep(entry, partial(self._when_kept, entry, entry.held_bytes))
-            except Overloaded:
-                if self._settings.when_full is WhenFull.BLOCK:
-                    return False
-                if not self._drop_oldest(self._in_spool):
-                    return False
-            except (DiskFull, SpoolFailed) as error:
-                _log.warning("the spool takes no more", reason=error.message)
-                return False
-            else:
-                break
+            kept = self._keep(entry)
+            may_drop = kept is _Kept.FULL and self._settings.when_full is not WhenFull.BLOCK
+            if not may_drop or not self._drop_oldest(with_spool=True) or entry.is_dropped:
+                return kept is _Kept.YES
+
+    def _keep(self, entry: Entry) -> _Kept:
+        if self._spool is None:
+            return _Kept.UNABLE
+        try:
+            self._spool.keep(entry, partial(self._when_kept, entry))
+        except SpoolFull as error:
+            self._tell(error)
+            return _Kept.FULL
+        except (DiskFull, Overloaded, SpoolFailed) as error:
+            self._tell(error)
+            return _Kept.UNABLE
+        self._is_told = False
+        order = self._in_memory.pop(entry, None)
+        if order is not None and not entry.was_sent:
+            self._in_spool[entry] = order
+        self._writing[entry] = entry.held_bytes
         self._writing_bytes += entry.held_bytes
         self._counters.server(self._route(entry.name)).spooled += entry.count
-        if not entry.was_sent:
-            self._in_spool.append(entry)
-        return True
+        return _Kept.YES
 
-    def _when_kept(self, entry: Entry, writing_bytes: int) -> None:
-        self._writing_bytes -= writing_bytes
-        if entry.batch is None or entry.spool is None:
-            return
-        if self.has_room():
-            self._kept.append(entry)
-        else:
-            self._let_go(entry)
+    def _tell(self, error: RaftwoodError) -> None:
+        """Once, until the spool takes something again."""
+        if not self._is_told:
+            self._is_told = True
+            _log.warning("the spool takes no more for now", reason=error.message)
+
+    def _when_kept(self, entry: Entry) -> None:
+        held_bytes = self._writing.pop(entry, None)
+        if held_bytes is None:
+            return  # it is over by now
+        self._writing_bytes -= held_bytes
+        self._kept[entry] = None
+        if not self.has_room():
+            self._let_go(self._kept.popitem()[0])
 
     def _let_go(self, entry: Entry) -> None:
-        """The spool has it: its body need not be in memory, unless it is on its way."""
-        if entry.was_sent or entry.spool is None or entry.batch is None:
-            return
+        """The spool has it: its body need not be in memory."""
         entry.batch = None
         self.held_bytes -= entry.held_bytes
         entry.held_bytes = 0
+        self.on_room()
 
-    def _drop_oldest(self, entries: deque[Entry]) -> bool:
-        """Whether there was one that could be dropped."""
-        while entries:
-            entry = entries.popleft()
-            is_over = entry.is_dropped or (entry.batch is None and entry.spool is None)
-            if entry.was_sent or is_over:
-                continue
-            self._counters.dropped += entry.count
-            self._counters.server(self._route(entry.name)).dropped += entry.count
-            self._rules.dropped(entry)
-            entry.done(
-                LinesDropped("there was no room for lines that are not stored: they were dropped")
-            )
-            return True
-        return False
+    def spool_failed(self, spool: Spool) -> None:
+        """What is in memory as well goes on from there; the rest is read for as long as it can be.
+
+        A later life may find in the spool what was stored meanwhile: logs know it by its sequence.
+        """
+        for entry in self._rules.entries():
+            if entry.spool is spool and entry.batch is not None:
+                entry.spool = None
+                order = self._in_spool.get(entry, 0)
+                self._forget(entry)
+                self._in_memory[entry] = order
+        self._in_memory = OrderedDict(sorted(self._in_memory.items(), key=_order))
+        if self._spool is spool:
+            self._spool = None
+
+
+def _order(made: tuple[Entry, int]) -> int:
+    return made[1]
 
 
 def _nothing() -> None:

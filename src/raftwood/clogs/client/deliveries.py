@@ -12,14 +12,19 @@ WAIT_MS: Final = 60_000
 
 
 class Delivery:
-    """Lines that were given at once; await it until all are stored, or the first error."""
+    """Lines that were given at once; await it until all are stored, or the first error.
+
+    It may be awaited on any loop, and waited for in any thread but the shipper's own.
+    """
 
     __slots__ = ("_callbacks", "_error", "_left")
 
     def __init__(self, lines: int) -> None:
         self._left = lines
         self._error: RaftwoodError | None = None
-        self._callbacks: list[Callable[[], None]] | None = None
+        # Threads share it without a lock: who takes a callback out of it calls it, and so each is
+        # called once, whether the lines had their outcome before or after it was put in.
+        self._callbacks: list[Callable[[], None]] = []
 
     @property
     def is_done(self) -> bool:
@@ -34,29 +39,30 @@ class Delivery:
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call it once all lines have an outcome, on the shipper's loop; at once where they do."""
-        if self._callbacks is None:
-            self._callbacks = []
-        callbacks = self._callbacks
-        callbacks.append(callback)
-        # Another thread may have come in between, and then has not seen the callback.
-        if self.is_done and self._callbacks is callbacks:
-            self._callbacks = None
-            callback()
+        self._callbacks.append(callback)
+        if self.is_done:
+            self._tell()
 
     def settle(self, lines: int, error: RaftwoodError | None) -> None:
         """For the shipper: so many of the lines have an outcome."""
         if error is not None and self._error is None:
             self._error = error
         self._left -= lines
-        if self._left <= 0 and self._callbacks:
-            callbacks, self._callbacks = self._callbacks, None
-            for callback in callbacks:
-                callback()
+        if self._left <= 0:
+            self._tell()
+
+    def _tell(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:
+                return  # another thread has taken the last one
+            callback()
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.is_done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.when_done(partial(_wake, future))
+            self.when_done(partial(_tell_loop, future))
             yield from future
         self.result()
 
@@ -68,6 +74,15 @@ class Delivery:
             if not event.wait(timeout_ms / 1000):
                 raise DeadlineExceeded(f"the lines have no outcome after {timeout_ms} ms: wait on")
         self.result()
+
+
+def _tell_loop(future: "asyncio.Future[None]") -> None:
+    """Whoever awaits may do so on another loop than the shipper's."""
+    loop = future.get_loop()
+    if loop is asyncio._get_running_loop():
+        _wake(future)
+    elif not loop.is_closed():
+        loop.call_soon_threadsafe(_wake, future)
 
 
 def _wake(future: "asyncio.Future[None]") -> None:

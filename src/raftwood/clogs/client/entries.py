@@ -57,8 +57,8 @@ class Lane:
 
     __slots__ = (
         "attempt",
-        "attempts",
-        "is_queued",
+        "failures",
+        "held_at",
         "is_under_way",
         "name",
         "place",
@@ -76,10 +76,11 @@ class Lane:
         self.server = ""
         """The one that was asked or sent to last."""
         self.is_under_way = False
-        self.is_queued = False
-        """It stands in one of the lists of lanes with something to do."""
         self.attempt = 0
         """Counts all attempts, so that a late answer is known for one."""
-        self.attempts = 0
-        """Failed ones since the last success."""
+        self.failures = 0
+        """Attempts that failed since the last success."""
+        self.held_at = ""
+        """The server at which it waits until fewer are under way."""
         self.retry_at = 0.0
+        """It waits until then before another attempt; 0: it does not."""

@@ -34,6 +34,10 @@ class Pending:
         """Whom to tell, of how many lines, in order."""
         self.size = 0
 
+    def clear(self) -> None:
+        """They are a batch by now: nothing of them is held any more."""
+        self.lines, self.times, self.extras, self.deliveries = [], [], [], []
+
     def add(self, lines: Sequence[bytes], time_ns: int, delivery: Delivery | None) -> int:
         """Lines of one time; how many bytes they take."""
         size = sum(map(len, lines)) + LINE_OVERHEAD_BYTES * len(lines)

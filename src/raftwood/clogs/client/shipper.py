@@ -22,7 +22,7 @@ from raftwood.base.errors import (
     RaftwoodError,
     SequenceForgotten,
     ShuttingDown,
-    StoreError,
+    StoreDamaged,
     TooLarge,
 )
 from raftwood.base.logs import get_logger
@@ -43,7 +43,8 @@ from raftwood.clogs.client.shipping_rules import (
     ShippingLimits,
     ShippingRules,
 )
-from raftwood.clogs.client.spool import Slots, Spool, open_slots
+from raftwood.clogs.client.slots import Slots, open_slots
+from raftwood.clogs.client.spool import Spool
 from raftwood.clogs.client.status import ShipperStatus, shipper_status
 from raftwood.clogs.errors import PlaceMoved
 from raftwood.clogs.frames import Message, MessageType, decode_message, encode_message
@@ -140,7 +141,8 @@ class AsyncShipper:
             )
         shipper = cls(environment, settings, access, source, slots, host=host, tags=tags, mask=mask)
         for spool in [] if slots is None else [*slots.left, slots.own]:
-            for entry in await spool.recover():
+            spool.on_failed = shipper._backlog.spool_failed
+            for entry in spool.recover():
                 shipper._backlog.resume(entry)
         shipper._ring.start()
         shipper._pump_soon()
@@ -209,6 +211,11 @@ class AsyncShipper:
     def held_bytes(self) -> int:
         """Of memory."""
         return self._backlog.held_bytes
+
+    @property
+    def held_lines(self) -> int:
+        """Taken by this life or resumed, and not acked, dropped or refused yet."""
+        return self._backlog.held_lines
 
     async def deliver(self, batch: LineBatch) -> None:
         """Returns once a batch that somebody else made, and keeps, is stored."""
@@ -279,15 +286,7 @@ class AsyncShipper:
                 await spool.close()
 
     def _give_up(self) -> None:
-        dropped = 0
-        for entry in self._rules.entries():
-            if entry.spool is None and entry.is_keepable:
-                dropped += entry.count
-                self.counters.server(self._ring.route(entry.name)).dropped += entry.count
-            if entry.spool is None:
-                entry.done(ShuttingDown("the shipper was closed before the lines were stored"))
-        if dropped:
-            self.counters.dropped += dropped
+        if dropped := self._backlog.give_up():
             _log.warning("lines were dropped at the end", lines=dropped)
 
     def status(self) -> ShipperStatus:
@@ -399,14 +398,20 @@ class AsyncShipper:
             future.add_done_callback(partial(self._located, action))
 
     async def _load(self, action: Load) -> None:
-        entry = action.entry
-        assert entry.spool is not None
+        entry, spool = action.entry, action.entry.spool
+        assert spool is not None
         try:
-            batch = await entry.spool.load(entry)
-        except StoreError as error:
-            _log.error("a batch in the spool cannot be read", file=entry.name, why=error.message)
-            if self._rules.refused(action.lane, entry, action.attempt):
-                self._refuse(entry, error)
+            batch = await spool.load(entry)
+        except RaftwoodError as error:
+            if entry.spool is None:  # it was dropped or acked meanwhile, and so is not there
+                self._rules.loaded(action.lane, action.attempt)
+            elif isinstance(error, StoreDamaged):
+                _log.error("a batch in the spool is lost", file=entry.name, why=error.message)
+                if self._rules.refused(action.lane, entry, action.attempt):
+                    self._backlog.lost(entry, error)
+                    self._backlog.form_next(entry.name)
+            else:
+                self._rules.failed(action.lane, action.attempt, now=self._loop.time())
         else:
             if entry.batch is None and entry.spool is not None:
                 self._backlog.loaded(entry, batch)
@@ -483,6 +488,8 @@ class AsyncShipper:
             self._told.add(action.server)
             _log.warning("lines wait", server=action.server, why=error.message)
         self._rules.failed(action.lane, action.attempt, now=self._loop.time())
+        if isinstance(action, Send):
+            self._backlog.failed(action.entry)
         self._pump_soon()
 
 

@@ -16,7 +16,6 @@ The caller feeds events, then does what `actions` says. `due` says when to come 
 """
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 from zlib import crc32
@@ -39,9 +38,9 @@ class ShippingLimits(msgspec.Struct, frozen=True, kw_only=True):
     retry_first_s: float = 0.1
     retry_longest_s: float = 5.0
 
-    def retry_delay_s(self, name: str, attempts: int) -> float:
+    def retry_delay_s(self, name: str, failures: int) -> float:
         """Longer each time, and different from file to file, so that they do not come at once."""
-        longest = min(self.retry_longest_s, self.retry_first_s * (1 << min(attempts - 1, 20)))
+        longest = min(self.retry_longest_s, self.retry_first_s * (1 << min(failures - 1, 20)))
         return longest * (0.5 + crc32(name.encode()) % 1024 / 2048)
 
 
@@ -76,18 +75,25 @@ Action = Send | Locate | Load
 
 
 class ShippingRules:
-    """All lanes of one shipper. `route` names the server of a file, by the ring as it is now."""
+    """All lanes of one shipper. `route` names the server of a file, by the ring as it is now.
+
+    A lane with something to send is in one state: ready, under way, held (its server has enough
+    under way), or waiting before another attempt. Only a lane whose file has no server is in none
+    of them, until `servers_changed`.
+    """
 
     def __init__(self, limits: ShippingLimits, route: Callable[[str], str | None]) -> None:
         self._limits = limits
         self._route = route
         self._lanes: dict[str, Lane] = {}
-        self._ready: deque[Lane] = deque()
+        self._ready: dict[Lane, None] = {}
         self._waiting: list[tuple[float, int, Lane]] = []
-        """A heap of the lanes that wait before another attempt."""
+        """A heap; what is in it for another time than the lane's `retry_at` is passed over."""
         self._turn = 0
-        self._held: dict[str, deque[Lane]] = {}
-        """By server: lanes that wait until fewer are under way there."""
+        self._held: dict[str, dict[Lane, None]] = {}
+        """By server, in the order in which they came."""
+        self._freed: dict[str, None] = {}
+        """Servers with fewer under way than there were."""
         self._in_flight: dict[str, int] = {}
         self.due: float = NEVER
         """When `actions` has something to do even if nothing happens before."""
@@ -105,11 +111,10 @@ class ShippingRules:
 
     def located(self, lane: Lane, attempt: int, place: str) -> None:
         """A server has told where the file goes."""
-        if attempt != lane.attempt or not lane.is_under_way:
-            return
-        self._leave(lane)
-        lane.place = place
-        self._offer(lane)
+        if self._is_current(lane, attempt):
+            self._leave(lane)
+            lane.place = place
+            self._offer(lane)
 
     def acked(self, lane: Lane, entry: Entry, place: str) -> bool:
         """The entry is stored; whether that is news. Its lane goes on at the place told with it."""
@@ -119,37 +124,42 @@ class ShippingRules:
             self._leave(lane)
         lane.queue.popleft()
         lane.place = place
-        lane.is_queued = False  # where it waits for another attempt, there is no need any more
         self._succeed(lane)
         return True
 
     def moved(self, lane: Lane, attempt: int, *, now: float) -> None:
         """The place takes no more, and has not stored the batch: the next one is asked for."""
-        if attempt != lane.attempt or not lane.is_under_way:
-            return
-        self._leave(lane)
-        lane.place = ""
-        self._try_later(lane, now)
+        if self._is_current(lane, attempt):
+            self._leave(lane)
+            lane.place = ""
+            self._try_later(lane, now)
 
     def failed(self, lane: Lane, attempt: int, *, now: float) -> None:
         """No answer, or one that says to try again: the batch may be stored or not."""
-        if attempt != lane.attempt or not lane.is_under_way:
-            return
-        self._leave(lane)
-        self._try_later(lane, now)
+        if self._is_current(lane, attempt):
+            self._leave(lane)
+            self._try_later(lane, now)
+
+    def not_sent(self, action: Send, *, now: float) -> None:
+        """The batch could not even be sent: unless it was before, it is not stored."""
+        action.entry.was_sent = action.is_repeat
+        self.failed(action.lane, action.attempt, now=now)
 
     def refused(self, lane: Lane, entry: Entry, attempt: int) -> bool:
         """The batch will never be taken as it is; whether it was given up just now."""
-        if attempt != lane.attempt or not lane.is_under_way or lane.queue[0] is not entry:
+        if not self._is_current(lane, attempt) or lane.queue[0] is not entry:
             return False
         self._leave(lane)
+        if entry.is_dropped:
+            self._offer(lane)
+            return False
         lane.queue.popleft()
         self._succeed(lane)
         return True
 
     def loaded(self, lane: Lane, attempt: int) -> None:
-        """The batch of the lane's first entry is in memory again."""
-        if attempt == lane.attempt and lane.is_under_way:
+        """The batch of the lane's first entry is in memory again, or not wanted any more."""
+        if self._is_current(lane, attempt):
             self._leave(lane)
             self._offer(lane)
 
@@ -174,9 +184,7 @@ class ShippingRules:
                 self._leave(lane)
                 lane.attempt += 1  # what is answered to the last one comes too late
             if not lane.is_under_way:
-                lane.attempts = 0
-                lane.retry_at = 0.0
-                lane.is_queued = False
+                self._reset(lane)
                 self._offer(lane)
 
     # Actions
@@ -185,17 +193,17 @@ class ShippingRules:
         """What is to be done now."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= now:
-            _, _, lane = heapq.heappop(waiting)
-            if lane.is_queued and lane.retry_at and lane.retry_at <= now:
-                lane.is_queued = False
+            at, _, lane = heapq.heappop(waiting)
+            if lane.retry_at == at:
                 lane.retry_at = 0.0
                 self._offer(lane)
         actions: list[Action] = []
-        ready = self._ready
-        while ready:
-            lane = ready.popleft()
-            lane.is_queued = False
+        for server in self._freed:
+            self._serve_held(server, actions)
+        self._freed.clear()
+        for lane in self._ready:
             self._serve(lane, actions)
+        self._ready.clear()
         self.due = waiting[0][0] if waiting else NEVER
         return actions
 
@@ -218,19 +226,32 @@ class ShippingRules:
     def is_idle(self, name: str) -> bool:
         """Whether no batch of the file waits or is under way."""
         lane = self._lanes.get(name)
-        return lane is None or not lane.queue
+        return lane is None or all(entry.is_dropped for entry in lane.queue)
 
     # Lanes
 
+    @staticmethod
+    def _is_current(lane: Lane, attempt: int) -> bool:
+        return lane.is_under_way and attempt == lane.attempt
+
     def _offer(self, lane: Lane) -> None:
-        if lane.is_under_way or lane.is_queued or not lane.queue:
-            return
-        lane.is_queued = True
-        self._ready.append(lane)
+        if lane.queue and not (lane.is_under_way or lane.held_at or lane.retry_at):
+            self._ready[lane] = None
+
+    def _has_room(self, server: str) -> bool:
+        return self._in_flight.get(server, 0) < self._limits.in_flight_max
+
+    def _serve_held(self, server: str, actions: list[Action]) -> None:
+        held = self._held.get(server)
+        while held and self._has_room(server):
+            lane = next(iter(held))
+            del held[lane]
+            lane.held_at = ""
+            self._serve(lane, actions)
+        if held is not None and not held:
+            del self._held[server]
 
     def _serve(self, lane: Lane, actions: list[Action]) -> None:
-        if lane.is_under_way:
-            return
         self._skip_dropped(lane)
         if not lane.queue:
             self._forget_if_idle(lane)
@@ -239,9 +260,9 @@ class ShippingRules:
         server = self._route(lane.name)
         if server is None:
             return  # no server is known yet: `servers_changed` comes
-        if self._in_flight.get(server, 0) >= self._limits.in_flight_max:
-            lane.is_queued = True
-            self._held.setdefault(server, deque()).append(lane)
+        if not self._has_room(server):
+            lane.held_at = server
+            self._held.setdefault(server, {})[lane] = None
             return
         self._in_flight[server] = self._in_flight.get(server, 0) + 1
         lane.is_under_way = True
@@ -266,28 +287,24 @@ class ShippingRules:
         self._in_flight[lane.server] -= 1
         if not self._in_flight[lane.server]:
             del self._in_flight[lane.server]
-        self._release(lane.server)
+        self._freed[lane.server] = None
 
-    def _release(self, server: str) -> None:
-        held = self._held.get(server)
-        if held is None:
-            return
-        lane = held.popleft()
-        if not held:
-            del self._held[server]
-        lane.is_queued = False
-        self._offer(lane)
+    def _reset(self, lane: Lane) -> None:
+        """It need not wait any more, for whatever it waits."""
+        if lane.held_at in self._held:
+            self._held[lane.held_at].pop(lane, None)
+        lane.held_at = ""
+        lane.retry_at = 0.0
+        lane.failures = 0
 
     def _succeed(self, lane: Lane) -> None:
-        lane.attempts = 0
-        lane.retry_at = 0.0
+        self._reset(lane)
         self._offer(lane)
         self._forget_if_idle(lane)
 
     def _try_later(self, lane: Lane, now: float) -> None:
-        lane.attempts += 1
-        lane.retry_at = now + self._limits.retry_delay_s(lane.name, lane.attempts)
-        lane.is_queued = True
+        lane.failures += 1
+        lane.retry_at = now + self._limits.retry_delay_s(lane.name, lane.failures)
         self._turn += 1
         heapq.heappush(self._waiting, (lane.retry_at, self._turn, lane))
 

@@ -1,56 +1,77 @@
 """Batches on disk until they are stored: what memory has no room for, and what must outlive us.
 
-A spool is a slot, a folder that one process has at a time, below the folder that is configured: the
-first one that nobody else has. Whoever starts also takes the slots that were left with something in
-them, and ships that too. A slot is a segment log (`disk.segment_log`): a group for each file, an
-entry for each batch, which is a whole frame.
+A spool is a segment log (`disk.segment_log`) in a folder that one process has at a time (`slots`):
+a group for each file and producer, an entry for each batch, which is a whole frame. What a group
+and its entries are of, the log's index tells: nothing is read at the start but that.
 
 What is read back after a restart was perhaps sent before: it keeps its producer and sequence, and
 is marked as resumed.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final, NoReturn
 
 import msgspec
 from msgspec.structs import replace
 
-from raftwood.base import files as seam
+from raftwood.base.codecs import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     DiskFull,
-    InvalidInput,
+    InvariantViolated,
     Overloaded,
     ProtocolError,
     RaftwoodError,
+    ShuttingDown,
     StoreDamaged,
     StoreError,
-    StoreLocked,
 )
-from raftwood.base.files import perform
+from raftwood.base.files import Completion, Files, Operation
 from raftwood.base.logs import get_logger
 from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.entries import Entry
-from raftwood.clogs.frames import decode_message, encode_message, joined
-from raftwood.disk.segment_log import DropGroup, LogSettings, Run, TruncateHead
+from raftwood.clogs.frames import FRAME_OVERHEAD_BYTES, decode_message, encode_message, joined
+from raftwood.disk.segment_log import DropGroup, LogSettings, Record, Run, State, TruncateHead
 from raftwood.disk.store import Store
 
-SLOTS_MAX: Final = 256
 ACKS_UNSYNCED_MAX: Final = 256
 """After so many acks the spool is synced: logs know a producer's last 1,024 sequences, so that what
 is sent again after a power failure is still known."""
+WRITING_BYTES_MAX: Final = 8 << 20
+"""On their way to the disk, and so still in memory."""
 _CLUSTER: Final = "clogs-spool"
 _SETTINGS: Final = LogSettings(
-    segment_bytes=16 << 20, cache_bytes_max=0, pending_bytes_max=32 << 20, full_retry_ms=500
+    segment_bytes=16 << 20,
+    cache_bytes_max=0,
+    pending_bytes_max=WRITING_BYTES_MAX,
+    full_retry_ms=500,
 )
+_COUNT_BITS: Final = 20
+"""An entry's term is its sequence and, in so many bits, how many lines it has."""
 
 _log = get_logger("clogs")
 
 
 class SpoolFailed(StoreError):
-    """The disk of a spool failed; what it holds is not to be trusted any more."""
+    """The disk of a spool failed; nothing more is written to it."""
 
     code = "clogs_spool_failed"
+
+
+class SpoolFull(Overloaded):
+    """A spool holds as much as it may."""
+
+    code = "clogs_spool_full"
+
+
+class _Owner(msgspec.Struct, frozen=True, array_like=True):
+    """What all batches of a group share: the group's state in the log."""
+
+    name: str
+    producer: bytes
 
 
 class _Group:
@@ -60,12 +81,29 @@ class _Group:
 
     def __init__(self, number: int, head: int, next_index: int) -> None:
         self.number = number
-        self.key: tuple[str, bytes] | None = None
-        """File and producer; None for what an earlier life left."""
+        self.key: _Owner | None = None
+        """None for what an earlier life left."""
         self.head = head
         self.next_index = next_index
         self.gone: set[int] = set()
         """Given up behind the head."""
+
+
+class _WatchedFiles:
+    """A disk whose failure ends the spool, and nothing else."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def submit(
+        self, operations: Sequence[Operation], callback: Callable[[Completion], None]
+    ) -> None:
+        self._files.submit(operations, partial(_answer, callback))
+
+
+def _answer(callback: Callable[[Completion], None], completion: Completion) -> None:
+    with suppress(SpoolFailed):  # it was told; the log stands still from now on
+        callback(completion)
 
 
 class Spool:
@@ -76,13 +114,19 @@ class Spool:
         self._log = store.log
         self._bytes_max = bytes_max
         self._groups: dict[int, _Group] = {}
-        self._by_name: dict[tuple[str, bytes], _Group] = {}
-        """Groups of this life, by file and producer."""
+        self._by_owner: dict[_Owner, _Group] = {}
+        """Groups of this life."""
         self._next_group = max(self._log.groups(), default=0) + 1
         self._acks_unsynced = 0
+        self._owed: dict[int, Record] = {}
+        """By group: what there was no room to note."""
+        self._syncing: set[asyncio.Future[None]] = set()
         self.held_bytes = 0
+        """Of frames that are not stored yet; on disk there is more, until the log compacts."""
         self.held_batches = 0
         self.is_failed = False
+        self.on_failed: Callable[[Spool], None] = _ignore_failure
+        """Called once, when nothing more can be written."""
 
     @classmethod
     async def open(cls, environment: Environment, path: str, *, bytes_max: int) -> "Spool":
@@ -92,11 +136,10 @@ class Spool:
         def fail(reason: str) -> NoReturn:
             # A library does not end the program it serves: the spool is given up instead.
             for spool in found:
-                spool.is_failed = True
-            _log.error("the spool failed and is not used any more", folder=path, reason=reason)
+                spool._fail(reason)
             raise SpoolFailed(f"the spool in {path} failed: {reason}")
 
-        own = replace(environment, end_process=fail)
+        own = replace(environment, files=_WatchedFiles(environment.files), end_process=fail)
         store = await Store.open(own, path, cluster=_CLUSTER, store=1, settings=_SETTINGS)
         spool = cls(store, bytes_max)
         found.append(spool)
@@ -115,102 +158,98 @@ class Spool:
         """Whether an earlier life left something, before `recover`."""
         return bool(self._log.groups())
 
-    async def recover(self) -> list[Entry]:
+    def recover(self) -> list[Entry]:
         """What an earlier life left, oldest first per file; bodies are read when they are due."""
         entries = []
         for number in self._log.groups():
+            state = self._log.state(number)
+            if state is None:
+                raise StoreDamaged(f"group {number} of the spool {self.path} has lost its name")
+            owner = msgspec.msgpack.decode(state, type=_Owner)
             bounds = self._log.bounds(number)
-            group = _Group(number, bounds.head, bounds.next_index)
-            self._groups[number] = group
-            found: list[tuple[int, Entry]] = []
-            for index in range(bounds.head, bounds.next_index):
-                batch = await self._read(number, index)
-                entry = Entry(batch, _ignore)
-                entry.batch = None
-                entry.was_sent = True  # for all that is known
-                entry.spool = self
+            self._groups[number] = _Group(number, bounds.head, bounds.next_index)
+            indexes = range(bounds.head, bounds.next_index)
+            found = []
+            for index, term, frame_bytes in zip(
+                indexes, self._log.terms(number), self._log.sizes(number), strict=True
+            ):
+                entry = self._resumed(owner, term, frame_bytes)
                 entry.spool_group, entry.spool_index = number, index
-                self.held_bytes += entry.size
+                self.held_bytes += _frame_bytes(entry)
                 self.held_batches += 1
-                found.append((batch.sequence, entry))
+                found.append((term, entry))
             # What was in memory until the end was written last, and may be older.
-            entries += [entry for _, entry in sorted(found, key=_sequence)]
+            entries += [entry for _, entry in sorted(found, key=_term)]
         return entries
 
-    def keep(self, entry: Entry, kept: Callable[[], None]) -> None:
-        """Write a batch; `kept` is called when it is durable. `DiskFull` and `Overloaded`: no room.
+    def _resumed(self, owner: _Owner, term: int, frame_bytes: int) -> Entry:
+        bare = LineBatch(
+            name=owner.name,
+            producer=owner.producer,
+            sequence=term >> _COUNT_BITS,
+            count=term & ((1 << _COUNT_BITS) - 1),
+            raw_bytes=0,
+            codec=Codec.NONE,
+            body=b"",
+        )
+        entry = Entry(bare, _ignore)
+        entry.batch = None
+        entry.size = frame_bytes - FRAME_OVERHEAD_BYTES - len(owner.name.encode())
+        entry.was_sent = True  # for all that is known
+        entry.spool = self
+        return entry
 
+    def keep(self, entry: Entry, kept: Callable[[], None]) -> None:
+        """Write a batch; `kept` is called when it is durable, unless the spool fails before.
+
+        `SpoolFull`, `DiskFull` and `Overloaded`: there is no room, on the disk or on the way to it.
         Not to be called for an entry that is in the spool already.
         """
         batch = entry.batch
         assert batch is not None
         if self.is_failed:
             raise SpoolFailed(f"the spool in {self.path} failed")
-        if self.held_bytes + entry.size > self._bytes_max:
-            raise Overloaded(
+        if self.held_bytes + _frame_bytes(entry) > self._bytes_max:
+            raise SpoolFull(
                 f"the spool in {self.path} is full with {self.held_bytes} bytes: raise "
                 "clogs_client.spool_bytes_max"
             )
-        key = (batch.name, batch.producer)
-        group = self._by_name.get(key)
+        owner = _Owner(batch.name, batch.producer)
+        group = self._by_owner.get(owner)
+        records: list[Record] = []
         if group is None:
             group = _Group(self._next_group, 1, 1)
+            records.append(State(group.number, msgspec.msgpack.encode(owner)))
         payload = joined(encode_message(batch.message(system=0, place="")))
-        self._log.write((Run(group.number, 0, group.next_index, 1, payload),), kept)
-        if group.next_index == 1:
+        term = batch.sequence << _COUNT_BITS | batch.count
+        records.append(Run(group.number, term, group.next_index, 1, payload))
+        self._write(records, partial(self._kept, kept))
+        if group.key is None:
             self._next_group += 1
-            self._by_name[key] = self._groups[group.number] = group
-            group.key = key
+            self._by_owner[owner] = self._groups[group.number] = group
+            group.key = owner
         entry.spool = self
         entry.spool_group, entry.spool_index = group.number, group.next_index
         group.next_index += 1
-        self.held_bytes += entry.size
+        self.held_bytes += _frame_bytes(entry)
         self.held_batches += 1
+
+    def _write(self, records: Sequence[Record], done: Callable[[], None]) -> None:
+        try:
+            self._log.write(records, done)
+        except (StoreDamaged, InvariantViolated, ShuttingDown) as error:
+            # The log has found damage while it made room, and takes no more.
+            self._fail(error.message)
+            raise SpoolFailed(error.message) from error
+
+    def _kept(self, kept: Callable[[], None]) -> None:
+        if not self.is_failed:
+            kept()
 
     async def load(self, entry: Entry) -> LineBatch:
         """A batch's body again; `StoreDamaged` where it cannot be read."""
-        batch = await self._read(entry.spool_group, entry.spool_index)
-        return replace(batch, is_resumed=self._groups[entry.spool_group].key is None)
-
-    def forget(self, entry: Entry) -> None:
-        """The entry is stored, or given up."""
-        group = self._groups[entry.spool_group]
-        self.held_bytes -= entry.size
-        self.held_batches -= 1
-        group.gone.add(entry.spool_index)
-        head = group.head
-        while group.head in group.gone:
-            group.gone.remove(group.head)
-            group.head += 1
-        entry.spool = None
-        if group.head == head or self.is_failed:
-            return
-        is_done = group.head == group.next_index
-        if is_done:
-            del self._groups[group.number]
-            if group.key is not None:
-                del self._by_name[group.key]
-        record = DropGroup(group.number) if is_done else TruncateHead(group.number, group.head - 1)
-        self._acks_unsynced += 1
-        if self._acks_unsynced >= ACKS_UNSYNCED_MAX:
-            self._acks_unsynced = 0
-            self._log.write((record,), _nothing)
-        else:
-            self._log.write((record,), written=_nothing)
-
-    async def sync(self) -> None:
-        """Wait until all that was given is durable."""
-        if not self.is_failed:
-            await self._log.sync()
-
-    async def close(self) -> None:
-        try:
-            await self._store.close()
-        except DiskFull as error:
-            _log.warning("the spool was closed on a full disk", reason=error.message)
-
-    async def _read(self, group: int, index: int) -> LineBatch:
-        runs = await self._log.read(group, index, bytes_max=1)
+        is_resumed = self._groups[entry.spool_group].key is None
+        runs = await self._log.read(entry.spool_group, entry.spool_index, bytes_max=1)
         try:
             message = decode_message(runs[0].payload)
         except ProtocolError as error:
@@ -223,8 +262,84 @@ class Spool:
             raw_bytes=message.raw_bytes,
             codec=message.codec,
             body=message.body,
-            is_resumed=True,
+            is_resumed=is_resumed,
         )
+
+    def forget(self, entry: Entry) -> None:
+        """The entry is stored, or given up."""
+        group = self._groups[entry.spool_group]
+        self.held_bytes -= _frame_bytes(entry)
+        self.held_batches -= 1
+        entry.spool = None
+        group.gone.add(entry.spool_index)
+        head = group.head
+        while group.head in group.gone:
+            group.gone.remove(group.head)
+            group.head += 1
+        if group.head == head:
+            return
+        record: Record = TruncateHead(group.number, group.head - 1)
+        if group.head == group.next_index:
+            record = DropGroup(group.number)
+            del self._groups[group.number]
+            if group.key is not None:
+                del self._by_owner[group.key]
+        self._owed[group.number] = record
+        if not self.is_failed:
+            self._note()
+
+    def _note(self) -> None:
+        """What is not noted is sent again by the next life, and known there."""
+        records = tuple(self._owed.values())
+        try:
+            if self._acks_unsynced + 1 >= ACKS_UNSYNCED_MAX:
+                self._log.write(records, _nothing)
+                self._acks_unsynced = 0
+            else:
+                self._log.write(records, written=_nothing)
+                self._acks_unsynced += 1
+        except (DiskFull, Overloaded):
+            return
+        except (StoreDamaged, InvariantViolated, ShuttingDown) as error:
+            self._fail(error.message)
+        self._owed.clear()
+
+    def _fail(self, reason: str) -> None:
+        if self.is_failed:
+            return
+        self.is_failed = True
+        _log.error("the spool failed and is written no more", folder=self.path, reason=reason)
+        self.on_failed(self)
+        for waiting in list(self._syncing):
+            _resolve(waiting)
+
+    async def sync(self) -> None:
+        """Wait until all that was given is durable, or the spool has failed."""
+        if self.is_failed:
+            return
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._syncing.add(durable)
+        durable.add_done_callback(self._syncing.discard)
+        self._log.when_durable(partial(_resolve, durable))
+        await durable
+
+    async def close(self) -> None:
+        if self.is_failed:
+            await self._store.abandon()
+            return
+        try:
+            await self._store.close()
+        except DiskFull as error:
+            _log.warning("the spool was closed on a full disk", reason=error.message)
+
+
+def _frame_bytes(entry: Entry) -> int:
+    return entry.size + FRAME_OVERHEAD_BYTES + len(entry.name.encode())
+
+
+def _resolve(durable: "asyncio.Future[None]") -> None:
+    if not durable.done():
+        durable.set_result(None)
 
 
 def _nothing() -> None:
@@ -235,45 +350,9 @@ def _ignore(_: RaftwoodError | None) -> None:
     """Until somebody takes the entry over."""
 
 
-def _sequence(found: tuple[int, Entry]) -> int:
+def _ignore_failure(_: Spool) -> None:
+    """Until somebody wants to know."""
+
+
+def _term(found: tuple[int, Entry]) -> int:
     return found[0]
-
-
-class Slots(msgspec.Struct, frozen=True):
-    """The spools of a process: its own, and those that others left with something in them."""
-
-    own: Spool
-    left: list[Spool]
-
-
-async def open_slots(environment: Environment, folder: str, *, bytes_max: int) -> Slots:
-    """The first slot that is free, and all others that are free and not empty."""
-    folder = folder.rstrip("/") or "/"
-    await perform(environment.files, seam.MakeDirectory(folder))
-    (names,) = await perform(environment.files, seam.ListDirectory(folder))
-    known = sorted(int(name) for name in names or () if name.isdecimal())
-    own: Spool | None = None
-    left: list[Spool] = []
-    try:
-        for number in range(SLOTS_MAX):
-            if own is not None and number not in known:
-                continue
-            try:
-                spool = await Spool.open(environment, f"{folder}/{number}", bytes_max=bytes_max)
-            except StoreLocked:
-                continue
-            if own is None:
-                own = spool
-            elif spool.has_content:
-                left.append(spool)
-            else:
-                await spool.close()
-    except BaseException:
-        for spool in [*left, *([own] if own else [])]:
-            await spool.close()
-        raise
-    if own is None:
-        raise InvalidInput(
-            f"all {SLOTS_MAX} slots of the spool {folder} are in use: give another spool_folder"
-        )
-    return Slots(own, left)

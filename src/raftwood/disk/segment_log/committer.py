@@ -201,8 +201,12 @@ class Committer:
                 self.barrier(partial(_resolve, closing))
                 await closing
         finally:
-            if self._mark_timer is not None:
-                self._mark_timer.cancel()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Write nothing more of one's own accord."""
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
 
     def _turn_segment(self, record_bytes: int, *, may_use_reserve: bool) -> None:
         """Go on in the next segment, or in the reserve where the disk is full."""

@@ -83,6 +83,11 @@ class GroupIndex:
         return sum(self._payload_bytes[self._dead :])
 
     @property
+    def sizes(self) -> "array[int]":
+        """Of all runs, in order."""
+        return self._payload_bytes[self._dead :]
+
+    @property
     def terms(self) -> "array[int]":
         """Of all runs, in order."""
         return self._term[self._dead :]

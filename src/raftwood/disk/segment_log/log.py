@@ -270,6 +270,10 @@ class SegmentLog:
         """The term of each run, in order."""
         return self._group(group).terms
 
+    def sizes(self, group: int) -> Sequence[int]:
+        """The bytes of each run, in order."""
+        return self._group(group).sizes
+
     def size_of(self, group: int) -> int:
         """The bytes of a group's runs."""
         return self._group(group).payload_bytes
@@ -316,19 +320,34 @@ class SegmentLog:
             self._closing = loop.create_task(self._close(), name=f"closing of {self._folder}")
         await asyncio.shield(self._closing)
 
+    async def abandon(self) -> None:
+        """Stop as a crash would: for an owner whose `end_process` does not end the process."""
+        self._unusable = ShuttingDown(f"the log in {self._folder} was given up")
+        await self._stop_compaction()
+        if self._compaction is not None and not self._compaction.cancelled():
+            self._compaction.exception()  # `end_process` may have ended it, and was told
+        self._committer.abandon()
+        await self._close_files()
+
     async def _close(self) -> None:
-        if self._compaction is not None:
-            self._compaction.cancel()
-            await asyncio.wait([self._compaction])
-        segments = self._segments
+        await self._stop_compaction()
         try:
             await self._committer.close()
         finally:
-            segments.close()
-            # From the one last written to the one that was prepared.
-            numbers = range(segment_of(self._committer.synced), segments.active + 2)
-            paths = (segments.path(number) for number in numbers)
-            await perform(self._files, *map(seam.Close, paths))
+            await self._close_files()
+
+    async def _stop_compaction(self) -> None:
+        if self._compaction is not None:
+            self._compaction.cancel()
+            await asyncio.wait([self._compaction])
+
+    async def _close_files(self) -> None:
+        segments = self._segments
+        segments.close()
+        # From the one last written to the one that was prepared.
+        numbers = range(segment_of(self._committer.synced), segments.active + 2)
+        paths = (segments.path(number) for number in numbers)
+        await perform(self._files, *map(seam.Close, paths))
 
     def _group(self, group: int) -> GroupIndex:
         index = self._groups.get(group)
