@@ -17,6 +17,7 @@ from raftwood.app.demo import pipeline as scenario
 from raftwood.app.demo.pipeline import PipelineOutcome, PipelinePlan
 from raftwood.app.demo.png_chart import Series, bar_chart
 from raftwood.app.demo.progress_view import shown_on
+from raftwood.app.demo.shipping_figures import Shipped
 from raftwood.app.output import Format, size_text, write_line
 from raftwood.base.errors import InvalidConfiguration, InvalidInput
 
@@ -40,6 +41,7 @@ def pipeline(
 ) -> int:
     """Ship web-server logs, parse and count them with Spark, archive and truncate; all must agree.
 
+    Web servers, each a process, ship them to receivers, of which one is killed and comes back.
     Lines are parsed into a stream; errors and figures by the minute go to streams of their own, the
     figures also to keys of Zeppelin's, which a client of Redis reads back, and what was parsed to
     an archive of Parquet files, after which the log is truncated. Then
@@ -105,6 +107,8 @@ def _picture(outcome: PipelineOutcome) -> bytes:
 
 def _write_report(outcome: PipelineOutcome, plot: str) -> None:
     console = Console(highlight=False)
+    console.print(_receiver_table(outcome.shipped))
+    write_line(_killed_text(outcome.shipped))
     console.print(_job_table(outcome))
     console.print(_minute_table(outcome))
     console.print(change_table(outcome.consumers))
@@ -115,6 +119,33 @@ def _write_report(outcome: PipelineOutcome, plot: str) -> None:
         f"HELD: all {len(outcome.checks)} counts agree from end to end, in {outcome.seconds:.0f} s"
         if outcome.held
         else f"BROKEN: {'; '.join(broken)}"
+    )
+
+
+def _receiver_table(shipped: Shipped) -> Table:
+    table = Table(title="Lines by receiver", title_justify="left")
+    table.add_column("receiver")
+    for heading in ("files", "sent", "sent again", "acked", "dropped"):
+        table.add_column(heading, justify="right")
+    for name, each in shipped.receivers.items():
+        table.add_row(
+            name,
+            str(shipped.files.get(name, 0)),
+            f"{each.sent:,}",
+            f"{each.retried:,}",
+            f"{each.acked:,}",
+            f"{each.dropped:,}",
+        )
+    return table
+
+
+def _killed_text(shipped: Shipped) -> str:
+    killed = shipped.killed
+    return (
+        f"{killed.receiver} was killed: its {killed.files} files went on elsewhere after "
+        f"{killed.elsewhere_ms:,.0f} ms at the longest, all others after {killed.others_ms:,.0f} "
+        f"ms; {shipped.again:,} lines were sent again. It was back after {killed.away_s:.1f} s, "
+        f"and took {killed.acked_again:,} more lines.\n"
     )
 
 

@@ -1,7 +1,8 @@
-"""The whole story: lines of web servers go into a stream that is kept in ledgers, whose writer is
-fenced; Spark parses them, errors and figures by the minute go to streams of their own, the figures
-also to keys of Zeppelin's, the rest to an archive, the log is truncated, and more lines come. Then
-processes share a stream by leases, while one joins, one is killed, and a shard is split.
+"""The whole story: web servers ship lines to receivers, of which one is killed and comes back. The
+lines go into a stream that is kept in ledgers, whose writer is fenced; Spark parses them, errors
+and figures by the minute go to streams of their own, the figures also to keys of Zeppelin's, the
+rest to an archive, the log is truncated, and more lines come. Then processes share a stream by
+leases, while one joins, one is killed, and a shard is split.
 
 Everything is counted on its way in, and again at its end.
 """
@@ -9,9 +10,7 @@ Everything is counted on its way in, and again at its end.
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from importlib.resources import files
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -21,11 +20,13 @@ from raftwood.app.demo.consumers import ConsumersOutcome, ConsumersPlan
 from raftwood.app.demo.consumers import play as play_consumers
 from raftwood.app.demo.kept_minutes import read_kept_minutes
 from raftwood.app.demo.pipeline_check import Check, Figures, MinuteRow, checks, read_minutes
+from raftwood.app.demo.receivers import Target
+from raftwood.app.demo.shipping import Shipping, ShippingPlan
+from raftwood.app.demo.shipping_figures import Shipped, shipping_checks
 from raftwood.app.demo.standalone_process import StandaloneProcess
 from raftwood.app.demo.story import StoryListener
 from raftwood.app.demo.take_over import TakenOver, take_over
-from raftwood.app.demo.web_logs import web_logs
-from raftwood.app.demo.web_truth import WebTruth
+from raftwood.app.demo.web_files import WebFiles
 from raftwood.loghub.client import LogHubClient
 from raftwood.loghub.model import LogKind
 
@@ -41,7 +42,7 @@ STREAMS: Final = {"access": 2, "parsed": 2, "errors": 1, "minutes": 1}
 KEPT_IN_DLOG: Final = ("access",)
 """In ledgers on bookies; the others in the log service."""
 FILE: Final = "web_pipeline.toml"
-_REPORT_LINES: Final = 2_000
+_TARGET: Final = Target(PROJECT, "access")
 
 
 class PipelinePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +54,19 @@ class PipelinePlan(msgspec.Struct, frozen=True, kw_only=True):
     """After it: they stay in the log."""
     lines_per_minute: int = 12_000
     seed: int = 7
+    web_servers: int = 3
+    shipping_s: float = 5.0
+    """Before the archive, at the least: a receiver is killed meanwhile."""
     consumers: ConsumersPlan = ConsumersPlan()
+
+    def shipping(self) -> ShippingPlan:
+        return ShippingPlan(
+            servers=self.web_servers,
+            lines=self.lines + self.later,
+            lines_per_minute=self.lines_per_minute,
+            seed=self.seed,
+            seconds=self.shipping_s,
+        )
 
 
 class JobRun(msgspec.Struct, frozen=True):
@@ -69,6 +82,7 @@ class PipelineOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: float
     shipped_per_s: float
+    shipped: Shipped
     taken_over: TakenOver
     runs: list[JobRun]
     figures: Figures
@@ -85,20 +99,24 @@ def run(folder: str, plan: PipelinePlan, listener: StoryListener) -> PipelineOut
     """Needs the extras `spark` and `redis`."""
     began = time.perf_counter()
     listener.on_progress("starting Raftwood", 0, 0)
-    with StandaloneProcess(folder) as standalone, standalone.client() as client:
+    with (
+        StandaloneProcess(folder, _TARGET.flags()) as standalone,
+        standalone.client() as client,
+    ):
         listener.on_step(f"Raftwood runs, natively at {standalone.loghub.native}")
         demo = _Demo(folder, plan, listener, standalone, client)
         demo.make_streams()
-        lines = web_logs(
-            plan.lines + plan.later, seed=plan.seed, lines_per_minute=plan.lines_per_minute
-        )
-        shipped_per_s = demo.ship(islice(lines, plan.lines), plan.lines)
-        taken_over = demo.take_over()
-        with demo.spark() as spark:
-            demo.run_jobs(spark, ("parse", "errors", "minutes", "keys", "archive"))
-            demo.ship(lines, plan.later)
-            demo.run_jobs(spark, ("parse", "errors", "minutes", "keys"))
+        with Shipping(folder, standalone.parts, plan.shipping(), _TARGET, listener) as shipping:
+            shipped_per_s, killed = shipping.ship_and_kill(plan.lines)
+            taken_over = demo.take_over()
+            with demo.spark() as spark:
+                demo.run_jobs(spark, ("parse", "errors", "minutes", "keys", "archive"))
+                shipping.ship(plan.later)
+                demo.run_jobs(spark, ("parse", "errors", "minutes", "keys"))
+            shipped = shipping.shipped(killed)
+            truth, made = shipping.known()
         figures, minutes = demo.read_back()
+        stored = demo.read_files()
         kept = demo.read_keys()
         consumed = play_consumers(
             folder,
@@ -111,13 +129,15 @@ def run(folder: str, plan: PipelinePlan, listener: StoryListener) -> PipelineOut
     return PipelineOutcome(
         seconds=time.perf_counter() - began,
         shipped_per_s=shipped_per_s,
+        shipped=shipped,
         taken_over=taken_over,
         runs=demo.runs,
         figures=figures,
         minutes=minutes,
         consumers=consumed,
         checks=[
-            *checks(demo.truth, figures, minutes, kept, archived_lines=plan.lines),
+            *shipping_checks(shipped, lines=truth.total.requests, made=made, found=stored),
+            *checks(truth, figures, minutes, kept, archived_lines=plan.lines),
             *checks_of(consumed.verdict),
         ],
     )
@@ -143,7 +163,6 @@ class _Demo:
         self._client = client
         self._firsts: dict[int, int] = {}
         """Where each shard of what is parsed began."""
-        self.truth = WebTruth()
         self.runs: list[JobRun] = []
 
     def make_streams(self) -> None:
@@ -159,22 +178,6 @@ class _Demo:
     def _first_positions(self) -> dict[int, int]:
         details = self._client.describe(PROJECT, "parsed")
         return {each.shard.id: int(each.first) for each in details}
-
-    def ship(self, lines: Iterator[str], count: int) -> float:
-        """Lines as they are into the first stream; lines a second."""
-        began = time.perf_counter()
-        sent = 0
-        with self._client.producer(PROJECT, "access") as producer:
-            for line in lines:
-                producer.send({"message": line}, source="web-1")
-                self.truth.add(line)
-                sent += 1
-                if sent % _REPORT_LINES == 0:
-                    self._listener.on_progress("shipping lines", sent, count)
-            producer.flush()
-        per_s = sent / (time.perf_counter() - began)
-        self._listener.on_step(f"{sent:,} lines shipped to {PROJECT}/access, {per_s:,.0f} lines/s")
-        return per_s
 
     def take_over(self) -> TakenOver:
         """Whoever writes the first stream is fenced; what is shipped later goes on all the same."""
@@ -231,16 +234,32 @@ class _Demo:
         self._listener.on_step(f"{len(kept)} keys read back from Zeppelin through redis-py")
         return kept
 
-    def read_back(self) -> tuple[Figures, list[MinuteRow]]:
+    def read_files(self) -> WebFiles:
+        """The files of the web servers, as the first stream has them by its topics."""
         from raftwood.pipeline.read import read  # noqa: PLC0415 (an extra)
 
-        self._listener.on_progress("reading back", 0, 0)
+        columns = ["topic", "message string"]
+        # Shard by shard, each in its order; a file is in one of them.
+        table = read(PROJECT, "access", columns=columns, **self._access())
+        found = WebFiles()
+        for batch in table.to_batches():
+            for name, line in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                found.add(name, line)
+        return found
+
+    def _access(self) -> dict[str, Any]:
         part = self._loghub
-        access: dict[str, Any] = {
+        return {
             "gateways": part.native,
             "access_key": part.access_key_id,
             "access_secret": part.access_key_secret,
         }
+
+    def read_back(self) -> tuple[Figures, list[MinuteRow]]:
+        from raftwood.pipeline.read import read  # noqa: PLC0415 (an extra)
+
+        self._listener.on_progress("reading back", 0, 0)
+        access = self._access()
         archive = f"{self._folder}/archive"
         statuses = ["status int", "size bigint"]
         whole = read(PROJECT, "parsed", archive=archive, columns=statuses, **access)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Final, Self
 
 import msgspec
@@ -25,8 +26,10 @@ _PORT_TRIES: Final = 20
 class StandaloneProcess:
     """Use it as a context manager, or `start` and `close`; `parts` say how to reach it."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, flags: Sequence[str] = ()) -> None:
+        """`flags` are further ones of `raftwood standalone`."""
         self._folder = folder
+        self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
         self.parts: Parts
         self.exit_status: int | None = None
@@ -46,7 +49,7 @@ class StandaloneProcess:
             self._process = subprocess.Popen(  # noqa: S603 (ourselves)
                 [
                     *(sys.executable, "-m", "raftwood.app.child_process", "standalone"),
-                    *(*arguments, "--ready-file", ready),
+                    *(*arguments, "--ready-file", ready, *self._flags),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=log,

@@ -3,7 +3,8 @@
     for line in web_logs(200_000, seed=1): ...
 
 Lines are in the combined log format with the request's time in milliseconds at their end. The same
-seed makes the same lines.
+seed makes the same lines. Of several servers each has visitors of its own; minutes are busy or bad
+for all of them.
 """
 
 import random
@@ -49,6 +50,7 @@ _PATH_WEIGHTS: Final = list(accumulate(weight for _, weight, _ in _PAGES))
 _SIZES: Final = {page: size for page, _, size in _PAGES}
 _AGENT_NAMES: Final = [name for name, _ in _AGENTS]
 _AGENT_WEIGHTS: Final = list(accumulate(weight for _, weight in _AGENTS))
+LOG_FILES: Final = ("access.log", "api.log", "static.log")
 START_S: Final = 1_790_000_000
 """When the first line is from, where nothing else is said."""
 
@@ -65,18 +67,21 @@ def web_logs(
     count: int,
     *,
     seed: int,
+    server: int = 0,
     start_s: int = START_S,
     lines_per_minute: int = 12_000,
 ) -> Iterator[str]:
-    """So many lines in order of their times, the first one at `start_s`."""
-    rng = random.Random(seed)
+    """So many lines of one server in order of their times, the first one at `start_s`."""
+    rng = random.Random(f"{seed}/{server}")
     visitors = [_visitor(rng) for _ in range(200)]
     time_s = float(start_s)
-    bad_from = start_s + 60 * (2 + rng.randrange(3))
+    bad_from = start_s + 60 * (2 + random.Random(seed).randrange(3))
+    minute, busy = -1, 1.0
     for _ in range(count):
-        minute = int(time_s - start_s) // 60
-        # Each minute is as busy as it is, between half and one and a half times the average.
-        busy = 0.5 + random.Random(seed * 1_000_003 + minute).random()
+        if int(time_s - start_s) // 60 != minute:
+            # Each minute is as busy as it is, between half and one and a half times the average.
+            minute = int(time_s - start_s) // 60
+            busy = 0.5 + random.Random(seed * 1_000_003 + minute).random()
         time_s += rng.expovariate(lines_per_minute / 60 * busy)
         place = rng.randrange(len(visitors))
         visitor = visitors[place]
@@ -84,6 +89,14 @@ def web_logs(
         visitor.left -= 1
         if visitor.left <= 0:
             visitors[place] = _visitor(rng)
+
+
+def log_file(line: str) -> str:
+    """Which of `LOG_FILES` a server writes the line to, by what was asked for."""
+    path = line.split('"', 2)[1].split(" ", 2)[1]
+    if path.startswith("/api/"):
+        return "api.log"
+    return "static.log" if path.startswith(("/static/", "/images/")) else "access.log"
 
 
 def _visitor(rng: random.Random) -> _Visitor:
