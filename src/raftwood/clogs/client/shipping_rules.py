@@ -315,5 +315,7 @@ class ShippingRules:
 
     def _forget_if_idle(self, lane: Lane) -> None:
         """An idle lane is kept for its place, unless there are very many."""
-        if not lane.queue and not lane.is_under_way and len(self._lanes) > LANES_MAX:
-            self._lanes.pop(lane.name, None)
+        is_idle = not lane.queue and not lane.is_under_way
+        # One that was forgotten before may have a successor by now.
+        if is_idle and len(self._lanes) > LANES_MAX and self._lanes.get(lane.name) is lane:
+            del self._lanes[lane.name]
