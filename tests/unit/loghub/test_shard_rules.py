@@ -2,6 +2,7 @@
 belongs to one shard that can be written, and every shard knows whom it follows."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -23,6 +24,7 @@ from raftwood.loghub.shard_rules import (
     finish_delete,
     finish_hand_overs,
     is_settled,
+    lineage_of_key,
     shard_of_key,
     visible_shard,
     with_first_shards,
@@ -43,6 +45,15 @@ def check(found: Logstore) -> None:
     for key in (KEY_FIRST, KEY_END, "7" * 32, hash_key(b"k")):
         owners = [each for each in writable if contains(each.begin, each.end, key)]
         assert owners == [shard_of_key(found, key)]
+        *former, last = lineage_of_key(found, key)
+        assert last == owners[0]
+        assert all(each.status in (ShardStatus.READONLY, ShardStatus.DELETING) for each in former)
+        for each, following in pairwise([*former, last]):
+            # Who took over is the next, unless it has gone already.
+            taken = [found.shard(child) for child in each.children]
+            assert following in taken or not any(
+                each and contains(each.begin, each.end, key) for each in taken
+            )
     by_id = {each.id: each for each in found.shards}
     assert len(by_id) == len(found.shards) <= SHARDS_MAX
     assert len({each.log for each in found.shards}) == len(found.shards)
