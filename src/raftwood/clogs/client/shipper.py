@@ -112,6 +112,7 @@ class AsyncShipper:
         self._ring.on_servers = self._rules.servers_changed
         self._ring.on_event = self._pump_soon
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
         self._is_pumping = False
         self._is_closed = False
         self._loads: set[asyncio.Task[None]] = set()
@@ -343,12 +344,13 @@ class AsyncShipper:
 
     def _wake_at(self, due: float) -> None:
         if self._timer is not None:
-            if self._timer.when() == due:
+            # Not `timer.when()`: where it is due at once, uvloop's has none.
+            if self._timer_due == due:
                 return
             self._timer.cancel()
             self._timer = None
         if due != float("inf"):
-            self._timer = self._loop.call_at(due, self._on_timer)
+            self._timer, self._timer_due = self._loop.call_at(due, self._on_timer), due
 
     def _on_timer(self) -> None:
         self._timer = None
