@@ -22,6 +22,8 @@ import rich.status
 import rich.table
 
 from benchmarks import group_commit, rpc_echo
+from benchmarks.clogs import shipping as clogs_shipping
+from benchmarks.clogs import shipping_report as clogs_shipping_report
 from benchmarks.consumers import compare as consumers
 from benchmarks.consumers import report as consumers_report
 from benchmarks.harness.report import Verdict, statements
@@ -115,6 +117,14 @@ def _zeppelin_growth(quick: bool, progress: Callable[[str], None]) -> Outcome:
     return Outcome(results, tables, below, zeppelin_growth_report.notes(results))
 
 
+def _clogs_shipping(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    pace = clogs_shipping.QUICK if quick else None
+    results = clogs_shipping.compare(pace=pace, progress=progress)
+    tables = clogs_shipping_report.tables(results)
+    below = _below(clogs_shipping_report.verdicts(results))
+    return Outcome(results, tables, below, clogs_shipping_report.notes(results))
+
+
 def _below(verdicts: list[Verdict]) -> list[str]:
     return [
         "{}: {}, to reach {}".format(*verdict.shown()[:3])
@@ -135,6 +145,7 @@ PARTS: dict[str, Part] = {
     "ledgers": _ledgers,
     "zeppelin": _zeppelin,
     "zeppelin-growth": _zeppelin_growth,
+    "clogs-shipping": _clogs_shipping,
 }
 
 

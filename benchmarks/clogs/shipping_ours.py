@@ -1,0 +1,108 @@
+"""`raftwood ship`, and a `raftwood standalone` that stores what it ships."""
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from tests.zookeeper_server import free_ports
+
+from benchmarks.clogs.shipping_sinks import KEY, SECRET
+from benchmarks.harness.cluster import ClusterFailed
+from raftwood.app.parts import Parts
+from raftwood.app.standalone import PORTS
+from raftwood.loghub.client import LogHubClient
+
+PROJECT: Final = "bench"
+LOGSTORE: Final = "web"
+_START_S_MAX: Final = 60.0
+_STOP_S_MAX: Final = 30.0
+_LOOK_S: Final = 0.05
+
+
+class Receiving(msgspec.Struct, frozen=True, kw_only=True):
+    """Where lines are shipped to, and by which right."""
+
+    address: str
+    key: str = KEY
+    secret: str = SECRET
+    process: int = 0
+    """That stores them; 0 where it tells of itself."""
+
+
+def ship_command(receiving: Receiving, state: pathlib.Path, path: str) -> list[str]:
+    """Ships what is in the file, and ends once all of it is stored."""
+    return [
+        *(sys.executable, "-m", "raftwood.app", "ship", path, "--once", "--name={base}"),
+        *(f"--state={state}", f"--set=clogs_client.servers={receiving.address}"),
+    ]
+
+
+def ship_environment(receiving: Receiving) -> dict[str, str]:
+    """A secret is no argument, which all on the machine can read."""
+    return {
+        **_plain_environment(),
+        "RAFTWOOD_CLOGS_CLIENT__ACCESS_KEY": receiving.key,
+        "RAFTWOOD_CLOGS_CLIENT__ACCESS_SECRET": receiving.secret,
+    }
+
+
+@contextlib.contextmanager
+def running_standalone(folder: pathlib.Path, *, files_folder: str = "") -> Iterator[Receiving]:
+    """With a logstore of one shard for all files; or with plain files, where a folder is named."""
+    ready = folder / "ready.json"
+    settings = [f"clogs.project={PROJECT}", f"clogs.logstore={LOGSTORE}"]
+    if files_folder:
+        settings += ["clogs.store=files", f"clogs.files_folder={files_folder}"]
+    command = [sys.executable, "-m", "raftwood.app.child_process", "standalone"]
+    command += [f"--data={folder}/data", f"--port-base={_free_base()}", f"--ready-file={ready}"]
+    command += [f"--set={each}" for each in settings]
+    with (
+        (folder / "standalone.log").open("wb") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=_plain_environment()
+        ) as process,
+    ):
+        try:
+            parts = _parts(ready, process)
+            loghub = parts.loghub
+            with LogHubClient.connect(
+                loghub.native, key_id=loghub.access_key_id, secret=loghub.access_key_secret
+            ) as client:
+                client.create_project(PROJECT)
+                client.create_logstore(PROJECT, LOGSTORE, shard_count=1)
+            yield Receiving(
+                address=parts.clogs[0],
+                key=loghub.access_key_id,
+                secret=loghub.access_key_secret,
+                process=process.pid,
+            )
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _plain_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if "RAFTWOOD_" not in name}
+
+
+def _parts(ready: pathlib.Path, process: "subprocess.Popen[bytes]") -> Parts:
+    deadline = time.monotonic() + _START_S_MAX
+    while not ready.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise ClusterFailed(f"raftwood standalone did not start: see {ready.parent}")
+        time.sleep(_LOOK_S)
+    return msgspec.json.decode(ready.read_bytes(), type=Parts)
+
+
+def _free_base() -> int:
+    """The first of some ports in a row, of which nobody is likely to use any."""
+    return next(port for port in free_ports(20) if port + PORTS < 65_535)
