@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import glob
 import os
 import socket
 import tomllib
@@ -94,7 +95,7 @@ class ShipServer:
         cls, environment: Environment, settings: Settings, tail: TailSettings, folder: str
     ) -> "ShipServer":
         client = _client_settings(settings.clogs_client)
-        tail = _completed(tail, client)
+        tail = _completed(tail, client, folder)
         rules: list[BuiltInRule | MaskRule] = [*built_in_rules(tail.masks), *tail.mask_rules]
         masking = Masking(rules) if rules else None
         shipper = await open_shipper(environment, client)
@@ -110,6 +111,8 @@ class ShipServer:
         return cls(environment, folder, tailer, shipper, masking)
 
     def problem(self) -> str:
+        if self.shipper.status().is_panic:
+            return "no server answers, and lines wait"
         return self._problem
 
     def status(self) -> ShipStatus:
@@ -159,11 +162,12 @@ def _client_settings(settings: ClogsClientSettings) -> ClogsClientSettings:
     )
 
 
-def _completed(tail: TailSettings, client: ClogsClientSettings) -> TailSettings:
-    """What the settings of all shippers say goes for this one too."""
+def _completed(tail: TailSettings, client: ClogsClientSettings, folder: str) -> TailSettings:
+    """What the settings of all shippers say goes for this one too; its state is not shipped."""
+    exclude = (*tail.exclude, f"{glob.escape(os.path.abspath(folder))}/*")
     masks = dict.fromkeys((*client.masks, *tail.masks))
     source = tail.source or client.source or socket.gethostname()
-    return msgspec.structs.replace(tail, masks=tuple(masks), source=source)
+    return msgspec.structs.replace(tail, exclude=exclude, masks=tuple(masks), source=source)
 
 
 def ship_on(source: Source, tail: TailSettings, folder: str, *, ready_file: str | None) -> None:

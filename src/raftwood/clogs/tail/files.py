@@ -10,12 +10,13 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final, TypeVar
 
+from raftwood.clogs.tail.birth import birth_ns
 from raftwood.clogs.tail.model import HEAD_BYTES, Found, Identity, Look
 from raftwood.clogs.tail.seams import Handle, Opened
 
 Result = TypeVar("Result")
-_THREADS: Final = 2
-"""One reads while the other encodes."""
+_THREADS: Final = 4
+"""A disk that hangs holds up its own files and not all the others."""
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 
@@ -110,7 +111,8 @@ def _open(path: str) -> Opened:
     handle = os.open(path, _OPEN_FLAGS)
     try:
         folder = os.path.dirname(os.path.realpath(path))
-        return Opened(handle, folder, _look(handle, os.pread(handle, HEAD_BYTES, 0)))
+        look = _look(handle, os.pread(handle, HEAD_BYTES, 0), birth_ns(handle))
+        return Opened(handle, folder, look)
     except BaseException:
         os.close(handle)
         raise
@@ -127,10 +129,10 @@ def _read(handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
     return data, _look(handle, os.pread(handle, HEAD_BYTES, 0))
 
 
-def _look(handle: Handle, head: bytes = b"") -> Look:
+def _look(handle: Handle, head: bytes = b"", born_ns: int = 0) -> Look:
     status = os.fstat(handle)
     identity = Identity(status.st_dev, status.st_ino)
-    return Look(identity, status.st_size, status.st_mtime_ns, status.st_nlink, head)
+    return Look(identity, status.st_size, status.st_mtime_ns, status.st_nlink, head, born_ns)
 
 
 def _look_at_all(handles: Sequence[Handle]) -> list[Look | None]:

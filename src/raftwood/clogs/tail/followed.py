@@ -56,6 +56,7 @@ class Followed:
         self.offset = checkpoint.offset
         self.is_mid_line = checkpoint.is_mid_line
         self.cuts = checkpoint.cuts
+        self.birth_ns = checkpoint.birth_ns
         self.head: Head = checkpoint.head
         self.intents: deque[Intent] = deque(checkpoint.intents)
         """Durable or about to be, and not acked."""
@@ -113,10 +114,10 @@ class Followed:
     def behind_bytes(self) -> int:
         return max(0, self.size - self.offset)
 
-    def found(self, found: Found, *, now_ms: int) -> None:
-        """As a scan saw it."""
+    def found(self, found: Found, *, now_ms: int) -> bool:
+        """As a scan saw it; whether its size or time are others."""
         self.path, self.was_seen, self.is_matched = found.path, True, found.is_matched
-        self.looked(found.size, found.mtime_ns, now_ms=now_ms)
+        return self.looked(found.size, found.mtime_ns, now_ms=now_ms)
 
     def looked(self, size: int, mtime_ns: int, *, now_ms: int) -> bool:
         """Its size and time now; whether they are others."""
@@ -173,6 +174,7 @@ class Followed:
             cuts=self.cuts,
             head=self.head if head is None else head,
             intents=tuple(intents),
+            birth_ns=self.birth_ns,
         )
 
     def intend(self, intent: Intent, head: Head) -> None:

@@ -42,6 +42,8 @@ class Look(msgspec.Struct, frozen=True):
     """0: it has no name any more, and is gone once it is closed."""
     head: bytes = b""
     """Its first bytes, up to `HEAD_BYTES`."""
+    birth_ns: int = 0
+    """When it was made; 0 where nobody asked, or the file system does not tell."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
@@ -97,6 +99,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     cuts: int = 0
     head: Head = Head()
     intents: tuple[Intent, ...] = ()
+    birth_ns: int = 0
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode

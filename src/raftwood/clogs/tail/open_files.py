@@ -57,6 +57,7 @@ class OpenFiles:
             self._files.close(opened.handle)
             return None
         file.folder, file.links, file.is_held = opened.folder, opened.look.links, True
+        file.birth_ns = opened.look.birth_ns
         self._held[file.number] = (file, opened.handle)
         self._busy[file.number] = 1
         return opened.handle

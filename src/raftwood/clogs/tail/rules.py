@@ -7,7 +7,7 @@ as the first bytes that were read of it stay the same:
   now. Until then it keeps the name under which it was found; after that, where a glob matches its
   new path, it has that one's.
 - *Cut* (smaller than what was read of it, or another beginning, while it is held open): begun anew.
-- *Inode used again* (another beginning, found while it was not held open): another file.
+- *Inode used again* (another birth or beginning, found while it was not held open): another file.
 - *Deleted*: read to its end through the open descriptor, then forgotten.
 """
 
@@ -39,6 +39,8 @@ def judged(file: Followed, look: Look, *, is_held: bool) -> Verdict:
     """`is_held`: the descriptor was open all the time since the file was last read."""
     if look.identity != file.identity:
         return Verdict.ELSEWHERE
+    if file.birth_ns and look.birth_ns and file.birth_ns != look.birth_ns:
+        return Verdict.OTHER
     if not file.head.begins(look.head):
         return Verdict.CUT if is_held else Verdict.OTHER
     return Verdict.CUT if look.size < file.read_to else Verdict.SAME
@@ -70,7 +72,13 @@ class Begin(msgspec.Struct, frozen=True):
     file: Followed
 
 
-Action = Refuse | Forget | Close | Begin
+class Miss(msgspec.Struct, frozen=True):
+    """A file that has something left to ship cannot be found."""
+
+    file: Followed
+
+
+Action = Refuse | Forget | Close | Begin | Miss
 
 
 def forced(file: Followed, settings: TailSettings, *, now_ms: int, is_last: bool) -> Forced:
@@ -107,6 +115,9 @@ class Roster:
         self._by_identity: dict[Identity, Followed] = {}
         self._by_name: dict[str, list[Followed]] = {}
         self._refused: dict[str, None] = {}
+        self._scans = 0
+        self.touched: dict[str, None] = {}
+        """Names of files that a scan found changed, or lost; for the driver to take."""
 
     # From the state and from scans
 
@@ -151,6 +162,7 @@ class Roster:
         for file in list(self.files.values()):
             if file.identity not in seen:
                 actions += self._miss(file, now_ms)
+        self._scans += 1
         return actions
 
     def replace(self, file: Followed, *, now_ms: int) -> list[Action]:
@@ -162,9 +174,6 @@ class Roster:
         return actions
 
     # Turns
-
-    def names(self) -> list[str]:
-        return list(self._by_name)
 
     def of_name(self, name: str) -> Sequence[Followed]:
         return self._by_name.get(name, ())
@@ -187,9 +196,13 @@ class Roster:
 
     def settle(self, file: Followed, *, now_ms: int, is_last: bool = False) -> list[Action]:
         """Whether a file that lost its name is done with; `is_last` waits for nobody."""
-        if file.left_ms is None or file.rested_ms is not None or not file.is_at_end:
-            return []
         settings = self._settings
+        if file.left_ms is None or file.rested_ms is not None:
+            return []
+        if not file.is_at_end:
+            # One that cannot be read holds nobody up for ever.
+            file.is_overdue |= bool(file.problem) and now_ms - file.left_ms >= settings.grace_ms_max
+            return []
         if file.caught_up_ms is None:
             file.caught_up_ms = now_ms
         if now_ms - max(file.left_ms, file.grown_ms) < settings.grace_ms and not is_last:
@@ -214,6 +227,7 @@ class Roster:
         file.name, file.home = name, file.path
         file.stay()
         self._by_name.setdefault(name, []).append(file)
+        self.touched[name] = None
         return []
 
     # Parts of a scan
@@ -263,26 +277,36 @@ class Roster:
         if file.rested_ms is not None:
             file.rested_ms = None
             file.grown_ms = now_ms
-        file.found(found, now_ms=now_ms)
+        if file.found(found, now_ms=now_ms) or file.checked is None:
+            self.touched[file.name] = None
         if found.path == file.home and found.is_matched:
             file.stay()
         elif file.left_ms is None:
-            file.left_ms = now_ms
+            self._leave(file, now_ms)
+
+    def _leave(self, file: Followed, now_ms: int) -> None:
+        file.left_ms = now_ms
+        self.touched[file.name] = None
 
     def _miss(self, file: Followed, now_ms: int) -> Iterator[Action]:
         file.is_matched = False
         if file.rested_ms is not None:
             if now_ms - file.rested_ms >= self._settings.forget_ms:
                 yield self._forget(file, "" if file.is_at_end else "it cannot be found any more")
+            elif not self._scans and not file.is_at_end:
+                yield Miss(file)
         elif file.left_ms is None:
-            file.left_ms = now_ms  # it is looked for under other names before the next scan
+            self._leave(file, now_ms)  # it is looked for under other names before the next scan
         elif not file.is_held:
             file.rested_ms = now_ms
+            if not file.is_at_end:
+                yield Miss(file)
 
     def _add(self, file: Followed) -> None:
         self.files[file.number] = file
         self._by_identity[file.identity] = file
         self._by_name.setdefault(file.name, []).append(file)
+        self.touched[file.name] = None
 
     def _forget(self, file: Followed, reason: str) -> Forget:
         file.is_forgotten = True

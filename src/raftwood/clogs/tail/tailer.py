@@ -9,6 +9,7 @@ The state in the folder says how far each file is stored, and which batches may 
 """
 
 import asyncio
+import heapq
 from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
@@ -25,7 +26,7 @@ from raftwood.clogs.tail.making import BatchMaker
 from raftwood.clogs.tail.model import Head, Identity
 from raftwood.clogs.tail.open_files import OpenFiles
 from raftwood.clogs.tail.reader import Reader
-from raftwood.clogs.tail.rules import Action, Begin, Close, Forget, Refuse, Roster, Verdict
+from raftwood.clogs.tail.rules import Action, Begin, Close, Forget, Miss, Refuse, Roster, Verdict
 from raftwood.clogs.tail.seams import Delivering, Masking, TailFiles
 from raftwood.clogs.tail.settings import TailSettings
 from raftwood.disk.store import Store
@@ -33,6 +34,8 @@ from raftwood.disk.store import Store
 _log = get_logger("tail")
 _LISTED_MAX: Final = 100
 _CLUSTER: Final = "ship"
+_SCAN_SHARE: Final = 10
+"""Scans take this share of the time at the most."""
 
 
 class Tailer:
@@ -147,14 +150,14 @@ class Tailer:
 
     def status(self) -> TailStatus:
         files = list(self._roster.files.values())
-        ranked = sorted(files, key=lambda file: file.behind_bytes, reverse=True)
+        ranked = heapq.nlargest(_LISTED_MAX, files, key=lambda file: file.behind_bytes)
         return TailStatus(
             files=len(files),
             open_files=len(self._open_files),
             missing_files=sum(not file.was_seen for file in files),
             behind_bytes=sum(file.behind_bytes for file in files),
             counters=self.counters,
-            file_list=[_status(file) for file in ranked[:_LISTED_MAX]],
+            file_list=[_status(file) for file in ranked],
         )
 
     # The driver
@@ -168,7 +171,9 @@ class Tailer:
                 now_ms = _now_ms()
                 if now_ms >= scan_at_ms or self._reader.is_last:
                     await self._scan()
-                    scan_at_ms = now_ms + settings.scan_ms
+                    # Where there are very many files, most of the time is for something else.
+                    took_ms = _now_ms() - now_ms
+                    scan_at_ms = now_ms + max(settings.scan_ms, _SCAN_SHARE * took_ms)
                 await self._look()
                 self._turn(group)
                 try:
@@ -189,7 +194,6 @@ class Tailer:
         for file in begun:
             # At once: only what is open can be read once it is deleted.
             await self._open(file)
-        self._due = dict.fromkeys(self._roster.names())
         self._scans += 1
 
     async def _begin_first(self, begun: list[Followed]) -> None:
@@ -237,6 +241,8 @@ class Tailer:
 
     def _turn(self, group: asyncio.TaskGroup) -> None:
         now_ms = _now_ms()
+        self._due |= self._roster.touched
+        self._roster.touched.clear()
         for name in list(self._due):
             if self._lanes.is_running(name):
                 continue
@@ -260,6 +266,8 @@ class Tailer:
                     self._open_files.release(file)
                 case Forget(file, reason):
                     self._forget(file, reason)
+                case Miss(file):
+                    _log.error("a file that is not shipped cannot be found", file=file.path)
                 case Refuse(path, reason):
                     self.counters.refused_files += 1
                     _log.warning("a file is not followed", file=path, reason=reason)

@@ -95,6 +95,23 @@ def test_a_deleted_file_is_read_and_known_as_such(tmp_path: Path) -> None:
     _with_files(use)
 
 
+def test_a_file_is_born_once(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one")
+    (tmp_path / "b").write_text("one")
+
+    async def use(files: MachineFiles) -> None:
+        first = await files.open(f"{tmp_path}/a")
+        (tmp_path / "a").write_text("other")
+        again = await files.open(f"{tmp_path}/a")
+        other = await files.open(f"{tmp_path}/b")
+        assert first.look.birth_ns == again.look.birth_ns
+        if first.look.birth_ns:  # not every file system tells
+            assert abs(first.look.birth_ns - os.stat(tmp_path / "a").st_mtime_ns) < 10**10
+            assert first.look.birth_ns <= other.look.birth_ns
+
+    _with_files(use)
+
+
 def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
     async def use(files: MachineFiles) -> None:
         with pytest.raises(FileNotFoundError):

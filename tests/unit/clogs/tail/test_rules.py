@@ -1,6 +1,7 @@
 """What becomes of files that are renamed, cut, replaced and gone: rules without files."""
 
 import pytest
+from msgspec.structs import replace
 
 from raftwood.base.codecs import Codec
 from raftwood.clogs.tail.blocks import Forced
@@ -11,6 +12,7 @@ from raftwood.clogs.tail.rules import (
     Begin,
     Close,
     Forget,
+    Miss,
     Refuse,
     Roster,
     Verdict,
@@ -129,7 +131,8 @@ def test_a_file_that_vanished_unread_while_it_was_closed_is_lost_and_told() -> N
     file = files.one()
     files.scan()
     assert files.roster.wanted() == [("/l", 1)], "it is looked for under another name"
-    files.scan()
+    assert files.scan() == [Miss(file)]
+    assert files.scan() == []
     files.now_ms += 500
     (action,) = files.scan()
     assert action == Forget(file, "it cannot be found any more")
@@ -145,6 +148,30 @@ def test_a_file_that_keeps_growing_without_its_name_holds_its_successor_up_only_
         files.read_all()
         files.settle()
     assert files.turn() == [1, 2]
+
+
+def test_a_file_that_cannot_be_read_holds_its_successor_up_only_so_long() -> None:
+    files = Files()
+    files.scan(("/l/a", 1, 5))
+    files.scan(("/l/a", 2, 3), ("/l/a.1", 1, 5))
+    files.settle(later_ms=5000)
+    assert files.turn() == [1], "it is only far behind"
+    files.one().problem = "it cannot be read"
+    files.settle()
+    assert files.turn() == [1, 2]
+
+
+def test_a_restored_file_with_something_left_is_missed_at_once() -> None:
+    files = Files()
+    files.scan(("/l/a", 1, 5))
+    file = files.one()
+    intent = file.intended(b"hello", codec=Codec.NONE, rules=0, ends_mid_line=True)
+    again = Files()
+    restored = again.roster.restore(7, file.checkpoint(intent=intent), now_ms=0)
+    assert again.scan() == [Miss(restored)]
+    assert again.scan() == []
+    again.now_ms += 500
+    assert again.scan() == [Forget(restored, "it cannot be found any more")]
 
 
 def test_several_files_of_one_name_take_turns() -> None:
@@ -190,6 +217,18 @@ def test_a_file_is_known_by_its_beginning_and_its_size(
     file.read_to, file.head = 5, Head.of(b"hello", 5)
     assert judged(file, _look(data), is_held=is_held) is verdict
     assert judged(file, _look(data, inode=2), is_held=is_held) is Verdict.ELSEWHERE
+
+
+def test_a_file_that_was_made_at_another_time_is_another_one_whatever_is_in_it() -> None:
+    files = Files()
+    files.scan(("/l/a", 1, 5))
+    file = files.one()
+    file.read_to, file.head, file.birth_ns = 5, Head.of(b"hello", 5), 7
+    same, other = _look(b"hello you"), _look(b"hello you")
+    same, other = replace(same, birth_ns=7), replace(other, birth_ns=8)
+    assert judged(file, same, is_held=False) is Verdict.SAME
+    assert judged(file, other, is_held=False) is Verdict.OTHER
+    assert judged(file, replace(same, birth_ns=0), is_held=True) is Verdict.SAME, "not asked"
 
 
 def test_a_file_that_is_shorter_than_what_was_read_begins_anew_and_tells_what_is_lost() -> None:
