@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trustme
 from tests.running import run
 from tests.unit.app.gateway_thread import _free_port
 from tests.unit.clogs.receiver.kit import Shipper
@@ -25,6 +26,7 @@ from raftwood.base.errors import (
     InvalidInput,
     NotFound,
     PermissionDenied,
+    RaftwoodError,
     Unavailable,
 )
 from raftwood.base.metrics import Metrics
@@ -45,7 +47,7 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.batches import HEAD_BYTES
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.net import ClientCredentials, Identity, Secret, connect
+from raftwood.net import ClientCredentials, ClientTls, Identity, Secret, TlsFiles, connect
 
 PRODUCER = bytes(range(16))
 UDP_SECRET = "a secret of datagrams"
@@ -77,14 +79,16 @@ async def gateway(folder: Path, *flags: str) -> AsyncIterator[tuple[GatewayServe
 
 
 @asynccontextmanager
-async def shipper(server: GatewayServer, key: AccessKey) -> AsyncIterator[Shipper]:
+async def shipper(
+    server: GatewayServer, key: AccessKey, *, tls: ClientTls | None = None
+) -> AsyncIterator[Shipper]:
     credentials = ClientCredentials(
         cluster_id=CLUSTER,
         identity=Identity(role=KEY_ROLE, node_id=key.id),
         secret=Secret(key.secret.encode()),
     )
     host, _, port = server.clogs_address.rpartition(":")
-    async with await connect(host, int(port), credentials, random.Random(1)) as connection:
+    async with await connect(host, int(port), credentials, random.Random(1), tls=tls) as connection:
         yield Shipper(connection)
 
 
@@ -123,6 +127,29 @@ def test_lines_get_from_a_connection_into_the_logstore_once(tmp_path: Path) -> N
             assert await stored(server) == ["one", "two"]
             with pytest.raises(InvalidInput, match="names no place"):
                 await sender.send(message(2, "", "three"))
+
+    run(main())
+
+
+def test_where_the_gateway_has_a_certificate_shippers_use_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    key_file, certificate, authorities = (
+        str(tmp_path / name) for name in ("key.pem", "certificate.pem", "authorities.pem")
+    )
+    issued.private_key_pem.write_to_path(key_file)
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    authority.cert_pem.write_to_path(authorities)
+
+    async def main() -> None:
+        flags = (f"tls.certificate={certificate}", f"tls.key={key_file}")
+        async with gateway(tmp_path, *flags, f"tls.authorities={authorities}") as (server, key):
+            tls = ClientTls(TlsFiles(authorities=authorities))
+            async with shipper(server, key, tls=tls) as sender:
+                assert (await sender.send(LOCATE)).place
+            with pytest.raises(RaftwoodError):
+                async with shipper(server, key):
+                    pass
 
     run(main())
 
