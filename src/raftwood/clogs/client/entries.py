@@ -8,6 +8,7 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.clogs.batches import LineBatch
 
 if TYPE_CHECKING:
+    from raftwood.clogs.client.deliveries import Delivery
     from raftwood.clogs.client.spool import Spool
 
 Done = Callable[[RaftwoodError | None], None]
@@ -21,6 +22,7 @@ class Entry:
         "batch",
         "count",
         "done",
+        "flushes",
         "held_bytes",
         "is_dropped",
         "is_keepable",
@@ -39,6 +41,8 @@ class Entry:
         self.count = batch.count
         self.size = len(batch.body)
         self.done = done
+        self.flushes: list[Delivery] | None = None
+        """Who waits for it beside whoever gave it."""
         self.held_bytes = 0
         """What it takes of the memory that is bounded."""
         self.is_keepable = is_keepable

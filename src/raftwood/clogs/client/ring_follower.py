@@ -123,6 +123,7 @@ class RingFollower:
                 _log.warning("ring changed", action=type(action).__name__, server=action.server)
         if is_changed:
             self._route_anew()
+            self.on_event()
 
     def _ping(self, action: Ping) -> None:
         assert self.configuration is not None

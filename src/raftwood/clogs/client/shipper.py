@@ -11,6 +11,7 @@ who keeps lines until they are stored, as `tail` does: it bypasses the backlog.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Self
@@ -20,10 +21,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     Overloaded,
     RaftwoodError,
-    SequenceForgotten,
     ShuttingDown,
-    StoreDamaged,
-    TooLarge,
 )
 from raftwood.base.logs import get_logger
 from raftwood.clogs.batches import LineBatch
@@ -34,24 +32,17 @@ from raftwood.clogs.client.entries import Done, Entry
 from raftwood.clogs.client.links import Access
 from raftwood.clogs.client.pending import Encoding, Fields, MaskLines
 from raftwood.clogs.client.ring_follower import RingFollower
+from raftwood.clogs.client.sending import Sending
 from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull
 from raftwood.clogs.client.shipping_rules import (
-    Action,
-    Load,
-    Locate,
-    Send,
     ShippingLimits,
     ShippingRules,
 )
 from raftwood.clogs.client.slots import Slots, open_slots
 from raftwood.clogs.client.spool import Spool
 from raftwood.clogs.client.status import ShipperStatus, shipper_status
-from raftwood.clogs.errors import PlaceMoved
-from raftwood.clogs.frames import Message, MessageType, decode_message, encode_message
 from raftwood.clogs.model import checked_file_name
 from raftwood.clogs.seams import ConfigurationSource
-from raftwood.clogs.wire import STORE
-from raftwood.net import Payload
 
 _LIFE_BYTES: Final = 16
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
@@ -115,10 +106,15 @@ class AsyncShipper:
         self._timer_due = 0.0
         self._is_pumping = False
         self._is_closed = False
-        self._loads: set[asyncio.Task[None]] = set()
-        self._last_error = ""
-        self._told: set[str] = set()
-        """Servers that lines wait for: each is told of once, until it takes some again."""
+        self._sending = Sending(
+            settings,
+            self._rules,
+            self._ring,
+            self._backlog,
+            self.counters,
+            left=self._left,
+            on_event=self._pump_soon,
+        )
 
     @classmethod
     async def start(
@@ -176,11 +172,13 @@ class AsyncShipper:
         self, name: str, lines: Sequence[bytes], *, time_ns: int | None = None
     ) -> Delivery:
         """As `send`, but waits for room, for up to `block_ms`."""
-        async with asyncio.timeout(self._settings.block_ms / 1000 or None):
-            while self._settings.when_full is WhenFull.BLOCK and not self._backlog.has_room():
-                self._room.clear()
-                await self._room.wait()
-                self._check_open()
+        # `send` says why, where the time is over.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.block_ms / 1000 or None):
+                while self._settings.when_full is WhenFull.BLOCK and not self._backlog.has_room():
+                    self._room.clear()
+                    await self._room.wait()
+                    self._check_open()
         return self.send(name, lines, time_ns=time_ns)
 
     def take(
@@ -241,19 +239,29 @@ class AsyncShipper:
         self._backlog.form_all()
         self._pump_soon()
         entries = self._rules.entries()
-        if entries:
-            waiting = Delivery(len(entries))
-            for entry in entries:
-                entry.done = partial(_both, entry.done, waiting)
+        waiting = Delivery(len(entries))
+        for entry in entries:
+            if entry.flushes is None:
+                entry.flushes = []
+                entry.done = partial(_both, entry.done, entry.flushes)
+            entry.flushes.append(waiting)
+        try:
             await waiting
+        finally:
+            for entry in entries:
+                if not waiting.is_done and entry.flushes is not None:
+                    entry.flushes.remove(waiting)
 
     async def sync(self) -> None:
         """Wait until all that was taken is stored, or in the spool."""
-        if self._slots is None or not self._backlog.keep_all():
-            await self.flush()
-        else:
+        while self._slots is not None and self._backlog.keep_all():
             self._pump_soon()
-            await self._slots.own.sync()
+            own = self._slots.own
+            was_failed = own.is_failed
+            await own.sync()
+            if own.is_failed == was_failed:
+                return
+        await self.flush()
 
     async def close(self, *, wait_ms: int | None = None) -> None:
         """Wait so long until all is stored; what is not then goes to the spool, if there is one.
@@ -277,10 +285,7 @@ class AsyncShipper:
         await self._ring.close()
         if self._timer is not None:
             self._timer.cancel()
-        for task in list(self._loads):
-            task.cancel()
-        if self._loads:
-            await asyncio.wait(list(self._loads))
+        await self._sending.close()
         self._give_up()
         if self._slots is not None:
             for spool in [*self._left, self._slots.own]:
@@ -302,7 +307,7 @@ class AsyncShipper:
             spool_bytes=0 if self._slots is None else self._slots.own.held_bytes,
             files=self._rules.lane_count,
             in_flight=self._rules.in_flight,
-            last_error=self._last_error,
+            last_error=self._sending.last_error,
         )
 
     def count_dropped(self, lines: int) -> None:
@@ -339,7 +344,7 @@ class AsyncShipper:
         self._ring.tick(now)
         forms_at = self._backlog.form_due(now)
         for action in self._rules.actions(now):
-            self._perform(action, now)
+            self._sending.perform(action, now)
         self._wake_at(min(forms_at, self._rules.due, self._ring.due))
 
     def _wake_at(self, due: float) -> None:
@@ -356,145 +361,8 @@ class AsyncShipper:
         self._timer = None
         self._pump()
 
-    def _perform(self, action: Action, now: float) -> None:
-        match action:
-            case Send():
-                self._send(action, now)
-            case Locate():
-                self._locate(action)
-            case Load():
-                task = self._loop.create_task(self._load(action))
-                self._loads.add(task)
-                task.add_done_callback(self._loads.discard)
 
-    def _send(self, action: Send, now: float) -> None:
-        entry, batch = action.entry, action.entry.batch
-        assert batch is not None
-        counters = self.counters.server(action.server)
-        if action.is_repeat:
-            counters.retried += entry.count
-        else:
-            counters.sent += entry.count
-        message = batch.message(system=self._settings.system, place=action.place)
-        try:
-            future = self._links.call(
-                action.server, STORE, encode_message(message), self._settings.request_ms
-            )
-        except RaftwoodError as error:
-            self._failed(action, error)
-        else:
-            future.add_done_callback(partial(self._stored, action))
-        self._ring.sent(action.server, now)
-
-    def _locate(self, action: Locate) -> None:
-        message = Message(
-            type=MessageType.LOCATE, system=self._settings.system, name=action.lane.name
-        )
-        try:
-            future = self._links.call(
-                action.server, STORE, encode_message(message), self._settings.request_ms
-            )
-        except RaftwoodError as error:
-            self._failed(action, error)
-        else:
-            future.add_done_callback(partial(self._located, action))
-
-    async def _load(self, action: Load) -> None:
-        entry, spool = action.entry, action.entry.spool
-        assert spool is not None
-        try:
-            batch = await spool.load(entry)
-        except RaftwoodError as error:
-            if entry.spool is None:  # it was dropped or acked meanwhile, and so is not there
-                self._rules.loaded(action.lane, action.attempt)
-            elif isinstance(error, StoreDamaged):
-                _log.error("a batch in the spool is lost", file=entry.name, why=error.message)
-                if self._rules.refused(action.lane, entry, action.attempt):
-                    self._backlog.lost(entry, error)
-                    self._backlog.form_next(entry.name)
-            else:
-                self._rules.failed(action.lane, action.attempt, now=self._loop.time())
-        else:
-            if entry.batch is None and entry.spool is not None:
-                self._backlog.loaded(entry, batch)
-            self._rules.loaded(action.lane, action.attempt)
-        self._pump_soon()
-
-    def _located(self, action: Locate, future: "asyncio.Future[Payload]") -> None:
-        answer = self._answer(future)
-        if isinstance(answer, Message):
-            self._rules.located(action.lane, action.attempt, answer.place)
-        elif answer is not None:
-            self._failed(action, answer)
-        self._pump_soon()
-
-    def _stored(self, action: Send, future: "asyncio.Future[Payload]") -> None:
-        answer = self._answer(future)
-        if isinstance(answer, Message):
-            self._acked(action, answer.place)
-        elif isinstance(answer, PlaceMoved):
-            self._rules.moved(action.lane, action.attempt, now=self._loop.time())
-        elif isinstance(answer, SequenceForgotten):
-            # Later ones of this producer are stored, and they were sent after this one was.
-            self._acked(action, action.place)
-        elif isinstance(answer, TooLarge):
-            # Of all that can be said against a batch, this alone will be said by all servers, for
-            # ever: what else is wrong somebody can put right, and the lines wait for that.
-            if self._rules.refused(action.lane, action.entry, action.attempt):
-                self._refuse(action.entry, answer)
-        elif answer is not None:
-            self._failed(action, answer)
-        self._pump_soon()
-
-    def _answer(self, future: "asyncio.Future[Payload]") -> Message | RaftwoodError | None:
-        """What a receiver said; None at the end, when nobody wants to know any more."""
-        if future.cancelled() or self._is_closed:
-            return None
-        error = future.exception()
-        if isinstance(error, RaftwoodError):
-            return error
-        if error is not None:
-            raise error
-        try:
-            message = decode_message(future.result())
-        except RaftwoodError as damaged:
-            # Whatever was stored is stored once: the batch is sent again.
-            return Overloaded(damaged.message)
-        return message if message.type is MessageType.ACK else Overloaded("no ack came")
-
-    def _acked(self, action: Send, place: str) -> None:
-        entry = action.entry
-        if not self._rules.acked(action.lane, entry, place):
-            return
-        self.counters.acked += entry.count
-        self.counters.server(action.server).acked += entry.count
-        self._told.discard(action.server)
-        spool = entry.spool
-        entry.done(None)
-        if spool is not None and spool.is_empty and spool in self._left:
-            self._left.remove(spool)
-            task = self._loop.create_task(spool.close())
-            self._loads.add(task)
-            task.add_done_callback(self._loads.discard)
-        self._backlog.form_next(entry.name)
-
-    def _refuse(self, entry: Entry, error: RaftwoodError) -> None:
-        self.counters.refused += entry.count
-        _log.error("lines are refused for ever", file=entry.name, why=error.message)
-        entry.done(error)
-        self._backlog.form_next(entry.name)
-
-    def _failed(self, action: Send | Locate, error: RaftwoodError) -> None:
-        self._last_error = error.message
-        if action.server not in self._told:
-            self._told.add(action.server)
-            _log.warning("lines wait", server=action.server, why=error.message)
-        self._rules.failed(action.lane, action.attempt, now=self._loop.time())
-        if isinstance(action, Send):
-            self._backlog.failed(action.entry)
-        self._pump_soon()
-
-
-def _both(first: Done, waiting: Delivery, error: RaftwoodError | None) -> None:
+def _both(first: Done, flushes: list[Delivery], error: RaftwoodError | None) -> None:
     first(error)
-    waiting.settle(1, None)
+    for each in list(flushes):
+        each.settle(1, None)

@@ -23,6 +23,7 @@ from zlib import crc32
 import msgspec
 
 from raftwood.base.errors import InvariantViolated
+from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.entries import Entry, Lane
 
 NEVER: Final = float("inf")
@@ -49,6 +50,8 @@ class Send(msgspec.Struct, frozen=True):
 
     lane: Lane
     entry: Entry
+    batch: LineBatch
+    """The entry's, which may be let go of meanwhile."""
     server: str
     place: str
     attempt: int
@@ -280,7 +283,7 @@ class ShippingRules:
             actions.append(Locate(lane, server, lane.attempt))
             return
         is_repeat, entry.was_sent = entry.was_sent, True
-        actions.append(Send(lane, entry, server, place, lane.attempt, is_repeat))
+        actions.append(Send(lane, entry, entry.batch, server, place, lane.attempt, is_repeat))
 
     def _leave(self, lane: Lane) -> None:
         lane.is_under_way = False
