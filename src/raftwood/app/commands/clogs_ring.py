@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 
 from raftwood.app.output import Format, write_json, write_line, write_rows
 from raftwood.base.errors import InvalidConfiguration, InvalidInput
+from raftwood.clogs.configuration.text import decode_file
 from raftwood.clogs.model import LogServer, RingConfiguration
 from raftwood.clogs.ring.routing import Routing
 
@@ -41,8 +42,8 @@ def ring(
     servers: Annotated[
         str,
         Parameter(
-            help="JSON file: a list of servers, {host, port, weight, name} each, or a whole "
-            "configuration of a ring."
+            help="JSON file: a list of servers, {host, port, weight, name} each; or a file with a "
+            "ring's whole configuration, as clients take it."
         ),
     ],
     keys: Annotated[str | None, Parameter(help="File with names of files, one per line.")] = None,
@@ -89,16 +90,16 @@ def ring(
 
 def _configuration(file: str) -> RingConfiguration:
     data = _content(file)
+    if file.lower().endswith(".toml") or data.lstrip().startswith(b"{"):
+        return decode_file(data, file)[0]
     try:
-        if data.lstrip()[:1] == b"{":
-            return msgspec.json.decode(data, type=RingConfiguration)
         lines = msgspec.json.decode(data, type=list[_ServerLine])
         plain = [
             {"host": each.host, "port": each.port, "weight": each.weight, "name": each.name or ""}
             for each in lines
         ]
         return RingConfiguration(servers=msgspec.convert(plain, type=tuple[LogServer, ...]))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # msgspec's errors and UTF-8's
         raise InvalidConfiguration(
             f"{file} has no servers that can be read: {error}; give a JSON list of "
             "{host, port, weight, name}"
