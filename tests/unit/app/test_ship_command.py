@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import Mock
 
 import pytest
 from tests.unit.app.gateway_thread import START_S_MAX, _free_port
@@ -20,9 +21,10 @@ from tests.unit.loghub.memory_logs import MemoryLogs
 from raftwood.app.command_line import run
 from raftwood.app.gateway_server import GatewayServer
 from raftwood.app.settings import Settings
-from raftwood.app.ship_status import COUNTERS, read_status
+from raftwood.app.ship_status import COUNTERS, read_status, show_ship
 from raftwood.base.configuration import compose
 from raftwood.base.metrics import Metrics
+from raftwood.clogs.client.counters import ServerCounters
 from raftwood.clogs.tail.counters import TailCounters
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.batches import HEAD_BYTES, decode_head
@@ -184,6 +186,22 @@ def test_without_an_access_key_nothing_is_shipped(
 
 def test_every_counter_of_a_tailer_is_a_metric() -> None:
     assert set(COUNTERS) == set(TailCounters.__struct_fields__)
+
+
+def test_metrics_tell_what_is_counted() -> None:
+    metrics, tailer, shipper = Metrics(), Mock(), Mock()
+    tailer.counters = TailCounters(lines=3)
+    tailer.status.return_value.behind_bytes = 17
+    tailer.status.return_value.files = 2
+    shipper.counters.servers = {"a:1": ServerCounters(acked=3)}
+    show_ship(metrics, tailer, shipper)
+    for name in ("open_files", "missing_files"):
+        setattr(tailer.status.return_value, name, 0)
+    tailer.counters.lines += 1
+    text = metrics.render().decode()
+    assert "raftwood_ship_lines_total 4.0" in text
+    assert "raftwood_ship_behind_bytes 17.0" in text
+    assert 'raftwood_ship_server_lines_acked_total{server="a:1"} 3.0' in text
 
 
 class Process:

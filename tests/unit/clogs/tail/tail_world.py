@@ -122,8 +122,10 @@ class Writer:
             await self._write(name)
         elif draw < 0.75:
             await self._rotate(name)
-        elif draw < 0.9:
+        elif draw < 0.88:
             self._remove(name)
+        elif draw < 0.94:
+            self._truncate(name)
         await asyncio.sleep(self._random.random() * 0.06)
 
     def _line(self, name: str) -> bytes:
@@ -161,14 +163,23 @@ class Writer:
     def _is_known(self, name: str) -> bool:
         """A tailer can find a renamed file only if it has seen it before."""
         stored = set(self._log.stored.get(name, ()))
-        return any(line in stored for line in self._files[name][-1].lines)
+        return not stored.isdisjoint(self._files[name][-1].lines)
+
+    def _truncate(self, name: str) -> None:
+        """As by copytruncate, at a moment at which nothing is lost by it."""
+        inode = self._disk.names.get(f"{FOLDER}/{name}")
+        stored = set(self._log.stored.get(name, ()))
+        written = self._files[name][-1] if self._files[name] else None
+        if written is not None and written.inode is inode and stored.issuperset(written.lines):
+            self._disk.truncate(f"{FOLDER}/{name}")
+            written.lines.clear()
 
     def _remove(self, name: str) -> None:
         """A rotated file that is stored as a whole: its inode is used again."""
         stored = set(self._log.stored.get(name, ()))
         for written in self._files[name][:-1]:
             paths = [path for path, inode in self._disk.names.items() if inode is written.inode]
-            if paths and all(line in stored for line in written.lines):
+            if paths and stored.issuperset(written.lines):
                 self._disk.unlink(paths[0])
                 self._files[name].remove(written)
                 return
