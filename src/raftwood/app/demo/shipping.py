@@ -2,6 +2,7 @@
 comes back a little later.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -28,8 +29,6 @@ _HELD_BACK_SHARE: Final = 0.25
 _HASTE_S: Final = 0.5
 _WAIT_S_MAX: Final = 90.0
 _LOOK_S: Final = 0.02
-_LINES_A_LOOK: Final = 500
-_ALL_KNOWN: Final = object()
 
 
 class ShippingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +54,36 @@ class ShippingPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def server_lines_per_minute(self) -> int:
         return self.lines_per_minute // self.servers
+
+
+class _MadeLines:
+    """All lines of the plan, made once more by a thread, and what matters of them."""
+
+    def __init__(self, plan: ShippingPlan) -> None:
+        self._plan = plan
+        self._truth, self._files = WebTruth(), WebFiles()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._make, name="lines once more")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self._thread.join()
+
+    def known(self) -> tuple[WebTruth, WebFiles]:
+        self._thread.join()
+        return self._truth, self._files
+
+    def _make(self) -> None:
+        for number in range(1, self._plan.servers + 1):
+            for line in self._plan.server_lines(number):
+                if self._is_over:
+                    return
+                self._truth.add(line)
+                self._files.add(file_name(number, line), line)
 
 
 class _Fault(msgspec.Struct, kw_only=True):
@@ -89,14 +118,14 @@ class Shipping:
         self._orders = 0
         self._ordered = 0
         """Lines."""
-        self._truth, self._files = WebTruth(), WebFiles()
-        self._knowing = self._know()
+        self._made = _MadeLines(plan)
         self._receivers: Receivers
         self._servers: WebServers
 
     def __enter__(self) -> Self:
         self._listener.on_progress("starting receivers", 0, 0)
         with ExitStack() as stack:
+            stack.enter_context(self._made)
             self._receivers = stack.enter_context(
                 Receivers(self._folder, self._parts, self._target, ring=RING)
             )
@@ -134,9 +163,7 @@ class Shipping:
 
     def known(self) -> tuple[WebTruth, WebFiles]:
         """What is known of all lines of the plan."""
-        for _ in self._knowing:
-            pass
-        return self._truth, self._files
+        return self._made.known()
 
     def shipped(self, killed: Killed) -> Shipped:
         """All figures up to now."""
@@ -165,15 +192,6 @@ class Shipping:
             )
             for number in self._numbers
         ]
-
-    def _know(self) -> Iterator[None]:
-        """Makes all lines once more, some at a time, and remembers what matters of them."""
-        for number in self._numbers:
-            for count, line in enumerate(self._plan.server_lines(number)):
-                self._truth.add(line)
-                self._files.add(file_name(number, line), line)
-                if count % _LINES_A_LOOK == 0:
-                    yield
 
     def _placed(self) -> dict[str, list[str]]:
         return self._receivers.files_of(self._names)
@@ -204,7 +222,6 @@ class Shipping:
         return per_s
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
-        """Until it holds; meanwhile what is known of the lines grows."""
         deadline = time.monotonic() + _WAIT_S_MAX
         while not holds():
             if time.monotonic() > deadline:
@@ -214,8 +231,7 @@ class Shipping:
                 )
             if self._ordered:
                 self._listener.on_progress("shipping lines", self._servers.acked(), self._ordered)
-            if next(self._knowing, _ALL_KNOWN) is _ALL_KNOWN:
-                time.sleep(_LOOK_S)
+            time.sleep(_LOOK_S)
 
     # The fault
 
