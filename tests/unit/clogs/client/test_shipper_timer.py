@@ -21,15 +21,17 @@ def test_a_timer_that_is_due_at_once_can_be_set_again_before_it_fires(
         with real_environment() as environment:
             ring = Ring(environment)
             await ring.start("log-0")
-            source = StaticSource(ring.configuration())
-            async with (
-                asyncio.timeout(10),
-                await AsyncShipper.start(environment, settings_of(), ACCESS, source) as shipper,
-            ):
-                shipper._wake_at(loop.time())
-                shipper._wake_at(loop.time() + 0.01)
-                await shipper.send("a.log", [b"one"])
-            assert ring.storage.lines("a.log") == [b"one"]
-            await ring.close()
+            try:
+                source = StaticSource(ring.configuration())
+                async with (
+                    asyncio.timeout(10),
+                    await AsyncShipper.start(environment, settings_of(), ACCESS, source) as shipper,
+                ):
+                    shipper._wake_at(loop.time())
+                    shipper._wake_at(loop.time() + 0.01)
+                    await shipper.send("a.log", [b"one"])
+                assert ring.storage.lines("a.log") == [b"one"]
+            finally:
+                await ring.close()
 
     run(body())
