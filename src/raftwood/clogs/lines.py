@@ -31,7 +31,7 @@ class _ContentHeads(dict[int, bytes]):
 
     def __init__(self, field: str) -> None:
         super().__init__()
-        self._key = field_bytes(1, _encoded(field))
+        self._key = field_bytes(1, encoded_text(field))
 
     def __missing__(self, size: int) -> bytes:
         if len(self) >= _SIZES_MAX:
@@ -152,7 +152,7 @@ def encode_records(
     for record, time in zip(records, times, strict=True):
         contents: list[bytes] = []
         for field, value in record.items():
-            data = _encoded(value) if isinstance(value, str) else value
+            data = encoded_text(value) if isinstance(value, str) else value
             contents += (heads[field][len(data)], data)
         content = b"".join(contents)
         parts += (b"\x0a", varint(len(time) + len(content)), time, content)
@@ -164,16 +164,16 @@ def encode_shared(*, topic: str, source: str, tags: Sequence[tuple[str, str]]) -
     """What all records of a group share."""
     parts = []
     if topic:
-        parts.append(field_bytes(3, _encoded(topic)))
+        parts.append(field_bytes(3, encoded_text(topic)))
     if source:
-        parts.append(field_bytes(4, _encoded(source)))
+        parts.append(field_bytes(4, encoded_text(source)))
     for key, value in tags:
-        pair = field_bytes(1, _encoded(key)) + field_bytes(2, _encoded(value))
+        pair = field_bytes(1, encoded_text(key)) + field_bytes(2, encoded_text(value))
         parts.append(field_bytes(6, pair))
     return b"".join(parts)
 
 
-def _encoded(text: str) -> bytes:
+def encoded_text(text: str) -> bytes:
     """What came as bytes of another encoding, and was read with escapes, goes back to them. Half of
     a character is written out: that a line cannot be told exactly is no reason to lose it.
     """

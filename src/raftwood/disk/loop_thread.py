@@ -1,15 +1,18 @@
 """An event loop in a thread of its own, for clients of programs that have none."""
 
 import asyncio
+import ctypes
+import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.disk.real_environment import real_environment
+from raftwood.disk.thread_files import ThreadFiles
 
 Result = TypeVar("Result")
 
@@ -23,9 +26,12 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._is_stopped = False
+        self._abandoned: Sequence[object] = ()
         # A program that forgets to close the client ends all the same.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        self.ident = self._thread.ident
+        """As `threading.get_ident` has it."""
 
     @classmethod
     def with_client(
@@ -88,6 +94,23 @@ class LoopThread:
         self._thread.join()
         self._loop.close()
         self._resources.close()
+
+    def after_fork(self, *clients: object) -> None:
+        """In a forked child, which has no such thread: what it had open is closed here, and goes on
+        in the parent. Nothing else is touched, neither now nor at the end of the child.
+        """
+        if isinstance(self.environment.files, ThreadFiles):
+            self.environment.files.after_fork()
+        selector = getattr(self._loop, "_selector", None)
+        if selector is not None:
+            descriptors = [key.fd for key in selector.get_map().values()]
+            descriptors += [selector.fileno(), self._loop._csock.fileno()]  # type: ignore[attr-defined]
+            for descriptor in descriptors:
+                with suppress(OSError):
+                    os.close(descriptor)
+        # Clean-up of its sockets would close descriptors by numbers that are others' by then.
+        self._abandoned = clients
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     async def _end(self, endings: Sequence[Any]) -> None:
         for ending in endings:

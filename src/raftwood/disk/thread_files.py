@@ -64,6 +64,17 @@ class ThreadFiles:
         self._descriptors.clear()
         self._read_descriptors.clear()
 
+    def after_fork(self) -> None:
+        """In a forked child, which has no such threads: its copies of the descriptors are closed,
+        for a lock is held until all copies are.
+        """
+        self._closed = True
+        for descriptor in (*self._descriptors.values(), *self._read_descriptors.values()):
+            with suppress(OSError):  # the thread that the child has not may have closed it just now
+                os.close(descriptor)
+        self._descriptors.clear()
+        self._read_descriptors.clear()
+
     def _write_operation(self, operation: Operation) -> Any:
         match operation:
             case seam.Write(path, offset, buffers):

@@ -73,9 +73,9 @@ class Backlog:
         self._generation = 0
         self._formed = 0
         self._in_memory: OrderedDict[Entry, int] = OrderedDict()
-        """Entries in no spool, the oldest first; as the next two, with the order of their making."""
+        """Entries in no spool, the oldest first, each with its number among all."""
         self._in_spool: OrderedDict[Entry, int] = OrderedDict()
-        """Entries in the spool that were never sent."""
+        """Entries in the spool that were never sent, in the same way."""
         self._kept: OrderedDict[Entry, None] = OrderedDict()
         """Entries in the spool whose bodies are in memory as well, and need not be."""
         self._writing: dict[Entry, int] = {}

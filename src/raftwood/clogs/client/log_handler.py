@@ -1,7 +1,12 @@
 """`ClogsHandler`: Python's logging into a file of a ring, without ever blocking by default.
 
-    handler = ClogsHandler("shop/orders.log", settings)
+    handler = ClogsHandler(
+        "shop/orders.log", servers=["logs-1:7290"], access_key="…", access_secret="…"
+    )
     logging.getLogger().addHandler(handler)
+
+Keywords are settings of `clogs_client`; `logging.config.dictConfig` takes the same, beside
+`class: raftwood.clogs.client.ClogsHandler` and `file`.
 
 A call formats the record and puts it into the shipper's inbox: nothing is encoded, compressed or
 sent in the thread that logs. A record's level and logger are fields beside its text.
@@ -9,52 +14,85 @@ sent in the thread that logs. A record's level and logger are fields beside its 
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
+from typing import Any
 
-from raftwood.base.errors import RaftwoodError
-from raftwood.clogs.client.settings import ClogsClientSettings
-from raftwood.clogs.client.sync_shipper import THREAD_NAME, Shipper
+import msgspec
+
+from raftwood.base.errors import InvalidInput, RaftwoodError
+from raftwood.clogs.client.settings import ClogsClientSettings, client_settings
+from raftwood.clogs.client.sync_shipper import Shipper
+from raftwood.clogs.masking import MaskRule
 from raftwood.clogs.model import checked_file_name
 
 
 class ClogsHandler(logging.Handler):
     """With settings it has a shipper of its own, and closes it; one that is given stays its
-    owner's. `file_of` names another file for a record than `name`.
+    owner's. `file_of` names another file for a record than `file`.
     """
 
     def __init__(
         self,
-        name: str,
-        shipper: Shipper | ClogsClientSettings,
+        file: str,
+        shipper: Shipper | ClogsClientSettings | None = None,
         *,
-        level: int = logging.NOTSET,
+        level: int | str = logging.NOTSET,
         file_of: Callable[[logging.LogRecord], str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        mask_rules: Sequence[MaskRule | Mapping[str, str]] = (),
+        **settings: Any,
     ) -> None:
+        """`InvalidConfiguration` for what cannot be used; that no server answers is no error."""
         super().__init__(level)
-        self._file = checked_file_name(name)
+        self._file = checked_file_name(file)
         self._file_of = file_of
-        self._owns = isinstance(shipper, ClogsClientSettings)
-        self.shipper = Shipper(shipper) if isinstance(shipper, ClogsClientSettings) else shipper
-        self._take = self.shipper.take_record
+        self._owns = not isinstance(shipper, Shipper)
+        if isinstance(shipper, Shipper):
+            if settings or tags or mask_rules:
+                raise InvalidInput("a shipper that is given has its own settings: give them there")
+            self.shipper = shipper
+        else:
+            given = {} if shipper is None else msgspec.structs.asdict(shipper)
+            self.shipper = Shipper(
+                client_settings(given | settings),
+                tags=tuple((tags or {}).items()),
+                mask_rules=[_mask_rule(rule) for rule in mask_rules],
+            )
+            # `logging` closes its handlers at the very end, after others have logged there.
+            self.shipper.left_to(self)
+        self._failed_lock = threading.Lock()
         self.failed = 0
-        """Records that could not be formatted, or came after the end."""
+        """Records that could not be formatted, for which no room was made, or after the end."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """As the base class does, without its lock: an inbox needs none."""
+        passed = self.filter(record)
+        if passed:
+            self.emit(record if passed is True else passed)
+        return bool(passed)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if threading.current_thread().name == THREAD_NAME:
+        shipper = self.shipper
+        if get_ident() == shipper.thread_ident:
             return  # what the shipper says of itself would come back to it without end
         try:
-            name = self._file if self._file_of is None else checked_file_name(self._file_of(record))
-            self._take(
-                name,
+            shipper.take_record(
+                self._file if self._file_of is None else checked_file_name(self._file_of(record)),
                 self.format(record),
-                int(record.created * 1_000_000) * 1000,
-                {"level": record.levelname, "logger": record.name},
+                record.created,
+                record.levelname,
+                record.name,
             )
         except RaftwoodError:
-            self.failed += 1
-        except (TypeError, ValueError, KeyError):
-            self.failed += 1
+            self._count_failed()
+        except Exception:  # as all handlers do: a record must not end the program that logs it
+            self._count_failed()
             self.handleError(record)
+
+    def _count_failed(self) -> None:
+        with self._failed_lock:
+            self.failed += 1
 
     def flush(self) -> None:
         """Nothing: `logging.shutdown` calls it, and `close` ships what is left. To wait until all
@@ -65,3 +103,7 @@ class ClogsHandler(logging.Handler):
         if self._owns:
             self.shipper.close()
         super().close()
+
+
+def _mask_rule(rule: MaskRule | Mapping[str, str]) -> MaskRule:
+    return rule if isinstance(rule, MaskRule) else msgspec.convert(dict(rule), MaskRule)

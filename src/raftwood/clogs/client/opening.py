@@ -13,7 +13,7 @@ from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.clogs.configuration.file_source import FileSource
 from raftwood.clogs.configuration.server_source import ServerSource
 from raftwood.clogs.configuration.text import check_configuration, configuration_digest
-from raftwood.clogs.masking import Masking, built_in_rules
+from raftwood.clogs.masking import Masking, MaskRule, built_in_rules
 from raftwood.clogs.model import LogServer, RingConfiguration, VersionedConfiguration
 from raftwood.clogs.seams import ConfigurationSource
 from raftwood.clogs.wire import CONFIGURATION, ConfigurationAnswer, ConfigurationRequest
@@ -29,11 +29,10 @@ async def open_shipper(
     settings: ClogsClientSettings,
     *,
     tags: Sequence[tuple[str, str]] = (),
-    mask: MaskLines | None = None,
+    mask_rules: Sequence[MaskRule] = (),
 ) -> AsyncShipper:
-    """A shipper that takes lines at once."""
-    if settings.masks:
-        mask = Masking(built_in_rules(settings.masks)).mask_lines
+    """A shipper that takes lines at once. `mask_rules` see what the built-in `masks` have left."""
+    mask = mask_of(settings.masks, mask_rules)
     access = access_of(settings)
     return await AsyncShipper.start(
         environment,
@@ -44,6 +43,13 @@ async def open_shipper(
         tags=tags,
         mask=mask,
     )
+
+
+def mask_of(masks: Sequence[str], mask_rules: Sequence[MaskRule] = ()) -> MaskLines | None:
+    """What masks a batch's lines; `InvalidConfiguration` for a rule that cannot be used."""
+    if not masks and not mask_rules:
+        return None
+    return Masking([*built_in_rules(masks), *mask_rules]).mask_lines
 
 
 def access_of(settings: ClogsClientSettings) -> Access:

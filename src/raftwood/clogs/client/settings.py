@@ -1,11 +1,14 @@
 """Settings of a shipper: how it batches, what it holds, and what it does when that is too much."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
-from raftwood.base.settings import Secret, Section
+from raftwood.base.errors import InvalidConfiguration
+from raftwood.base.settings import Secret, Section, describe
 
 
 class WhenFull(StrEnum):
@@ -92,7 +95,12 @@ class ClogsClientSettings(Section, frozen=True):
         Meta(ge=0, le=60_000, description="How long a file's first line waits for more of them."),
     ] = 50
     memory_bytes_max: Annotated[
-        int, Meta(ge=64 << 10, description="Lines in memory that are not stored yet.")
+        int,
+        Meta(
+            ge=64 << 10,
+            description="Lines in memory that are not stored yet; what threads have given and "
+            "nobody has taken up yet may be as much again.",
+        ),
     ] = 64 << 20
     when_full: Annotated[
         WhenFull, Meta(description="What happens to lines once memory is full.")
@@ -112,7 +120,12 @@ class ClogsClientSettings(Section, frozen=True):
         SpoolMode.OVERFLOW
     )
     spool_bytes_max: Annotated[
-        int, Meta(ge=1 << 20, description="Batches in the spool; more are dropped, or wait.")
+        int,
+        Meta(
+            ge=1 << 20,
+            description="Batches of one process in the spool; then the oldest are dropped, or "
+            "who gives lines waits.",
+        ),
     ] = 1 << 30
     masks: Annotated[
         tuple[str, ...], Meta(description="Built-in rules that mask what is sensitive in lines.")
@@ -140,3 +153,28 @@ class ClogsClientSettings(Section, frozen=True):
             raise ValueError("a spool is asked for without a folder; give spool_folder")
         if self.retry_first_ms > self.retry_longest_ms:
             raise ValueError("retry_first_ms is above retry_longest_ms; lower it")
+
+
+class _Sections(msgspec.Struct):
+    clogs_client: ClogsClientSettings
+
+
+def client_settings(values: Mapping[str, object]) -> ClogsClientSettings:
+    """From plain data, as files and keywords have it; `InvalidConfiguration` says what is wrong."""
+    known = {setting.key: setting for setting in describe(_Sections)}
+    parsed: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in known:
+            raise InvalidConfiguration(
+                f"a shipper has no setting {key!r}: choose from {', '.join(known)}"
+            )
+        plain = tuple(value) if isinstance(value, list) else value
+        try:
+            is_parsed = isinstance(plain, Secret | StrEnum)
+            parsed[key] = plain if is_parsed else known[key].parse(plain)
+        except ValueError as error:
+            raise InvalidConfiguration(f"{known[key].name}: {error}") from None
+    try:
+        return ClogsClientSettings(**parsed)
+    except ValueError as error:
+        raise InvalidConfiguration(f"clogs_client: {error}") from None

@@ -12,77 +12,107 @@ connections and a spool slot of its own with its first line. At the end of the p
 shipped for `exit_ms`; then they go to the spool, or are dropped, counted and told.
 """
 
-import atexit
-import contextlib
-import os
-import sys
+import asyncio
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     DeadlineExceeded,
+    InvalidInput,
     Overloaded,
     RaftwoodError,
     ShuttingDown,
     Unavailable,
 )
+from raftwood.clogs.client import process_hooks
 from raftwood.clogs.client.deliveries import Delivery
-from raftwood.clogs.client.pending import Fields
+from raftwood.clogs.client.inbox import LARGE_BYTES, GivenLines, Inbox, Item
 from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.clogs.client.status import ShipperStatus
-from raftwood.clogs.errors import LinesDropped
+from raftwood.clogs.lines import encoded_text
+from raftwood.clogs.masking import MaskRule
 from raftwood.clogs.model import checked_file_name
 from raftwood.disk.loop_thread import LoopThread
 
-INBOX_MAX: Final = 65_536
-"""Calls whose lines nobody has taken from the inbox yet."""
+THREAD_NAME: Final = "clogs shipper"
 _POLL_S: Final = 0.01
 _QUIET_POLLS: Final = 50
 """So often nothing was found: then the thread sleeps until it is woken."""
-_OPEN_S: Final = 30.0
+_TURN_ITEMS_MAX: Final = 4_096
+"""Taken up at once: pings and acks are served in between."""
 _REOPEN_S: Final = 5.0
 """After a failure to start."""
-THREAD_NAME: Final = "clogs shipper"
+_END_S: Final = 5.0
+"""At the end, beyond what lines are shipped for: to write the spool, and to close connections."""
 
 Opening: TypeAlias = Callable[[Environment], Coroutine[Any, Any, AsyncShipper]]
-_Item: TypeAlias = tuple[str, Sequence[str | bytes], int | None, Delivery | None]
-_Record: TypeAlias = tuple[str, str, int, Fields]
-
-_abandoned: Final[list[object]] = []
-"""Of a forked parent: its loop and sockets must not be cleaned up by the child."""
+_Result = TypeVar("_Result")
 
 
 class Shipper:
     """`close` it when done, or use `with`."""
 
-    def __init__(self, settings: ClogsClientSettings, opening: Opening | None = None) -> None:
-        """`opening` makes the shipper on its loop; by default `open_shipper` with the settings."""
+    def __init__(
+        self,
+        settings: ClogsClientSettings,
+        *,
+        tags: Sequence[tuple[str, str]] = (),
+        mask_rules: Sequence[MaskRule] = (),
+        opening: Opening | None = None,
+    ) -> None:
+        """`tags` are stored with all lines, `mask_rules` are rules of one's own beside `masks`.
+        `opening` makes the shipper on its loop; by default `open_shipper` does.
+        """
         self.settings = settings
-        self._opening = opening or _default_opening(settings)
+        self._opening = opening or _default_opening(settings, tags, mask_rules)
+        self._is_blocking = settings.when_full is WhenFull.BLOCK
+        self._is_closed = False
+        self._owner: weakref.ref[object] | None = None
         self._begin()
-        _of_this_process.add(self)
+        process_hooks.register(self)
 
     def _begin(self) -> None:
         """As in a process that has given nothing yet."""
-        self._lock = threading.Lock()
+        # The thread that starts another may log meanwhile, and so come here again.
+        self._lock = threading.RLock()
         self._room = threading.Condition(threading.Lock())
+        self._waiting = 0
+        self._inbox = Inbox(self.settings.memory_bytes_max)
+        self._items = self._inbox.items
+        self._items_max = self._inbox.items_max
         self._thread: LoopThread | None = None
+        self.thread_ident: int | None = None
+        """Of the shipper's own thread."""
         self._shipper: AsyncShipper | None = None
-        self._inbox: deque[_Item | _Record] = deque()
-        self._inbox_dropped = 0
+        self._opened: Future[AsyncShipper] | None = None
+        self._is_starting = False
         self._is_awake = False
         self._quiet = 0
-        self._is_closed = False
-        self._opened: Future[AsyncShipper] | None = None
-        self._failed_at = 0.0
+        self._poll_timer: asyncio.TimerHandle | None = None
+        self._failed_at: float | None = None
+        self._failure = ""
+        self._ended = threading.Event()
+        self._last_status: ShipperStatus | None = None
+
+    @property
+    def exit_ms(self) -> int:
+        return self.settings.exit_ms
+
+    @property
+    def is_closed_late(self) -> bool:
+        """Somebody else closes it at the end of the process."""
+        return self._owner is not None and self._owner() is not None
+
+    def left_to(self, owner: object) -> None:
+        """The owner closes it at the end of the process, if it is still there."""
+        self._owner = weakref.ref(owner)
 
     def __enter__(self) -> Self:
         return self
@@ -99,244 +129,320 @@ class Shipper:
         alone: then `Overloaded` says that there was none for `block_ms`.
         """
         given = (lines,) if isinstance(lines, str | bytes) else lines
-        delivery = Delivery(len(given))
-        if given:
-            self._put((checked_file_name(name), given, time_ns, delivery))
+        encoded = [_encoded(line) for line in given]
+        delivery = Delivery(len(encoded))
+        if encoded:
+            size = sum(map(len, encoded))
+            time_ns = time.time_ns() if time_ns is None else time_ns
+            item = GivenLines(checked_file_name(name), encoded, time_ns, delivery, size)
+            if self._is_closed:
+                raise _closed()
+            self._make_room(size)
+            self._put(item)
         return delivery
 
-    def take_record(self, name: str, text: str, time_ns: int, fields: Fields) -> None:
+    def take_record(self, name: str, text: str, created_s: float, level: str, logger: str) -> None:
         """For handlers: one line with further fields, under a name that was checked."""
-        self._put((name, text, time_ns, fields))
-
-    def _put(self, item: _Item | _Record) -> None:
         if self._is_closed:
-            raise ShuttingDown("the shipper is closed: make another one")
-        inbox = self._inbox
-        if len(inbox) >= INBOX_MAX or (
-            self.settings.when_full is WhenFull.BLOCK and not self._has_room()
-        ):
-            self._make_room()
-        inbox.append(item)
+            raise _closed()
+        if self._is_blocking or len(self._items) >= self._items_max or len(text) > LARGE_BYTES:
+            self._make_room(len(text))
+        self._put((name, text, created_s, level, logger))
+
+    def _put(self, item: Item) -> None:
+        self._items.append(item)
         # The thread says that it sleeps before it looks for the last time.
         if not self._is_awake:
             self._wake()
+        if self._is_closed and self._inbox.take_back(item):
+            raise _closed()
+
+    def _make_room(self, size: int) -> None:
+        inbox = self._inbox
+        if self._is_blocking and not self._has_room():
+            self._wait_for_room()
+        inbox.announce(size)
+        if not self._is_blocking:
+            inbox.make_room()
 
     def _has_room(self) -> bool:
         shipper = self._shipper
-        return len(self._inbox) < INBOX_MAX and (shipper is None or shipper.has_room)
+        return self._inbox.has_room() and (shipper is None or shipper.has_room)
 
-    def _make_room(self) -> None:
-        if self.settings.when_full is not WhenFull.BLOCK:
-            with contextlib.suppress(IndexError):  # it was taken meanwhile
-                self._count_dropped(self._inbox.popleft())
-            return
+    def _wait_for_room(self) -> None:
         if not self._is_awake:
             self._wake()
         with self._room:
-            has_room = self._room.wait_for(
-                lambda: self._is_closed or self._has_room(), self.settings.block_ms / 1000
-            )
+            self._waiting += 1
+            try:
+                has_room = self._room.wait_for(
+                    lambda: self._is_closed or self._has_room(), self.settings.block_ms / 1000
+                )
+            finally:
+                self._waiting -= 1
+        if self._is_closed:
+            raise _closed()
         if not has_room:
             raise Overloaded(
                 f"there was no room for a line in {self.settings.block_ms} ms: send more slowly, "
                 "or raise clogs_client.memory_bytes_max"
             )
 
-    def _count_dropped(self, item: _Item | _Record) -> None:
-        if isinstance(item[1], str):
-            self._inbox_dropped += 1
-            return
-        self._inbox_dropped += len(item[1])
-        delivery = item[3]
-        if isinstance(delivery, Delivery):
-            delivery.settle(len(item[1]), LinesDropped("there was no room for the lines"))
-
     def flush(self, timeout_ms: int = 60_000) -> None:
         """Wait until all that was given before is stored, or dropped."""
-        self._on_loop(lambda shipper: shipper.flush(), timeout_ms)
+        self._on_loop(AsyncShipper.flush, timeout_ms)
 
     def sync(self, timeout_ms: int = 60_000) -> None:
         """Wait until all that was given before is stored, or in the spool."""
-        self._on_loop(lambda shipper: shipper.sync(), timeout_ms)
+        self._on_loop(AsyncShipper.sync, timeout_ms)
 
     def status(self) -> ShipperStatus | None:
-        """Figures; None before the first line."""
-        if self._shipper is None or self._thread is None:
-            return None
-        return self._thread.call(self._status(self._shipper))
+        """Figures, the last ones after the end; None before the first line."""
+        if self._shipper is None or self._is_closed:
+            return self._last_status
+        return self._on_loop(_status, 60_000)
 
-    async def _status(self, shipper: AsyncShipper) -> ShipperStatus:
-        self._drain(shipper)
-        return shipper.status()
+    def _on_loop(
+        self, work: Callable[[AsyncShipper], Coroutine[Any, Any, _Result]], timeout_ms: int
+    ) -> _Result | None:
+        if self._opened is None:
+            if not self._items:
+                return None
+            self._wake()
+        deadline = time.monotonic() + timeout_ms / 1000
+        opened, thread = self._opened, self._thread
+        if self._is_closed:
+            raise _closed()
+        if opened is None or thread is None:
+            raise Unavailable(f"the shipper could not be started: {self._failure}")
+        if thread.is_current:
+            raise InvalidInput("a callback cannot wait for the shipper that calls it")
+        try:
+            shipper = opened.result(timeout_ms / 1000)
+            future = thread.begin(self._drained(shipper, work))
+        except FutureTimeout:
+            raise DeadlineExceeded(f"the shipper did not start in {timeout_ms} ms") from None
+        try:
+            return future.result(max(0.0, deadline - time.monotonic()))
+        except FutureTimeout:
+            future.cancel()
+            raise DeadlineExceeded(f"not all lines are stored after {timeout_ms} ms") from None
+        except CancelledError:
+            raise _closed() from None
+
+    async def _drained(
+        self, shipper: AsyncShipper, work: Callable[[AsyncShipper], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
+        await self._drain_all(shipper)
+        return await work(shipper)
 
     def close(self, *, wait_ms: int | None = None) -> None:
         """Ship for so long, `exit_ms` if nothing is said; the rest goes to the spool, or is
-        dropped and counted.
+        dropped and counted. Another call waits for the end of the first.
         """
-        if self._inbox and not self._is_closed and self._thread is None:
-            self._wake()
+        wait_ms = self.exit_ms if wait_ms is None else wait_ms
+        wait_ms = process_hooks.wait_ms_at_end(wait_ms)
+        if self._thread is not None and self._thread.is_current:
+            raise InvalidInput("a callback cannot close the shipper that calls it")
         with self._lock:
-            if self._is_closed:
-                return
+            is_first = not self._is_closed
+            if is_first and self._items and self._opened is None:
+                self._wake()
             self._is_closed = True
-            thread, opened = self._thread, self._opened
+        if not is_first:
+            self._ended.wait(wait_ms / 1000 + _END_S)
+            return
         with self._room:
             self._room.notify_all()
-        if thread is None or opened is None:
-            return
         try:
-            shipper = opened.result(_OPEN_S)
-        except (RaftwoodError, FutureTimeout, CancelledError):
-            thread.stop()
-            self._tell_dropped(len(self._inbox))
+            self._end(wait_ms)
+        finally:
+            self._ended.set()
+
+    def _end(self, wait_ms: int) -> None:
+        thread, opened = self._thread, self._opened
+        if thread is None:
+            self._tell_dropped(self._inbox.line_count(), self._failure)
             return
+        deadline = time.monotonic() + wait_ms / 1000 + _END_S
+        shipper = None
+        try:
+            if opened is not None:
+                shipper = opened.result(max(0.0, deadline - time.monotonic()))
+                ending = thread.begin(self._end_on_loop(shipper, wait_ms))
+                ending.result(max(0.0, deadline - time.monotonic()))
+        except FutureTimeout:
+            # The disk stands still: the program is not to stand still with it.
+            process_hooks.tell("log lines may be lost: the shipper could not be closed in time")
+            return
+        except (RaftwoodError, OSError, ValueError, CancelledError):
+            pass  # why it could not be started is told below
+        thread.stop()
+        lost = self._inbox.line_count() + self._inbox.dropped_since()
+        if shipper is None:
+            self._tell_dropped(lost, self._failure)
+            return
+        shipper.count_dropped(lost)
+        self._last_status = shipper.status()
+        self._tell_dropped(shipper.counters.dropped, "see the settings of clogs_client")
 
-        async def end() -> None:
-            self._drain(shipper)
-            await shipper.close(wait_ms=wait_ms)
-
-        thread.stop(end)
-        self._tell_dropped(shipper.counters.dropped)
+    async def _end_on_loop(self, shipper: AsyncShipper, wait_ms: int) -> None:
+        await self._drain_all(shipper)
+        await shipper.close(wait_ms=wait_ms)
 
     @staticmethod
-    def _tell_dropped(lines: int) -> None:
+    def _tell_dropped(lines: int, why: str) -> None:
         if lines:
-            sys.stderr.write(f"raftwood: {lines} log lines were dropped: see clogs_client\n")
+            process_hooks.tell(f"{lines} log lines were dropped: {why or 'there was no room'}")
 
-    def _on_loop(
-        self, work: Callable[[AsyncShipper], Coroutine[Any, Any, None]], timeout_ms: int
-    ) -> None:
-        if self._opened is None and not self._inbox:
-            return
-        if self._opened is None:
-            self._wake()
-        deadline = time.monotonic() + timeout_ms / 1000
-        try:
-            opened, thread = self._opened, self._thread
-            if opened is None or thread is None:
-                raise Unavailable("the shipper could not be started: see the log")
-            shipper = opened.result(timeout_ms / 1000)
-            future = thread.begin(self._drained(shipper, work))
-            future.result(max(0.0, deadline - time.monotonic()))
-        except FutureTimeout:
-            raise DeadlineExceeded(f"not all lines are stored after {timeout_ms} ms") from None
-
-    async def _drained(
-        self, shipper: AsyncShipper, work: Callable[[AsyncShipper], Coroutine[Any, Any, None]]
-    ) -> None:
-        self._drain(shipper)
-        await work(shipper)
+    # The thread
 
     def _wake(self) -> None:
         """Never waits: what takes time is done by the thread."""
         with self._lock:
-            if self._is_awake or self._is_closed:
+            if self._is_awake or self._is_closed or self._is_starting:
                 return
-            if self._opened is None:
-                if self._failed_at and time.monotonic() < self._failed_at + _REOPEN_S:
-                    return
-                if self._thread is None:
-                    self._thread = LoopThread(THREAD_NAME)
-                self._opened = self._thread.begin(self._open(self._thread.environment))
-                self._opened.add_done_callback(self._when_opened)
-            else:
+            if self._opened is not None:
                 assert self._thread is not None
                 self._thread.soon(self._poll)
-            self._is_awake = True
+                self._is_awake = True
+                return
+            if self._failed_at is not None and time.monotonic() < self._failed_at + _REOPEN_S:
+                return
+            self._is_starting = True
+            try:
+                self._start()
+            except (RuntimeError, OSError) as error:  # no more threads, or descriptors
+                self._fail(str(error))
+            finally:
+                self._is_starting = False
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = LoopThread(THREAD_NAME)
+            self.thread_ident = self._thread.ident
+            process_hooks.register_child()
+        self._is_awake = True
+        self._opened = self._thread.begin(self._open(self._thread.environment))
+        self._opened.add_done_callback(self._when_opened)
 
     def _when_opened(self, opened: "Future[AsyncShipper]") -> None:
-        if opened.cancelled() or opened.exception() is not None:
-            self._failed_at = time.monotonic()
+        error = None if opened.cancelled() else opened.exception()
+        if error is not None:
             self._opened = None
             self._is_awake = False
+            self._fail(error.message if isinstance(error, RaftwoodError) else repr(error))
+
+    def _fail(self, reason: str) -> None:
+        """Told once for each reason; with lines that come later it is tried again."""
+        self._failed_at = time.monotonic()
+        if reason != self._failure:
+            self._failure = reason
+            process_hooks.tell(f"log lines are not shipped for now: {reason}")
 
     async def _open(self, environment: Environment) -> AsyncShipper:
-        try:
-            shipper = await self._opening(environment)
-        except RaftwoodError as error:
-            sys.stderr.write(f"raftwood: log lines are not shipped: {error.message}\n")
-            raise
+        shipper = await self._opening(environment)
         shipper.on_room = self._tell_room
         self._shipper = shipper
+        self._failure = ""
         self._poll()
         return shipper
 
     # On the loop
 
     def _poll(self) -> None:
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+            self._poll_timer = None
         if self._is_closed:
             return
         shipper = self._shipper
         assert shipper is not None
-        self._quiet = 0 if self._drain(shipper) else self._quiet + 1
+        self._quiet = 0 if self._drain(shipper, _TURN_ITEMS_MAX) else self._quiet + 1
         if self._quiet >= _QUIET_POLLS:
             self._quiet = 0
             self._is_awake = False
-            if not self._inbox:
+            if not self._items:
                 return
             self._is_awake = True
-        shipper.later(_POLL_S, self._poll)
+        # Where more waits, what has come meanwhile is served first, and then the rest at once.
+        delay_s = 0.0 if self._items else _POLL_S
+        self._poll_timer = asyncio.get_running_loop().call_later(delay_s, self._poll)
 
-    def _drain(self, shipper: AsyncShipper) -> bool:
-        """Whether there was anything."""
-        inbox = self._inbox
-        if self._inbox_dropped:
-            dropped, self._inbox_dropped = self._inbox_dropped, 0
+    async def _drain_all(self, shipper: AsyncShipper) -> None:
+        """All that is there now; what comes meanwhile is not waited for."""
+        left = len(self._items)
+        while taken := self._drain(shipper, min(left, _TURN_ITEMS_MAX)):
+            left -= taken
+            await asyncio.sleep(0)
+
+    def _drain(self, shipper: AsyncShipper, items_max: int) -> int:
+        """How many items there were."""
+        if dropped := self._inbox.dropped_since():
             shipper.count_dropped(dropped)
-        if not inbox:
-            return False
-        while inbox:
-            name, lines, time_ns, more = inbox.popleft()
-            if isinstance(lines, str):
-                assert time_ns is not None
-                assert not isinstance(more, Delivery)
-                line = lines.encode("utf-8", "surrogateescape")
-                shipper.take_record(name, line, time_ns=time_ns, fields=more or {})
-            else:
-                encoded = [
-                    line.encode("utf-8", "surrogateescape") if isinstance(line, str) else line
-                    for line in lines
-                ]
-                assert more is None or isinstance(more, Delivery)
-                shipper.take(name, encoded, time_ns=time_ns, delivery=more)
-        return True
+        items, taken = self._items, 0
+        while items and taken < items_max:
+            try:
+                item = items.popleft()
+            except IndexError:
+                break  # a thread has dropped the last one to make room
+            taken += 1
+            self._take(shipper, item)
+        if taken:
+            self._tell_room()
+        return taken
+
+    def _take(self, shipper: AsyncShipper, item: Item) -> None:
+        if isinstance(item, GivenLines):
+            self._inbox.took(item)
+            shipper.take(item.name, item.lines, time_ns=item.time_ns, delivery=item.delivery)
+            return
+        name, text, created_s, level, logger = item
+        if len(text) > LARGE_BYTES:
+            self._inbox.took(item)
+        shipper.take_record(
+            name,
+            encoded_text(text),
+            time_ns=int(created_s * 1_000_000) * 1000,
+            fields={"level": level, "logger": logger},
+        )
 
     def _tell_room(self) -> None:
-        with self._room:
-            self._room.notify_all()
-
-    # Fork and exit
+        if self._waiting:
+            with self._room:
+                self._room.notify_all()
 
     def after_fork(self) -> None:
         """In the child: its parent's thread is not there, and what it holds is not the child's."""
-        _abandoned.append((self._thread, self._shipper, self._inbox))
+        if self._thread is not None:
+            self._thread.after_fork(self._shipper)
         self._begin()
 
 
-def _default_opening(settings: ClogsClientSettings) -> Opening:
+async def _status(shipper: AsyncShipper) -> ShipperStatus:
+    return shipper.status()
+
+
+def _encoded(line: str | bytes) -> bytes:
+    if isinstance(line, str):
+        return encoded_text(line)
+    if isinstance(line, bytes):
+        return line
+    raise InvalidInput(f"a line is a text or bytes, not a {type(line).__name__}")
+
+
+def _closed() -> ShuttingDown:
+    return ShuttingDown("the shipper is closed: make another one")
+
+
+def _default_opening(
+    settings: ClogsClientSettings,
+    tags: Sequence[tuple[str, str]],
+    mask_rules: Sequence[MaskRule],
+) -> Opening:
     async def opening(environment: Environment) -> AsyncShipper:
         from raftwood.clogs.client.opening import open_shipper  # noqa: PLC0415 (heavy)
 
-        return await open_shipper(environment, settings)
+        return await open_shipper(environment, settings, tags=tags, mask_rules=mask_rules)
 
     return opening
-
-
-_of_this_process: Final["weakref.WeakSet[Shipper]"] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for shipper in list(_of_this_process):
-        shipper.after_fork()
-
-
-def _at_exit() -> None:
-    for shipper in list(_of_this_process):
-        try:
-            shipper.close()
-        except RaftwoodError as error:
-            sys.stderr.write(f"raftwood: log lines may be lost: {error.message}\n")
-
-
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)

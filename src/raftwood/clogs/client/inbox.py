@@ -1,0 +1,99 @@
+"""What threads have given and nobody has taken up yet: giving costs next to nothing, and no lock.
+
+The inbox is bounded by its items and by the bytes of the large ones among them, so that together it
+holds `memory_bytes_max` at the most, beside as much in the backlog. Where it is full the oldest
+are dropped and counted, unless whoever gives waits.
+"""
+
+import threading
+from collections import deque
+from typing import Final, NamedTuple, TypeAlias
+
+from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.errors import LinesDropped
+
+LARGE_BYTES: Final = 1024
+"""From here on an item's bytes are counted; smaller ones are counted as items alone."""
+ITEMS_MIN: Final = 1024
+ITEMS_MAX: Final = 65_536
+
+
+class GivenLines(NamedTuple):
+    """Lines of one file that were given at once."""
+
+    name: str
+    lines: list[bytes]
+    time_ns: int | None
+    delivery: Delivery
+    size: int
+
+
+GivenRecord: TypeAlias = tuple[str, str, float, str, str]
+"""For handlers, whose calls are many: file, text, time, level and logger."""
+Item: TypeAlias = GivenLines | GivenRecord
+
+
+class Inbox:
+    """Items of all threads, in order per thread."""
+
+    def __init__(self, memory_bytes_max: int) -> None:
+        self._lock = threading.Lock()
+        self._large_bytes = 0
+        self._large_bytes_max = memory_bytes_max
+        self._dropped_lines = 0
+        self.items: deque[Item] = deque()
+        self.items_max = min(ITEMS_MAX, max(ITEMS_MIN, memory_bytes_max // LARGE_BYTES))
+
+    def has_room(self) -> bool:
+        return len(self.items) < self.items_max and self._large_bytes < self._large_bytes_max
+
+    def announce(self, size: int) -> None:
+        """A large item is about to be put."""
+        if size > LARGE_BYTES:
+            with self._lock:
+                self._large_bytes += size
+
+    def make_room(self) -> None:
+        """Drop the oldest until there is room for one more."""
+        while self.items and not self.has_room():
+            try:
+                item = self.items.popleft()
+            except IndexError:
+                return  # all were taken up meanwhile
+            self.took(item)
+            lines = line_count(item)
+            with self._lock:
+                self._dropped_lines += lines
+            if isinstance(item, GivenLines):
+                item.delivery.settle(lines, LinesDropped("there was no room for the lines"))
+
+    def took(self, item: Item) -> None:
+        """To be called for each item that was taken from `items`."""
+        size = item.size if isinstance(item, GivenLines) else len(item[1])
+        if size > LARGE_BYTES:
+            with self._lock:
+                self._large_bytes -= size
+
+    def take_back(self, item: Item) -> bool:
+        """Whether an item was still there, and is not any more."""
+        try:
+            self.items.remove(item)
+        except ValueError:
+            return False
+        self.took(item)
+        return True
+
+    def dropped_since(self) -> int:
+        """Lines that were dropped since this was asked last."""
+        if not self._dropped_lines:
+            return 0
+        with self._lock:
+            dropped, self._dropped_lines = self._dropped_lines, 0
+        return dropped
+
+    def line_count(self) -> int:
+        return sum(map(line_count, list(self.items)))
+
+
+def line_count(item: Item) -> int:
+    return len(item.lines) if isinstance(item, GivenLines) else 1
