@@ -22,6 +22,7 @@ import rich.status
 import rich.table
 
 from benchmarks import group_commit, rpc_echo
+from benchmarks.clogs import ring as clogs_ring
 from benchmarks.clogs import shipping as clogs_shipping
 from benchmarks.clogs import shipping_report as clogs_shipping_report
 from benchmarks.consumers import compare as consumers
@@ -117,6 +118,12 @@ def _zeppelin_growth(quick: bool, progress: Callable[[str], None]) -> Outcome:
     return Outcome(results, tables, below, zeppelin_growth_report.notes(results))
 
 
+def _clogs_ring(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    results = clogs_ring.compare(quick=quick, progress=progress)
+    below = _below(clogs_ring.verdicts(results))
+    return Outcome(results, clogs_ring.tables(results), below, clogs_ring.notes(results))
+
+
 def _clogs_shipping(quick: bool, progress: Callable[[str], None]) -> Outcome:
     pace = clogs_shipping.QUICK if quick else None
     results = clogs_shipping.compare(pace=pace, progress=progress)
@@ -145,6 +152,7 @@ PARTS: dict[str, Part] = {
     "ledgers": _ledgers,
     "zeppelin": _zeppelin,
     "zeppelin-growth": _zeppelin_growth,
+    "clogs-ring": _clogs_ring,
     "clogs-shipping": _clogs_shipping,
 }
 
