@@ -30,7 +30,8 @@ class Routing:
 
     def __init__(self, configuration: RingConfiguration, live: Collection[str]) -> None:
         """`live` has ring names."""
-        servers = [server for server in configuration.servers if server.ring_name in live]
+        names = frozenset(live)
+        servers = [server for server in configuration.servers if server.ring_name in names]
         self.is_panic: Final = not servers
         """No server is live, so all are used: a batch waits at its own server."""
         self._ring: Final = Ring(servers or configuration.servers)

@@ -1,8 +1,11 @@
 """The ring sends each key where the real twemproxy sends it."""
 
 import hashlib
+import importlib.util
 import itertools
 import struct
+import subprocess
+import sys
 from bisect import bisect_right
 from collections.abc import Callable
 
@@ -16,6 +19,8 @@ from raftwood.clogs.ring import ketama
 from raftwood.clogs.ring.ketama import Ring, key_hash
 from tests.unit.clogs.ring.vectors import CASES, KEYS, MEASURED, Case, digest, equal, named
 
+_SPECIFICATION = importlib.util.spec_from_file_location("other_ketama", ketama.__file__)
+assert _SPECIFICATION is not None
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -49,6 +54,16 @@ def test_without_numpy_the_answers_are_the_same(
 ) -> None:
     monkeypatch.setattr(ketama, "_numpy", lambda: None)
     assert digest(Ring(case.log_servers).servers_of(KEYS)) == case.digest_of_2000
+
+
+def test_without_pythons_own_md5_the_answers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "_md5", None)
+    other = importlib.util.module_from_spec(_SPECIFICATION)
+    assert _SPECIFICATION.loader is not None
+    _SPECIFICATION.loader.exec_module(other)
+    assert other.md5 is not ketama.md5
+    case = CASES["weights_1_2_5"]
+    assert digest(other.Ring(case.log_servers).servers_of(KEYS)) == case.digest_of_2000
 
 
 def test_equal_servers_have_156_points_where_single_precision_rounds_down() -> None:
@@ -268,6 +283,18 @@ def test_a_ring_without_one_of_many_hashes_only_what_is_new() -> None:
     Ring(servers)
     Ring(servers[1:])
     assert ketama._points_of.cache_info().misses == 40
+
+
+def test_a_few_look_ups_load_no_numpy() -> None:
+    """An application that logs should not pay for it."""
+    program = """
+import sys
+from raftwood.clogs.model import LogServer
+from raftwood.clogs.ring.ketama import Ring
+Ring([LogServer(host="a", port=1), LogServer(host="b", port=1)]).servers_of(["x"] * 63)
+sys.exit("numpy" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_points_differ_in_ways_that_the_weights_tell() -> None:
