@@ -263,7 +263,12 @@ class Backlog:
 
     def failed(self, entry: Entry) -> None:
         """It was sent and has to be sent again: if it is in the spool, it need not be here."""
-        if entry.spool is not None and entry.batch is not None and entry not in self._writing:
+        if entry.spool is None:
+            if not entry.was_sent and entry.is_keepable and entry not in self._in_memory:
+                # It was about to be sent when others were dropped, and was not.
+                self._in_memory[entry] = 0
+                self._in_memory.move_to_end(entry, last=False)
+        elif entry.batch is not None and entry not in self._writing:
             self._kept[entry] = None
             if not self.has_room():
                 self._relieve()

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import force_setattr
 
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Secret, Section, describe
@@ -148,6 +149,11 @@ class ClogsClientSettings(Section, frozen=True):
     ] = 5_000
 
     def __post_init__(self) -> None:
+        # In a program they are often given as plain texts and lists.
+        force_setattr(self, "when_full", WhenFull(self.when_full))
+        force_setattr(self, "spool", SpoolMode(self.spool))
+        force_setattr(self, "compression", Compression(self.compression))
+        force_setattr(self, "servers", tuple(self.servers))
         wants_spool = self.when_full is WhenFull.SPOOL or self.spool is SpoolMode.ALWAYS
         if wants_spool and not self.spool_folder:
             raise ValueError("a spool is asked for without a folder; give spool_folder")
