@@ -247,6 +247,36 @@ def test_a_client_keeps_the_last_good_one(capsys: pytest.CaptureFixture[str]) ->
     assert "has no configuration" in told[2]
 
 
+@pytest.mark.parametrize(("name", "call"), [("range", 1), ("get", 1), ("get", 2)])
+def test_a_change_while_a_client_begins_to_follow_is_not_missed(
+    name: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version counts as soon as the client has read this or that."""
+
+    async def work(store: FileMetaStore) -> None:
+        rings = ConfigurationStore(store, "r")
+        await rings.set(A)
+        read, calls = getattr(store, name), 0
+
+        async def overtaken(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            found = await read(*arguments, **options)
+            calls += 1
+            if calls == call:
+                monkeypatch.setattr(store, name, read)
+                await rings.set(B)
+            return found
+
+        monkeypatch.setattr(store, name, overtaken)
+        source = MetaSource(store, "r")
+        changes = source.changes()
+        while await following(changes) != versioned(2, B):
+            pass
+        await source.close()
+
+    on_store(work)
+
+
 class Unsteady:
     """A metastore whose calls fail, and whose watches end, as a seed has it."""
 
