@@ -54,6 +54,7 @@ class Folder:
         self.state = str(path / "state")
         self.taker = taker
         self.environment = environment
+        self._expected: dict[str, int] = {}
         self.settings = TailSettings(
             paths=(f"{self.path}/*.log",),
             name="{base}",
@@ -79,6 +80,8 @@ class Folder:
             yield tailer
         finally:
             await tailer.close()
+        for name, count in self._expected.items():
+            assert len(self.taker.lines[name]) == count, f"more came of {name}"
 
     async def start(self, masking: Masking | None = None) -> Tailer:
         return await Tailer.start(
@@ -91,9 +94,10 @@ class Folder:
         )
 
     async def comes(self, name: str, *lines: bytes) -> None:
-        """Exactly these lines, in time."""
+        """These lines and no others first, in time; at the end of the tailer's life, no more."""
         await until(lambda: len(self.taker.lines.get(name, [])) >= len(lines))
-        assert self.taker.lines.get(name, []) == list(lines)
+        assert self.taker.lines.get(name, [])[: len(lines)] == list(lines)
+        self._expected[name] = len(lines)
 
 
 async def until(condition: Callable[[], bool]) -> None:
