@@ -74,10 +74,24 @@ class Encoding(msgspec.Struct, frozen=True):
         """Of one file in this life."""
         return xxhash.xxh3_128_digest(self.life + generation.to_bytes(8, "little") + name.encode())
 
+    def _masked_extras(self, pending: Pending) -> list[Fields | None]:
+        """Fields beside the lines are masked as lines are, all values of a batch at once."""
+        if self.mask is None:
+            return pending.extras
+        values = [
+            value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+            for fields in pending.extras
+            if fields is not None
+            for value in fields.values()
+        ]
+        masked = iter(self.mask(values))
+        return [
+            None if fields is None else {key: next(masked) for key in fields}
+            for fields in pending.extras
+        ]
+
     def batch(self, pending: Pending, producer: bytes, sequence: int) -> LineBatch:
-        lines = pending.lines
-        if self.mask is not None:
-            lines = self.mask(lines)
+        lines = pending.lines if self.mask is None else self.mask(pending.lines)
         times: int | list[int] = pending.times
         first = pending.times[0]
         if pending.times.count(first) == len(pending.times):
@@ -85,7 +99,7 @@ class Encoding(msgspec.Struct, frozen=True):
         if pending.has_extras:
             records: list[Fields] = [
                 {_MESSAGE: line} if fields is None else {_MESSAGE: line, **fields}
-                for line, fields in zip(lines, pending.extras, strict=True)
+                for line, fields in zip(lines, self._masked_extras(pending), strict=True)
             ]
             raw = encode_records(
                 records, time_ns=times, topic=pending.name, source=self.source, tags=self.tags

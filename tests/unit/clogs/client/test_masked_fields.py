@@ -1,0 +1,26 @@
+"""What is beside a line leaves no more unmasked than the line itself."""
+
+from raftwood.base.codecs import Codec
+from raftwood.clogs.client.pending import Encoding, Pending
+from raftwood.clogs.masking import Masking, built_in_rules
+from raftwood.loghub.log_groups import decode_log_group
+
+
+def test_fields_beside_a_line_are_masked_too() -> None:
+    masking = Masking(built_in_rules(["secrets"]))
+    encoding = Encoding(b"life", Codec.NONE, "host", (), masking.mask_lines)
+    pending = Pending("a.log")
+    pending.add([b"password=first"], 5, None)
+    pending.add_record(b"plain", 6, {"level": "INFO", "url": "/login?token=second"})
+    pending.add_record(b"token=third", 7, {})
+    group = decode_log_group(encoding.batch(pending, bytes(16), 1).body)
+    records = [{each.Key: each.Value for each in log.Contents} for log in group.Logs]
+    assert [set(each) for each in records] == [
+        {b"message"},
+        {b"message", b"level", b"url"},
+        {b"message"},
+    ]
+    assert records[1][b"level"] == b"INFO"
+    stored = b" ".join(value for each in records for value in each.values())
+    for secret in (b"first", b"second", b"third"):
+        assert secret not in stored
