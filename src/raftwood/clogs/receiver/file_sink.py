@@ -233,7 +233,9 @@ class FileSink:
             self._settle(file, batches, None)
 
     async def _write(self, file: _File, batches: list[_Waiting]) -> FileState | None:
-        """What is to be noted once the lines are durable; None where that failed."""
+        """What is to be noted once the lines are durable; None where that failed: then the file is
+        longer than noted, and what is too much is cut before the next lines.
+        """
         try:
             state = await self._begun(file)
             lines = [each.lines for each in batches]
@@ -289,8 +291,6 @@ class FileSink:
             file.state = state
 
     def _settle(self, file: _File, batches: list[_Waiting], error: RaftwoodError | None) -> None:
-        if error is not None:
-            self._open.pop(file.path, None)  # what was written of it is cut before the next
         for each in batches:
             del file.pending[each.producer, each.sequence]
             self._bytes -= len(each.lines)
