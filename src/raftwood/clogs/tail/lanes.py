@@ -1,6 +1,7 @@
-"""Lanes: the batches of one name, one after the other, the next one made while one is delivered."""
+"""Lanes: the batches of one name, one after the other; the next are made while one is delivered."""
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from typing import Final
 
@@ -8,13 +9,15 @@ from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, SequenceFo
 from raftwood.base.logs import get_logger
 from raftwood.clogs.tail.checkpoints import Checkpoints
 from raftwood.clogs.tail.counters import TailCounters
-from raftwood.clogs.tail.reader import Reader, Ready
+from raftwood.clogs.tail.reader import Intended, Reader, Ready
 from raftwood.clogs.tail.rules import Roster
 from raftwood.clogs.tail.seams import Delivering
 from raftwood.clogs.tail.settings import TailSettings
 
 _log = get_logger("tail")
 _RETRY_S_MAX: Final = 60.0
+_AHEAD_MAX: Final = 4
+"""Batches of a name that are made while one is delivered: so nobody waits for a disk's sync."""
 
 
 class Lanes:
@@ -37,6 +40,8 @@ class Lanes:
         self._checkpoints = checkpoints
         self._counters = counters
         self._room = asyncio.Semaphore(settings.batches_max)
+        self._ahead_left = settings.batches_max // 2
+        """Names whose batches are not taken leave the other half of the room to the others."""
         self._running: dict[str, None] = {}
         self._served = 0
         self.is_stopping = False
@@ -62,39 +67,56 @@ class Lanes:
             del self._running[name]
 
     async def _ship(self, name: str, group: asyncio.TaskGroup) -> None:
-        delivery: asyncio.Task[None] | None = None
+        under_way: deque[asyncio.Task[None]] = deque()
         while True:
-            ready = await self._next(name, is_ahead=delivery is not None)
-            if delivery is not None:
-                await delivery
-                delivery = None
-            elif ready is None:
+            while under_way and under_way[0].done():
+                under_way.popleft()
+            intended = None
+            if len(under_way) <= _AHEAD_MAX:
+                intended = await self._next(name, is_ahead=bool(under_way))
+            if intended is not None:
+                last = under_way[-1] if under_way else None
+                self._ahead_left -= last is not None
+                delivery = self._deliver(intended, last)
+                under_way.append(group.create_task(delivery, name=f"delivery of {name}"))
+            elif under_way:
+                await under_way.popleft()
+            else:
                 return
-            if ready is not None:
-                delivery = group.create_task(self._deliver(ready), name=f"delivery of {name}")
 
-    async def _next(self, name: str, *, is_ahead: bool) -> Ready | None:
+    async def _next(self, name: str, *, is_ahead: bool) -> Intended | None:
         """The next batch of the name; it keeps its part of the room until it is delivered."""
-        if self.is_stopping or (is_ahead and self._room.locked()):
+        if self.is_stopping or (is_ahead and (self._room.locked() or not self._ahead_left)):
             return None
         await self._room.acquire()
-        ready = None
+        intended = None
         try:
             for file in self._roster.turn(name):
-                if not self.is_stopping and (ready := await self._reader.next_batch(file)):
+                if not self.is_stopping and (intended := await self._reader.next_batch(file)):
                     self._served += 1
                     file.served = self._served
                     break
         finally:
-            if ready is None:
+            if intended is None:
                 self._room.release()
-        return ready
+        return intended
 
-    async def _deliver(self, ready: Ready) -> None:
+    async def _deliver(self, intended: Intended, last: asyncio.Task[None] | None) -> None:
+        """Make a batch, and deliver it once the last one before it is."""
         try:
+            try:
+                ready = await self._reader.make(intended)
+                if last is not None:
+                    await asyncio.wait([last])
+                    last.result()
+            finally:
+                self._ahead_left += last is not None
             await self._stored(ready)
         finally:
             self._room.release()
+        self._settle(ready)
+
+    def _settle(self, ready: Ready) -> None:
         file, intent, batch = ready.file, ready.intent, ready.made.batch
         file.settled(intent)
         size = intent.end - intent.begin

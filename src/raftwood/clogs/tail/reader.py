@@ -1,7 +1,8 @@
 """The next batch of a file: read, intended, made. What is handed on can always be made again.
 
 The intent is durable before the batch leaves here, so that after a kill the same bytes go under the
-same name; it is written while the batch is made.
+same name; it is written while the batch is made. Batches are read and intended one after the other;
+the next one may be while some are still being made.
 """
 
 import asyncio
@@ -29,6 +30,16 @@ _NEWLINES = (b"\n", b"\r\n")
 _RETRY_MS_MAX = 60_000
 _STEPS_MAX = 3
 """Tries to read on at once after what was read turned out to be of no use."""
+
+
+class Intended(msgspec.Struct, frozen=True):
+    """A batch to be made."""
+
+    file: Followed
+    intent: Intent
+    block: bytes
+    durable: asyncio.Event | None = None
+    """Of the intent; None where it is one of an earlier life."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -68,18 +79,18 @@ class Reader:
             return False
         return wants_reading(file, self._forced(file, now_ms))
 
-    async def next_batch(self, file: Followed) -> Ready | None:
-        """The next one; None where there is none for now."""
+    async def next_batch(self, file: Followed) -> Intended | None:
+        """The next one, which is to be made; None where there is none for now."""
         try:
             for _ in range(_STEPS_MAX):
                 if file.is_forgotten or not self.has_work(file, now_ms=_now_ms()):
                     break
                 if file.resuming:
-                    ready = await self._resume(file)
+                    intended = await self._resume(file)
                 else:
-                    ready = await self._read(file)
-                if ready is not None:
-                    return ready
+                    intended = await self._read(file)
+                if intended is not None:
+                    return intended
         except FileNotFoundError:
             # It was renamed or removed since the last scan: the next one tells.
             file.retry_at_ms = _now_ms() + self._settings.scan_ms
@@ -127,7 +138,7 @@ class Reader:
 
     # Reading on
 
-    async def _read(self, file: Followed) -> Ready | None:
+    async def _read(self, file: Followed) -> Intended | None:
         settings = self._settings
         found = await self._read_at(file, file.read_to, settings.batch_bytes_max)
         if found is None:
@@ -148,9 +159,9 @@ class Reader:
         if file.reads_mid_line and block in _NEWLINES:
             file.skip(taken, head)
             return None
-        return await self._intend(file, block, head)
+        return self._intend(file, block, head)
 
-    async def _intend(self, file: Followed, block: bytes, head: Head) -> Ready:
+    def _intend(self, file: Followed, block: bytes, head: Head) -> Intended:
         intent = file.intended(
             block,
             codec=self._settings.codec,
@@ -159,29 +170,29 @@ class Reader:
         )
         durable = self._checkpoints.save(file.number, file.checkpoint(intent=intent, head=head))
         file.intend(intent, head)
-        made = await self._make(file, block, intent, is_resumed=False)
-        await durable.wait()
-        return Ready(file, intent, made)
+        return Intended(file, intent, block, durable)
 
-    async def _make(
-        self, file: Followed, block: bytes, intent: Intent, *, is_resumed: bool
-    ) -> Made:
+    async def make(self, intended: Intended) -> Ready:
+        """Once the batch is made, and its intent is durable."""
+        file, intent = intended.file, intended.intent
         job = partial(
             self._maker.make,
-            block,
+            intended.block,
             intent,
             name=file.name,
             time_ns=self._clock.wall_ns(),
-            is_resumed=is_resumed,
+            is_resumed=intended.durable is None,
         )
         made = await self._files.work(job)
         if made is None:
             raise InvariantViolated(f"bytes {intent.begin} to {intent.end} of {file.path} are none")
-        return made
+        if intended.durable is not None:
+            await intended.durable.wait()
+        return Ready(file, intent, made)
 
     # Batches of an earlier life
 
-    async def _resume(self, file: Followed) -> Ready | None:
+    async def _resume(self, file: Followed) -> Intended | None:
         intent = file.resuming[0]
         found = await self._read_at(file, intent.begin, intent.end - intent.begin)
         if found is None or not file.resuming:
@@ -190,10 +201,9 @@ class Reader:
         if xxhash.xxh3_64_intdigest(data) != intent.checksum:
             self._give_up(file, intent, "the file's bytes are others by now")
             return None
-        made = await self._make(file, data, intent, is_resumed=True)
         file.resumed(intent)
         self._counters.resumed_batches += 1
-        return Ready(file, intent, made)
+        return Intended(file, intent, data)
 
     async def _read_at(self, file: Followed, offset: int, length: int) -> tuple[bytes, Look] | None:
         """None where the file cannot be opened now, or turned out to be another one."""
