@@ -52,6 +52,8 @@ class Followed:
         self.path = checkpoint.path
         self.folder = checkpoint.folder
         self.name = checkpoint.name
+        self.next_name = checkpoint.name
+        """What it is to be shipped as once nothing of it is under way."""
         self.home = checkpoint.home
         self.offset = checkpoint.offset
         self.is_mid_line = checkpoint.is_mid_line

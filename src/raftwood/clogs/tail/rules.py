@@ -12,6 +12,7 @@ as the first bytes that were read of it stay the same:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 
 import msgspec
@@ -21,6 +22,8 @@ from raftwood.clogs.tail.blocks import Forced
 from raftwood.clogs.tail.followed import Followed, ProducerOf
 from raftwood.clogs.tail.model import Checkpoint, Found, Identity, Look
 from raftwood.clogs.tail.settings import TailSettings
+
+_REPLACED = "its inode is another file's by now"
 
 
 class Verdict(Enum):
@@ -121,13 +124,20 @@ class Roster:
 
     # From the state and from scans
 
-    def restore(self, number: int, checkpoint: Checkpoint, *, now_ms: int) -> Followed:
-        """A file that an earlier life followed; it is to be found again."""
+    def restore(self, number: int, checkpoint: Checkpoint, *, now_ms: int) -> list[Action]:
+        """A file that an earlier life followed, in order of numbers; it is to be found again."""
+        actions: list[Action] = []
+        before = self._by_identity.get(checkpoint.identity)
+        if before is not None:
+            # That life was ended before it could forget the file whose inode was used again.
+            actions.append(self._forget(before, _REPLACED))
         producer = self._producer_of(number, checkpoint.identity)
         file = Followed(number, checkpoint, producer, now_ms=now_ms)
+        with suppress(InvalidConfiguration):  # the rule may be another one by now
+            file.next_name = self._settings.name_of(file.home)
         self._next_number = max(self._next_number, number + 1)
         self._add(file)
-        return file
+        return actions
 
     def wanted(self) -> list[tuple[str, int]]:
         """Folders and inodes of files that no glob matches, and that nobody holds open: they may
@@ -167,7 +177,7 @@ class Roster:
 
     def replace(self, file: Followed, *, now_ms: int) -> list[Action]:
         """The inode is another file's now: the one that was followed is gone."""
-        actions: list[Action] = [self._forget(file, "its inode is another file's by now")]
+        actions: list[Action] = [self._forget(file, _REPLACED)]
         found = Found(file.path, file.identity, file.size, file.mtime_ns)
         if file.is_matched:
             actions += self._begin(found, now_ms)
@@ -195,9 +205,15 @@ class Roster:
         return ready + sorted(live, key=lambda file: file.served)
 
     def settle(self, file: Followed, *, now_ms: int, is_last: bool = False) -> list[Action]:
-        """Whether a file that lost its name is done with; `is_last` waits for nobody."""
+        """Whether a file that lost its name is done with; `is_last` waits for nobody. While a lane
+        of its name runs, nobody asks.
+        """
         settings = self._settings
-        if file.left_ms is None or file.rested_ms is not None:
+        if file.rested_ms is not None:
+            return []
+        if file.left_ms is None:
+            if file.next_name != file.name and not file.intents:
+                self._call(file, file.next_name)
             return []
         if not file.is_at_end:
             # One that cannot be read holds nobody up for ever.
@@ -221,14 +237,18 @@ class Roster:
             name = self._settings.name_of(file.path)
         except InvalidConfiguration as error:
             return [*self._refuse(file.path, error.message), self._forget(file, "")]
+        self._call(file, name)
+        file.home = file.path
+        file.stay()
+        return []
+
+    def _call(self, file: Followed, name: str) -> None:
         self._by_name[file.name].remove(file)
         if not self._by_name[file.name]:
             del self._by_name[file.name]
-        file.name, file.home = name, file.path
-        file.stay()
+        file.name = file.next_name = name
         self._by_name.setdefault(name, []).append(file)
         self.touched[name] = None
-        return []
 
     # Parts of a scan
 

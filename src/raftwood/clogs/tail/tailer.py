@@ -301,7 +301,7 @@ class Tailer:
     def _restore(self) -> None:
         now_ms = _now_ms()
         for number, checkpoint in self._checkpoints.load().items():
-            self._roster.restore(number, checkpoint, now_ms=now_ms)
+            self._carry_out(self._roster.restore(number, checkpoint, now_ms=now_ms))
 
     def _producer_of(self, number: int, identity: Identity) -> bytes:
         """Of this life, this file and this number: an inode that is used again has another."""

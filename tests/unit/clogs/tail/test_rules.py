@@ -167,7 +167,8 @@ def test_a_restored_file_with_something_left_is_missed_at_once() -> None:
     file = files.one()
     intent = file.intended(b"hello", codec=Codec.NONE, rules=0, ends_mid_line=True)
     again = Files()
-    restored = again.roster.restore(7, file.checkpoint(intent=intent), now_ms=0)
+    assert again.roster.restore(7, file.checkpoint(intent=intent), now_ms=0) == []
+    restored = again.one(7)
     assert again.scan() == [Miss(restored)]
     assert again.scan() == []
     again.now_ms += 500
@@ -292,6 +293,34 @@ def test_a_restored_file_is_looked_for_and_found_under_another_name() -> None:
     assert again.roster.wanted() == [("/l", 1)], "as long as nobody holds it open"
     again.one(7).is_held = True
     assert again.roster.wanted() == []
+
+
+def test_of_two_files_with_one_inode_the_later_one_is_restored() -> None:
+    files = Files()
+    files.scan(("/l/a", 1, 5))
+    again = Files()
+    again.roster.restore(3, files.one().checkpoint(), now_ms=0)
+    old = again.one(3)
+    actions = again.roster.restore(7, files.one().checkpoint(), now_ms=0)
+    assert actions == [Forget(old, "its inode is another file's by now")]
+    again.scan(("/l/a", 1, 5))
+    assert again.turn() == [7]
+
+
+def test_another_rule_for_names_counts_once_nothing_is_under_way() -> None:
+    files = Files()
+    files.scan(("/l/a", 1, 5))
+    file = files.one()
+    intent = file.intended(b"hello", codec=Codec.NONE, rules=0, ends_mid_line=True)
+    again = Files(replace(SETTINGS, name="new-{base}"))
+    again.roster.restore(7, file.checkpoint(intent=intent), now_ms=0)
+    again.scan(("/l/a", 1, 5))
+    again.settle(7)
+    assert again.turn("a") == [7], "its batch has the old name"
+    again.one(7).settled(intent)
+    again.settle(7)
+    assert again.turn("a") == []
+    assert again.turn("new-a") == [7]
 
 
 def test_a_device_may_have_another_number_after_a_restart() -> None:
