@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from raftwood.base.errors import (
     Overloaded,
@@ -24,6 +24,8 @@ from raftwood.clogs.errors import PlaceMoved
 from raftwood.clogs.frames import Message, MessageType, decode_message, encode_message
 from raftwood.clogs.wire import STORE
 from raftwood.net import Payload
+
+_TOLD_AFTER_S: Final = 2.0
 
 _log = get_logger("clogs")
 
@@ -55,6 +57,8 @@ class Sending:
         self._loads: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._failing: dict[str, float] = {}
+        """Servers that take nothing, and since when."""
         self._told: set[str] = set()
         """Servers that lines wait for: each is told of once, until it takes some again."""
         self.last_error = ""
@@ -198,6 +202,7 @@ class Sending:
         self._counters.acked += entry.count
         self._counters.server(action.server).acked += entry.count
         self._told.discard(action.server)
+        self._failing.pop(action.server, None)
         spool = entry.spool
         entry.done(None)
         if spool is not None and spool.is_empty and spool in self._left:
@@ -224,6 +229,9 @@ class Sending:
 
     def _tell_waiting(self, server: str, error: RaftwoodError) -> None:
         self.last_error = error.message
-        if server not in self._told:
+        now = self._loop.time()
+        # Connections take a moment when a program starts, and when a server does: no news.
+        since = self._failing.setdefault(server, now)
+        if server not in self._told and now - since >= _TOLD_AFTER_S:
             self._told.add(server)
             _log.warning("lines wait", server=server, why=error.message)

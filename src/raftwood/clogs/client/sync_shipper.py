@@ -33,6 +33,7 @@ from raftwood.base.errors import (
 from raftwood.clogs.client import process_hooks
 from raftwood.clogs.client.deliveries import Delivery
 from raftwood.clogs.client.inbox import LARGE_BYTES, GivenLines, Inbox, Item
+from raftwood.clogs.client.opening import open_shipper
 from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.clogs.client.status import ShipperStatus
@@ -441,8 +442,6 @@ def _default_opening(
     mask_rules: Sequence[MaskRule],
 ) -> Opening:
     async def opening(environment: Environment) -> AsyncShipper:
-        from raftwood.clogs.client.opening import open_shipper  # noqa: PLC0415 (heavy)
-
         return await open_shipper(environment, settings, tags=tags, mask_rules=mask_rules)
 
     return opening

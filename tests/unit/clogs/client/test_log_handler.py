@@ -6,6 +6,7 @@ import logging.config
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,13 +118,14 @@ def test_a_shipper_that_is_given_stays_its_owners(logger: logging.Logger) -> Non
 
 
 def test_what_cannot_be_used_is_told_when_the_handler_is_made() -> None:
-    for wrong, reason in [
+    wrongs: list[tuple[dict[str, Any], str]] = [
         ({"memory": 1}, "no setting 'memory'"),
         ({"memory_bytes_max": 1}, "memory_bytes_max"),
         ({"when_full": "spool"}, "without a folder"),
         ({"servers": "logs:1"}, "servers"),
         ({"when_full": "explode"}, "when_full"),
-    ]:
+    ]
+    for wrong, reason in wrongs:
         with pytest.raises(InvalidConfiguration, match=reason):
             ClogsHandler(FILE, **wrong)
     with pytest.raises(InvalidConfiguration):

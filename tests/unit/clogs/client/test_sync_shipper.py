@@ -157,8 +157,7 @@ def test_a_full_inbox_drops_the_oldest_and_counts_each() -> None:
     opened = threading.Event()
 
     async def opening(environment: Environment) -> AsyncShipper:
-        while not opened.is_set():
-            await asyncio.sleep(0.005)
+        await asyncio.get_running_loop().run_in_executor(None, opened.wait, 30)
         return await given(environment)
 
     with RingThread(1) as ring:
