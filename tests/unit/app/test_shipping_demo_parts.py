@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from raftwood.app.demo.pipeline_check import Check
-from raftwood.app.demo.shipping import ShippingPlan
 from raftwood.app.demo.shipping_figures import Killed, Shipped, added_up, shipping_checks, went_on
+from raftwood.app.demo.shipping_plan import MadeLines, ShippingPlan
 from raftwood.app.demo.web_files import WebFiles, file_name, file_names, share
 from raftwood.app.demo.web_orders import Given
 from raftwood.clogs.client.counters import Counters, ServerCounters
@@ -44,7 +44,7 @@ def checked(figures: Shipped, found: WebFiles) -> list[Check]:
 
 
 def test_shares_of_several_orders_are_those_of_all_lines_together() -> None:
-    for lines in range(30):
+    for lines in range(12):
         shares = [share(lines, server, 3) for server in (1, 2, 3)]
         assert sum(shares) == lines
         assert max(shares) - min(shares) <= 1
@@ -130,3 +130,17 @@ def test_counters_are_added_up_by_receiver() -> None:
         "b": ServerCounters(sent=7, acked=6, retried=1),
     }
     assert one.servers["b"].sent == 5
+
+
+def test_what_is_known_of_all_lines_is_found_out_by_a_thread() -> None:
+    with MadeLines(PLAN) as made:
+        truth, files = made.known()
+    assert truth.total.requests == 2_000
+    assert len(files.same_as(files_of(LINES))) == 9
+
+
+def test_a_demo_that_ends_early_does_not_wait_for_all_lines_to_be_made() -> None:
+    with MadeLines(msgspec.structs.replace(PLAN, lines=50_000_000)) as made:
+        pass
+    truth, _ = made.known()
+    assert truth.total.requests < 50_000_000

@@ -21,12 +21,13 @@ from raftwood.app.demo.consumers import play as play_consumers
 from raftwood.app.demo.kept_minutes import read_kept_minutes
 from raftwood.app.demo.pipeline_check import Check, Figures, MinuteRow, checks, read_minutes
 from raftwood.app.demo.receivers import Target
-from raftwood.app.demo.shipping import Shipping, ShippingPlan
+from raftwood.app.demo.shipping import Shipping
 from raftwood.app.demo.shipping_figures import Shipped, shipping_checks
+from raftwood.app.demo.shipping_plan import ShippingPlan
 from raftwood.app.demo.standalone_process import StandaloneProcess
 from raftwood.app.demo.story import StoryListener
 from raftwood.app.demo.take_over import TakenOver, take_over
-from raftwood.app.demo.web_files import WebFiles
+from raftwood.app.demo.web_files import WebFiles, stored_files
 from raftwood.loghub.client import LogHubClient
 from raftwood.loghub.model import LogKind
 
@@ -238,13 +239,8 @@ class _Demo:
         """The files of the web servers, as the first stream has them by its topics."""
         from raftwood.pipeline.read import read  # noqa: PLC0415 (an extra)
 
-        columns = ["topic", "message string"]
-        # Shard by shard, each in its order; a file is in one of them.
-        table = read(PROJECT, "access", columns=columns, **self._access())
-        found = WebFiles()
-        for batch in table.to_batches():
-            for name, line in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                found.add(name, line)
+        found = stored_files(read, PROJECT, "access", self._access())
+        self._listener.on_step(f"{len(found)} files read back from {PROJECT}/access, line by line")
         return found
 
     def _access(self) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 comes back a little later.
 """
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final, Self
 
@@ -12,9 +11,9 @@ import msgspec
 
 from raftwood.app.demo.receivers import OTHERS, Receivers, Target
 from raftwood.app.demo.shipping_figures import Killed, Shipped, added_up, went_on
+from raftwood.app.demo.shipping_plan import MadeLines, ShippingPlan
 from raftwood.app.demo.story import StoryListener
-from raftwood.app.demo.web_files import WebFiles, file_name, file_names, share
-from raftwood.app.demo.web_logs import web_logs
+from raftwood.app.demo.web_files import WebFiles, file_names, share
 from raftwood.app.demo.web_orders import GoOn, Ship, WebServerPlan
 from raftwood.app.demo.web_servers import WebServers
 from raftwood.app.demo.web_truth import WebTruth
@@ -29,61 +28,6 @@ _HELD_BACK_SHARE: Final = 0.25
 _HASTE_S: Final = 0.5
 _WAIT_S_MAX: Final = 90.0
 _LOOK_S: Final = 0.02
-
-
-class ShippingPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Who ships how much."""
-
-    servers: int = 3
-    lines: int
-    """In all."""
-    lines_per_minute: int
-    """Of all servers, by the times of the lines."""
-    seed: int
-    seconds: float = 5.0
-    """Shipping lasts so long at the least where a receiver is killed meanwhile."""
-
-    def server_lines(self, server: int) -> Iterator[str]:
-        return web_logs(
-            share(self.lines, server, self.servers),
-            seed=self.seed,
-            server=server,
-            lines_per_minute=self.server_lines_per_minute,
-        )
-
-    @property
-    def server_lines_per_minute(self) -> int:
-        return self.lines_per_minute // self.servers
-
-
-class _MadeLines:
-    """All lines of the plan, made once more by a thread, and what matters of them."""
-
-    def __init__(self, plan: ShippingPlan) -> None:
-        self._plan = plan
-        self._truth, self._files = WebTruth(), WebFiles()
-        self._is_over = False
-        self._thread = threading.Thread(target=self._make, name="lines once more")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over = True
-        self._thread.join()
-
-    def known(self) -> tuple[WebTruth, WebFiles]:
-        self._thread.join()
-        return self._truth, self._files
-
-    def _make(self) -> None:
-        for number in range(1, self._plan.servers + 1):
-            for line in self._plan.server_lines(number):
-                if self._is_over:
-                    return
-                self._truth.add(line)
-                self._files.add(file_name(number, line), line)
 
 
 class _Fault(msgspec.Struct, kw_only=True):
@@ -118,7 +62,7 @@ class Shipping:
         self._orders = 0
         self._ordered = 0
         """Lines."""
-        self._made = _MadeLines(plan)
+        self._made = MadeLines(plan)
         self._receivers: Receivers
         self._servers: WebServers
 

@@ -3,8 +3,9 @@ of all of them in their order.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
+from typing import Any
 
 from raftwood.app.demo.web_logs import LOG_FILES, log_file
 
@@ -67,3 +68,16 @@ class WebFiles:
     def same_as(self, other: "WebFiles") -> list[str]:
         """The names of the files that hold the same lines in the same order in both."""
         return [name for name in self if other._files.get(name) == self._files[name]]
+
+
+def stored_files(
+    read: Callable[..., Any], project: str, logstore: str, access: Mapping[str, str]
+) -> WebFiles:
+    """As a stream has them, by the topics of its records; each file is in one shard of it."""
+    table = read(project, logstore, columns=["topic", "message string"], **access)
+    found = WebFiles()
+    # It is read shard by shard, each in its order.
+    for batch in table.to_batches():
+        for name, line in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            found.add(name, line)
+    return found
