@@ -18,6 +18,7 @@ FILES = {str(file.relative_to(SOURCE)): file for file in sorted(SOURCE.rglob("*.
 
 _RUNS_OTHERS = "runs the code of others and reports whatever it raises"
 SUPERVISORS = {
+    "clogs/client/log_handler.py": "a user's formatter fails its own record, not the program",
     "disk/thread_files.py": "a bug fails its own submission, not the thread that all wait for",
     "loghub/consumer/shard_consumer.py": "a user's bug fails its own shard, not the worker",
     "loghub/consumer/threads.py": "a user's bug fails its own call, not the thread",

@@ -128,7 +128,8 @@ class RingFollower:
     def _ping(self, action: Ping) -> None:
         assert self.configuration is not None
         message = Message(type=MessageType.PING, system=self._system, sequence=action.ping_id)
-        timeout_ms = self.configuration.configuration.ha.check_gap_ms
+        # Two gaps: a check that was put off waits for longer than one.
+        timeout_ms = 2 * self.configuration.configuration.ha.check_gap_ms
         try:
             future = self.links.call(action.server, PING, encode_message(message), timeout_ms)
         except RaftwoodError:

@@ -111,7 +111,7 @@ class ClogsClientSettings(Section, frozen=True):
         Meta(
             ge=0,
             le=86_400_000,
-            description="With when_full = block: who gives lines waits so long, then it fails.",
+            description="With when_full as block: who gives lines waits so long, then it fails.",
         ),
     ] = 60_000
     spool_folder: Annotated[
