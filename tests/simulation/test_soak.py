@@ -54,6 +54,7 @@ def test_tallies_add_up_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
         "dlog": [(0, 1)],
         "zeppelin": [(0, 1)],
         "migrations": [(0, 1)],
+        "clogs": [(0, 1)],
         "clogs_ha": [(0, 1)],
         "images": [(0, 3)],
         "fuzz": [(0, 3)],

@@ -28,6 +28,7 @@ LONG_RUN: dict[str, float] = {
     "consumer groups: sans-io events": 100_000_000,
     "ledgers: sans-io events": 1_000_000_000,
     "clogs: sans-io events of health": 1_000_000_000,
+    "clogs: sans-io events of shipping": 1_000_000_000,
     "leases: runs": 100_000,
     "crash images: log": 100_000,
     "crash images: folder": 100_000,

@@ -16,7 +16,9 @@ from tests.cluster.logservice.churn import run_churn
 from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
 from tests.pipeline.storm import run_pipeline_matrix
+from tests.simulation.clogs import run_clogs
 from tests.simulation.clogs_ha_model import run as run_clogs_ha
+from tests.simulation.clogs_shipping_model import run as run_clogs_shipping
 from tests.simulation.consumer_group_model.world import run as run_group_model
 from tests.simulation.consumer_groups.world import run_groups as run_group_gateways
 from tests.simulation.dlog import run_dlog
@@ -47,6 +49,7 @@ HAKEEPER_EVENTS = 40_000
 GROUP_EVENTS = 4_000
 DLOG_EVENTS = 40_000
 CLOGS_HA_EVENTS = 100_000
+CLOGS_SHIPPING_EVENTS = 60_000
 LEASE_RUNS = 5
 LEDGER_EVENTS = 40_000
 HOSTS_FAULTS_S = 120.0
@@ -271,6 +274,23 @@ def _clogs_ha(seed: int) -> Counts:
     }
 
 
+def _clogs(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    report = run_clogs(seed, twice=twice)
+    events = run_clogs_shipping(seed, CLOGS_SHIPPING_EVENTS).events
+    return {
+        "clogs: seeds": 1,
+        "clogs: seeds run twice, hash equal": int(twice),
+        "clogs: sans-io events of shipping": events,
+        "clogs: virtual seconds": report.virtual_seconds,
+        "clogs: lines promised": report.result.promised,
+        "clogs: lines resumed": report.result.resumed,
+        "clogs: lines sent again": report.result.retried,
+        "clogs: lines dropped": report.result.dropped,
+        "clogs: faults": report.result.faults,
+    }
+
+
 KINDS: dict[str, Callable[[int], Counts]] = {
     "toy": _toy,
     "hosts": _hosts,
@@ -285,6 +305,7 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "dlog": _dlog,
     "zeppelin": _zeppelin,
     "migrations": _migrations,
+    "clogs": _clogs,
     "clogs_ha": _clogs_ha,
     "images": _images,
     "processes": _processes,

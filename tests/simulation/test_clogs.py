@@ -1,0 +1,60 @@
+"""Shippers and receivers on machines that fail lose nothing, and store nothing twice."""
+
+import pytest
+
+from tests.simulation.clogs import Plan, Violation, run_clogs
+from tests.simulation.clogs.mutants import MUTANTS, Planted
+from tests.simulation.seeds import promising
+
+SEEDS = 30
+_FAULTY = Plan(faults_s=12, calm=0.5, move_s=0.3, weather_s=2.0, ring_s=1.0)
+
+
+def test_killed_and_resumed_batches_are_stored_once() -> None:
+    outcome = run_clogs(2, _FAULTY).result
+    assert outcome.promised > 500
+    assert min(outcome.resumed, outcome.retried, outcome.moves, outcome.faults) > 10
+
+
+def test_all_receivers_gone_for_a_minute_lose_nothing() -> None:
+    plan = Plan(faults_s=0.5, gone_s=60.0, weather_s=0, is_isolated=True, line_bytes=400)
+    outcome = run_clogs(1, plan).result
+    assert outcome.promised == outcome.stored > 3_000
+    assert not outcome.dropped
+
+
+def test_what_is_dropped_is_counted_and_never_stored() -> None:
+    plan = Plan(
+        faults_s=5, gone_s=20.0, when_full="drop-oldest", has_spool=False, line_bytes=400, ring_s=1
+    )
+    outcome = run_clogs(3, plan).result
+    assert min(outcome.dropped, outcome.stored) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_every_promised_line_is_stored_once_and_in_order(seed: int) -> None:
+    outcome = run_clogs(seed).result
+    assert outcome.promised > 300
+
+
+@pytest.mark.slow
+def test_two_runs_of_one_seed_are_the_same() -> None:
+    run_clogs(2, _FAULTY, twice=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", MUTANTS, ids=lambda each: each.plant.__name__)
+def test_a_planted_bug_is_caught_by_what_it_breaks(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted.plant(monkeypatch)
+    others = []
+    for seed in promising(planted.first, SEEDS):
+        try:
+            run_clogs(seed, planted.plan)
+        except Violation as violation:
+            if violation.harm is planted.harm:
+                return
+            others.append(violation)
+    pytest.fail(f"{planted.harm} was never seen; other failures: {others}")
