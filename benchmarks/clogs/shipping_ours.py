@@ -3,6 +3,8 @@
 import contextlib
 import os
 import pathlib
+import random
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +12,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-from tests.zookeeper_server import free_ports
 
 from benchmarks.clogs.shipping_sinks import KEY, SECRET
 from benchmarks.harness.cluster import ClusterFailed
@@ -23,6 +24,8 @@ LOGSTORE: Final = "web"
 _START_S_MAX: Final = 60.0
 _STOP_S_MAX: Final = 30.0
 _LOOK_S: Final = 0.05
+_PORT_TRIES: Final = 100
+_LAST_BYTES: Final = 500
 
 
 class Receiving(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,11 +101,18 @@ def _parts(ready: pathlib.Path, process: "subprocess.Popen[bytes]") -> Parts:
     deadline = time.monotonic() + _START_S_MAX
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise ClusterFailed(f"raftwood standalone did not start: see {ready.parent}")
+            said = (ready.parent / "standalone.log").read_bytes()[-_LAST_BYTES:]
+            raise ClusterFailed(f"raftwood standalone did not start: {said.decode()}")
         time.sleep(_LOOK_S)
     return msgspec.json.decode(ready.read_bytes(), type=Parts)
 
 
 def _free_base() -> int:
-    """The first of some ports in a row, of which nobody is likely to use any."""
-    return next(port for port in free_ports(20) if port + PORTS < 65_535)
+    """The first of some ports in a row, below those that the system gives to clients."""
+    for _ in range(_PORT_TRIES):
+        base = random.randrange(20_000, 32_000)
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(base, base + PORTS):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return base
+    raise ClusterFailed(f"no {PORTS} ports in a row are free on this machine")
