@@ -106,6 +106,8 @@ class AsyncShipper:
         self._timer_due = 0.0
         self._is_pumping = False
         self._is_closed = False
+        self._delivering = 0
+        """Lines that somebody else keeps until they are stored."""
         self._sending = Sending(
             settings,
             self._rules,
@@ -214,7 +216,7 @@ class AsyncShipper:
     @property
     def held_lines(self) -> int:
         """Taken by this life or resumed, and not acked, dropped or refused yet."""
-        return self._backlog.held_lines
+        return self._backlog.held_lines + self._delivering
 
     async def deliver(self, batch: LineBatch) -> None:
         """Returns once a batch that somebody else made, and keeps, is stored."""
@@ -222,6 +224,8 @@ class AsyncShipper:
         future: asyncio.Future[None] = self._loop.create_future()
 
         def done(error: RaftwoodError | None) -> None:
+            if not isinstance(error, ShuttingDown):  # then whoever keeps them has them still
+                self._delivering -= batch.count
             if future.done():
                 return
             if error is None:
@@ -230,6 +234,7 @@ class AsyncShipper:
                 future.set_exception(error)
 
         self.counters.taken += batch.count
+        self._delivering += batch.count
         self._rules.add(Entry(batch, done, is_keepable=False))
         self._pump_soon()
         await future
@@ -304,6 +309,7 @@ class AsyncShipper:
             self.counters,
             now=self._loop.time(),
             held_bytes=self._backlog.held_bytes,
+            held_lines=self.held_lines,
             spool_bytes=0 if self._slots is None else self._slots.own.held_bytes,
             files=self._rules.lane_count,
             in_flight=self._rules.in_flight,

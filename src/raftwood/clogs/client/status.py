@@ -32,6 +32,8 @@ class ShipperStatus(msgspec.Struct, frozen=True, kw_only=True):
     is_panic: bool = False
     """All servers are isolated, and all are tried."""
     held_bytes: int = 0
+    held_lines: int = 0
+    """Lines taken and resumed are acked, dropped, refused, or these."""
     spool_bytes: int = 0
     files: int = 0
     in_flight: int = 0
@@ -48,6 +50,7 @@ def shipper_status(
     *,
     now: float,
     held_bytes: int,
+    held_lines: int,
     spool_bytes: int,
     files: int,
     in_flight: int,
@@ -80,6 +83,7 @@ def shipper_status(
         digest="" if configuration is None else configuration.digest,
         is_panic=health is not None and health.is_panic,
         held_bytes=held_bytes,
+        held_lines=held_lines,
         spool_bytes=spool_bytes,
         files=files,
         in_flight=in_flight,
