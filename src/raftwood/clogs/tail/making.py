@@ -54,7 +54,7 @@ class BatchMaker:
         raw = encode_lines(
             lines,
             time_ns=time_ns,
-            topic=settings.topic,
+            topic=settings.topic or name,
             source=settings.source,
             tags=self._tags,
             field=settings.field,

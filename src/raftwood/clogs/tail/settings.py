@@ -67,6 +67,7 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     mask_rules: tuple[MaskRule, ...] = ()
     """Rules of one's own, which see what the built-in ones have left."""
     topic: Annotated[str, Meta(max_length=1024)] = ""
+    """Of the records; else the name under which the file is shipped."""
     source: Annotated[str, Meta(max_length=253)] = ""
     """Where the lines are from; else the host's name."""
     tags: dict[str, str] = {}

@@ -1,0 +1,26 @@
+"""A batch that is made of a file's bytes: what its records have beside their lines."""
+
+import pytest
+
+from raftwood.base.codecs import Codec
+from raftwood.clogs.tail.making import BatchMaker
+from raftwood.clogs.tail.model import Intent
+from raftwood.clogs.tail.settings import TailSettings
+from raftwood.loghub.compression import decompress
+from raftwood.loghub.log_groups import decode_log_group
+
+
+@pytest.mark.parametrize(("topic", "stored"), [("", "shop/a.log"), ("orders", "orders")])
+def test_records_have_the_name_of_their_file_as_topic_unless_another_is_set(
+    topic: str, stored: str
+) -> None:
+    settings = TailSettings(paths=("/logs/*.log",), topic=topic, source="host-1")
+    block = b"one\ntwo\n"
+    intent = Intent(b"p" * 16, 1, 0, len(block), 0, 0, Codec.LZ4, 0)
+    made = BatchMaker(settings, None).make(
+        block, intent, name="shop/a.log", time_ns=1, is_resumed=False
+    )
+    assert made is not None
+    batch = made.batch
+    group = decode_log_group(decompress(batch.body, batch.codec, raw_bytes=batch.raw_bytes))
+    assert (group.Topic, group.Source, len(group.Logs)) == (stored.encode(), b"host-1", 2)
