@@ -1,4 +1,4 @@
-"""Which metastore a command works on: exactly one of the options that name one."""
+"""Which metastore a command works on: the one that an option names, else the cluster's."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,7 +23,10 @@ class Where:
     file: Annotated[str | None, Parameter(help="The folder of a metastore.")] = None
     connect: Annotated[
         str | None,
-        Parameter(help="The metastore of a cluster, by some of its stores: HOST:PORT[,HOST:PORT]."),
+        Parameter(
+            help="The metastore of a cluster, by some of its stores: HOST:PORT[,HOST:PORT]; "
+            "without any of these options, by cluster.members."
+        ),
     ] = None
     zookeeper: Annotated[
         str | None,
@@ -38,17 +41,17 @@ NOWHERE = Where()
 @asynccontextmanager
 async def opened(environment: Environment, where: Where) -> AsyncIterator[MetaStore]:
     """The metastore that was named, until the end of the block."""
-    match where:
-        case Where(file=None, connect=str(addresses), zookeeper=None):
-            settings = where.source.load().settings
-            async with connected_metastore(environment, settings, addresses) as store:
-                yield store
-        case _:
-            store = await _open(environment, where)
-            try:
-                yield store
-            finally:
-                await store.close()
+    if where.file is None and where.zookeeper is None:
+        settings = where.source.load().settings
+        if where.connect is not None or settings.cluster.members:
+            async with connected_metastore(environment, settings, where.connect) as found:
+                yield found
+            return
+    store = await _open(environment, where)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 async def _open(environment: Environment, where: Where) -> MetaStore:
@@ -58,7 +61,8 @@ async def _open(environment: Environment, where: Where) -> MetaStore:
         case Where(file=None, connect=None, zookeeper=str(address)):
             return await _open_zookeeper(environment, address)
     raise InvalidInput(
-        "name one metastore: --file FOLDER, --connect HOST:PORT or --zookeeper HOST:PORT/CHROOT"
+        "name one metastore: --file FOLDER, --connect HOST:PORT or --zookeeper HOST:PORT/CHROOT; "
+        "or set cluster.members"
     )
 
 
