@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from raftwood.simulation import FAULTS, FaultInjector, Simulation, SwarmProfile
+from raftwood.simulation import DISK_ERRORS, FAULTS, FaultInjector, Simulation, SwarmProfile
 from raftwood.simulation.runner import Machine, Report, assert_deterministic, simulate
 from tests.clogs_kit.memory_sink import MemoryStorage
 from tests.simulation.clogs.nodes import Application, receive, ship
@@ -35,6 +35,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     is_isolated: bool = False
     """One is gone, and the ring changes meanwhile."""
     calm: float = 1.0
+    has_disk_errors: bool = False
     when_full: str = "spool"
     spool: str = "always"
     has_spool: bool = True
@@ -59,6 +60,7 @@ def choose_plan(seed: int) -> Plan:
         gone_s=source.choice((0.0, 0.0, 60.0)),
         is_isolated=source.random() < 0.5,
         calm=source.choice((0.5, 1.0, 3.0)),
+        has_disk_errors=source.random() < 0.3,
         when_full={"drop": "drop-oldest", "block": "block"}.get(mode, "spool"),
         spool="always" if mode in ("always", "block") else "overflow",
         has_spool=mode != "drop",
@@ -111,8 +113,9 @@ class World:
 
     # What goes wrong
 
-    async def befall(self) -> int:
-        profile = SwarmProfile.choose(self.simulation.seed, allowed=_FAULTS, calm=self.plan.calm)
+    async def befall(self) -> dict[str, int]:
+        allowed = (*_FAULTS, *DISK_ERRORS) if self.plan.has_disk_errors else _FAULTS
+        profile = SwarmProfile.choose(self.simulation.seed, allowed=allowed, calm=self.plan.calm)
         machines = [*self.receivers, *self.shippers]
         injector = FaultInjector(self.simulation, profile, machines=machines, others=())
         plan = self.plan
@@ -131,7 +134,7 @@ class World:
         await asyncio.gather(*others, return_exceptions=True)
         self.weather.unavailable = self.weather.answers_lost = self.weather.slow_s = 0.0
         self.rings.settle()
-        return sum(injector.counts.values())
+        return injector.counts
 
     async def _now_and_then(self, every_s: float, action: Callable[[], None]) -> None:
         while True:
@@ -215,10 +218,13 @@ class World:
         for machine in self.receivers:
             machine.kill()
 
-    def check(self, faults: int) -> Outcome:
+    def check(self, faults: dict[str, int]) -> Outcome:
         stored = {name: self.storage.lines(name) for name in self.storage.places}
-        # A disk that was full takes nothing, and then the oldest lines are dropped.
-        may_drop = self.plan.when_full != "block"
+        when_full = self.plan.when_full
+        # Where the spool takes nothing, the oldest lines are dropped.
+        may_drop = when_full == "drop-oldest" or (
+            when_full == "spool" and any(fault in faults for fault in ("disk_full", *DISK_ERRORS))
+        )
         check_stored(self.lives, stored, may_drop=may_drop)
         counters = [life.counters for life in self.lives if life.counters is not None]
         servers = [each for counter in counters for each in counter.servers.values()]
@@ -231,7 +237,7 @@ class World:
             retried=sum(each.retried for each in servers),
             spooled=sum(each.spooled for each in servers),
             resumed=sum(each.resumed for each in counters),
-            faults=faults,
+            faults=sum(faults.values()),
         )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from raftwood.base.environment import Environment
+from raftwood.base.errors import Overloaded, ShuttingDown, TooLarge
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.disk.real_environment import real_environment
+from tests.clogs_kit.memory_sink import MemorySink, MemoryStorage
 from tests.clogs_kit.ring import ACCESS, Ring, StaticSource, settings_of
 
 NAMES = [f"/var/log/app{number}.log" for number in range(12)]
@@ -26,6 +28,11 @@ def scene(body: Callable[[Environment, Ring], Awaitable[None]], servers: int = 3
                 await ring.close()
 
     asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  the scene has a time
+        await asyncio.sleep(0.02)
 
 
 def given(name: str, first: int, last: int) -> list[bytes]:
@@ -65,8 +72,7 @@ def test_a_server_that_is_gone_is_isolated_and_its_files_go_elsewhere() -> None:
                 "log-1"
             ]
             await ring.start("log-1")
-            while any(each.is_isolated for each in shipper.status().servers):
-                await asyncio.sleep(0.02)
+            await until(lambda: not any(each.is_isolated for each in shipper.status().servers))
             for name in NAMES:
                 await shipper.send(name, given(name, 10, 15))
                 assert ring.storage.lines(name) == given(name, 0, 15)
@@ -81,8 +87,7 @@ def test_all_servers_gone_lose_nothing() -> None:
             await ring.stop("log-0")
             await ring.stop("log-1")
             deliveries = [shipper.send(name, given(name, 0, 7)) for name in NAMES]
-            while not shipper.status().is_panic:
-                await asyncio.sleep(0.02)
+            await until(lambda: shipper.status().is_panic)
             assert not any(each.is_done for each in deliveries)
             await ring.start("log-0")
             await ring.start("log-1")
@@ -127,5 +132,102 @@ def test_what_is_in_the_spool_is_shipped_by_the_next_life(tmp_path: object) -> N
             await second.flush()
         for name in NAMES:
             assert ring.storage.lines(name) == given(name, 0, 25)
+
+    scene(body, servers=1)
+
+
+class _Placeless(MemorySink):
+    """Does not tell where files go, for a while."""
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        super().__init__(storage)
+        self.asked = 0
+        self.is_silent = True
+
+    async def locate(self, key: str, name: str) -> str:
+        self.asked += 1
+        return "" if self.is_silent else await super().locate(key, name)
+
+
+def test_a_server_that_tells_no_place_is_not_asked_all_the_time() -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        sink = _Placeless(ring.storage)
+        await ring.start("log-0", sink)
+        source = StaticSource(ring.configuration())
+        async with await AsyncShipper.start(environment, settings_of(), ACCESS, source) as shipper:
+            delivery = shipper.send("a.log", given("a.log", 0, 3))
+            await asyncio.sleep(0.3)
+            assert 2 <= sink.asked <= 20
+            sink.is_silent = False
+            await delivery
+
+    scene(body, servers=0)
+
+
+def test_flushes_that_were_given_up_do_not_pile_up() -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        await ring.stop("log-0")
+        source = StaticSource(ring.configuration())
+        async with await AsyncShipper.start(environment, settings_of(), ACCESS, source) as shipper:
+            delivery = shipper.send("a.log", given("a.log", 0, 3))
+            for _ in range(3_000):
+                flushing = asyncio.create_task(shipper.flush())
+                await asyncio.sleep(0)
+                flushing.cancel()
+            waiting = [asyncio.create_task(shipper.flush()) for _ in range(3)]
+            await ring.start("log-0")
+            await delivery
+            await asyncio.gather(*waiting)
+
+    scene(body, servers=1)
+
+
+def test_a_batch_that_no_server_reads_is_refused_and_the_next_one_goes_on() -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        source = StaticSource(ring.configuration())
+        settings = settings_of(compression="none")
+        async with await AsyncShipper.start(environment, settings, ACCESS, source) as shipper:
+            await shipper.send("a.log", [b"small"])
+            (connection,) = [each._connection for each in shipper._links._channels.values()]
+            assert connection is not None
+            connection._frame_bytes_max = 1_000
+            large = shipper.send("a.log", [b"x" * 2_000])
+            with pytest.raises(TooLarge):
+                await large
+            await shipper.send("a.log", [b"also small"])
+            assert shipper.counters.refused == 1
+        assert ring.storage.lines("a.log") == [b"small", b"also small"]
+
+    scene(body, servers=1)
+
+
+def test_whoever_waits_for_room_for_too_long_is_told() -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        await ring.stop("log-0")
+        source = StaticSource(ring.configuration())
+        settings = settings_of(
+            when_full="block", block_ms=100, memory_bytes_max=64 << 10, compression="none"
+        )
+        shipper = await AsyncShipper.start(environment, settings, ACCESS, source)
+        shipper.send("a.log", [b"x" * (64 << 10)])
+        with pytest.raises(Overloaded):
+            await shipper.put("a.log", [b"one more"])
+        await ring.start("log-0")
+        await shipper.put("a.log", [b"another"])
+        await shipper.close(wait_ms=5_000)
+        assert len(ring.storage.lines("a.log")) == 2
+
+    scene(body, servers=1)
+
+
+def test_lines_of_a_shipper_that_ends_at_once_are_dropped_and_counted() -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        source = StaticSource(ring.configuration())
+        shipper = await AsyncShipper.start(environment, settings_of(), ACCESS, source)
+        delivery = shipper.send("a.log", [b"one", b"two"])
+        await shipper.close(wait_ms=0)
+        with pytest.raises(ShuttingDown):
+            await delivery
+        assert shipper.counters.dropped == 2
 
     scene(body, servers=1)

@@ -1,0 +1,198 @@
+"""Rules of shipping, one by one; `tests/simulation/clogs_shipping_model` has them all at once."""
+
+import pytest
+
+from raftwood.base.codecs import Codec
+from raftwood.base.errors import InvariantViolated
+from raftwood.clogs.batches import LineBatch
+from raftwood.clogs.client import shipping_rules
+from raftwood.clogs.client.entries import Entry
+from raftwood.clogs.client.shipping_rules import (
+    NEVER,
+    Action,
+    Load,
+    Locate,
+    Send,
+    ShippingLimits,
+    ShippingRules,
+)
+
+LIMITS = ShippingLimits(in_flight_max=1, retry_first_s=1.0, retry_longest_s=8.0)
+
+
+def entry_of(name: str, sequence: int = 1, *, is_resumed: bool = False) -> Entry:
+    batch = LineBatch(
+        name=name,
+        producer=bytes(16),
+        sequence=sequence,
+        count=1,
+        raw_bytes=0,
+        codec=Codec.NONE,
+        body=b"",
+        is_resumed=is_resumed,
+    )
+    return Entry(batch, lambda _: None)
+
+
+class Ring:
+    """One server for all files, unless a test says otherwise."""
+
+    def __init__(self, limits: ShippingLimits = LIMITS) -> None:
+        self.servers = {"": "one"}
+        self.rules = ShippingRules(limits, lambda name: self.servers.get(name, self.servers[""]))
+
+    def only(self, now: float = 0.0) -> Action:
+        (action,) = self.rules.actions(now)
+        return action
+
+    def sent(self, entry: Entry, now: float = 0.0) -> Send:
+        """The entry, on its way to its file's place."""
+        self.rules.add(entry)
+        action = self.only(now)
+        if isinstance(action, Locate):
+            self.rules.located(action.lane, action.attempt, "place")
+            action = self.only(now)
+        assert isinstance(action, Send)
+        return action
+
+
+def test_a_place_is_asked_once_and_kept_until_it_takes_no_more() -> None:
+    ring = Ring()
+    first = ring.sent(entry_of("a", 1))
+    assert ring.rules.acked(first.lane, first.entry, "place")
+    ring.rules.add(entry_of("a", 2))
+    second = ring.only()
+    assert isinstance(second, Send)
+    assert second.place == "place"
+    ring.rules.moved(second.lane, second.attempt, now=0.0)
+    assert not ring.rules.actions(0.0)
+    assert isinstance(ring.only(ring.rules.due), Locate)
+
+
+def test_a_batch_in_doubt_is_sent_to_the_same_place_by_another_server() -> None:
+    ring = Ring()
+    first = ring.sent(entry_of("a"))
+    ring.servers[""] = "two"
+    ring.rules.servers_changed(["two"])
+    again = ring.only()
+    assert isinstance(again, Send)
+    assert (again.server, again.place, again.is_repeat) == ("two", "place", True)
+    # What the first server says now is too late, unless it says that the batch is stored.
+    ring.rules.moved(first.lane, first.attempt, now=0.0)
+    ring.rules.failed(first.lane, first.attempt, now=0.0)
+    assert ring.rules.in_flight == 1
+    assert ring.rules.acked(first.lane, first.entry, "place")
+    assert not ring.rules.acked(again.lane, again.entry, "place")
+    assert ring.rules.in_flight == 0
+
+
+def test_a_resumed_batch_names_no_place() -> None:
+    ring = Ring()
+    ring.rules.add(entry_of("a", is_resumed=True))
+    action = ring.only()
+    assert isinstance(action, Send)
+    assert action.place == ""
+
+
+def test_waits_grow_and_have_a_bound() -> None:
+    ring = Ring()
+    action: Action = ring.sent(entry_of("a"))
+    now, waits = 0.0, []
+    for _ in range(6):
+        ring.rules.failed(action.lane, action.attempt, now=now)
+        assert not ring.rules.actions(now)
+        waits.append(ring.rules.due - now)
+        now = ring.rules.due
+        action = ring.only(now)
+    assert waits[1:4] == [2 * wait for wait in waits[:3]]
+    assert waits[4] == waits[5] <= LIMITS.retry_longest_s
+    assert LIMITS.retry_delay_s("a", 1) != LIMITS.retry_delay_s("b", 1)
+
+
+def test_a_lane_that_is_held_goes_on_though_the_one_before_it_was_dropped() -> None:
+    ring = Ring()
+    under_way = ring.sent(entry_of("a"))
+    before, behind = entry_of("b"), entry_of("c")
+    ring.rules.add(before)
+    ring.rules.add(behind)
+    assert not ring.rules.actions(0.0)
+    ring.rules.dropped(before)
+    ring.rules.acked(under_way.lane, under_way.entry, "place")
+    assert ring.only().lane.name == "c"
+
+
+def test_a_lane_that_is_held_goes_on_though_the_one_before_it_was_acked_late() -> None:
+    ring = Ring()
+    late = ring.sent(entry_of("a"))
+    ring.rules.failed(late.lane, late.attempt, now=0.0)
+    under_way = ring.sent(entry_of("b"))
+    now = ring.rules.due
+    ring.rules.add(entry_of("c"))
+    assert not ring.rules.actions(now)  # now the first one is held as well
+    ring.rules.acked(late.lane, late.entry, "place")
+    ring.rules.acked(under_way.lane, under_way.entry, "place")
+    assert ring.only(now).lane.name == "c"
+    assert ring.rules.due == NEVER
+
+
+def test_a_batch_that_was_sent_is_not_dropped_but_one_that_could_not_be_is() -> None:
+    ring = Ring()
+    action = ring.sent(entry_of("a"))
+    with pytest.raises(InvariantViolated):
+        ring.rules.dropped(action.entry)
+    ring.rules.not_sent(action, now=0.0)
+    ring.rules.dropped(action.entry)
+    assert ring.rules.is_idle("a")
+    assert not ring.rules.entries()
+
+
+def test_a_file_is_idle_when_all_that_waits_was_dropped_though_its_place_is_asked_for() -> None:
+    ring = Ring()
+    entry = entry_of("a")
+    ring.rules.add(entry)
+    asked = ring.only()
+    ring.rules.dropped(entry)
+    assert ring.rules.is_idle("a")
+    ring.rules.located(asked.lane, asked.attempt, "place")
+    assert not ring.rules.actions(0.0)
+    assert ring.rules.in_flight == 0
+
+
+def test_a_batch_that_is_read_back_and_dropped_meanwhile_is_not_refused() -> None:
+    ring = Ring()
+    entry = entry_of("a")
+    entry.batch = None
+    ring.rules.add(entry)
+    action = ring.only()
+    assert isinstance(action, Load)
+    ring.rules.dropped(entry)
+    assert not ring.rules.refused(action.lane, entry, action.attempt)
+    assert ring.rules.in_flight == 0
+
+
+def test_a_lane_that_was_forgotten_does_not_take_its_successor_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shipping_rules, "LANES_MAX", 0)
+    ring = Ring()
+    under_way = ring.sent(entry_of("a"))
+    dropped, successor = entry_of("b", 1), entry_of("b", 2)
+    ring.rules.add(dropped)
+    assert not ring.rules.actions(0.0)
+    ring.rules.dropped(dropped)
+    ring.rules.add(successor)
+    ring.rules.acked(under_way.lane, under_way.entry, "place")
+    assert ring.only().lane.name == "b"
+    assert ring.rules.entries() == [successor]
+
+
+def test_nothing_goes_before_a_server_is_known() -> None:
+    ring = Ring()
+    del ring.servers[""]
+    rules = ShippingRules(LIMITS, ring.servers.get)
+    rules.add(entry_of("a"))
+    assert not rules.actions(0.0)
+    assert rules.due == NEVER
+    ring.servers["a"] = "one"
+    rules.servers_changed(["one"])
+    assert len(rules.actions(0.0)) == 1
