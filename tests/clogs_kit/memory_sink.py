@@ -48,7 +48,7 @@ class Place:
 
 
 class MemoryStorage:
-    """What all receivers of a ring store in: each file has a list of places, one after the other."""
+    """What all receivers of a ring store in: each file has places, one after the other."""
 
     def __init__(self) -> None:
         self.places: dict[str, list[Place]] = {}
@@ -87,11 +87,11 @@ class MemorySink:
     def __init__(self, storage: MemoryStorage) -> None:
         self.storage = storage
 
-    async def locate(self, key: str, name: str) -> str:
+    async def locate(self, key: str, name: str) -> str:  # noqa: ARG002 (all may)
         self._check()
         return self.storage.of(name)[-1].name
 
-    async def store(self, key: str, message: Message) -> str:
+    async def store(self, key: str, message: Message) -> str:  # noqa: ARG002 (all may)
         self._check()
         places = self.storage.of(message.name)
         if message.place:

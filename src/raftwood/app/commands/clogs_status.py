@@ -108,5 +108,6 @@ def _server(each: ServerStatus) -> dict[str, object]:
         state = f"isolated for {each.isolated_for_s} s"
     else:
         state = "connected" if each.is_connected else "not connected"
-    row: dict[str, object] = msgspec.to_builtins(each)
-    return row | msgspec.to_builtins(each.counters) | {"state": state}
+    row: dict[str, object] = {**msgspec.to_builtins(each), "state": state}
+    row |= msgspec.to_builtins(each.counters)
+    return row
