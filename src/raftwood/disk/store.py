@@ -62,7 +62,10 @@ class Store:
         try:
             await self.log.abandon()
         finally:
-            await self._folder.close()
+            if self._closing is None:
+                await self._folder.close()
+            else:
+                await asyncio.wait([self._closing])
 
     async def _close(self) -> None:
         try:

@@ -21,6 +21,7 @@ from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.counters import Counters
 from raftwood.clogs.client.deliveries import Delivery
 from raftwood.clogs.client.entries import Entry
+from raftwood.clogs.client.entries_by_age import EntriesByAge
 from raftwood.clogs.client.pending import Encoding, Fields, Pending
 from raftwood.clogs.client.settings import ClogsClientSettings, SpoolMode, WhenFull
 from raftwood.clogs.client.shipping_rules import NEVER, ShippingRules
@@ -74,8 +75,8 @@ class Backlog:
         self._formed = 0
         self._in_memory: OrderedDict[Entry, int] = OrderedDict()
         """Entries in no spool, the oldest first, each with its number among all."""
-        self._in_spool: OrderedDict[Entry, int] = OrderedDict()
-        """Entries in the spool that were never sent, in the same way."""
+        self._in_spool = EntriesByAge()
+        """Entries in the spool that were never sent."""
         self._kept: OrderedDict[Entry, None] = OrderedDict()
         """Entries in the spool whose bodies are in memory as well, and need not be."""
         self._writing: dict[Entry, int] = {}
@@ -234,6 +235,8 @@ class Backlog:
         entry.held_bytes = 0
         entry.batch = None
         self._forget(entry)
+        if error is None:
+            self._is_told = False
         if entry.spool is None or not self._is_over:
             self.held_lines -= entry.count
             if entry.spool is not None:
@@ -244,7 +247,7 @@ class Backlog:
 
     def _forget(self, entry: Entry) -> None:
         self._in_memory.pop(entry, None)
-        self._in_spool.pop(entry, None)
+        self._in_spool.remove(entry)
         self._kept.pop(entry, None)
         self._writing_bytes -= self._writing.pop(entry, 0)
 
@@ -302,20 +305,22 @@ class Backlog:
             self._let_go(self._kept.popitem()[0])
         if self._settings.when_full is WhenFull.BLOCK:
             return
-        kept = _Kept.UNABLE
-        if self._settings.when_full is WhenFull.SPOOL and not self.has_room():
-            # A good piece at once: else each line that comes would be a batch of its own.
-            enough = self._settings.memory_bytes_max * 3 // 4
-            while self.held_bytes - self._writing_bytes > enough:
-                kept = self._spool_one()
-                if kept is not _Kept.YES:
-                    break
-        while not self.has_room() and self._drop_oldest(with_spool=kept is _Kept.FULL):
-            if kept is _Kept.FULL:
-                kept = self._spool_one()
+        # A good piece at once: else each line that comes would be a batch of its own.
+        enough = self._settings.memory_bytes_max
+        if self._settings.when_full is WhenFull.SPOOL:
+            enough = enough * 3 // 4
+        while self.held_bytes - self._writing_bytes > enough:
+            kept = self._spool_one()
+            if kept is _Kept.YES:
+                continue
+            # Lines are dropped for want of room, and not for the sake of larger batches.
+            if self.has_room() or not self._drop_oldest(with_spool=kept is _Kept.FULL):
+                return
 
     def _spool_one(self) -> _Kept:
         """The newest batch, for the oldest are sent next; or lines that are no batch yet."""
+        if self._settings.when_full is not WhenFull.SPOOL:
+            return _Kept.UNABLE
         if self._in_memory:
             return self._keep(next(reversed(self._in_memory)))
         if self._pending:
@@ -326,15 +331,16 @@ class Backlog:
     def _drop_oldest(self, *, with_spool: bool) -> bool:
         """Whether there was one that could be dropped; `with_spool`, of those in the spool too."""
         while True:
-            memory = next(iter(self._in_memory.items()), None)
-            spool = next(iter(self._in_spool.items()), None) if with_spool else None
+            memory = next(((order, entry) for entry, order in self._in_memory.items()), None)
+            spool = self._in_spool.oldest() if with_spool else None
             if memory is None and spool is None:
                 if not self._pending:
                     return False
                 self._form(next(iter(self._pending.values())))
                 continue
-            is_older = memory is None or (spool is not None and spool[1] < memory[1])
-            entry = (self._in_spool if is_older else self._in_memory).popitem(last=False)[0]
+            _, entry = min(each for each in (memory, spool) if each is not None)
+            self._in_memory.pop(entry, None)
+            self._in_spool.remove(entry)
             if not entry.was_sent:
                 self._drop(entry)
                 return True
@@ -384,17 +390,16 @@ class Backlog:
         except (DiskFull, Overloaded, SpoolFailed) as error:
             self._tell(error)
             return _Kept.UNABLE
-        self._is_told = False
         order = self._in_memory.pop(entry, None)
         if order is not None and not entry.was_sent:
-            self._in_spool[entry] = order
+            self._in_spool.add(entry, order)
         self._writing[entry] = entry.held_bytes
         self._writing_bytes += entry.held_bytes
         self._counters.server(self._route(entry.name)).spooled += entry.count
         return _Kept.YES
 
     def _tell(self, error: RaftwoodError) -> None:
-        """Once, until the spool takes something again."""
+        """Once, until something is stored again."""
         if not self._is_told:
             self._is_told = True
             _log.warning("the spool takes no more for now", reason=error.message)
@@ -423,7 +428,7 @@ class Backlog:
         for entry in self._rules.entries():
             if entry.spool is spool and entry.batch is not None:
                 entry.spool = None
-                order = self._in_spool.get(entry, 0)
+                order = self._in_spool.remove(entry)
                 self._forget(entry)
                 self._in_memory[entry] = order
         self._in_memory = OrderedDict(sorted(self._in_memory.items(), key=_order))

@@ -121,6 +121,7 @@ class Spool:
         self._owed: dict[int, Record] = {}
         """By group: what there was no room to note."""
         self._syncing: set[asyncio.Future[None]] = set()
+        """Who waits for the disk, and must not wait for one that failed."""
         self.held_bytes = 0
         """Of frames that are not stored yet; on disk there is more, until the log compacts."""
         self.held_batches = 0
@@ -129,7 +130,14 @@ class Spool:
         """Called once, when nothing more can be written."""
 
     @classmethod
-    async def open(cls, environment: Environment, path: str, *, bytes_max: int) -> "Spool":
+    async def open(
+        cls,
+        environment: Environment,
+        path: str,
+        *,
+        bytes_max: int,
+        log_settings: LogSettings | None = None,
+    ) -> "Spool":
         """`StoreLocked` where another process has the slot."""
         found: list[Spool] = []
 
@@ -140,7 +148,8 @@ class Spool:
             raise SpoolFailed(f"the spool in {path} failed: {reason}")
 
         own = replace(environment, files=_WatchedFiles(environment.files), end_process=fail)
-        store = await Store.open(own, path, cluster=_CLUSTER, store=1, settings=_SETTINGS)
+        settings = log_settings or _SETTINGS
+        store = await Store.open(own, path, cluster=_CLUSTER, store=1, settings=settings)
         spool = cls(store, bytes_max)
         found.append(spool)
         return spool
@@ -324,12 +333,19 @@ class Spool:
         await durable
 
     async def close(self) -> None:
+        """Give the slot back, with all that was given on the disk if it can be."""
         if self.is_failed:
             await self._store.abandon()
             return
-        try:
-            await self._store.close()
-        except DiskFull as error:
+        failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._syncing.add(failing)
+        closing = asyncio.ensure_future(self._store.close())
+        await asyncio.wait([failing, closing], return_when=asyncio.FIRST_COMPLETED)
+        self._syncing.discard(failing)
+        if not closing.done():  # a disk that failed would not let it end
+            await self._store.abandon()
+        (error,) = await asyncio.gather(closing, return_exceptions=True)
+        if isinstance(error, DiskFull):
             _log.warning("the spool was closed on a full disk", reason=error.message)
 
 

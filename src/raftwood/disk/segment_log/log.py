@@ -323,9 +323,11 @@ class SegmentLog:
     async def abandon(self) -> None:
         """Stop as a crash would: for an owner whose `end_process` does not end the process."""
         self._unusable = ShuttingDown(f"the log in {self._folder} was given up")
+        if self._closing is not None:
+            self._closing.cancel()  # it waits for what does not come any more
+            await asyncio.wait([self._closing])
+            return
         await self._stop_compaction()
-        if self._compaction is not None and not self._compaction.cancelled():
-            self._compaction.exception()  # `end_process` may have ended it, and was told
         self._committer.abandon()
         await self._close_files()
 
@@ -339,7 +341,7 @@ class SegmentLog:
     async def _stop_compaction(self) -> None:
         if self._compaction is not None:
             self._compaction.cancel()
-            await asyncio.wait([self._compaction])
+            await asyncio.gather(self._compaction, return_exceptions=True)
 
     async def _close_files(self) -> None:
         segments = self._segments
