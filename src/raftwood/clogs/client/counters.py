@@ -7,6 +7,7 @@ sent again, `spooled` those that were written to the spool.
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 NO_SERVER: Final = "-"
 """Where no server was known yet."""
@@ -36,6 +37,11 @@ class Counters(msgspec.Struct):
     resumed: int = 0
     """Found in the spool at the start: they count as taken by an earlier life."""
     servers: dict[str, ServerCounters] = {}
+
+    def copied(self) -> "Counters":
+        """As they are now: who looks at them in another thread finds that they add up."""
+        servers = {name: replace(each) for name, each in self.servers.items()}
+        return replace(self, servers=servers)
 
     def server(self, name: str | None) -> ServerCounters:
         name = name or NO_SERVER

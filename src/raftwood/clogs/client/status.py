@@ -56,6 +56,7 @@ def shipper_status(
     in_flight: int,
     last_error: str,
 ) -> ShipperStatus:
+    counters = counters.copied()
     servers = []
     if configuration is not None and health is not None:
         addresses = {each.ring_name: each.address for each in configuration.configuration.servers}

@@ -41,11 +41,14 @@ def test_lines_are_held_until_they_are_stored_whoever_keeps_them() -> None:
         shipper.send("a.log", given("a.log", 0, 5))
         delivering = asyncio.create_task(shipper.deliver(batch(1)))
         await asyncio.sleep(0)
-        assert figures(shipper.status()) == (8, 0, 0, 8)
+        early = shipper.status()
+        assert figures(early) == (8, 0, 0, 8)
         await ring.start("log-0")
         await delivering
         await shipper.flush()
         assert figures(shipper.status()) == (8, 8, 0, 0)
+        assert figures(early) == (8, 0, 0, 8), "a status is of one moment"
+        assert sum(each.acked for each in early.counters.servers.values()) == 0
         # At the end what nobody keeps is dropped, and the rest is held by who keeps it.
         await ring.stop("log-0")
         shipper.send("a.log", given("a.log", 5, 7))
