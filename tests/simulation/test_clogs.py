@@ -4,6 +4,7 @@ import pytest
 
 from tests.simulation.clogs import Plan, Violation, run_clogs
 from tests.simulation.clogs.mutants import MUTANTS, Planted
+from tests.simulation.clogs.streams import run_streams
 from tests.simulation.seeds import promising
 
 SEEDS = 30
@@ -36,6 +37,14 @@ def test_what_is_dropped_is_counted_and_never_stored() -> None:
 def test_every_promised_line_is_stored_once_and_in_order(seed: int) -> None:
     outcome = run_clogs(seed).result
     assert outcome.promised > 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_logstores_whose_shards_change_have_every_line_once(seed: int) -> None:
+    lines, shards = run_streams(seed).result
+    assert lines > 150
+    assert shards > 20
 
 
 @pytest.mark.slow

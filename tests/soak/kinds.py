@@ -17,6 +17,7 @@ from tests.cluster.logservice.storm import run_storm
 from tests.fuzz_targets import TARGETS
 from tests.pipeline.storm import run_pipeline_matrix
 from tests.simulation.clogs import run_clogs
+from tests.simulation.clogs.streams import run_streams as run_clogs_streams
 from tests.simulation.clogs_ha_model import run as run_clogs_ha
 from tests.simulation.clogs_shipping_model import run as run_clogs_shipping
 from tests.simulation.consumer_group_model.world import run as run_group_model
@@ -282,6 +283,7 @@ def _clogs(seed: int) -> Counts:
         "clogs: seeds": 1,
         "clogs: seeds run twice, hash equal": int(twice),
         "clogs: sans-io events of shipping": events,
+        "clogs: lines in logstores": run_clogs_streams(seed).result[0],
         "clogs: virtual seconds": report.virtual_seconds,
         "clogs: lines promised": report.result.promised,
         "clogs: lines resumed": report.result.resumed,

@@ -11,7 +11,7 @@ from raftwood.base.metrics import Metrics
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
 from raftwood.net import Identity, Secret
-from tests.clogs_kit.ring import ACCESS, KEY, SECRET, settings_of
+from tests.clogs_kit.ring import KEY, SECRET, settings_of
 from tests.simulation.clogs.notebook import Life, Violation
 from tests.simulation.clogs.weather import PORT, RingSource, WeatheredSink
 
@@ -103,7 +103,7 @@ async def ship(world: "World", name: str, environment: Environment) -> None:
     }
     if plan.has_spool:
         changes |= {"spool_folder": SPOOL, "spool": plan.spool}
-    start = partial(AsyncShipper.start, environment, settings_of(**changes), ACCESS)
+    start = partial(AsyncShipper.start, environment, settings_of(**changes), world.access)
     while True:
         source = RingSource(world.rings)
         try:

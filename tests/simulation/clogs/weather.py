@@ -62,12 +62,17 @@ class WeatheredSink(MemorySink):
 class Rings:
     """The configuration as it is at the moment, good or not."""
 
-    def __init__(self, names: list[str], source: random.Random) -> None:
-        self._names = names
+    def __init__(self, addresses: dict[str, tuple[str, int]], source: random.Random) -> None:
+        self._addresses = addresses
         self._random = source
         self._history: list[tuple[int, str, bytes]] = []
         self.present = (0, "", b"")
         self.settle()
+
+    @property
+    def size(self) -> int:
+        """Of a ring with all servers."""
+        return len(self._addresses)
 
     def change(self, files: list[str]) -> None:
         """Another one, one that was before, or one that is no good."""
@@ -81,8 +86,7 @@ class Rings:
             digest = self._random.choice((digest, text_digest(broken)))
             self.present = (version + 1, digest, broken)
         else:
-            count = self._random.randint(1, len(self._names))
-            names = self._random.sample(self._names, count)
+            names = self._random.sample(list(self._addresses), self._random.randint(1, self.size))
             pins = {
                 file: self._random.choice(names) for file in files if self._random.random() < 0.2
             }
@@ -90,12 +94,12 @@ class Rings:
 
     def settle(self) -> int:
         """All servers, for good; the version."""
-        self._set(self._names, {})
+        self._set(list(self._addresses), {})
         return self.present[0]
 
     def _set(self, names: list[str], pins: dict[str, str]) -> None:
         servers = [
-            LogServer(name, PORT, weight=self._random.choice((1, 1, 3)), name=name)
+            LogServer(*self._addresses[name], weight=self._random.choice((1, 1, 3)), name=name)
             for name in names
         ]
         text = encode_configuration(RingConfiguration(tuple(servers), ha=HA, pins=pins))

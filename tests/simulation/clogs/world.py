@@ -14,9 +14,10 @@ import msgspec
 from raftwood.simulation import DISK_ERRORS, FAULTS, FaultInjector, Simulation, SwarmProfile
 from raftwood.simulation.runner import Machine, Report, assert_deterministic, simulate
 from tests.clogs_kit.memory_sink import MemoryStorage
+from tests.clogs_kit.ring import ACCESS
 from tests.simulation.clogs.nodes import Application, receive, ship
 from tests.simulation.clogs.notebook import Harm, Life, Violation, check_stored
-from tests.simulation.clogs.weather import Rings, Weather
+from tests.simulation.clogs.weather import PORT, Rings, Weather
 
 SHIPPERS = ("a", "b")
 COMMAND = ".venv/bin/python -m tests.soak clogs --seed {seed}"
@@ -101,15 +102,18 @@ class World:
         self.is_over = False
         self.closing = asyncio.Event()
         self.moves = 0
+        self.access = ACCESS
         self.receivers = [simulation.add_node(f"r{number}") for number in range(plan.receivers)]
         self.shippers = [simulation.add_node(name) for name in SHIPPERS]
-        self.rings = Rings([machine.name for machine in self.receivers], self.random)
+        addresses = {machine.name: (machine.name, PORT) for machine in self.receivers}
+        self.rings = Rings(addresses, self.random)
 
-    def start(self) -> None:
+    async def start(self) -> None:
         for machine in self.receivers:
             machine.start(partial(receive, self, machine.name))
         for machine in self.shippers:
             machine.start(partial(ship, self, machine.name))
+        await self.wait(lambda: len(self.applications) == len(SHIPPERS), Harm.STUCK)
 
     # What goes wrong
 
@@ -201,7 +205,7 @@ class World:
 
     def _none_isolated(self) -> bool:
         return all(
-            len(status.servers) == len(self.receivers)
+            len(status.servers) == self.rings.size
             and all(each.is_connected and not each.is_isolated for each in status.servers)
             for status in (self.applications[name].shipper.status() for name in SHIPPERS)
         )
@@ -242,9 +246,7 @@ class World:
 
 
 async def run_world(world: World) -> Outcome:
-    world.start()
-    started = lambda: len(world.applications) == len(SHIPPERS)  # noqa: E731
-    await world.wait(started, Harm.STUCK)
+    await world.start()
     faults = await world.befall()
     if world.plan.gone_s:
         await world.be_gone()

@@ -87,7 +87,7 @@ class _Shipper:
             return
 
 
-async def _change_shards(gateway: Gateway, late: Gateway, rng: random.Random) -> None:
+async def change_shards(gateway: Gateway, late: Gateway, rng: random.Random) -> None:
     while True:
         await asyncio.sleep(rng.random() * 0.15)
         shards = await gateway.streams.shards("p", "s")
@@ -105,7 +105,7 @@ async def _change_shards(gateway: Gateway, late: Gateway, rng: random.Random) ->
             late.metadata._copies[logstore_key("p", "s")] = before
 
 
-async def _values(gateway: Gateway) -> list[str]:
+async def values(gateway: Gateway) -> list[str]:
     """Parents before their children, as consumers read them."""
     found: list[str] = []
     streams = gateway.streams
@@ -145,13 +145,13 @@ async def _storm(kit: GatewayKit, seed: int, rng: random.Random) -> None:
     await gateways[1].access.find(key)
     sinks = [StreamSink(each, Routes(parsed_routes(SETTINGS))) for each in gateways]
     shippers = [_Shipper(f"f{number}", sinks, key, rng) for number in range(FILES)]
-    changing = asyncio.create_task(_change_shards(gateways[0], gateways[1], rng))
+    changing = asyncio.create_task(change_shards(gateways[0], gateways[1], rng))
     try:
         await asyncio.gather(*(each.run() for each in shippers))
     finally:
         changing.cancel()
         await asyncio.gather(changing, return_exceptions=True)
-    found = await _values(gateways[0])
+    found = await values(gateways[0])
     for each in shippers:
         own = [value for value in found if value.startswith(f"{each.name} ")]
         expected = [f"{each.name} {sequence}" for sequence in range(1, BATCHES + 1)]
