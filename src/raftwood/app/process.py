@@ -26,8 +26,9 @@ def stop_on_signals(environment: Environment) -> asyncio.Event:
     def stopping(name: str) -> None:
         if stop.is_set():
             environment.end_process(f"{name} came a second time")
-        _log.info("stopping", signal=name)
+        # First of all: nobody may read the log any more, and then the line below raises.
         stop.set()
+        _log.info("stopping", signal=name)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
