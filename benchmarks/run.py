@@ -22,6 +22,7 @@ import rich.status
 import rich.table
 
 from benchmarks import group_commit, rpc_echo
+from benchmarks.clogs import handler as clogs_handler
 from benchmarks.clogs import ring as clogs_ring
 from benchmarks.clogs import shipping as clogs_shipping
 from benchmarks.clogs import shipping_report as clogs_shipping_report
@@ -124,6 +125,12 @@ def _clogs_ring(quick: bool, progress: Callable[[str], None]) -> Outcome:
     return Outcome(results, clogs_ring.tables(results), below, clogs_ring.notes(results))
 
 
+def _clogs_handler(quick: bool, progress: Callable[[str], None]) -> Outcome:
+    results = clogs_handler.compare(quick=quick, progress=progress)
+    below = _below(clogs_handler.verdicts(results))
+    return Outcome(results, clogs_handler.tables(results), below, clogs_handler.notes(results))
+
+
 def _clogs_shipping(quick: bool, progress: Callable[[str], None]) -> Outcome:
     pace = clogs_shipping.QUICK if quick else None
     results = clogs_shipping.compare(pace=pace, progress=progress)
@@ -153,6 +160,7 @@ PARTS: dict[str, Part] = {
     "zeppelin": _zeppelin,
     "zeppelin-growth": _zeppelin_growth,
     "clogs-ring": _clogs_ring,
+    "clogs-handler": _clogs_handler,
     "clogs-shipping": _clogs_shipping,
 }
 
