@@ -79,6 +79,14 @@ class _Lengths(dict[int, bytes]):
         return beginning
 
 
+class _Beginnings(dict[int, bytes]):
+    """By the size of a record: what stands before it."""
+
+    def __missing__(self, size: int) -> bytes:
+        self[size] = beginning = b"\x0a" + varint(size)
+        return beginning
+
+
 class _Seconds(dict[int, bytes]):
     """The field of a time's seconds, and the tag of the one for nanoseconds."""
 
@@ -106,12 +114,18 @@ def encode_lines(
     source: str = "",
     tags: Sequence[tuple[str, str]] = (),
     field: str = DEFAULT_FIELD,
+    more: Sequence[bytes] | None = None,
 ) -> bytes:
-    """A record for each line, with the line under `field`; `time_ns` is of all, or of each."""
+    """A record for each line, with the line under `field`; `time_ns` is of all, or of each.
+
+    `more` is what follows the line in its record, as `encode_fields` makes it.
+    """
     contents = _content_heads(field)
     sizes = map(len, lines)
-    if isinstance(time_ns, int):
-        parts: list[bytes] = [b""] * (2 * len(lines))
+    if more is not None:
+        parts = _with_fields(lines, time_ns, contents, more)
+    elif isinstance(time_ns, int):
+        parts = [b""] * (2 * len(lines))
         parts[::2] = map(_RecordHeads(_time(time_ns), contents).__getitem__, sizes)
         parts[1::2] = lines
     else:
@@ -130,6 +144,35 @@ def encode_lines(
         parts[2::4] = map(contents.__getitem__, map(len, lines))
         parts[3::4] = lines
     parts.append(encode_shared(topic=topic, source=source, tags=tags))
+    return b"".join(parts)
+
+
+def _with_fields(
+    lines: Sequence[bytes],
+    time_ns: int | Sequence[int],
+    contents: _ContentHeads,
+    more: Sequence[bytes],
+) -> list[bytes]:
+    if isinstance(time_ns, int):
+        times = [_time(time_ns)] * len(lines)
+    else:
+        _check_count(lines, time_ns)
+        times = _times(time_ns)
+    beginnings = _Beginnings()
+    parts: list[bytes] = []
+    for line, time, fields in zip(lines, times, more, strict=True):
+        head = contents[len(line)]
+        total = len(time) + len(head) + len(line) + len(fields)
+        parts += (beginnings[total], time, head, line, fields)
+    return parts
+
+
+def encode_fields(record: Mapping[str, Text]) -> bytes:
+    """Fields and values as they stand in a record."""
+    parts: list[bytes] = []
+    for field, value in record.items():
+        data = encoded_text(value) if isinstance(value, str) else value
+        parts += (_content_heads(field)[len(data)], data)
     return b"".join(parts)
 
 

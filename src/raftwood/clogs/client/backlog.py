@@ -10,7 +10,7 @@ Memory may be above its bound by what one call gives, by the batches on their wa
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -22,7 +22,7 @@ from raftwood.clogs.client.counters import Counters
 from raftwood.clogs.client.deliveries import Delivery
 from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.client.entries_by_age import EntriesByAge
-from raftwood.clogs.client.pending import Encoding, Fields, Pending
+from raftwood.clogs.client.pending import Encoding, Fields, Pending, parts_of
 from raftwood.clogs.client.settings import ClogsClientSettings, SpoolMode, WhenFull
 from raftwood.clogs.client.shipping_rules import NEVER, ShippingRules
 from raftwood.clogs.client.spool import Spool, SpoolFailed, SpoolFull
@@ -109,47 +109,47 @@ class Backlog:
         delivery: Delivery | None = None,
     ) -> None:
         """Lines of one file and one time."""
-        longest = self._settings.line_bytes_max
-        if max(map(len, lines), default=0) > longest:
-            lines = [self._cut(line) if len(line) > longest else line for line in lines]
+        lines = self._cut_long(lines)
         self._counters.taken += len(lines)
         self.held_lines += len(lines)
         time_ns = min(max(time_ns, 0), _TIME_NS_MAX)
-        for part in self._parts(lines):
+        for part in parts_of(lines, self._settings):
             pending = self._pending_of(name, now)
             self.held_bytes += pending.add(part, time_ns, delivery)
             self._form_if_full(pending)
             if not self.has_room():
                 self._relieve()
 
-    def take_record(
-        self, name: str, line: bytes, *, time_ns: int, fields: Fields, now: float
+    def take_records(
+        self,
+        name: str,
+        lines: Sequence[bytes],
+        *,
+        times_ns: Sequence[int],
+        fields: Sequence[Fields],
+        now: float,
     ) -> None:
-        """One line with further fields."""
-        if len(line) > self._settings.line_bytes_max:
-            line = self._cut(line)
-        self._counters.taken += 1
-        self.held_lines += 1
-        pending = self._pending_of(name, now)
-        time_ns = min(max(time_ns, 0), _TIME_NS_MAX)
-        self.held_bytes += pending.add_record(line, time_ns, fields)
-        self._form_if_full(pending)
-        if not self.has_room():
-            self._relieve()
+        """Lines of one file with a time and further fields each."""
+        lines = self._cut_long(lines)
+        self._counters.taken += len(lines)
+        self.held_lines += len(lines)
+        if min(times_ns) < 0 or max(times_ns) > _TIME_NS_MAX:
+            times_ns = [min(max(each, 0), _TIME_NS_MAX) for each in times_ns]
+        first = 0
+        for part in parts_of(lines, self._settings):
+            end = first + len(part)
+            pending = self._pending_of(name, now)
+            self.held_bytes += pending.add_records(part, times_ns[first:end], fields[first:end])
+            first = end
+            self._form_if_full(pending)
+            if not self.has_room():
+                self._relieve()
 
-    def _parts(self, lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """None larger than a batch may be, unless it is a single line."""
-        lines_max, bytes_max = self._settings.batch_lines_max, self._settings.batch_bytes_max
-        if len(lines) <= lines_max and sum(map(len, lines)) <= bytes_max:
-            yield lines
-            return
-        first = size = 0
-        for at, line in enumerate(lines):
-            if at > first and (at - first >= lines_max or size + len(line) > bytes_max):
-                yield lines[first:at]
-                first, size = at, 0
-            size += len(line)
-        yield lines[first:]
+    def _cut_long(self, lines: Sequence[bytes]) -> Sequence[bytes]:
+        longest = self._settings.line_bytes_max
+        if max(map(len, lines), default=0) <= longest:
+            return lines
+        return [self._cut(line) if len(line) > longest else line for line in lines]
 
     def _cut(self, line: bytes) -> bytes:
         self._counters.cut += 1
@@ -428,6 +428,7 @@ class Backlog:
         for entry in self._rules.entries():
             if entry.spool is spool and entry.batch is not None:
                 entry.spool = None
+                entry.was_sent = True  # a later life may find it there: it is not dropped any more
                 order = self._in_spool.remove(entry)
                 self._forget(entry)
                 self._in_memory[entry] = order

@@ -7,15 +7,20 @@ are dropped and counted, unless whoever gives waits.
 
 import threading
 from collections import deque
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.pending import Fields
+from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.clogs.errors import LinesDropped
+from raftwood.clogs.lines import encoded_text
 
 LARGE_BYTES: Final = 1024
 """From here on an item's bytes are counted; smaller ones are counted as items alone."""
 ITEMS_MIN: Final = 1024
 ITEMS_MAX: Final = 65_536
+_FIELDS_MAX: Final = 4_096
 
 
 class GivenLines(NamedTuple):
@@ -91,9 +96,60 @@ class Inbox:
             dropped, self._dropped_lines = self._dropped_lines, 0
         return dropped
 
+    def drain(self, shipper: AsyncShipper, items_max: int) -> int:
+        """On the shipper's loop: hand over what is there; how many items that were."""
+        if dropped := self.dropped_since():
+            shipper.count_dropped(dropped)
+        items, taken = self.items, 0
+        records: list[GivenRecord] = []
+        while items and taken < items_max:
+            try:
+                item = items.popleft()
+            except IndexError:
+                break  # a thread has dropped the last one to make room
+            taken += 1
+            if isinstance(item, GivenLines) or (records and records[-1][0] != item[0]):
+                self._hand_over(records, shipper)
+                records = []
+            if isinstance(item, GivenLines):
+                self.took(item)
+                shipper.take(item.name, item.lines, time_ns=item.time_ns, delivery=item.delivery)
+            else:
+                records.append(item)
+        self._hand_over(records, shipper)
+        return taken
+
+    def _hand_over(self, records: list[GivenRecord], shipper: AsyncShipper) -> None:
+        """Those of one file, which came one behind the other."""
+        if not records:
+            return
+        _, texts, times_s, levels, loggers = zip(*records, strict=True)
+        for record in records:
+            if len(record[1]) > LARGE_BYTES:
+                self.took(record)
+        shipper.take_records(
+            records[0][0],
+            list(map(encoded_text, texts)),
+            times_ns=list(map(_nanoseconds, times_s)),
+            fields=list(map(_fields, levels, loggers)),
+        )
+
     def line_count(self) -> int:
         return sum(map(line_count, list(self.items)))
 
 
 def line_count(item: Item) -> int:
     return len(item.lines) if isinstance(item, GivenLines) else 1
+
+
+@lru_cache(maxsize=_FIELDS_MAX)
+def _fields(level: str, logger: str) -> Fields:
+    """The same for all records with both: they are encoded once for each batch."""
+    return {"level": level, "logger": logger}
+
+
+def _nanoseconds(time_s: float) -> int:
+    try:
+        return int(time_s * 1_000_000) * 1000
+    except (ValueError, OverflowError, TypeError):
+        return 0  # it is no time, but the line is a line

@@ -1,6 +1,6 @@
 """A file's lines that are no batch yet, and how they become one: masked, encoded, compressed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -9,11 +9,11 @@ import xxhash
 from raftwood.base.codecs import Codec, compress
 from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.deliveries import Delivery
-from raftwood.clogs.lines import encode_lines, encode_records
+from raftwood.clogs.client.settings import ClogsClientSettings
+from raftwood.clogs.lines import encode_fields, encode_lines, encoded_text
 
 LINE_OVERHEAD_BYTES: Final = 96
 """What a line takes in memory beside its bytes."""
-_MESSAGE: Final = "message"
 
 Fields = Mapping[str, str | bytes]
 MaskLines = Callable[[list[bytes]], list[bytes]]
@@ -49,12 +49,14 @@ class Pending:
         self.size += size
         return size
 
-    def add_record(self, line: bytes, time_ns: int, fields: Fields) -> int:
-        """A line that has more fields than its text; how many bytes it takes."""
-        size = len(line) + 2 * LINE_OVERHEAD_BYTES
-        self.lines.append(line)
-        self.times.append(time_ns)
-        self.extras.append(fields)
+    def add_records(
+        self, lines: Sequence[bytes], times_ns: Sequence[int], fields: Sequence[Fields]
+    ) -> int:
+        """Lines that have more fields than their texts; how many bytes they take."""
+        size = sum(map(len, lines)) + 2 * LINE_OVERHEAD_BYTES * len(lines)
+        self.lines += lines
+        self.times += times_ns
+        self.extras += fields
         self.has_extras = True
         self.size += size
         return size
@@ -74,21 +76,26 @@ class Encoding(msgspec.Struct, frozen=True):
         """Of one file in this life."""
         return xxhash.xxh3_128_digest(self.life + generation.to_bytes(8, "little") + name.encode())
 
-    def _masked_extras(self, pending: Pending) -> list[Fields | None]:
-        """Fields beside the lines are masked as lines are, all values of a batch at once."""
+    def _fields(self, pending: Pending) -> list[bytes]:
+        """What follows each line in its record: most records of a batch share theirs."""
+        known: dict[int, bytes] = {}
+        found = []
+        for fields in pending.extras:
+            encoded = known.get(id(fields))
+            if encoded is None:
+                masked = {} if fields is None else self._masked(fields)
+                known[id(fields)] = encoded = encode_fields(masked)
+            found.append(encoded)
+        return found
+
+    def _masked(self, fields: Fields) -> Fields:
+        """Fields beside the lines are masked as lines are."""
         if self.mask is None:
-            return pending.extras
+            return fields
         values = [
-            value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-            for fields in pending.extras
-            if fields is not None
-            for value in fields.values()
+            encoded_text(value) if isinstance(value, str) else value for value in fields.values()
         ]
-        masked = iter(self.mask(values))
-        return [
-            None if fields is None else {key: next(masked) for key in fields}
-            for fields in pending.extras
-        ]
+        return dict(zip(fields, self.mask(values), strict=True))
 
     def batch(self, pending: Pending, producer: bytes, sequence: int) -> LineBatch:
         lines = pending.lines if self.mask is None else self.mask(pending.lines)
@@ -96,18 +103,14 @@ class Encoding(msgspec.Struct, frozen=True):
         first = pending.times[0]
         if pending.times.count(first) == len(pending.times):
             times = first
-        if pending.has_extras:
-            records: list[Fields] = [
-                {_MESSAGE: line} if fields is None else {_MESSAGE: line, **fields}
-                for line, fields in zip(lines, self._masked_extras(pending), strict=True)
-            ]
-            raw = encode_records(
-                records, time_ns=times, topic=pending.name, source=self.source, tags=self.tags
-            )
-        else:
-            raw = encode_lines(
-                lines, time_ns=times, topic=pending.name, source=self.source, tags=self.tags
-            )
+        raw = encode_lines(
+            lines,
+            time_ns=times,
+            topic=pending.name,
+            source=self.source,
+            tags=self.tags,
+            more=self._fields(pending) if pending.has_extras else None,
+        )
         return LineBatch(
             name=pending.name,
             producer=producer,
@@ -117,3 +120,18 @@ class Encoding(msgspec.Struct, frozen=True):
             codec=self.codec,
             body=compress(raw, self.codec),
         )
+
+
+def parts_of(lines: Sequence[bytes], settings: ClogsClientSettings) -> Iterator[Sequence[bytes]]:
+    """None larger than a batch may be, unless it is a single line."""
+    lines_max, bytes_max = settings.batch_lines_max, settings.batch_bytes_max
+    if len(lines) <= lines_max and sum(map(len, lines)) <= bytes_max:
+        yield lines
+        return
+    first = size = 0
+    for at, line in enumerate(lines):
+        if at > first and (at - first >= lines_max or size + len(line) > bytes_max):
+            yield lines[first:at]
+            first, size = at, 0
+        size += len(line)
+    yield lines[first:]

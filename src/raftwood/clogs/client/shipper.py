@@ -198,10 +198,17 @@ class AsyncShipper:
         self._backlog.take(name, lines, time_ns=time_ns, now=now, delivery=delivery)
         self._pump_soon()
 
-    def take_record(self, name: str, line: bytes, *, time_ns: int, fields: Fields) -> None:
-        """One line with further fields."""
+    def take_records(
+        self,
+        name: str,
+        lines: Sequence[bytes],
+        *,
+        times_ns: Sequence[int],
+        fields: Sequence[Fields],
+    ) -> None:
+        """As `take`, of lines with a time and further fields each."""
         now = self._loop.time()
-        self._backlog.take_record(name, line, time_ns=time_ns, fields=fields, now=now)
+        self._backlog.take_records(name, lines, times_ns=times_ns, fields=fields, now=now)
         self._pump_soon()
 
     @property

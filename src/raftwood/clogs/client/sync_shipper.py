@@ -379,34 +379,10 @@ class Shipper:
 
     def _drain(self, shipper: AsyncShipper, items_max: int) -> int:
         """How many items there were."""
-        if dropped := self._inbox.dropped_since():
-            shipper.count_dropped(dropped)
-        items, taken = self._items, 0
-        while items and taken < items_max:
-            try:
-                item = items.popleft()
-            except IndexError:
-                break  # a thread has dropped the last one to make room
-            taken += 1
-            self._take(shipper, item)
+        taken = self._inbox.drain(shipper, items_max)
         if taken:
             self._tell_room()
         return taken
-
-    def _take(self, shipper: AsyncShipper, item: Item) -> None:
-        if isinstance(item, GivenLines):
-            self._inbox.took(item)
-            shipper.take(item.name, item.lines, time_ns=item.time_ns, delivery=item.delivery)
-            return
-        name, text, created_s, level, logger = item
-        if len(text) > LARGE_BYTES:
-            self._inbox.took(item)
-        shipper.take_record(
-            name,
-            encoded_text(text),
-            time_ns=int(created_s * 1_000_000) * 1000,
-            fields={"level": level, "logger": logger},
-        )
 
     def _tell_room(self) -> None:
         if self._waiting:

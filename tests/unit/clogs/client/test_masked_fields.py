@@ -11,8 +11,8 @@ def test_fields_beside_a_line_are_masked_too() -> None:
     encoding = Encoding(b"life", Codec.NONE, "host", (), masking.mask_lines)
     pending = Pending("a.log")
     pending.add([b"password=first"], 5, None)
-    pending.add_record(b"plain", 6, {"level": "INFO", "url": "/login?token=second"})
-    pending.add_record(b"token=third", 7, {})
+    pending.add_records([b"plain"], [6], [{"level": "INFO", "url": "/login?token=second"}])
+    pending.add_records([b"token=third"], [7], [{}])
     group = decode_log_group(encoding.batch(pending, bytes(16), 1).body)
     records = [{each.Key: each.Value for each in log.Contents} for log in group.Logs]
     assert [set(each) for each in records] == [
