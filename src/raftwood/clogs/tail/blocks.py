@@ -70,7 +70,8 @@ class LineCutter:
                 return size if force else at + 1
         else:
             return size  # more lines than a record may have
-        is_long = size >= self._line_bytes_max
+        # The line behind it may be longer than a whole block, and so never come to its end in one.
+        is_long = len(block) >= self._line_bytes_max
         return size if force or is_long else 0
 
     # Which lines they are

@@ -45,12 +45,14 @@ class BatchMaker:
         self, block: bytes, intent: Intent, *, name: str, time_ns: int, is_resumed: bool
     ) -> Made | None:
         """None where the block has no line: it is the newline of one that was shipped before."""
-        settings = self._settings
+        settings, masked = self._settings, block
         if self._masking is not None:
-            block = self._masking.mask_block(block)
-        lines, cut_lines = self._cutter.lines(block, is_mid_line=intent.begins_mid_line)
+            masked = self._masking.mask_block(block)
+        lines, cut_lines = self._cutter.lines(masked, is_mid_line=intent.begins_mid_line)
         if not lines:
-            return None
+            if masked == block:
+                return None
+            lines = [b""]  # all of a last line was masked, by nothing: it is a line all the same
         raw = encode_lines(
             lines,
             time_ns=time_ns,

@@ -144,3 +144,12 @@ def test_records_are_the_same_in_whatever_blocks_they_are_read(
     ]
     data = b"".join(record + b"\n" for record in whole)
     assert _shipped(_cutter(multiline=START), data, sizes) == whole
+
+
+def test_a_line_longer_than_a_block_within_a_record_holds_nobody_up() -> None:
+    cutter = _cutter(multiline=START)
+    data = b"2026-01 dump:\n" + b"x" * 10_000 + b"\n2026-02 two\n"
+    shipped = _shipped(cutter, data, [])
+    assert shipped[0] == b"2026-01 dump:"
+    assert b"".join(shipped[1:-1]) == b"x" * 10_000
+    assert shipped[-1] == b"2026-02 two"
