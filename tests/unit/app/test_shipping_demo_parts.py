@@ -141,6 +141,6 @@ def test_what_is_known_of_all_lines_is_found_out_by_a_thread() -> None:
 
 def test_a_demo_that_ends_early_does_not_wait_for_all_lines_to_be_made() -> None:
     with MadeLines(msgspec.structs.replace(PLAN, lines=50_000_000)) as made:
-        pass
+        made.begin()
     truth, _ = made.known()
     assert truth.total.requests < 50_000_000

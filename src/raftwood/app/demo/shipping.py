@@ -5,6 +5,7 @@ comes back a little later.
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -70,10 +71,13 @@ class Shipping:
         self._listener.on_progress("starting receivers", 0, 0)
         with ExitStack() as stack:
             stack.enter_context(self._made)
+            # They begin while the receivers do, and are told later where these are.
+            self._servers = stack.enter_context(WebServers(self._folder, self._numbers))
             self._receivers = stack.enter_context(
                 Receivers(self._folder, self._parts, self._target, ring=RING)
             )
-            self._servers = stack.enter_context(WebServers(self._folder, self._server_plans()))
+            for server, plan in zip(self._servers.servers, self._server_plans(), strict=True):
+                server.tell(plan)
             self._wait(lambda: self._servers.all_say(lambda each: each.version > 0), "are ready")
             self._stack = stack.pop_all()
         names = ", ".join(self._receivers.addresses)
@@ -82,8 +86,15 @@ class Shipping:
         )
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(*error)  # type: ignore[arg-type]
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Before the receivers, to which they are connected.
+        self._servers.close(is_orderly=kind is None)
+        self._stack.__exit__(kind, error, trace)
 
     def ship(self, lines: int) -> float:
         """The next lines, as fast as it goes; how many a second."""
@@ -150,7 +161,7 @@ class Shipping:
                 self._ordered, number, self._plan.servers
             )
             held_back = int(count * held_back_share)
-            server.order(Ship(lines=count, seconds=seconds, held_back=held_back))
+            server.tell(Ship(lines=count, seconds=seconds, held_back=held_back))
         self._ordered += lines
 
     def _finish(self, lines: int, began: float) -> float:
@@ -159,6 +170,7 @@ class Shipping:
             "have all lines acked",
         )
         per_s = lines / (time.perf_counter() - began)
+        self._made.begin()  # it takes a core, which shipping needed up to now
         self._listener.on_step(
             f"{lines:,} lines shipped to {self._target.project}/{self._target.logstore}, "
             f"{per_s:,.0f} lines/s"
@@ -219,7 +231,7 @@ class Shipping:
             f"{(fault.taken_back_ns - fault.back_ns) / 1e6:,.0f} ms later all web servers use it"
         )
         for server in self._servers.servers:
-            server.order(GoOn())
+            server.tell(GoOn())
 
     def _acked_by(self, receiver: str) -> int:
         return sum(

@@ -37,24 +37,33 @@ class ShippingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MadeLines:
-    """All lines of the plan, made once more by a thread, and what matters of them."""
+    """All lines of the plan, made once more by a thread, and what matters of them.
+
+    Use it as a context manager; `begin` when there is time for it.
+    """
 
     def __init__(self, plan: ShippingPlan) -> None:
         self._plan = plan
         self._truth, self._files = WebTruth(), WebFiles()
         self._is_over = False
-        self._thread = threading.Thread(target=self._make, name="lines once more")
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._is_over = True
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+
+    def begin(self) -> threading.Thread:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._make, name="lines once more")
+            self._thread.start()
+        return self._thread
 
     def known(self) -> tuple[WebTruth, WebFiles]:
-        self._thread.join()
+        self.begin().join()
         return self._truth, self._files
 
     def _make(self) -> None:

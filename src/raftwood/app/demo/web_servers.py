@@ -22,8 +22,8 @@ _STOP_S_MAX: Final = 30.0
 class WebServer:
     """One process; `report` is the last that it told."""
 
-    def __init__(self, folder: str, plan: WebServerPlan) -> None:
-        self.name = server_name(plan.number)
+    def __init__(self, folder: str, number: int) -> None:
+        self.name = server_name(number)
         self.report = Report(version=0, isolated=(), counters=Counters())
         self.given: tuple[Given, ...] = ()
         """Of the last order that it has carried out."""
@@ -40,7 +40,6 @@ class WebServer:
             )
         self._listening = threading.Thread(target=self._listen, name=f"reports of {self.name}")
         self._listening.start()
-        self._say(plan)
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -50,10 +49,8 @@ class WebServer:
                 self.given = report.given
             self.report = report
 
-    def order(self, order: Order) -> None:
-        self._say(order)
-
-    def _say(self, said: Order | WebServerPlan) -> None:
+    def tell(self, said: WebServerPlan | Order) -> None:
+        """Its plan first, then what it is to do."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(msgspec.json.encode(said) + b"\n")
@@ -91,16 +88,16 @@ class WebServer:
 class WebServers:
     """All of them; use it as a context manager."""
 
-    def __init__(self, folder: str, plans: Sequence[WebServerPlan]) -> None:
+    def __init__(self, folder: str, numbers: Sequence[int]) -> None:
         self._folder = folder
-        self._plans = plans
+        self._numbers = numbers
         self.servers: list[WebServer] = []
 
     def __enter__(self) -> Self:
         os.makedirs(self._folder, exist_ok=True)
         try:
-            for plan in self._plans:
-                self.servers.append(WebServer(self._folder, plan))
+            for number in self._numbers:
+                self.servers.append(WebServer(self._folder, number))
         except BaseException:
             self.close(is_orderly=False)
             raise
@@ -110,8 +107,8 @@ class WebServers:
         self.close(is_orderly=kind is None)
 
     def close(self, *, is_orderly: bool) -> None:
-        for server in self.servers:
-            server.close(is_orderly=is_orderly)
+        while self.servers:
+            self.servers.pop().close(is_orderly=is_orderly)
 
     def reports(self) -> list[Report]:
         """The last of each."""
