@@ -14,6 +14,7 @@ import msgspec
 from raftwood.base.errors import InvalidInput, NotFound, PermissionDenied, RaftwoodError
 from raftwood.clogs.errors import PlaceMoved
 from raftwood.clogs.frames import Message
+from raftwood.clogs.receiver.file_sink import PLACE as FILES_PLACE
 from raftwood.clogs.settings import Route
 from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.errors import ShardReadonly
@@ -80,6 +81,9 @@ class StreamSink:
         return str(await self._place(name, route))
 
     async def store(self, key: str, message: Message) -> str:
+        if message.place == FILES_PLACE:
+            # Receivers wrote plain files before: no log has it, and shippers that still run ask.
+            raise _moved(message)
         if message.place:
             return await self._store_there(key, message, parsed_place(message.place))
         if not message.is_resumed:
@@ -104,10 +108,13 @@ class StreamSink:
                 sequence=message.sequence,
             )
         except ShardReadonly as error:
-            raise PlaceMoved(
-                f"file {message.name[:80]!r} goes elsewhere by now, and nothing was stored: ask "
-                "where, and send the same again"
-            ) from error
+            raise _moved(message) from error
+        except NotFound as error:
+            route = self._routes.find(message.name)
+            if route is None or (route.project, route.logstore) == (place.project, place.logstore):
+                raise
+            # The logstore was deleted once the file had a route to another one.
+            raise _moved(message) from error
         return await self._next_place(message.name)
 
     async def _store_resumed(self, key: str, message: Message, route: Route) -> str:
@@ -144,6 +151,13 @@ def check_writer(gateway: Gateway, key: str, project: str) -> None:
     if known is None:
         raise PermissionDenied(f"key {key[:140]} was revoked: ask for another one")
     check_role(known, project or EVERYWHERE, Role.WRITER)
+
+
+def _moved(message: Message) -> PlaceMoved:
+    return PlaceMoved(
+        f"file {message.name[:80]!r} goes elsewhere by now, and nothing was stored: ask where, and "
+        "send the same again"
+    )
 
 
 def _key(name: str) -> str:

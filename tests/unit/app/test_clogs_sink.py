@@ -14,6 +14,7 @@ from raftwood.app.clogs_sink import Routes, StreamSink, parsed_place
 from raftwood.base.errors import InvalidInput, NotFound, PermissionDenied, Unavailable
 from raftwood.clogs.errors import PlaceMoved
 from raftwood.clogs.frames import Message, MessageType
+from raftwood.clogs.receiver.file_sink import PLACE as FILES_PLACE
 from raftwood.clogs.settings import ClogsSettings, parsed_routes
 from raftwood.loghub.batches import HEAD_BYTES
 from raftwood.loghub.errors import BatchTooLarge, LogstoreNotFound, ProjectNotFound, QuotaExceeded
@@ -404,5 +405,36 @@ def test_a_place_is_kept_to_though_the_routes_have_changed(tmp_path: Path) -> No
         none = StreamSink(kit.gateway, Routes([]))
         assert await none.store(kit.key, message(1, place=place)) == ""
         assert await kit.stored() == ["line 1"]
+
+    check(body, tmp_path)
+
+
+def test_a_place_among_plain_files_is_asked_for_again(tmp_path: Path) -> None:
+    async def body(kit: SinkKit) -> None:
+        with pytest.raises(PlaceMoved):
+            await kit.store(message(1, place=FILES_PLACE))
+        await kit.store(message(1, place=await kit.locate()))
+        assert await kit.stored() == ["line 1"]
+
+    check(body, tmp_path)
+
+
+def test_a_batch_for_a_deleted_logstore_goes_where_the_file_is_routed_by_now(
+    tmp_path: Path,
+) -> None:
+    async def body(kit: SinkKit) -> None:
+        catalog = kit.gateway.catalog
+        await catalog.create_logstore("p", "old", shard_count=1)
+        before = ClogsSettings(project="p", logstore="old")
+        sink = StreamSink(kit.gateway, Routes(parsed_routes(before)))
+        place = await sink.locate(kit.key, NAME)
+        await sink.store(kit.key, message(1, place=place))
+        await catalog.delete_logstore("p", "old")
+        with pytest.raises(LogstoreNotFound):
+            await sink.store(kit.key, message(2, place=place))
+        with pytest.raises(PlaceMoved):
+            await kit.store(message(2, place=place))
+        await kit.store(message(2, place=await kit.locate()))
+        assert await kit.stored() == ["line 2"]
 
     check(body, tmp_path)
