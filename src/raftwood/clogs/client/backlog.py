@@ -58,14 +58,13 @@ class Backlog:
         rules: ShippingRules,
         counters: Counters,
         route: Callable[[str], str | None],
-        spool: Spool | None,
     ) -> None:
         self._settings = settings
         self._encoding = encoding
         self._rules = rules
         self._counters = counters
         self._route = route
-        self._spool = spool
+        self._spool: Spool | None = None
         self._pending: OrderedDict[str, Pending] = OrderedDict()
         """By file, those that were begun first at first."""
         self._lingering: deque[tuple[float, Pending]] = deque()
@@ -92,10 +91,6 @@ class Backlog:
 
     def has_room(self) -> bool:
         return self.held_bytes - self._writing_bytes < self._settings.memory_bytes_max
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._pending and not self.held_bytes
 
     # Lines come
 
@@ -301,8 +296,7 @@ class Backlog:
 
     def _relieve(self) -> None:
         while self._kept and not self.has_room():
-            # The oldest are sent next: they are let go last.
-            self._let_go(self._kept.popitem()[0])
+            self._let_go(self._kept.popitem()[0])  # the newest: the oldest are sent next
         if self._settings.when_full is WhenFull.BLOCK:
             return
         # A good piece at once: else each line that comes would be a batch of its own.
@@ -360,10 +354,14 @@ class Backlog:
 
     # The spool
 
+    def use(self, spool: Spool) -> None:
+        """From now on there is a spool."""
+        self._spool = spool
+
     def keep_all(self) -> bool:
         """All that is left goes to the spool; whether there was room for it."""
         if self._spool is None:
-            return self.is_empty
+            return not self.held_lines
         self.form_all()
         is_whole = True
         for entry in self._rules.entries():

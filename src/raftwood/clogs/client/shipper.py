@@ -19,6 +19,7 @@ from typing import Final, Self
 from raftwood.base.codecs import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
+    DiskFull,
     Overloaded,
     RaftwoodError,
     ShuttingDown,
@@ -45,6 +46,7 @@ from raftwood.clogs.model import checked_file_name
 from raftwood.clogs.seams import ConfigurationSource
 
 _LIFE_BYTES: Final = 16
+_SPOOL_RETRY_S: Final = 5.0
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 _log = get_logger("clogs")
@@ -59,7 +61,6 @@ class AsyncShipper:
         settings: ClogsClientSettings,
         access: Access,
         source: ConfigurationSource,
-        slots: Slots | None,
         *,
         host: str,
         tags: Sequence[tuple[str, str]],
@@ -68,8 +69,9 @@ class AsyncShipper:
         self._environment = environment
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._slots = slots
-        self._left: list[Spool] = [] if slots is None else list(slots.left)
+        self._slots: Slots | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._left: list[Spool] = []
         self._ring = RingFollower(environment, access, source, system=settings.system)
         self._links = self._ring.links
         self.counters = Counters()
@@ -94,7 +96,6 @@ class AsyncShipper:
             self._rules,
             self.counters,
             self._ring.route,
-            None if slots is None else slots.own,
         )
         self._room: asyncio.Event = asyncio.Event()
         self._backlog.on_room = self._tell_room
@@ -135,17 +136,33 @@ class AsyncShipper:
         """
         slots = None
         if settings.spool_folder:
-            slots = await open_slots(
-                environment, settings.spool_folder, bytes_max=settings.spool_bytes_max
-            )
-        shipper = cls(environment, settings, access, source, slots, host=host, tags=tags, mask=mask)
-        for spool in [] if slots is None else [*slots.left, slots.own]:
-            spool.on_failed = shipper._backlog.spool_failed
-            for entry in spool.recover():
-                shipper._backlog.resume(entry)
+            slots = await _slots_of(environment, settings)
+        shipper = cls(environment, settings, access, source, host=host, tags=tags, mask=mask)
+        if slots is not None:
+            shipper._use(slots)
+        elif settings.spool_folder:
+            shipper._opening = shipper._loop.create_task(shipper._open_later(), name="clogs spool")
         shipper._ring.start()
         shipper._pump_soon()
         return shipper
+
+    def _use(self, slots: Slots) -> None:
+        self._slots = slots
+        self._left += slots.left
+        self._backlog.use(slots.own)
+        for spool in [*slots.left, slots.own]:
+            spool.on_failed = self._backlog.spool_failed
+            for entry in spool.recover():
+                self._backlog.resume(entry)
+
+    async def _open_later(self) -> None:
+        """There was no room for a spool; there may be some later."""
+        slots = None
+        while slots is None:
+            await asyncio.sleep(_SPOOL_RETRY_S)
+            slots = await _slots_of(self._environment, self._settings)
+        self._use(slots)
+        self._pump_soon()
 
     async def __aenter__(self) -> Self:
         return self
@@ -291,6 +308,9 @@ class AsyncShipper:
                 _log.info("not all lines are stored at the end", held=self._backlog.held_bytes)
         self._is_closed = True
         self._room.set()
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
         if self._slots is not None:
             self._backlog.keep_all()
             await self._slots.own.sync()
@@ -379,3 +399,14 @@ def _both(first: Done, flushes: list[Delivery], error: RaftwoodError | None) -> 
     first(error)
     for each in list(flushes):
         each.settle(1, None)
+
+
+async def _slots_of(environment: Environment, settings: ClogsClientSettings) -> Slots | None:
+    """None where the disk has no room for a spool."""
+    try:
+        return await open_slots(
+            environment, settings.spool_folder, bytes_max=settings.spool_bytes_max
+        )
+    except DiskFull as error:
+        _log.warning("there is no room for a spool for now", reason=error.message)
+        return None

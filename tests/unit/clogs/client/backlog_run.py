@@ -67,9 +67,10 @@ class BacklogRun:
                 self.files, bytes_max=self.settings.spool_bytes_max, log_settings=LARGER
             )
         self.backlog = self._kind(
-            self.settings, encoding, self.rules, self.counters, lambda _: "server", self.spool
+            self.settings, encoding, self.rules, self.counters, lambda _: "server"
         )
         if self.spool is not None:
+            self.backlog.use(self.spool)
             self.spool.on_failed = self.backlog.spool_failed
             for entry in self.spool.recover():
                 self.backlog.resume(entry)
