@@ -32,6 +32,19 @@ def test_what_is_dropped_is_counted_and_never_stored() -> None:
     assert min(outcome.dropped, outcome.stored) > 100
 
 
+def test_what_a_spool_on_a_bad_disk_may_hold_is_not_dropped() -> None:
+    plan = Plan(
+        calm=0.5,
+        has_disk_errors=True,
+        line_bytes=400,
+        batch_lines_max=64,
+        move_s=0.3,
+        weather_s=2,
+        ring_s=1,
+    )
+    assert run_clogs(185, plan).result.dropped > 50
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_every_promised_line_is_stored_once_and_in_order(seed: int) -> None:

@@ -102,7 +102,11 @@ async def ship(world: "World", name: str, environment: Environment) -> None:
         "compression": "none",
     }
     if plan.has_spool:
-        changes |= {"spool_folder": SPOOL, "spool": plan.spool}
+        changes |= {
+            "spool_folder": SPOOL,
+            "spool": plan.spool,
+            "spool_bytes_max": plan.spool_bytes_max,
+        }
     start = partial(AsyncShipper.start, environment, settings_of(**changes), world.access)
     while True:
         source = RingSource(world.rings)

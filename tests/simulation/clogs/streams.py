@@ -61,7 +61,8 @@ class StreamWorld(World):
         """How many lines are stored, and in how many shards."""
         receivers = await self.serve(kit)
         await self.start()
-        changing = asyncio.create_task(change_shards(*kit.gateways, self.random))
+        gateway, late = kit.gateways
+        changing = asyncio.create_task(change_shards(gateway, late, self.random))
         profile = SwarmProfile.choose(self.simulation.seed, allowed=_FAULTS, calm=self.plan.calm)
         injector = FaultInjector(
             self.simulation, profile, machines=self.shippers, others=(_OUTSIDE,)
@@ -72,12 +73,12 @@ class StreamWorld(World):
         await self.settle()
         for receiver in receivers:
             await receiver.close(drain_ms=0)
-        lines = [value.encode() for value in await values(kit.gateways[0]) if "|" in value]
+        lines = [value.encode() for value in await values(gateway) if "|" in value]
         stored: dict[str, list[bytes]] = {}
         for line in lines:
             stored.setdefault(line.split(b"|")[0].decode(), []).append(line)
         check_stored(self.lives, stored, may_drop=False)
-        return len(lines), len((await kit.gateways[0].catalog.logstore("p", "s")).shards)
+        return len(lines), len((await gateway.catalog.logstore("p", "s")).shards)
 
 
 def run_streams(seed: int) -> Report[tuple[int, int]]:

@@ -23,6 +23,9 @@ SHIPPERS = ("a", "b")
 COMMAND = ".venv/bin/python -m tests.soak clogs --seed {seed}"
 _FAULTS = tuple(fault for fault in FAULTS if fault != "power_loss_of_all")
 _SETTLE_S_MAX = 120.0
+_AMPLE_BYTES = 64 << 20
+_TIGHT_BYTES = 1 << 20
+"""The least that a spool may have."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +44,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     spool: str = "always"
     has_spool: bool = True
     memory_bytes_max: int = 64 << 10
+    spool_bytes_max: int = _AMPLE_BYTES
     batch_lines_max: int = 16
     batches_max: int = 64
     in_flight_max: int = 64
@@ -56,6 +60,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def choose_plan(seed: int) -> Plan:
     source = random.Random(f"clogs plan {seed}")
     mode = source.choice(("always", "always", "overflow", "drop", "block"))
+    is_tight = source.random() < 0.2
     return Plan(
         receivers=source.choice((3, 4)),
         gone_s=source.choice((0.0, 0.0, 60.0)),
@@ -68,7 +73,8 @@ def choose_plan(seed: int) -> Plan:
         batch_lines_max=source.choice((8, 64)),
         batches_max=source.choice((2, 64)),
         in_flight_max=source.choice((1, 2, 64)),
-        line_bytes=source.choice((40, 400)),
+        line_bytes=6_000 if is_tight else source.choice((40, 400)),
+        spool_bytes_max=_TIGHT_BYTES if is_tight else _AMPLE_BYTES,
         move_s=source.choice((0.0, 0.3, 2.0)),
         weather_s=source.choice((0.0, 2.0, 5.0)),
         ring_s=source.choice((0.0, 1.0, 5.0)),
@@ -226,9 +232,10 @@ class World:
         stored = {name: self.storage.lines(name) for name in self.storage.places}
         when_full = self.plan.when_full
         # Where the spool takes nothing, the oldest lines are dropped.
-        may_drop = when_full == "drop-oldest" or (
-            when_full == "spool" and any(fault in faults for fault in ("disk_full", *DISK_ERRORS))
+        is_short = self.plan.spool_bytes_max < _AMPLE_BYTES or any(
+            fault in faults for fault in ("disk_full", *DISK_ERRORS)
         )
+        may_drop = when_full == "drop-oldest" or (when_full == "spool" and is_short)
         check_stored(self.lives, stored, may_drop=may_drop)
         counters = [life.counters for life in self.lives if life.counters is not None]
         servers = [each for counter in counters for each in counter.servers.values()]

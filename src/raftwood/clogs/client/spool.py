@@ -72,12 +72,15 @@ class _Owner(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     producer: bytes
+    dropped: tuple[tuple[int, int], ...] = ()
+    """Indexes behind the head that were given up, from one up to another: they are still there, but
+    were counted as dropped, and later ones may be stored by now."""
 
 
 class _Group:
     """A file's batches in the spool."""
 
-    __slots__ = ("gone", "head", "key", "next_index", "number")
+    __slots__ = ("dropped", "gone", "head", "key", "next_index", "number")
 
     def __init__(self, number: int, head: int, next_index: int) -> None:
         self.number = number
@@ -86,7 +89,16 @@ class _Group:
         self.head = head
         self.next_index = next_index
         self.gone: set[int] = set()
-        """Given up behind the head."""
+        """Stored or given up behind the head."""
+        self.dropped: list[tuple[int, int]] = []
+
+    def drop(self, index: int) -> None:
+        """Take note of one that was given up behind the head."""
+        first = index
+        if self.dropped and self.dropped[-1][1] == index:
+            first, _ = self.dropped.pop()
+        self.dropped.append((first, index + 1))
+        self.dropped = [each for each in self.dropped if each[1] > self.head]
 
 
 class _WatchedFiles:
@@ -118,6 +130,7 @@ class Spool:
         """Groups of this life."""
         self._next_group = max(self._log.groups(), default=0) + 1
         self._acks_unsynced = 0
+        self._owed_states: dict[int, State] = {}
         self._owed: dict[int, Record] = {}
         """By group: what there was no room to note."""
         self._syncing: set[asyncio.Future[None]] = set()
@@ -176,17 +189,24 @@ class Spool:
                 raise StoreDamaged(f"group {number} of the spool {self.path} has lost its name")
             owner = msgspec.msgpack.decode(state, type=_Owner)
             bounds = self._log.bounds(number)
-            self._groups[number] = _Group(number, bounds.head, bounds.next_index)
+            group = _Group(number, bounds.head, bounds.next_index)
             indexes = range(bounds.head, bounds.next_index)
+            group.gone = {index for index in indexes if _is_in(index, owner.dropped)}
             found = []
             for index, term, frame_bytes in zip(
                 indexes, self._log.terms(number), self._log.sizes(number), strict=True
             ):
+                if index in group.gone:
+                    continue
                 entry = self._resumed(owner, term, frame_bytes)
                 entry.spool_group, entry.spool_index = number, index
                 self.held_bytes += _frame_bytes(entry)
                 self.held_batches += 1
                 found.append((term, entry))
+            if found:
+                self._groups[number] = group
+            else:
+                self._owed[number] = DropGroup(number)
             # What was in memory until the end was written last, and may be older.
             entries += [entry for _, entry in sorted(found, key=_term)]
         return entries
@@ -286,22 +306,31 @@ class Spool:
             group.gone.remove(group.head)
             group.head += 1
         if group.head == head:
+            if entry.is_dropped and group.key is not None:
+                group.drop(entry.spool_index)
+                owner = _Owner(group.key.name, group.key.producer, tuple(group.dropped))
+                self._owed_states[group.number] = State(group.number, msgspec.msgpack.encode(owner))
+                self._note(is_urgent=True)
             return
         record: Record = TruncateHead(group.number, group.head - 1)
         if group.head == group.next_index:
             record = DropGroup(group.number)
+            self._owed_states.pop(group.number, None)
             del self._groups[group.number]
             if group.key is not None:
                 del self._by_owner[group.key]
         self._owed[group.number] = record
-        if not self.is_failed:
-            self._note()
+        self._note(is_urgent=entry.is_dropped)
 
-    def _note(self) -> None:
-        """What is not noted is sent again by the next life, and known there."""
-        records = tuple(self._owed.values())
+    def _note(self, *, is_urgent: bool) -> None:
+        """What is not noted is sent again by the next life: what is stored is known there, but not
+        what was dropped.
+        """
+        if self.is_failed:
+            return
+        records: tuple[Record, ...] = (*self._owed_states.values(), *self._owed.values())
         try:
-            if self._acks_unsynced + 1 >= ACKS_UNSYNCED_MAX:
+            if is_urgent or self._acks_unsynced + 1 >= ACKS_UNSYNCED_MAX:
                 self._log.write(records, _nothing)
                 self._acks_unsynced = 0
             else:
@@ -312,6 +341,7 @@ class Spool:
         except (StoreDamaged, InvariantViolated, ShuttingDown) as error:
             self._fail(error.message)
         self._owed.clear()
+        self._owed_states.clear()
 
     def _fail(self, reason: str) -> None:
         if self.is_failed:
@@ -356,6 +386,10 @@ def _frame_bytes(entry: Entry) -> int:
 def _resolve(durable: "asyncio.Future[None]") -> None:
     if not durable.done():
         durable.set_result(None)
+
+
+def _is_in(index: int, ranges: tuple[tuple[int, int], ...]) -> bool:
+    return any(first <= index < end for first, end in ranges)
 
 
 def _nothing() -> None:
