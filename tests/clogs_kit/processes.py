@@ -32,9 +32,9 @@ from raftwood.loghub.server.metadata import Metadata
 from tests import lasting
 from tests.clogs_kit import program
 from tests.clogs_kit.program import Plan, Report
+from tests.cluster.raft.cluster import free_ports
 from tests.cluster.stores import COMMAND
 from tests.zeppelin_kit.process import Process
-from tests.zookeeper_server import free_ports
 
 PROJECT, LOGSTORE = "p", "lines"
 WAIT_S_MAX = 120.0
@@ -209,6 +209,15 @@ class ClogsProcesses:
         for each in [*self._others, *self.receivers.values(), self.store]:
             each.discard()
             lasting.ended(each.pid)
+
+    def strange_words(self, *expected: str) -> list[str]:
+        """What any process has said that is more than a warning."""
+        return [
+            f"{each.name}: {what}"
+            for each in [*self._others, *self.receivers.values(), self.store]
+            for level, what in each.events()
+            if level not in ("debug", "info", "warning") and what not in expected
+        ]
 
     # Who ships
 

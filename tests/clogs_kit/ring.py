@@ -14,6 +14,7 @@ from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
 from raftwood.clogs.seams import Sink
 from raftwood.net import Identity, Secret
 from tests.clogs_kit.memory_sink import MemorySink, MemoryStorage
+from tests.cluster.raft.cluster import free_ports
 
 KEY = "tester"
 SECRET = b"a secret of the tests alone, long enough"
@@ -73,7 +74,9 @@ class Ring:
             limits=ReceiverLimits(),
             metrics=Metrics(receiver=name),
         )
-        self.ports[name] = await receiver.listen("127.0.0.1", self.ports.get(name, 0))
+        # None that a connection may take while the receiver is away.
+        port = self.ports.get(name) or free_ports(1)[0]
+        self.ports[name] = await receiver.listen("127.0.0.1", port)
         self.receivers[name] = receiver
 
     async def stop(self, name: str) -> None:
