@@ -10,6 +10,7 @@ from collections import deque
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
+from raftwood.base.errors import ShuttingDown
 from raftwood.clogs.client.deliveries import Delivery
 from raftwood.clogs.client.pending import Fields
 from raftwood.clogs.client.shipper import AsyncShipper
@@ -129,13 +130,25 @@ class Inbox:
                 self.took(record)
         shipper.take_records(
             records[0][0],
-            list(map(encoded_text, texts)),
+            list(map(_line, texts)),
             times_ns=list(map(_nanoseconds, times_s)),
-            fields=list(map(_fields, levels, loggers)),
+            fields=list(map(_fields, map(str, levels), map(str, loggers))),
         )
 
-    def line_count(self) -> int:
-        return sum(map(line_count, list(self.items)))
+    def give_up(self) -> int:
+        """At the end: how many lines are dropped here; whoever waits for some is told."""
+        dropped = self.dropped_since()
+        while self.items:
+            try:
+                item = self.items.popleft()
+            except IndexError:
+                break  # somebody has taken the last one back
+            lines = line_count(item)
+            dropped += lines
+            if isinstance(item, GivenLines):
+                reason = "the shipper was closed before the lines were taken up"
+                item.delivery.settle(lines, ShuttingDown(reason))
+        return dropped
 
 
 def line_count(item: Item) -> int:
@@ -146,6 +159,13 @@ def line_count(item: Item) -> int:
 def _fields(level: str, logger: str) -> Fields:
     """The same for all records with both: they are encoded once for each batch."""
     return {"level": level, "logger": logger}
+
+
+def _line(text: object) -> bytes:
+    """Formatters may make bytes, or what is no text at all."""
+    if isinstance(text, bytes):
+        return text
+    return encoded_text(text if isinstance(text, str) else str(text))
 
 
 def _nanoseconds(time_s: float) -> int:

@@ -13,7 +13,6 @@ sent in the thread that logs. A record's level and logger are fields beside its 
 """
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any
@@ -61,7 +60,6 @@ class ClogsHandler(logging.Handler):
             )
             # `logging` closes its handlers at the very end, after others have logged there.
             self.shipper.left_to(self)
-        self._failed_lock = threading.Lock()
         self.failed = 0
         """Records that could not be formatted, for which no room was made, or after the end."""
 
@@ -91,7 +89,8 @@ class ClogsHandler(logging.Handler):
             self.handleError(record)
 
     def _count_failed(self) -> None:
-        with self._failed_lock:
+        # Not the handler's own, which `logging` holds while it waits for the end.
+        with self.shipper.lock:
             self.failed += 1
 
     def flush(self) -> None:

@@ -82,7 +82,8 @@ class Shipper:
     def _begin(self) -> None:
         """As in a process that has given nothing yet."""
         # The thread that starts another may log meanwhile, and so come here again.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """For moments alone; another one in a forked child."""
         self._room = threading.Condition(threading.Lock())
         self._waiting = 0
         self._inbox = Inbox(self.settings.memory_bytes_max)
@@ -134,7 +135,7 @@ class Shipper:
         delivery = Delivery(len(encoded))
         if encoded:
             size = sum(map(len, encoded))
-            time_ns = time.time_ns() if time_ns is None else time_ns
+            time_ns = time.time_ns() if time_ns is None else int(time_ns)
             item = GivenLines(checked_file_name(name), encoded, time_ns, delivery, size)
             if self._is_closed:
                 raise _closed()
@@ -245,7 +246,7 @@ class Shipper:
         wait_ms = process_hooks.wait_ms_at_end(wait_ms)
         if self._thread is not None and self._thread.is_current:
             raise InvalidInput("a callback cannot close the shipper that calls it")
-        with self._lock:
+        with self.lock:
             is_first = not self._is_closed
             if is_first and self._items and self._opened is None:
                 self._wake()
@@ -263,7 +264,7 @@ class Shipper:
     def _end(self, wait_ms: int) -> None:
         thread, opened = self._thread, self._opened
         if thread is None:
-            self._tell_dropped(self._inbox.line_count(), self._failure)
+            self._tell_dropped(self._inbox.give_up(), self._failure)
             return
         deadline = time.monotonic() + wait_ms / 1000 + _END_S
         shipper = None
@@ -275,11 +276,12 @@ class Shipper:
         except FutureTimeout:
             # The disk stands still: the program is not to stand still with it.
             process_hooks.tell("log lines may be lost: the shipper could not be closed in time")
+            self._inbox.give_up()
             return
         except (RaftwoodError, OSError, ValueError, CancelledError):
             pass  # why it could not be started is told below
         thread.stop()
-        lost = self._inbox.line_count() + self._inbox.dropped_since()
+        lost = self._inbox.give_up()
         if shipper is None:
             self._tell_dropped(lost, self._failure)
             return
@@ -300,7 +302,7 @@ class Shipper:
 
     def _wake(self) -> None:
         """Never waits: what takes time is done by the thread."""
-        with self._lock:
+        with self.lock:
             if self._is_awake or self._is_closed or self._is_starting:
                 return
             if self._opened is not None:
@@ -359,7 +361,12 @@ class Shipper:
             return
         shipper = self._shipper
         assert shipper is not None
-        self._quiet = 0 if self._drain(shipper, _TURN_ITEMS_MAX) else self._quiet + 1
+        try:
+            self._quiet = 0 if self._drain(shipper, _TURN_ITEMS_MAX) else self._quiet + 1
+        finally:
+            self._poll_later()  # whatever is wrong with one line, others are shipped
+
+    def _poll_later(self) -> None:
         if self._quiet >= _QUIET_POLLS:
             self._quiet = 0
             self._is_awake = False
@@ -394,6 +401,8 @@ class Shipper:
         if self._thread is not None:
             self._thread.after_fork(self._shipper)
         self._begin()
+        if self._is_closed:
+            self._ended.set()  # in the parent, or there it will be: nothing here has to end
 
 
 async def _status(shipper: AsyncShipper) -> ShipperStatus:

@@ -157,6 +157,31 @@ def test_a_record_that_cannot_be_formatted_is_counted_and_ends_nothing(
         assert "not to be printed" in capsys.readouterr().err
 
 
+class _Bytes(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage().encode()  # type: ignore[return-value]
+
+
+def test_records_that_are_none_of_loggings_own_making_hold_nobody_up() -> None:
+    with RingThread(1) as ring:
+        handler = ClogsHandler(FILE, ring.settings())
+        strange: list[dict[str, object]] = [
+            {"created": "now"},
+            {"created": float("nan")},
+            {"levelname": None},
+            {"name": ["unhashable"]},
+        ]
+        for values in strange:
+            handler.handle(logging.makeLogRecord({"msg": "strange", **values}))
+        handler.setFormatter(_Bytes())
+        handler.handle(logging.makeLogRecord({"msg": "bytes"}))
+        handler.shipper.flush(10_000)
+        handler.handle(logging.makeLogRecord({"msg": "later"}))
+        handler.shipper.flush(10_000)
+        handler.close()
+        assert ring.lines(FILE) == [b"strange"] * len(strange) + [b"bytes", b"later"]
+
+
 def test_what_logging_says_while_the_shipper_starts_is_shipped_and_what_it_says_itself_is_not(
     logger: logging.Logger,
 ) -> None:

@@ -139,8 +139,14 @@ def test_a_thread_that_waits_for_room_hears_of_the_end() -> None:
 
 
 def test_whoever_waits_for_room_waits_no_longer_than_it_is_told() -> None:
+    # Not compressed: these lines would take next to no room once they are a batch.
     settings = settings_of(
-        servers=NOWHERE, when_full="block", block_ms=50, memory_bytes_max=64 << 10, exit_ms=0
+        servers=NOWHERE,
+        when_full="block",
+        block_ms=50,
+        memory_bytes_max=64 << 10,
+        compression="none",
+        exit_ms=0,
     )
     with Shipper(settings) as shipper:
         began = time.monotonic()
@@ -206,8 +212,10 @@ def test_a_failure_to_start_is_told_once_and_tried_again(
 
 def test_lines_that_never_left_are_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     shipper = Shipper(settings_of(access_key="", servers=NOWHERE))
-    shipper.send("a.log", ["one", "two"])
+    delivery = shipper.send("a.log", ["one", "two"])
     shipper.close()
+    with pytest.raises(ShuttingDown):
+        delivery.wait(0)
     told = capsys.readouterr().err
     assert "a shipper needs an access key" in told
     assert "2 log lines were dropped" in told
@@ -243,3 +251,29 @@ def test_a_callback_on_the_shippers_thread_cannot_wait_for_it() -> None:
         delivery.wait(10_000)
         shipper.flush(10_000)
     assert len(errors) == 2
+
+
+def test_one_failure_on_the_shippers_thread_does_not_end_its_work() -> None:
+    with RingThread(1) as ring, Shipper(ring.settings()) as shipper:
+        shipper.send("a.log", "one")
+        shipper.flush(10_000)
+        drain, failures = shipper._inbox.drain, [RuntimeError("planted")]
+
+        def failing(shipper: AsyncShipper, items_max: int) -> int:
+            if failures:
+                raise failures.pop()
+            return drain(shipper, items_max)
+
+        shipper._inbox.drain = failing  # type: ignore[method-assign]
+        shipper.send("a.log", "two").wait(10_000)
+        assert not failures
+        assert ring.lines("a.log") == [b"one", b"two"]
+
+
+def test_a_child_of_a_process_that_has_closed_its_shipper_waits_for_nothing() -> None:
+    shipper = Shipper(settings_of(servers=NOWHERE))
+    shipper.close()
+    shipper.after_fork()
+    began = time.monotonic()
+    shipper.close()
+    assert time.monotonic() - began < 1
