@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ from raftwood.base.errors import InternalError
 
 _START_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 10.0
+_PORTS = range(15_000, 30_000)
 
 
 class ChildProcesses:
@@ -103,12 +105,21 @@ class ChildProcesses:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses on this machine that nobody uses at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Addresses on this machine that nobody uses at the moment.
+
+    Their ports are below those that the system gives to connections: one of these could take the
+    port of a server that is away for a moment, and the server could not come back.
+    """
+    found: list[str] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            # As servers do: connections that ended here a moment ago are no obstacle to them.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(f"127.0.0.1:{port}")
+        if len(found) == count:
+            return found
+    raise InternalError(f"no {count} ports are free on this machine: end what uses them")
