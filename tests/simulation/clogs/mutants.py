@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.clogs.batches import LineBatch
+from raftwood.clogs.client import spool as spool_module
 from raftwood.clogs.client.backlog import Backlog
 from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.client.sending import Sending
@@ -30,6 +31,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 _STORMY = Plan(faults_s=15, move_s=0.2, weather_s=1.0, ring_s=1.0, calm=0.5)
 _ISOLATED = Plan(faults_s=1.0, move_s=0, weather_s=0, ring_s=0, calm=9.0, is_isolated=True)
 _SYNCING = Plan(faults_s=15, move_s=0, weather_s=0, ring_s=0, calm=0.3, sync=0.9, pause_s=0.01)
+_TIGHT = Plan(gone_s=5.0, calm=0.5, line_bytes=6_000, spool_bytes_max=1 << 20)
 _DROPPING = Plan(
     faults_s=1.0, gone_s=15.0, when_full="drop-oldest", has_spool=False, line_bytes=400
 )
@@ -142,6 +144,10 @@ def drops_without_counting(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Backlog, "_count_dropped", count)
 
 
+def finds_again_what_was_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(spool_module, "_is_in", lambda *_: False)
+
+
 def goes_on_before_the_ack(patch: pytest.MonkeyPatch) -> None:
     """What fails is taken for stored by the next batch's turn, and is tried again behind it."""
 
@@ -170,10 +176,11 @@ MUTANTS = [
     Planted(never_pings_the_isolated, Harm.ISOLATED, _ISOLATED),
     Planted(forgets_state_on_reload, Harm.FORGOTTEN, _ISOLATED),
     Planted(sends_again_under_another_sequence, Harm.TWICE, _STORMY),
-    Planted(truncates_the_spool_before_the_ack, Harm.LOST, _STORMY, first=2),
+    Planted(truncates_the_spool_before_the_ack, Harm.LOST, _STORMY, first=1),
     Planted(does_not_say_that_a_batch_is_resumed, Harm.TWICE, _STORMY, first=1),
     Planted(forgets_the_place_on_another_way, Harm.TWICE, _STORMY),
     Planted(syncs_without_waiting, Harm.LOST, _SYNCING, first=5),
     Planted(drops_without_counting, Harm.MISCOUNTED, _DROPPING),
+    Planted(finds_again_what_was_dropped, Harm.DROPPED, _TIGHT, first=3),
     Planted(goes_on_before_the_ack, Harm.ORDER, _STORMY, first=2),
 ]
