@@ -1,6 +1,6 @@
 """What can go wrong in clogs beside the errors of `base`."""
 
-from raftwood.base.errors import Conflict
+from raftwood.base.errors import Conflict, Unavailable
 
 
 class PlaceMoved(Conflict):
@@ -10,3 +10,10 @@ class PlaceMoved(Conflict):
 
     code = "clogs_place_moved"
     retriable = True
+
+
+class LinesDropped(Unavailable):
+    """There was no room for lines that were not stored yet, and these were the oldest."""
+
+    code = "clogs_lines_dropped"
+    retriable = False
