@@ -83,6 +83,8 @@ class Backlog:
         self._writing_bytes = 0
         self._is_told = False
         self._is_over = False
+        self.kept_batches = 0
+        """Given to the spool so far."""
         self.held_bytes = 0
         self.held_lines = 0
         """Taken or resumed, and neither acked nor dropped nor refused."""
@@ -359,7 +361,7 @@ class Backlog:
         self._spool = spool
 
     def keep_all(self) -> bool:
-        """All that is left goes to the spool; whether there was room for it."""
+        """All that is left goes to the spool; whether there was room, there and on the way."""
         if self._spool is None:
             return not self.held_lines
         self.form_all()
@@ -391,6 +393,7 @@ class Backlog:
         order = self._in_memory.pop(entry, None)
         if order is not None and not entry.was_sent:
             self._in_spool.add(entry, order)
+        self.kept_batches += 1
         self._writing[entry] = entry.held_bytes
         self._writing_bytes += entry.held_bytes
         self._counters.server(self._route(entry.name)).spooled += entry.count
@@ -410,6 +413,10 @@ class Backlog:
         self._kept[entry] = None
         if not self.has_room():
             self._let_go(self._kept.popitem()[0])
+        if self._settings.spool is SpoolMode.ALWAYS:
+            # Some may have found too much on its way to the disk before them.
+            while self._in_memory and self._keep(next(iter(self._in_memory))) is _Kept.YES:
+                pass
 
     def _let_go(self, entry: Entry) -> None:
         """The spool has it: its body need not be in memory."""

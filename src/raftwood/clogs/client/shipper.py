@@ -193,7 +193,7 @@ class AsyncShipper:
         """As `send`, but waits for room, for up to `block_ms`."""
         # `send` says why, where the time is over.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.block_ms / 1000 or None):
+            async with asyncio.timeout(self._settings.block_ms / 1000):
                 while self._settings.when_full is WhenFull.BLOCK and not self._backlog.has_room():
                     self._room.clear()
                     await self._room.wait()
@@ -283,14 +283,25 @@ class AsyncShipper:
 
     async def sync(self) -> None:
         """Wait until all that was taken is stored, or in the spool."""
-        while self._slots is not None and self._backlog.keep_all():
-            self._pump_soon()
+        while self._slots is not None:
             own = self._slots.own
             was_failed = own.is_failed
-            await own.sync()
+            is_whole = await self._keep_all(own)
             if own.is_failed == was_failed:
-                return
+                if is_whole:
+                    return
+                break
         await self.flush()
+
+    async def _keep_all(self, own: Spool) -> bool:
+        """Whether all is in the spool: in pieces, for only so much may wait for a disk at once."""
+        while True:
+            kept = self._backlog.kept_batches
+            is_whole = self._backlog.keep_all()
+            self._pump_soon()
+            await own.sync()
+            if is_whole or self._backlog.kept_batches == kept:
+                return is_whole
 
     async def close(self, *, wait_ms: int | None = None) -> None:
         """Wait so long until all is stored; what is not then goes to the spool, if there is one.
@@ -312,8 +323,7 @@ class AsyncShipper:
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self._slots is not None:
-            self._backlog.keep_all()
-            await self._slots.own.sync()
+            await self._keep_all(self._slots.own)
         await self._ring.close()
         if self._timer is not None:
             self._timer.cancel()

@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
+import msgspec
 import pytest
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Overloaded, ShuttingDown, TooLarge
+from raftwood.clogs.client import spool
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.disk.real_environment import real_environment
 from tests.clogs_kit.memory_sink import MemorySink, MemoryStorage
@@ -136,6 +139,45 @@ def test_what_is_in_the_spool_is_shipped_by_the_next_life(tmp_path: object) -> N
     scene(body, servers=1)
 
 
+def _has_spooled(shipper: AsyncShipper, held_bytes: int) -> bool:
+    return shipper.status().spool_bytes >= held_bytes
+
+
+@pytest.mark.parametrize("mode", ["overflow", "always"])
+def test_all_goes_to_the_spool_though_it_is_more_than_may_wait_for_the_disk_at_once(
+    tmp_path: object, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = msgspec.structs.replace(spool._SETTINGS, pending_bytes_max=64 << 10)
+    monkeypatch.setattr(spool, "_SETTINGS", few)
+    lines = [b"%d %s" % (number, b"x" * 1000) for number in range(500)]
+
+    async def body(environment: Environment, ring: Ring) -> None:
+        settings = settings_of(
+            spool_folder=f"{tmp_path}/spool", spool=mode, batch_lines_max=10, compression="none"
+        )
+        await ring.stop("log-0")
+        for is_synced in (False, True):
+            shipper = await AsyncShipper.start(
+                environment, settings, ACCESS, StaticSource(ring.configuration())
+            )
+            shipper.send("a.log", lines)
+            if mode == "always":  # without being asked
+                held_bytes = sum(map(len, lines)) * (1 + is_synced)
+                await until(partial(_has_spooled, shipper, held_bytes))
+            elif is_synced:
+                await shipper.sync()
+            await shipper.close(wait_ms=0)
+            assert shipper.counters.dropped == 0
+        await ring.start("log-0")
+        async with await AsyncShipper.start(
+            environment, settings, ACCESS, StaticSource(ring.configuration())
+        ) as last:
+            await last.flush()
+        assert ring.storage.lines("a.log") == lines * 2
+
+    scene(body, servers=1)
+
+
 class _Placeless(MemorySink):
     """Does not tell where files go, for a while."""
 
@@ -201,18 +243,20 @@ def test_a_batch_that_no_server_reads_is_refused_and_the_next_one_goes_on() -> N
     scene(body, servers=1)
 
 
-def test_whoever_waits_for_room_for_too_long_is_told() -> None:
+@pytest.mark.parametrize("block_ms", [0, 100])
+def test_whoever_waits_for_room_for_too_long_is_told(block_ms: int) -> None:
     async def body(environment: Environment, ring: Ring) -> None:
         await ring.stop("log-0")
         source = StaticSource(ring.configuration())
         settings = settings_of(
-            when_full="block", block_ms=100, memory_bytes_max=64 << 10, compression="none"
+            when_full="block", block_ms=block_ms, memory_bytes_max=64 << 10, compression="none"
         )
         shipper = await AsyncShipper.start(environment, settings, ACCESS, source)
         shipper.send("a.log", [b"x" * (64 << 10)])
         with pytest.raises(Overloaded):
             await shipper.put("a.log", [b"one more"])
         await ring.start("log-0")
+        await until(lambda: shipper.has_room)
         await shipper.put("a.log", [b"another"])
         await shipper.close(wait_ms=5_000)
         assert len(ring.storage.lines("a.log")) == 2
