@@ -103,12 +103,16 @@ class Links:
         return channel.call(method, payload, timeout_ms)
 
     async def any_channel(self, timeout_s: float) -> Channel:
-        """One that is connected; `Unavailable` where none is for so long."""
+        """One that is connected, each time another one if there are several; `Unavailable` where
+        none is for so long.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    for channel in self._channels.values():
+                    for name, channel in self._channels.items():
                         if channel.is_connected:
+                            # One that is connected may hang, or know nothing: the next is tried.
+                            self._channels[name] = self._channels.pop(name)
                             return channel
                     self._connected.clear()
                     await self._connected.wait()
