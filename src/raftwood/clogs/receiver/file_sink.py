@@ -11,6 +11,7 @@ to another one, because this one did not answer in time, may be in the files of 
 """
 
 import asyncio
+import errno
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     DiskFull,
+    InvalidInput,
     Overloaded,
     RaftwoodError,
     ShuttingDown,
@@ -49,6 +51,7 @@ WAITING_BYTES_MAX: Final = 64 << 20
 _FILES_PER_ROUND: Final = 32
 _SIZES_AT_ONCE: Final = 1024
 _LOG: Final = LogSettings(segment_bytes=4 << 20, cache_bytes_max=0)
+_OF_NAMES: Final = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _log = get_logger("clogs")
 
 LinesOf = Callable[[Message], bytes]
@@ -315,9 +318,13 @@ class FileSink:
     def _explained(self, file: _File, error: OSError) -> RaftwoodError:
         if error.errno in NO_ROOM:
             return DiskFull(f"no room for {file.path} ({error}): free space on the disk")
-        return Unavailable(
-            f"cannot write to {file.path}: {error}; make room for it there, or give it another name"
-        )
+        if error.errno in _OF_NAMES:
+            # Not of the storage as a whole: one shipper's names must not have it shunned by all.
+            return InvalidInput(
+                f"cannot write to {file.path}: {error}; make room for it there, or give it another "
+                "name"
+            )
+        return Unavailable(f"cannot write to {file.path}: {error}; see to the disk and its rights")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or task.exception() is not None:
