@@ -72,6 +72,13 @@ BANNED_IN_SIMULATION = {
 _REAL = "the real one; simulation has its own"
 ALLOWED_IN_SIMULATION = {
     ("*", "random.Random"): "a type; the environment hands out seeded ones",
+    ("clogs/client/deliveries.py", "threading"): "for programs that are all threads",
+    ("clogs/client/inbox.py", "threading"): "for programs that are all threads",
+    ("clogs/client/log_handler.py", "threading"): "for programs that are all threads",
+    ("clogs/client/process_hooks.py", "time"): "for programs that are all threads",
+    ("clogs/client/sync_shipper.py", "concurrent"): "for programs that are all threads",
+    ("clogs/client/sync_shipper.py", "threading"): "for programs that are all threads",
+    ("clogs/client/sync_shipper.py", "time"): "for programs that are all threads",
     ("clogs/tail/files.py", "concurrent"): _REAL,
     ("disk/kv_folders.py", "asyncio.to_thread"): _REAL,
     ("disk/kv_rocksdb.py", "asyncio.to_thread"): _REAL,

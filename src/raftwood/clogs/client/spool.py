@@ -367,9 +367,10 @@ class Spool:
         if self.is_failed:
             await self._store.abandon()
             return
-        failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        failing: asyncio.Future[None] = loop.create_future()
         self._syncing.add(failing)
-        closing = asyncio.ensure_future(self._store.close())
+        closing = loop.create_task(self._store.close())
         await asyncio.wait([failing, closing], return_when=asyncio.FIRST_COMPLETED)
         self._syncing.discard(failing)
         if not closing.done():  # a disk that failed would not let it end
