@@ -150,7 +150,7 @@ class Tailer:
 
     def status(self) -> TailStatus:
         files = list(self._roster.files.values())
-        ranked = heapq.nlargest(_LISTED_MAX, files, key=lambda file: file.behind_bytes)
+        ranked = heapq.nlargest(_LISTED_MAX, files, key=_rank)
         return TailStatus(
             files=len(files),
             open_files=len(self._open_files),
@@ -325,6 +325,11 @@ def _is_waiting(file: Followed) -> bool:
     return file.rested_ms is None and (
         file.left_ms is not None or not file.is_at_end or bool(file.retry_at_ms)
     )
+
+
+def _rank(file: Followed) -> tuple[bool, int]:
+    """Those with a problem come first: whoever reads the list learns of them by it alone."""
+    return bool(file.problem or file.refusal), file.behind_bytes
 
 
 def _status(file: Followed) -> FileStatus:

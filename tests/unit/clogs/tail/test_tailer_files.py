@@ -52,6 +52,24 @@ async def test_lines_come_as_they_are_written(folder: Folder) -> None:
 
 
 @real
+async def test_files_with_a_problem_are_listed_before_those_that_are_behind(
+    folder: Folder,
+) -> None:
+    folder.taker.is_open.clear()
+    folder.write("a.log", b"much that waits\n")
+    folder.write("b.log", b"")
+    async with folder.tailing() as tailer:
+        await until(lambda: folder.taker.waiting == 1)
+        await until(lambda: tailer.status().files == 2)
+        names = [each.name for each in tailer.status().file_list]
+        assert names == ["a.log", "b.log"]
+        (held_up,) = (each for each in tailer._roster.files.values() if each.name == "b.log")
+        held_up.problem = "it may not be read"
+        assert [each.name for each in tailer.status().file_list] == ["b.log", "a.log"]
+        folder.taker.is_open.set()
+
+
+@real
 async def test_a_clean_stop_sends_nothing_again(folder: Folder) -> None:
     folder.write("a.log", b"one\n")
     async with folder.tailing():
