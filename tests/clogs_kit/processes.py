@@ -37,6 +37,8 @@ from tests.cluster.stores import COMMAND
 from tests.zeppelin_kit.process import Process
 
 PROJECT, LOGSTORE = "p", "lines"
+REFUSED = "the ring's configuration is refused, and the last good one stays"
+"""Who ships says so."""
 WAIT_S_MAX = 120.0
 """For what takes a second where the machine has nothing else to do."""
 HA = HaRules(check_gap_ms=200, invalid_checks_max=3, isolation_first_ms=300)
@@ -64,6 +66,13 @@ _QUICK: Mapping[str, Any] = {
 }
 _LOCAL = "127.0.0.1"
 Result = TypeVar("Result")
+
+
+def adds_up(status: ShipperStatus) -> bool:
+    """Nothing is left uncounted."""
+    counters = status.counters
+    known = counters.acked + counters.dropped + counters.refused + status.held_lines
+    return counters.taken + counters.resumed == known
 
 
 def wait_until(what: str, holds: Callable[[], bool]) -> None:
