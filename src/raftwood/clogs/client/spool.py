@@ -1,8 +1,10 @@
 """Batches on disk until they are stored: what memory has no room for, and what must outlive us.
 
 A spool is a segment log (`disk.segment_log`) in a folder that one process has at a time (`slots`):
-a group for each file and producer, an entry for each batch, which is a whole frame. What a group
-and its entries are of, the log's index tells: nothing is read at the start but that.
+a few groups for each file and producer, an entry for each batch, which is a whole frame. What a
+group and its entries are of, the log's index tells: nothing is read at the start but that. A log
+frees a group from its head on. So groups are small: a batch of which nobody knows whether it is
+stored, and that stays for that, keeps no more than its own group on the disk.
 
 What is read back after a restart was perhaps sent before: it keeps its producer and sequence, and
 is marked as resumed.
@@ -42,6 +44,9 @@ ACKS_UNSYNCED_MAX: Final = 256
 is sent again after a power failure is still known."""
 WRITING_BYTES_MAX: Final = 8 << 20
 """On their way to the disk, and so still in memory."""
+GROUP_BATCHES_MAX: Final = 16
+GROUP_BYTES_MAX: Final = 1 << 20
+"""Once it has so many, the file's next batch begins another group."""
 _CLUSTER: Final = "clogs-spool"
 _SETTINGS: Final = LogSettings(
     segment_bytes=16 << 20,
@@ -80,7 +85,7 @@ class _Owner(msgspec.Struct, frozen=True, array_like=True):
 class _Group:
     """A file's batches in the spool."""
 
-    __slots__ = ("dropped", "gone", "head", "key", "next_index", "number")
+    __slots__ = ("dropped", "gone", "head", "key", "next_index", "number", "size")
 
     def __init__(self, number: int, head: int, next_index: int) -> None:
         self.number = number
@@ -91,6 +96,12 @@ class _Group:
         self.gone: set[int] = set()
         """Stored or given up behind the head."""
         self.dropped: list[tuple[int, int]] = []
+        self.size = 0
+        """Of all that was ever written to it."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.next_index > GROUP_BATCHES_MAX or self.size >= GROUP_BYTES_MAX
 
     def drop(self, index: int) -> None:
         """Take note of one that was given up behind the head."""
@@ -127,7 +138,7 @@ class Spool:
         self._bytes_max = bytes_max
         self._groups: dict[int, _Group] = {}
         self._by_owner: dict[_Owner, _Group] = {}
-        """Groups of this life."""
+        """The last group of each in this life."""
         self._next_group = max(self._log.groups(), default=0) + 1
         self._acks_unsynced = 0
         self._owed_states: dict[int, State] = {}
@@ -182,7 +193,7 @@ class Spool:
 
     def recover(self) -> list[Entry]:
         """What an earlier life left, oldest first per file; bodies are read when they are due."""
-        entries = []
+        by_owner: dict[tuple[str, bytes], list[tuple[int, Entry]]] = {}
         for number in self._log.groups():
             state = self._log.state(number)
             if state is None:
@@ -192,7 +203,8 @@ class Spool:
             group = _Group(number, bounds.head, bounds.next_index)
             indexes = range(bounds.head, bounds.next_index)
             group.gone = {index for index in indexes if _is_in(index, owner.dropped)}
-            found = []
+            found = by_owner.setdefault((owner.name, owner.producer), [])
+            before = len(found)
             for index, term, frame_bytes in zip(
                 indexes, self._log.terms(number), self._log.sizes(number), strict=True
             ):
@@ -203,13 +215,12 @@ class Spool:
                 self.held_bytes += _frame_bytes(entry)
                 self.held_batches += 1
                 found.append((term, entry))
-            if found:
+            if len(found) > before:
                 self._groups[number] = group
             else:
                 self._owed[number] = DropGroup(number)
-            # What was in memory until the end was written last, and may be older.
-            entries += [entry for _, entry in sorted(found, key=_term)]
-        return entries
+        # What was in memory until the end was written last, and may be older.
+        return [entry for found in by_owner.values() for _, entry in sorted(found, key=_term)]
 
     def _resumed(self, owner: _Owner, term: int, frame_bytes: int) -> Entry:
         bare = LineBatch(
@@ -246,7 +257,7 @@ class Spool:
         owner = _Owner(batch.name, batch.producer)
         group = self._by_owner.get(owner)
         records: list[Record] = []
-        if group is None:
+        if group is None or group.is_full:
             group = _Group(self._next_group, 1, 1)
             records.append(State(group.number, msgspec.msgpack.encode(owner)))
         payload = joined(encode_message(batch.message(system=0, place="")))
@@ -260,6 +271,7 @@ class Spool:
         entry.spool = self
         entry.spool_group, entry.spool_index = group.number, group.next_index
         group.next_index += 1
+        group.size += len(payload)
         self.held_bytes += _frame_bytes(entry)
         self.held_batches += 1
 
@@ -317,7 +329,7 @@ class Spool:
             record = DropGroup(group.number)
             self._owed_states.pop(group.number, None)
             del self._groups[group.number]
-            if group.key is not None:
+            if group.key is not None and self._by_owner.get(group.key) is group:
                 del self._by_owner[group.key]
         self._owed[group.number] = record
         self._note(is_urgent=entry.is_dropped)

@@ -312,3 +312,35 @@ def test_where_all_slots_are_taken_the_folder_is_named(monkeypatch: pytest.Monke
         await first.own.close()
 
     run(main())
+
+
+def test_a_batch_in_doubt_keeps_no_more_than_its_group_on_the_disk() -> None:
+    async def main() -> None:
+        spool = await open_spool(ImmediateFiles())
+        entries = [await keep(spool, "a.log", number) for number in range(1, 101)]
+        whole = spool._log.statistics().live_bytes
+        for entry in entries[1:]:
+            entry.is_dropped = True
+            spool.forget(entry)
+        await spool.sync()
+        assert spool.held_batches == 1
+        assert spool._log.statistics().live_bytes < whole / 4
+        await spool.close()
+
+    run(main())
+
+
+def test_what_was_written_last_comes_first_if_it_is_older_though_its_group_is_another() -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        spool = await open_spool(files)
+        for number in [*range(11, 51), *range(1, 11)]:
+            await keep(spool, "a.log", number)
+        await spool.close()
+        again = await open_spool(files)
+        entries = again.recover()
+        bodies = [body_of(await again.load(entry)) for entry in entries]
+        assert bodies == [f"a.log {number}" for number in range(1, 51)]
+        await again.close()
+
+    run(main())
