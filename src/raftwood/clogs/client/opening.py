@@ -22,6 +22,8 @@ from raftwood.net.store_names import split_address
 
 _ANSWER_MS: Final = 10_000
 _CONNECT_S: Final = 5.0
+_OTHERS_ASKED: Final = 3
+"""Servers that are asked for configurations beside those of the settings."""
 
 
 async def open_shipper(
@@ -90,6 +92,7 @@ class _AskedServers:
         self, environment: Environment, settings: ClogsClientSettings, access: Access
     ) -> None:
         self._first = first_configuration(settings.servers)
+        self._random = environment.random
         self._links = Links(environment, access, _ignore)
         self._source = ServerSource(environment, self._ask, settings.ring)
 
@@ -97,7 +100,15 @@ class _AskedServers:
         yield self._first
         self._links.update(self._first.configuration.servers)
         async for each in self._source.changes():
+            self._links.update(self._asked(each.configuration.servers))
             yield each
+
+    def _asked(self, servers: Sequence[LogServer]) -> list[LogServer]:
+        """Those of the settings, which may all be gone one day, and some of the ring."""
+        first = self._first.configuration.servers
+        addresses = {each.address for each in first}
+        others = [each for each in servers if each.address not in addresses]
+        return [*first, *self._random.sample(others, min(len(others), _OTHERS_ASKED))]
 
     async def _ask(self, request: ConfigurationRequest) -> ConfigurationAnswer:
         channel = await self._links.any_channel(_CONNECT_S)

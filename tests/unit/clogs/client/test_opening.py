@@ -8,6 +8,7 @@ import pytest
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Secret
 from raftwood.clogs.client.opening import (
+    _AskedServers,
     access_of,
     configuration_source,
     first_configuration,
@@ -17,8 +18,9 @@ from raftwood.clogs.client.opening import (
 from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull, client_settings
 from raftwood.clogs.configuration.file_source import FileSource
 from raftwood.clogs.masking import MaskRule
+from raftwood.clogs.model import LogServer, RingConfiguration
 from raftwood.disk.real_environment import real_environment
-from tests.clogs_kit.ring import Ring, settings_of
+from tests.clogs_kit.ring import Ring, StaticSource, settings_of, versioned
 
 
 def test_a_shipper_without_a_key_says_how_to_get_one() -> None:
@@ -70,6 +72,26 @@ def test_lines_go_to_the_servers_of_the_settings_or_of_a_file(tmp_path: Path) ->
             assert isinstance(source, FileSource)
             await source.close()
             await ring.close()
+
+    asyncio.run(main())
+
+
+def test_servers_of_the_ring_tell_its_configuration_once_those_of_the_settings_are_gone() -> None:
+    async def main() -> None:
+        with real_environment() as environment:
+            settings = settings_of(servers=["127.0.0.1:1"])
+            source = _AskedServers(environment, settings, access_of(settings))
+            servers = [LogServer("127.0.0.1", 2 + number) for number in range(5)]
+            told = StaticSource(versioned(RingConfiguration(tuple(servers))))
+            source._source = told  # type: ignore[assignment]
+            changes = source.changes()
+            for version in (0, 1):
+                assert (await anext(changes)).version == version
+            asked = set(source._links._servers)
+            assert "127.0.0.1:1" in asked
+            assert len(asked & {each.ring_name for each in servers}) == 3
+            await source.close()
+            assert [each async for each in changes] == []
 
     asyncio.run(main())
 
