@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ class Shipper:
             self._process = subprocess.Popen(
                 command, env=environment, cwd=own, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+        self.pid = self._process.pid
         self.ended_s = self.cpu_s = 0.0
         self.memory_bytes = 0
         self._status: int | None = None
@@ -39,13 +41,13 @@ class Shipper:
 
     def __exit__(self, *_: object) -> None:
         if self._status is None:
-            self._process.kill()
+            self._signal(signal.SIGKILL)
             self._reap(0)
 
     def look(self) -> bool:
         """Note what it uses; whether it runs."""
         # What a child has used at the most, as wait4 tells it, counts its parent's memory in.
-        self.memory_bytes = max(self.memory_bytes, _peak_bytes(self._process.pid))
+        self.memory_bytes = max(self.memory_bytes, _peak_bytes(self.pid))
         return self._status is None and not self._reap(os.WNOHANG)
 
     def wait(self) -> None:
@@ -59,7 +61,7 @@ class Shipper:
 
     def end(self) -> None:
         self.look()
-        self._process.terminate()
+        self._signal(signal.SIGTERM)
         deadline = time.monotonic() + _STOP_S_MAX
         while not self._reap(os.WNOHANG):
             if time.monotonic() > deadline:
@@ -69,8 +71,12 @@ class Shipper:
     def died(self) -> ClusterFailed:
         return ClusterFailed(f"it ended before all had arrived: {self._last_words()}")
 
+    def _signal(self, number: int) -> None:
+        # Not by `Popen`, which looks first whether it has ended, and then has what it used.
+        os.kill(self.pid, number)
+
     def _reap(self, options: int) -> bool:
-        pid, status, usage = os.wait4(self._process.pid, options)
+        pid, status, usage = os.wait4(self.pid, options)
         if not pid:
             return False
         self.ended_s = time.monotonic()

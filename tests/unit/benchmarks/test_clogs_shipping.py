@@ -1,5 +1,6 @@
 """The benchmark of `raftwood ship`: its lines, its sinks, and what is judged."""
 
+import os
 import socket
 import sys
 from pathlib import Path
@@ -81,6 +82,14 @@ def test_a_shipper_that_ends_too_early_is_told_with_its_last_words(tmp_path: Pat
         sink.arrived(shipper)
     with Shipper(failing, {}, tmp_path) as shipper, pytest.raises(ClusterFailed, match="status 1"):
         shipper.wait()
+
+
+def test_one_that_has_ended_by_the_time_it_is_told_to_is_reaped_all_the_same(
+    tmp_path: Path,
+) -> None:
+    with Shipper(["true"], {}, tmp_path) as shipper:
+        os.waitid(os.P_PID, shipper.pid, os.WEXITED | os.WNOWAIT)
+    assert shipper.ended_s >= shipper.began_s
 
 
 @pytest.mark.slow
