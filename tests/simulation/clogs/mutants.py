@@ -179,8 +179,8 @@ MUTANTS = [
     Planted(truncates_the_spool_before_the_ack, Harm.LOST, _STORMY, first=1),
     Planted(does_not_say_that_a_batch_is_resumed, Harm.TWICE, _STORMY, first=1),
     Planted(forgets_the_place_on_another_way, Harm.TWICE, _STORMY),
-    Planted(syncs_without_waiting, Harm.LOST, _SYNCING, first=5),
+    Planted(syncs_without_waiting, Harm.LOST, _SYNCING, first=8),
     Planted(drops_without_counting, Harm.MISCOUNTED, _DROPPING),
     Planted(finds_again_what_was_dropped, Harm.DROPPED, _TIGHT, first=3),
-    Planted(goes_on_before_the_ack, Harm.ORDER, _STORMY, first=2),
+    Planted(goes_on_before_the_ack, Harm.ORDER, _STORMY, first=8),
 ]

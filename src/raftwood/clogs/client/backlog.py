@@ -150,6 +150,11 @@ class Backlog:
 
     def _cut(self, line: bytes) -> bytes:
         self._counters.cut += 1
+        if self._encoding.mask is not None:
+            # Half of a card number would not be known for one.
+            (line,) = self._encoding.mask([line])
+            if len(line) <= self._settings.line_bytes_max:
+                return line
         return line[: self._settings.line_bytes_max - len(CUT)] + CUT
 
     def _pending_of(self, name: str, now: float) -> Pending:

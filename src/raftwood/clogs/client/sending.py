@@ -214,7 +214,10 @@ class Sending:
         entry = action.entry
         if not self._rules.refused(action.lane, entry, action.attempt):
             return
-        self._counters.refused += entry.count
+        if entry.is_keepable:
+            self._counters.refused += entry.count
+        else:
+            self._counters.taken -= entry.count  # whoever keeps them may give them again
         _log.error("lines are refused for ever", file=entry.name, why=error.message)
         entry.done(error)
         self._backlog.form_next(entry.name)

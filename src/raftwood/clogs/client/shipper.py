@@ -71,6 +71,7 @@ class AsyncShipper:
         self._loop = asyncio.get_running_loop()
         self._slots: Slots | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._left: list[Spool] = []
         self._ring = RingFollower(environment, access, source, system=settings.system)
         self._links = self._ring.links
@@ -157,11 +158,14 @@ class AsyncShipper:
 
     async def _open_later(self) -> None:
         """There was no room for a spool; there may be some later."""
-        slots = None
-        while slots is None:
+        while self._slots is None:
             await asyncio.sleep(_SPOOL_RETRY_S)
-            slots = await _slots_of(self._environment, self._settings)
-        self._use(slots)
+            try:
+                slots = await _slots_of(self._environment, self._settings)
+                if slots is not None:
+                    self._use(slots)
+            except RaftwoodError as error:
+                _log.warning("there is no spool yet", why=error.message)
         self._pump_soon()
 
     async def __aenter__(self) -> Self:
@@ -308,9 +312,12 @@ class AsyncShipper:
 
         Lines that are neither stored nor in a spool then are dropped, and counted.
         """
-        if self._is_closed:
-            return
-        wait_ms = self._settings.exit_ms if wait_ms is None else wait_ms
+        if self._ending is None:
+            wait_ms = self._settings.exit_ms if wait_ms is None else wait_ms
+            self._ending = self._loop.create_task(self._end(wait_ms), name="clogs end")
+        await asyncio.shield(self._ending)
+
+    async def _end(self, wait_ms: int) -> None:
         if wait_ms:
             try:
                 async with asyncio.timeout(wait_ms / 1000):

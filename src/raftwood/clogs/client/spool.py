@@ -303,7 +303,8 @@ class Spool:
             raw_bytes=message.raw_bytes,
             codec=message.codec,
             body=message.body,
-            is_resumed=is_resumed,
+            # Also one that this life has taken over from a slot whose disk failed.
+            is_resumed=is_resumed or message.is_resumed,
         )
 
     def forget(self, entry: Entry) -> None:

@@ -1,9 +1,13 @@
 """What is beside a line leaves no more unmasked than the line itself."""
 
 from raftwood.base.codecs import Codec
+from raftwood.clogs.client.backlog import Backlog
+from raftwood.clogs.client.counters import Counters
 from raftwood.clogs.client.pending import Encoding, Pending
+from raftwood.clogs.client.shipping_rules import ShippingLimits, ShippingRules
 from raftwood.clogs.masking import Masking, built_in_rules
 from raftwood.loghub.log_groups import decode_log_group
+from tests.clogs_kit.ring import settings_of
 
 
 def test_fields_beside_a_line_are_masked_too() -> None:
@@ -24,3 +28,19 @@ def test_fields_beside_a_line_are_masked_too() -> None:
     stored = b" ".join(value for each in records for value in each.values())
     for secret in (b"first", b"second", b"third"):
         assert secret not in stored
+
+
+def test_a_line_that_is_too_long_is_masked_before_it_is_cut() -> None:
+    masking = Masking(built_in_rules(["cards"]))
+    encoding = Encoding(b"life", Codec.NONE, "host", (), masking.mask_lines)
+    settings = settings_of(line_bytes_max=64)
+    rules = ShippingRules(ShippingLimits(), lambda _: None)
+    backlog = Backlog(settings, encoding, rules, Counters(), lambda _: None)
+    backlog.take("a.log", [b"x" * 46 + b" 4111111111111111 and more"], time_ns=1, now=0.0)
+    backlog.form_all()
+    (entry,) = rules.entries()
+    assert entry.batch is not None
+    group = decode_log_group(entry.batch.body)
+    (line,) = (each.Value for each in group.Logs[0].Contents)
+    assert b"4111" not in line
+    assert len(line) <= 64

@@ -275,3 +275,15 @@ def test_lines_of_a_shipper_that_ends_at_once_are_dropped_and_counted() -> None:
         assert shipper.counters.dropped == 2
 
     scene(body, servers=1)
+
+
+def test_two_who_close_a_shipper_both_wait_for_one_end() -> None:
+    async def body(environment: Environment, ring: Ring) -> None:
+        source = StaticSource(ring.configuration())
+        shipper = await AsyncShipper.start(environment, settings_of(), ACCESS, source)
+        shipper.send("a.log", given("a.log", 0, 3))
+        await asyncio.gather(shipper.close(), shipper.close())
+        await shipper.close()
+        assert ring.storage.lines("a.log") == given("a.log", 0, 3)
+
+    scene(body)
