@@ -5,7 +5,8 @@
     …       16    the first 16 bytes of HMAC-SHA256 over the frame
 
 Nothing answers that a datagram came, but a pong to a ping, which is never longer than it. A copy
-that somebody else sends again is harmless: data is stored once by its producer and sequence.
+that somebody else sends again is not stored again, for as long as the log knows its producer: the
+16,384 that wrote to it last.
 """
 
 import hashlib

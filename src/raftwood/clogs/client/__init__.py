@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raftwood.clogs.client.counters import Counters, ServerCounters
+    from raftwood.clogs.client.datagram_shipper import DatagramShipper
     from raftwood.clogs.client.deliveries import Delivery
     from raftwood.clogs.client.log_handler import ClogsHandler
     from raftwood.clogs.client.opening import open_shipper
@@ -32,6 +33,7 @@ __all__ = [
     "ClogsHandler",
     "Compression",
     "Counters",
+    "DatagramShipper",
     "Delivery",
     "LinesDropped",
     "MaskRule",
@@ -47,6 +49,7 @@ __all__ = [
 
 _MODULES = {
     "raftwood.clogs.client.counters": ("Counters", "ServerCounters"),
+    "raftwood.clogs.client.datagram_shipper": ("DatagramShipper",),
     "raftwood.clogs.client.deliveries": ("Delivery",),
     "raftwood.clogs.client.log_handler": ("ClogsHandler",),
     "raftwood.clogs.client.opening": ("open_shipper",),
