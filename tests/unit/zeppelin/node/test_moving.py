@@ -113,7 +113,7 @@ def test_writers_are_slowed_down_for_a_target_that_does_not_come_closer(
 
         def far(one: Any, other: Any) -> float:
             """Records and acks are long on their way."""
-            return 0.15 if {one.name, other.name} == {source, target} else delay(one, other)
+            return 0.08 if {one.name, other.name} == {source, target} else delay(one, other)
 
         monkeypatch.setattr(network, "delay", far)
         taken: list[tuple[PartitionState, Any]] = []
