@@ -243,7 +243,7 @@ def tables(results: Results) -> list[rich.table.Table]:
 def notes(results: Results) -> list[str]:
     note = (
         f"- Of ours {results.acked:,} lines were stored and {results.dropped:,} dropped; nobody "
-        "waits by default, so the highest figures are those of the interpreter's lock."
+        "waits by default, so the highest figures are probably those of the interpreter's lock."
     )
     return [note]
 
