@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import psutil
 import uvloop
-from tests.zeppelin_kit.static_view import PASSWORD, WRITER, single_node
+from tests.kits.zeppelin.static_view import PASSWORD, WRITER, single_node
 
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.model import TableConfig

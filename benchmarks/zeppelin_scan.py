@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import uvloop
 from redis.asyncio.cluster import RedisCluster
-from tests.zeppelin_kit.processes import KvProcesses, Login, kv_processes
+from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
 
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.backup.backing_up import back_up

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.bookkeeper_cluster import BookKeeperCluster
-from tests.components import COMPONENTS, Missing
-from tests.databases import SERVERS, DatabaseServer
-from tests.resources import resources
-from tests.zookeeper_server import ZooKeeperServer
+from tests.kits.components import COMPONENTS, Missing
+from tests.kits.resources import resources
+from tests.kits.servers.bookkeeper import BookKeeperCluster
+from tests.kits.servers.databases import SERVERS, DatabaseServer
+from tests.kits.servers.zookeeper import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
 _GRACE_SECONDS = 2.0

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 import rich.table
-from tests.clogs_kit.ring import KEY, SECRET, Ring
+from tests.kits.clogs.ring import KEY, SECRET, Ring
 
 from benchmarks.harness.report import Verdict, goals_table, table
 from raftwood.clogs.client import ClogsHandler

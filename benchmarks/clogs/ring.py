@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 import rich.table
-from tests import python_libraries
+from tests.kits.install import python as python_libraries
 
 from benchmarks.harness.report import Verdict, goals_table, table
 from raftwood.clogs.model import LogServer

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from tests import debian
+from tests.kits.install import debian
 
 from benchmarks.harness.system import NotAvailable
 

@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 import sqlalchemy
 from confluent_kafka import version
-from tests.databases import PostgresServer
-from tests.kafka_broker import VERSION
-from tests.maven import NotInstalled
+from tests.kits.install.maven import NotInstalled
+from tests.kits.servers.databases import PostgresServer
+from tests.kits.servers.kafka import VERSION
 
 from benchmarks.consumers.members import Members
 from benchmarks.consumers.moving import MEMBERS, SHARDS

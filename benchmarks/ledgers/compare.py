@@ -12,9 +12,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 import msgspec
-from tests import bookkeeper_cluster, maven
-from tests.bookkeeper_cluster import BookKeeperCluster
-from tests.cluster.dlog.bookie_processes import bookie_processes
+from tests.kits.dlog.bookie_processes import bookie_processes
+from tests.kits.install import maven
+from tests.kits.servers import bookkeeper as bookkeeper_cluster
+from tests.kits.servers.bookkeeper import BookKeeperCluster
 
 from benchmarks.harness.cluster import ClusterFailed, check_disk
 from benchmarks.harness.comparison import Results, Steps

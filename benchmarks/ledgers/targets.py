@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.zookeeper_clients import opened as opened_zookeeper
+from tests.kits.servers.zookeeper_clients import opened as opened_zookeeper
 
 from raftwood.app.bookies import remote_bookies
 from raftwood.app.connecting import connected_metastore

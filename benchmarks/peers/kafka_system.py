@@ -10,8 +10,8 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from tests import maven
-from tests.kafka_broker import CLUSTER_ID, VERSION, install
+from tests.kits.install import maven
+from tests.kits.servers.kafka import CLUSTER_ID, VERSION, install
 
 from benchmarks.harness.system import NODES, Layout, Load, NotAvailable
 from benchmarks.peers import kafka_load

@@ -7,7 +7,7 @@ import pathlib
 import shutil
 import subprocess
 
-from tests import debian
+from tests.kits.install import debian
 
 from benchmarks.harness.system import NotAvailable
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-from tests import maven
+from tests.kits.install import maven
 
 from benchmarks.harness.cluster import Cluster
 from benchmarks.harness.system import NotAvailable

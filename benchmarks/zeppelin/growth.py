@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Final
 
 import msgspec
-from tests.zeppelin_kit.processes import KvProcesses, kv_processes
+from tests.kits.zeppelin.processes import KvProcesses, kv_processes
 
 from benchmarks.harness.cluster import ClusterFailed, check_disk, check_space
 from benchmarks.peers.programs import CACHE

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from tests import debian
-from tests.zeppelin_kit.processes import kv_processes
-from tests.zookeeper_server import free_ports
+from tests.kits.install import debian
+from tests.kits.servers.zookeeper import free_ports
+from tests.kits.zeppelin.processes import kv_processes
 
 from benchmarks.harness.cluster import ClusterFailed
 from benchmarks.harness.system import NotAvailable

@@ -10,7 +10,7 @@ import pytest
 
 from raftwood.app.standalone import PORTS
 from tests.cluster.test_standalone import consecutive_ports, redis_of, running
-from tests.dlog_kit.command_kit import Commands
+from tests.kits.dlog.command_kit import Commands
 
 
 @pytest.fixture(scope="module")

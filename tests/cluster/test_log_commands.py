@@ -19,7 +19,7 @@ from raftwood.logservice.client import (
     ReadOnlyClient,
     ShardNotFound,
 )
-from tests.cluster.stores import Stores
+from tests.kits.raft.stores import Stores
 
 ALONE = """
 [logservice]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.stores import COMMAND, INTERRUPTIBLE, Stores
+from tests.kits.raft.stores import COMMAND, INTERRUPTIBLE, Stores
 
 FAST = """
 [hakeeper]

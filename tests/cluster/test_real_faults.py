@@ -17,8 +17,9 @@ from raftwood.app.command_line import run as raftwood
 from raftwood.app.demo import durable_log
 from raftwood.app.demo.batches import GROUPS
 from raftwood.disk.real_environment import EXIT_CODE_ENDED
-from tests.components import NEW_MOUNTS
-from tests.running import run
+from tests.kits.components import NEW_MOUNTS
+from tests.kits.disk import disk_full
+from tests.kits.running import run
 
 WRITER = (sys.executable, "-m", "raftwood.app.demo.writer")
 
@@ -85,7 +86,7 @@ def test_a_full_disk_refuses_writes_and_goes_on_when_room_is_made(
 ) -> None:
     mounted = tmp_path / "disk"
     mounted.mkdir()
-    script = Path(__file__).with_name("disk_full.py")
+    script = Path(disk_full.__file__)
     command = f'mount -t tmpfs -o size=600k none "{mounted}" && exec "$0" "$@"'
     process = subprocess.run(
         (*NEW_MOUNTS, "sh", "-c", command, sys.executable, script, mounted / "store", loop),

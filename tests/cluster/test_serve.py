@@ -20,8 +20,8 @@ from raftwood.base.configuration import load_configuration
 from raftwood.base.seams import SetKey
 from raftwood.disk.real_environment import real_environment
 from raftwood.metastore.raft_store import RaftMetaStore
-from tests.cluster.stores import Stores
-from tests.running import run
+from tests.kits.raft.stores import Stores
+from tests.kits.running import run
 
 
 @pytest.fixture

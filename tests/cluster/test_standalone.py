@@ -17,7 +17,7 @@ from redis.cluster import RedisCluster
 from raftwood.app.standalone import PORTS
 from raftwood.loghub.client import LogHubClient
 from raftwood.loghub.model import LogKind
-from tests.cluster.raft.cluster import free_ports
+from tests.kits.raft.cluster import free_ports
 
 WAIT_S_MAX = 90.0
 

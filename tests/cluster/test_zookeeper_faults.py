@@ -8,9 +8,9 @@ import pytest
 from raftwood.base.errors import ConnectionLost, Overloaded, Unavailable
 from raftwood.base.seams import Change, MetaStore, SetKey
 from raftwood.metastore import zookeeper_store
-from tests.running import run
-from tests.zookeeper_clients import follow, opened, until
-from tests.zookeeper_server import ZooKeeperServer, ensemble
+from tests.kits.running import run
+from tests.kits.servers.zookeeper import ZooKeeperServer, ensemble
+from tests.kits.servers.zookeeper_clients import follow, opened, until
 
 pytestmark = pytest.mark.needs("zookeeper")
 

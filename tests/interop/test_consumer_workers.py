@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from aliyun.log import LogItem, PutLogsRequest
 
-from tests.interop.programs import go_command, java_command, python_command
-from tests.interop.workers import (
+from tests.kits.loghub.gateways import ThreadedGateway, threaded_gateway
+from tests.kits.loghub.other_workers import (
     Worker,
     another_port,
     listening_at,
     wait_until,
     web_addresses,
 )
-from tests.unit.loghub.gateway_kit import ThreadedGateway, threaded_gateway
+from tests.kits.loghub.sls_programs import go_command, java_command, python_command
 
 KEYS = 12
 SHARDS = 3

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from elasticsearch import Elasticsearch, helpers
 
-from tests.running import run
-from tests.unit.loghub.ways_in.kit import LOGSTORE, ways_in_kit
+from tests.kits.loghub.ways_in import LOGSTORE, ways_in_kit
+from tests.kits.running import run
 
 
 def send(url: str, documents: list[dict[str, Any]], **options: Any) -> tuple[int, list[Any]]:

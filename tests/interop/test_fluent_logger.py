@@ -6,8 +6,8 @@ from pathlib import Path
 from fluent.sender import FluentSender
 
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
-from tests.running import run
-from tests.unit.loghub.ways_in.kit import LOGSTORE, PROJECT, ways_in_kit
+from tests.kits.loghub.ways_in import LOGSTORE, PROJECT, ways_in_kit
+from tests.kits.running import run
 
 
 def send(port: int, *, is_precise: bool) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
-from tests.interop.programs import ways_in_go_program
-from tests.running import run
-from tests.unit.loghub.ways_in.kit import LOGSTORE, PROJECT, Stored, WaysInKit, ways_in_kit
+from tests.kits.loghub.sls_programs import ways_in_go_program
+from tests.kits.loghub.ways_in import LOGSTORE, PROJECT, Stored, WaysInKit, ways_in_kit
+from tests.kits.running import run
 
 COUNT = 20
 SECONDS_MAX = 60

@@ -13,8 +13,8 @@ from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.sources.kafka import KafkaSource
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import WorkerConfig
-from tests.kafka_broker import kafka_broker
-from tests.running import run
+from tests.kits.running import run
+from tests.kits.servers.kafka import kafka_broker
 
 PARTITIONS = 4
 RECORDS = 400

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import logging_loki
 
-from tests.running import run
-from tests.unit.loghub.ways_in.kit import ways_in_kit
+from tests.kits.loghub.ways_in import ways_in_kit
+from tests.kits.running import run
 
 
 def send(url: str, login: tuple[str, str]) -> None:

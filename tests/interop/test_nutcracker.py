@@ -15,9 +15,9 @@ import pytest
 
 from raftwood.clogs.model import LogServer, RingConfiguration
 from raftwood.clogs.ring.routing import Routing
-from tests import debian
-from tests.running import run
-from tests.zookeeper_server import free_ports
+from tests.kits.install import debian
+from tests.kits.running import run
+from tests.kits.servers.zookeeper import free_ports
 
 pytestmark = pytest.mark.needs("nutcracker")
 

@@ -12,8 +12,8 @@ from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 
-from tests.running import run
-from tests.unit.loghub.ways_in.kit import LOGSTORE, ways_in_kit
+from tests.kits.loghub.ways_in import LOGSTORE, ways_in_kit
+from tests.kits.running import run
 
 
 def send(url: str, secret: str, compression: Compression) -> None:

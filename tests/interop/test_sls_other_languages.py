@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from raftwood.loghub.cursors import decode_cursor
-from tests.interop.programs import go_command, java_command
-from tests.unit.loghub.gateway_kit import ThreadedGateway, threaded_gateway
+from tests.kits.loghub.gateways import ThreadedGateway, threaded_gateway
+from tests.kits.loghub.sls_programs import go_command, java_command
 
 SECONDS_MAX = 60
 # The Java SDK refuses names that are shorter than SLS allows.

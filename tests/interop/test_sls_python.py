@@ -25,7 +25,7 @@ from raftwood.app.standalone import PORTS
 from raftwood.loghub.log_names import kind_of_log
 from raftwood.loghub.model import LogKind, Role
 from tests.cluster.test_standalone import connected, consecutive_ports, running
-from tests.unit.loghub.gateway_kit import ThreadedGateway, threaded_gateway
+from tests.kits.loghub.gateways import ThreadedGateway, threaded_gateway
 
 FIRST, END = "0" * 32, "f" * 32
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
-from tests.running import run
-from tests.unit.loghub.ways_in.certificates import Certificates
-from tests.unit.loghub.ways_in.kit import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
+from tests.kits.loghub.certificates import Certificates
+from tests.kits.loghub.ways_in import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
+from tests.kits.running import run
 
 LOCAL = ("127.0.0.0/8",)
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from raftwood.pipeline.session import DELTA, spark_session
-from tests.components import delta_jars
-from tests.maven import NotInstalled
-from tests.pipeline.kit import Hub
-from tests.pipeline.processes import QUICK_JAVA
-from tests.pipeline.standalone import Standalone
+from tests.kits.components import delta_jars
+from tests.kits.install.maven import NotInstalled
+from tests.kits.pipeline.kit import Hub
+from tests.kits.pipeline.processes import QUICK_JAVA
+from tests.kits.pipeline.standalone import Standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archiver import Archiver
 from raftwood.pipeline.archive.hadoop_files import HadoopFiles
 from raftwood.pipeline.options import StreamAccess, access_to
-from tests.pipeline.kit import PROJECT, Hub
-from tests.unit.pipeline.archive_files_suite import check_files
+from tests.kits.pipeline.archive_files_suite import check_files
+from tests.kits.pipeline.kit import PROJECT, Hub
 
 pytestmark = pytest.mark.slow
 

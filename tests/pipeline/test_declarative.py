@@ -13,8 +13,8 @@ from raftwood.app.demo.web_logs import web_logs
 from raftwood.app.demo.web_truth import WebTruth
 from raftwood.loghub.client import LogHubClient
 from raftwood.pipeline.java import java_home
-from tests.pipeline.connect_libraries import install
-from tests.pipeline.processes import REPOSITORY, run
+from tests.kits.pipeline.connect_libraries import install
+from tests.kits.pipeline.processes import REPOSITORY, run
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.storm import DRIVER, FAULTS, GATEWAY, STORE, WORKER, run_pipeline_storm
+from tests.kits.pipeline.storm import DRIVER, FAULTS, GATEWAY, STORE, WORKER, run_pipeline_storm
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from raftwood.pipeline.jobs.job import Job, JobContext
 from raftwood.pipeline.jobs.pipeline_file import pipeline_of
 from raftwood.pipeline.jobs.progress import JobProgress, JobState, read_status
 from raftwood.pipeline.jobs.running import run_jobs
-from tests.pipeline.kit import PROJECT, Hub
+from tests.kits.pipeline.kit import PROJECT, Hub
 
 pytestmark = pytest.mark.slow
 

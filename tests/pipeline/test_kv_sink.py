@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from raftwood.zeppelin.client import Kv
-from tests.pipeline.dying_kv_sink import FORMAT, DyingSink
-from tests.zeppelin_kit.data_node import data_node
-from tests.zeppelin_kit.static_view import PASSWORD, WRITER
+from tests.kits.pipeline.dying_kv_sink import FORMAT, DyingSink
+from tests.kits.zeppelin.data_node import data_node
+from tests.kits.zeppelin.static_view import PASSWORD, WRITER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

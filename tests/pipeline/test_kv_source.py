@@ -10,8 +10,8 @@ from redis.cluster import RedisCluster
 
 from raftwood.zeppelin.client import Kv
 from raftwood.zeppelin.slots import slot_of
-from tests.zeppelin_kit.data_node import data_nodes
-from tests.zeppelin_kit.static_view import PASSWORD, READER, WRITER
+from tests.kits.zeppelin.data_node import data_nodes
+from tests.kits.zeppelin.static_view import PASSWORD, READER, WRITER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

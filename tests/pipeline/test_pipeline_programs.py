@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.pipeline.kit import PROJECT, Hub
-from tests.pipeline.processes import RAFTWOOD, REPOSITORY, TIMEOUT_S, environment, run
+from tests.kits.pipeline.kit import PROJECT, Hub
+from tests.kits.pipeline.processes import RAFTWOOD, REPOSITORY, TIMEOUT_S, environment, run
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 
 from raftwood.base.position import Position, position_from_bytes
-from tests.pipeline.kit import PROJECT, Hub
+from tests.kits.pipeline.kit import PROJECT, Hub
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.pipeline.connect_libraries import install
-from tests.pipeline.copying_query import Job
-from tests.pipeline.spark_cluster import SparkCluster, SparkConnectServer
-from tests.pipeline.standalone import Standalone
-from tests.pipeline.storm import (
+from tests.kits.pipeline.connect_libraries import install
+from tests.kits.pipeline.copying_query import Job
+from tests.kits.pipeline.spark_cluster import SparkCluster, SparkConnectServer
+from tests.kits.pipeline.standalone import Standalone
+from tests.kits.pipeline.storm import (
     PROJECT,
     SINK,
     SOURCE,
@@ -44,7 +44,7 @@ def copied_by(folder: Path, master: str, *libraries: Path) -> None:
         file.write_bytes(msgspec.json.encode(job))
         paths = [*map(str, libraries), *sys.path]
         ran = subprocess.run(
-            (sys.executable, "-m", "tests.pipeline.copying_query", str(file)),
+            (sys.executable, "-m", "tests.kits.pipeline.copying_query", str(file)),
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
             capture_output=True,
             text=True,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.kit import PROJECT, Hub
+from tests.kits.pipeline.kit import PROJECT, Hub
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from raftwood.base.files import Operation
 from raftwood.dlog.bookie.bookie import Bookie
 from raftwood.dlog.bookie.entry_index import EntryIndex
 from raftwood.dlog.bookie.held_ledger import LedgerNote, encode_note
-from tests.simulation.bookie_images import BookieImages
-from tests.simulation.store_images import Broken, ForgetfulFiles
+from tests.kits.disk.images import Broken, ForgetfulFiles
+from tests.kits.dlog.images import BookieImages
 
 IMAGES = 5_000
 SHARES = 10

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.simulation.clogs import Plan, Violation, run_clogs
-from tests.simulation.clogs.mutants import MUTANTS, Planted
-from tests.simulation.clogs.streams import run_streams
-from tests.simulation.seeds import promising
+from tests.kits.clogs.simulation import Plan, Violation, run_clogs
+from tests.kits.clogs.simulation.mutants import MUTANTS, Planted
+from tests.kits.clogs.simulation.streams import run_streams
+from tests.kits.simulation.seeds import promising
 
 SEEDS = 30
 _FAULTY = Plan(faults_s=12, calm=0.5, move_s=0.3, weather_s=2.0, ring_s=1.0)

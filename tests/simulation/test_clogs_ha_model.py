@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.simulation.clogs_ha_model import Violation, run
-from tests.simulation.clogs_ha_model.mutants import MUTANTS
+from tests.kits.clogs.health_model import Violation, run
+from tests.kits.clogs.health_model.mutants import MUTANTS
 
 EVENTS = 20_000
 SEEDS = 60

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.simulation.clogs_shipping_model import Violation, run
-from tests.simulation.clogs_shipping_model.mutants import MUTANTS
+from tests.kits.clogs.shipping_model import Violation, run
+from tests.kits.clogs.shipping_model.mutants import MUTANTS
 
 EVENTS = 20_000
 SEEDS = 60

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.simulation.consumer_group_model import run
-from tests.simulation.consumer_group_model.mutants import MUTANTS
-from tests.simulation.consumer_group_model.oracle import Violation
+from tests.kits.loghub.group_model import run
+from tests.kits.loghub.group_model.mutants import MUTANTS
+from tests.kits.loghub.group_model.oracle import Violation
 
 EVENTS = 2_000
 SEEDS = 60

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.simulation.consumer_groups import Weather, run_groups
-from tests.simulation.consumer_groups.mutants import MUTANTS
-from tests.simulation.consumer_groups.notebook import Violation
-from tests.simulation.seeds import promising
+from tests.kits.loghub.groups import Weather, run_groups
+from tests.kits.loghub.groups.mutants import MUTANTS
+from tests.kits.loghub.groups.notebook import Violation
+from tests.kits.simulation.seeds import promising
 
 SEEDS = 60
 PROMISING = {"tells what was refused": 50}

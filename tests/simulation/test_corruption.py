@@ -9,8 +9,8 @@ import pytest
 
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.simulation import Machine
-from tests.unit.raft.damage import STORE, HaltingCluster, files_of, is_whole, snapshots_of
-from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
+from tests.kits.raft.damage import STORE, HaltingCluster, files_of, is_whole, snapshots_of
+from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
 
 _SETTINGS = msgspec.structs.replace(SETTINGS, snapshot_entries=60, snapshot_entries_kept=20)
 _IDENTITY = f"{STORE}/IDENTITY"

@@ -10,7 +10,7 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Operation
 from raftwood.disk.segment_log import compaction, index, replay, scan
 from raftwood.disk.segment_log import format as log_format
-from tests.simulation.store_images import Broken, FolderImages, ForgetfulFiles, LogImages
+from tests.kits.disk.images import Broken, FolderImages, ForgetfulFiles, LogImages
 
 IMAGES = 5_000
 SHARES = 10

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.dlog_kit.violations import assert_caught
-from tests.simulation.dlog import Plan, mutants, run_dlog
-from tests.simulation.dlog.mutants import SMALL
+from tests.kits.dlog.simulation import Plan, mutants, run_dlog
+from tests.kits.dlog.simulation.mutants import SMALL
+from tests.kits.dlog.violations import assert_caught
 
 SEEDS = 40
 

@@ -7,8 +7,8 @@ from raftwood.dlog.log.meta import LogMeta
 from raftwood.dlog.log.rules import writer_rules
 from raftwood.dlog.log.rules.events import Action
 from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
-from tests.dlog_kit.violations import Harm, assert_caught
-from tests.simulation.dlog_model import run
+from tests.kits.dlog.log_model import run
+from tests.kits.dlog.violations import Harm, assert_caught
 
 EVENTS = 3_000
 SEEDS = 100

@@ -8,8 +8,8 @@ import pytest
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.position import Position
 from raftwood.dlog.shared.shared_logs import SharedLogs
-from tests.dlog_kit.shared_world import SharedWorld, run_shared
-from tests.unit.seams.log_suite import read_all
+from tests.kits.base.log_suite import read_all
+from tests.kits.dlog.shared_world import SharedWorld, run_shared
 
 NAMES = ("g1", "g2", "g3")
 

@@ -6,7 +6,7 @@ An input of a way in is a whole request with all its records: it takes ten times
 import pytest
 
 from raftwood.simulation import fuzz
-from tests.fuzz_targets import TARGETS
+from tests.kits.fuzz import TARGETS
 
 INPUTS = 1_000_000
 REQUESTS = 200_000

@@ -21,10 +21,10 @@ from raftwood.loghub.controls import (
 from raftwood.loghub.errors import QuotaExceeded, ShardReadonly
 from raftwood.loghub.model import AccessKey, Role, ShardStatus
 from raftwood.simulation import Simulation, simulate
-from tests.simulation.loghub.cluster import GATEWAY_PORT, STORES, HubCluster, gateway_name
-from tests.simulation.loghub.link import PROJECT, Link
-from tests.simulation.logservice.world import RAFT
-from tests.unit.logservice.log_cluster import KEEPER
+from tests.kits.loghub.simulation.cluster import GATEWAY_PORT, STORES, HubCluster, gateway_name
+from tests.kits.loghub.simulation.link import PROJECT, Link
+from tests.kits.logservice.log_cluster import KEEPER
+from tests.kits.logservice.simulation.world import RAFT
 
 LOGSTORE = "s"
 

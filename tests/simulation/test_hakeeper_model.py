@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.simulation.hakeeper_model import run
-from tests.simulation.hakeeper_model.groups import Violation
-from tests.simulation.hakeeper_model.mutants import MUTANTS
+from tests.kits.logservice.hakeeper_model import run
+from tests.kits.logservice.hakeeper_model.groups import Violation
+from tests.kits.logservice.hakeeper_model.mutants import MUTANTS
 
 EVENTS = 10_000
 SEEDS = 60

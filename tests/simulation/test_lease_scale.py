@@ -5,7 +5,7 @@ As a program it does so with 10,000 shards and 1,000 workers, which takes minute
 
 import pytest
 
-from tests.simulation.leases.scale import TIMES, ManyWorkers
+from tests.kits.loghub.leases.scale import TIMES, ManyWorkers
 
 T = TIMES.timeout_ms
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.leases import run
-from tests.simulation.leases.mutants import MUTANTS
-from tests.simulation.leases.oracle import Violation, counts
-from tests.simulation.leases.profile import TIMES, Profile
-from tests.simulation.leases.world import World
+from tests.kits.loghub.leases import run
+from tests.kits.loghub.leases.mutants import MUTANTS
+from tests.kits.loghub.leases.oracle import Violation, counts
+from tests.kits.loghub.leases.profile import TIMES, Profile
+from tests.kits.loghub.leases.world import World
 
 SEEDS = 60
 QUIET: dict[str, Any] = {

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.dlog_kit.violations import assert_caught
-from tests.simulation.ledger_model import run
-from tests.simulation.ledger_model.mutants import MUTANTS
+from tests.kits.dlog.ledger_model import run
+from tests.kits.dlog.ledger_model.mutants import MUTANTS
+from tests.kits.dlog.violations import assert_caught
 
 EVENTS = 100_000
 MUTANT_EVENTS = 20_000

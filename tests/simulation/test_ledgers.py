@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.dlog_kit.violations import assert_caught
-from tests.simulation.ledgers import run
-from tests.simulation.ledgers.mutants import MUTANTS
+from tests.kits.dlog.ledgers import run
+from tests.kits.dlog.ledgers.mutants import MUTANTS
+from tests.kits.dlog.violations import assert_caught
 
 SEEDS = 150
 

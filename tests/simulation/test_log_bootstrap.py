@@ -8,8 +8,8 @@ import pytest
 
 from raftwood.logservice.hakeeper.state import Phase
 from raftwood.simulation import Simulation, simulate
-from tests.simulation.logservice.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
-from tests.unit.logservice.log_cluster import LogCluster
+from tests.kits.logservice.log_cluster import LogCluster
+from tests.kits.logservice.simulation.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
 
 SPREAD_S = 30.0
 READY_S = 90.0

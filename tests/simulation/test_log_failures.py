@@ -19,9 +19,9 @@ from raftwood.raft.host.host import Host
 from raftwood.raft.host.recovering import recover_group
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.simulation import PROCESS, Simulation, simulate
-from tests.simulation.logservice.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
+from tests.kits.logservice.log_cluster import LogCluster, address
+from tests.kits.logservice.simulation.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
 from tests.simulation.test_log_truncation import check_readable, fill, payload, restart
-from tests.unit.logservice.log_cluster import LogCluster, address
 
 SHARD = 1
 STORES = (1, 2, 3)

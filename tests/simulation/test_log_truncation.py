@@ -12,9 +12,9 @@ import pytest
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated
 from raftwood.simulation import Simulation, simulate
-from tests.simulation.logservice.crash_points import STEPS, CrashPoints
-from tests.simulation.logservice.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
-from tests.unit.logservice.log_cluster import LogCluster
+from tests.kits.logservice.log_cluster import LogCluster
+from tests.kits.logservice.simulation.crash_points import STEPS, CrashPoints
+from tests.kits.logservice.simulation.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
 
 SHARD = 1
 STORES = (1, 2, 3)

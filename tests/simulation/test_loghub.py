@@ -5,9 +5,9 @@ import re
 import pytest
 
 from raftwood.simulation import SimulationError, SwarmProfile
-from tests.simulation.loghub.mutants import MUTANTS
-from tests.simulation.loghub.world import Plan, choose_plan, run_hub
-from tests.simulation.seeds import promising
+from tests.kits.loghub.simulation.mutants import MUTANTS
+from tests.kits.loghub.simulation.world import Plan, choose_plan, run_hub
+from tests.kits.simulation.seeds import promising
 
 SEEDS_TWICE = range(20)
 SEEDS_MAX = 24

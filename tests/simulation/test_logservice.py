@@ -5,8 +5,8 @@ import re
 import pytest
 
 from raftwood.simulation import SimulationError, SwarmProfile
-from tests.simulation.logservice.mutants import MUTANTS
-from tests.simulation.logservice.world import Plan, choose_plan, run_logs
+from tests.kits.logservice.simulation.mutants import MUTANTS
+from tests.kits.logservice.simulation.world import Plan, choose_plan, run_logs
 
 SEEDS_TWICE = range(20)
 SEEDS_MAX = 24

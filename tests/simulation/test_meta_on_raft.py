@@ -13,8 +13,8 @@ from raftwood.app.tenant import MakeTenant
 from raftwood.base.seams import MetaStore
 from raftwood.metastore.raft_store import RaftMetaStore
 from raftwood.simulation import Simulation, simulate
-from tests.unit.app.store_cluster import StoreCluster
-from tests.unit.metastore.meta_suite import MetaSuite
+from tests.kits.app.store_cluster import StoreCluster
+from tests.kits.metastore.meta_suite import MetaSuite
 
 STORES = (1, 2, 3)
 

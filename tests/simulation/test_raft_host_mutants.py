@@ -3,10 +3,10 @@
 import pytest
 
 from raftwood.simulation import SimulationError
-from tests.simulation.raft_hosts.cluster import run_hosts
-from tests.simulation.raft_hosts.mutants import CAUGHT_BY, MUTANTS
-from tests.simulation.raft_model.mutants import MUTANTS as MODEL_MUTANTS
-from tests.simulation.seeds import promising
+from tests.kits.raft.hosts.cluster import run_hosts
+from tests.kits.raft.hosts.mutants import CAUGHT_BY, MUTANTS
+from tests.kits.raft.model.mutants import MUTANTS as MODEL_MUTANTS
+from tests.kits.simulation.seeds import promising
 
 SEEDS_MAX = 80
 PROMISING = {

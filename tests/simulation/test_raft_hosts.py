@@ -3,8 +3,8 @@
 import pytest
 
 from raftwood.simulation import SwarmProfile
-from tests.simulation.raft_hosts.cluster import FAULTS_S, Cluster, choose_cluster, run_hosts
-from tests.simulation.raft_hosts.damage import SNAPSHOTS
+from tests.kits.raft.hosts.cluster import FAULTS_S, Cluster, choose_cluster, run_hosts
+from tests.kits.raft.hosts.damage import SNAPSHOTS
 
 SEEDS = 60
 HOURS_MIN = 2.0

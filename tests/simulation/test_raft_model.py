@@ -3,9 +3,9 @@
 import pytest
 
 from raftwood.base.errors import InvariantViolated
-from tests.simulation.raft_model import run
-from tests.simulation.raft_model.mutants import MUTANTS
-from tests.simulation.raft_model.oracle import Violation
+from tests.kits.raft.model import run
+from tests.kits.raft.model.mutants import MUTANTS
+from tests.kits.raft.model.oracle import Violation
 
 EVENTS = 25_000
 SEEDS = 400

@@ -14,8 +14,8 @@ from raftwood.base.errors import DeadlineExceeded, RaftwoodError
 from raftwood.raft.host.host import Host
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.simulation import Machine
-from tests.unit.raft.damage import HaltingCluster, files_of, flip_text, is_whole, snapshots_of
-from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, run_cluster
+from tests.kits.raft.damage import HaltingCluster, files_of, flip_text, is_whole, snapshots_of
+from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, run_cluster
 
 _SETTINGS = msgspec.structs.replace(SETTINGS, snapshot_entries=60, snapshot_entries_kept=20)
 _ROUNDS = 3

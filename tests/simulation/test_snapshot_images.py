@@ -10,8 +10,8 @@ from raftwood.base.errors import RaftwoodError, StoreDamaged
 from raftwood.base.files import Buffer, Completion, Operation
 from raftwood.raft.host.snapshots import container, receiving, store, writing
 from raftwood.simulation import RecordingFiles
-from tests.simulation.snapshot_images import SnapshotImages
-from tests.simulation.store_images import Broken, ForgetfulFiles, RecorderFactory
+from tests.kits.disk.images import Broken, ForgetfulFiles, RecorderFactory
+from tests.kits.raft.snapshot_images import SnapshotImages
 
 IMAGES = 5_000
 SHARES = 5

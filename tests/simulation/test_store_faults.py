@@ -14,7 +14,7 @@ from raftwood.base.errors import DiskFull, Overloaded, StoreDamaged, StoreError
 from raftwood.disk.segment_log import LogSettings
 from raftwood.disk.store import Store
 from raftwood.simulation import DiskProfile, Simulation, simulate
-from tests.log_model import Group, LogModel, contents
+from tests.kits.base.log_model import Group, LogModel, contents
 
 SETTINGS = LogSettings(
     segment_bytes=16 << 10,

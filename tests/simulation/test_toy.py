@@ -16,10 +16,10 @@ from raftwood.base.files import Operation
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import recovery
 from raftwood.simulation import History, SimulationError, SwarmProfile, check_registers
-from tests.simulation.toy.cluster import REPEAT_COMMAND, NotLinearizable, Toy, run_toy
-from tests.simulation.toy.mutants import MUTANTS, ForgetsItsLog
-from tests.simulation.toy.replica import ReplicaAddress
-from tests.simulation.toy.workload import Load, audit, run_client
+from tests.kits.simulation.toy.cluster import REPEAT_COMMAND, NotLinearizable, Toy, run_toy
+from tests.kits.simulation.toy.mutants import MUTANTS, ForgetsItsLog
+from tests.kits.simulation.toy.replica import ReplicaAddress
+from tests.kits.simulation.toy.workload import Load, audit, run_client
 
 MUTANT_SEEDS_MAX = 25
 
@@ -107,7 +107,13 @@ class RealReplicas:
 
     def start(self, number: int) -> None:
         address = self.addresses[number - 1]
-        command = [sys.executable, "-m", "tests.simulation.toy", str(number), str(address.port)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.kits.simulation.toy",
+            str(number),
+            str(address.port),
+        ]
         command += [str(self._folder / address.name), self._loop]
         self._processes[number] = subprocess.Popen(command)
 

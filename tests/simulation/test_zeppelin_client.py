@@ -15,9 +15,9 @@ from raftwood.zeppelin.client import AnswerLost, AsyncKv
 from raftwood.zeppelin.client.slot_map import SlotMap
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.node.data_server import DataServer
-from tests.simulation.seeds import promising
-from tests.zeppelin_kit.static_cluster import StaticCluster
-from tests.zeppelin_kit.static_view import PASSWORD, WRITER
+from tests.kits.simulation.seeds import promising
+from tests.kits.zeppelin.static_cluster import StaticCluster
+from tests.kits.zeppelin.static_view import PASSWORD, WRITER
 
 NAMES = ("a", "b", "c")
 CLIENT = "client"

@@ -3,10 +3,10 @@
 import pytest
 
 from raftwood.zeppelin.model import TableConfig
-from tests.simulation.zeppelin.doubling import MUTANTS, run_behind, run_doubling
-from tests.simulation.zeppelin.world import FAST, SAFE
-from tests.simulation.zeppelin_split_images import SplitImages
-from tests.zeppelin_kit.violations import Broken, Harm
+from tests.kits.zeppelin.simulation.doubling import MUTANTS, run_behind, run_doubling
+from tests.kits.zeppelin.simulation.world import FAST, SAFE
+from tests.kits.zeppelin.split_images import SplitImages
+from tests.kits.zeppelin.violations import Broken, Harm
 
 IMAGES = 150
 MUTANT_SEEDS = 20

@@ -20,8 +20,8 @@ from raftwood.zeppelin.node.engine_home import (
 from raftwood.zeppelin.node.partition_engine import PartitionEngine
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.node.values import encode_value
-from tests.simulation.store_images import Broken, ForgetfulFiles
-from tests.simulation.zeppelin_images import NodeImages
+from tests.kits.disk.images import Broken, ForgetfulFiles
+from tests.kits.zeppelin.images import NodeImages
 
 IMAGES = 1_500
 SHARES = 5

@@ -3,9 +3,9 @@
 import pytest
 
 from raftwood.zeppelin.model import TableConfig
-from tests.simulation.zeppelin.moving import run_moving
-from tests.simulation.zeppelin.mutants import MUTANTS
-from tests.simulation.zeppelin.steps import (
+from tests.kits.zeppelin.simulation.moving import run_moving
+from tests.kits.zeppelin.simulation.mutants import MUTANTS
+from tests.kits.zeppelin.simulation.steps import (
     ONE_ACK,
     Failure,
     How,
@@ -15,8 +15,8 @@ from tests.simulation.zeppelin.steps import (
     in_turns,
     run_failures,
 )
-from tests.simulation.zeppelin.world import FAST, SAFE
-from tests.zeppelin_kit.violations import Broken, Harm
+from tests.kits.zeppelin.simulation.world import FAST, SAFE
+from tests.kits.zeppelin.violations import Broken, Harm
 
 SEEDS = 3
 MUTANT_SEEDS = 10

@@ -3,10 +3,10 @@
 import pytest
 
 from raftwood.zeppelin.model import TableConfig
-from tests.simulation.zeppelin import run
-from tests.simulation.zeppelin.mutants import MUTANTS
-from tests.simulation.zeppelin.world import FAST, SAFE, run_cut_off
-from tests.zeppelin_kit.violations import Broken, Harm
+from tests.kits.zeppelin.simulation import run
+from tests.kits.zeppelin.simulation.mutants import MUTANTS
+from tests.kits.zeppelin.simulation.world import FAST, SAFE, run_cut_off
+from tests.kits.zeppelin.violations import Broken, Harm
 
 SEEDS = 6
 MUTANT_SEEDS = 30

@@ -11,7 +11,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from tests.fuzz_targets import TARGETS
+from tests.kits.fuzz import TARGETS
 from tests.soak.tallies import Tallies
 
 LONG_RUN: dict[str, float] = {

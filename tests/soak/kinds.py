@@ -11,35 +11,35 @@ from pathlib import Path
 import msgspec
 
 from raftwood.simulation import fuzz
-from tests.cluster.loghub.storm import run_hub_storm
-from tests.cluster.logservice.churn import run_churn
-from tests.cluster.logservice.storm import run_storm
-from tests.fuzz_targets import TARGETS
-from tests.pipeline.storm import run_pipeline_matrix
-from tests.simulation.clogs import run_clogs
-from tests.simulation.clogs.streams import run_streams as run_clogs_streams
-from tests.simulation.clogs_ha_model import run as run_clogs_ha
-from tests.simulation.clogs_shipping_model import run as run_clogs_shipping
-from tests.simulation.consumer_group_model.world import run as run_group_model
-from tests.simulation.consumer_groups.world import run_groups as run_group_gateways
-from tests.simulation.dlog import run_dlog
-from tests.simulation.dlog_model import run as run_dlog_model
-from tests.simulation.hakeeper_model.world import run as run_hakeeper
-from tests.simulation.leases import run as run_leases
-from tests.simulation.ledger_model import run as run_ledger_model
-from tests.simulation.ledgers import run as run_ledger
-from tests.simulation.loghub.world import choose_plan as choose_hub_plan
-from tests.simulation.loghub.world import run_hub
-from tests.simulation.logservice.world import choose_plan, run_logs
-from tests.simulation.raft_hosts.cluster import choose_cluster, run_hosts
-from tests.simulation.raft_model.world import run as run_raft
-from tests.simulation.snapshot_images import SnapshotImages
-from tests.simulation.store_images import FolderImages, LogImages
-from tests.simulation.toy.cluster import run_toy
-from tests.simulation.zeppelin import run as run_zeppelin
-from tests.simulation.zeppelin.moving import run_moving
-from tests.simulation.zeppelin.steps import Who, failures_of, run_failures
-from tests.simulation.zeppelin_images import NodeImages
+from tests.kits.clogs.health_model import run as run_clogs_ha
+from tests.kits.clogs.shipping_model import run as run_clogs_shipping
+from tests.kits.clogs.simulation import run_clogs
+from tests.kits.clogs.simulation.streams import run_streams as run_clogs_streams
+from tests.kits.disk.images import FolderImages, LogImages
+from tests.kits.dlog.ledger_model import run as run_ledger_model
+from tests.kits.dlog.ledgers import run as run_ledger
+from tests.kits.dlog.log_model import run as run_dlog_model
+from tests.kits.dlog.simulation import run_dlog
+from tests.kits.fuzz import TARGETS
+from tests.kits.loghub.group_model.world import run as run_group_model
+from tests.kits.loghub.groups.world import run_groups as run_group_gateways
+from tests.kits.loghub.leases import run as run_leases
+from tests.kits.loghub.simulation.world import choose_plan as choose_hub_plan
+from tests.kits.loghub.simulation.world import run_hub
+from tests.kits.loghub.storm import run_hub_storm
+from tests.kits.logservice.churn import run_churn
+from tests.kits.logservice.hakeeper_model.world import run as run_hakeeper
+from tests.kits.logservice.simulation.world import choose_plan, run_logs
+from tests.kits.logservice.storm import run_storm
+from tests.kits.pipeline.storm import run_pipeline_matrix
+from tests.kits.raft.hosts.cluster import choose_cluster, run_hosts
+from tests.kits.raft.model.world import run as run_raft
+from tests.kits.raft.snapshot_images import SnapshotImages
+from tests.kits.simulation.toy.cluster import run_toy
+from tests.kits.zeppelin.images import NodeImages
+from tests.kits.zeppelin.simulation import run as run_zeppelin
+from tests.kits.zeppelin.simulation.moving import run_moving
+from tests.kits.zeppelin.simulation.steps import Who, failures_of, run_failures
 
 TWICE_EVERY = 10
 """One seed of so many is run twice."""

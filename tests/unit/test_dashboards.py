@@ -17,8 +17,8 @@ from raftwood.logservice.server.storage_metrics import ALARM_KINDS
 from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.repair import Repairs
 from raftwood.zeppelin.node.node_metrics import show_node
-from tests.unit.app.gateway_thread import GatewayThread
-from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
+from tests.kits.app.gateway_thread import GatewayThread
+from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 DASHBOARDS = sorted((Path(__file__).parents[2] / "dashboards").glob("*.json"))
 ALERTS = sorted((Path(__file__).parents[2] / "dashboards").glob("*-alerts.yml"))

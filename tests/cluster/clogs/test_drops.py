@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests import lasting
-from tests.clogs_kit.processes import (
+from tests.kits import resources
+from tests.kits.clogs.processes import (
     HA,
     QUICK_CLIENT,
     REFUSED,
@@ -20,10 +20,10 @@ from tests.clogs_kit.processes import (
     new_program,
     wait_until,
 )
-from tests.clogs_kit.program import Plan
-from tests.clogs_kit.ring import KEY, SECRET
-from tests.clogs_kit.ring_thread import RingThread
-from tests.cluster.small_disk import in_small_disk
+from tests.kits.clogs.program import Plan
+from tests.kits.clogs.ring import KEY, SECRET
+from tests.kits.clogs.ring_thread import RingThread
+from tests.kits.disk.small_disk import in_small_disk
 
 FILES = [f"app-{number}.log" for number in range(4)]
 FULL = "the spool takes no more for now"
@@ -38,7 +38,7 @@ def _running(process: ProgramProcess) -> Iterator[ProgramProcess]:
         yield process
     finally:
         process.discard()
-        lasting.ended(process.pid)
+        resources.ended(process.pid)
 
 
 def _ring_file(ring: RingThread, folder: Path) -> Path:

@@ -15,8 +15,8 @@ from raftwood.clogs.client import ShipperStatus
 from raftwood.clogs.configuration.meta_store import ConfigurationVersion, Pointer
 from raftwood.clogs.configuration.text import text_digest
 from raftwood.clogs.model import RingConfiguration
-from tests.clogs_kit.log_writer import FILES, LogWriter
-from tests.clogs_kit.processes import (
+from tests.kits.clogs.log_writer import FILES, LogWriter
+from tests.kits.clogs.processes import (
     HA,
     LOGSTORE,
     PROJECT,
@@ -28,7 +28,7 @@ from tests.clogs_kit.processes import (
     clogs_processes,
     wait_until,
 )
-from tests.clogs_kit.program import DIRECT, Plan, Report
+from tests.kits.clogs.program import DIRECT, Plan, Report
 
 pytestmark = pytest.mark.slow
 

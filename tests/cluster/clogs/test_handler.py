@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clogs_kit.ring_thread import RingThread
-from tests.cluster.clogs.programs import Program
+from tests.kits.clogs.programs import Program
+from tests.kits.clogs.ring_thread import RingThread
 
 FILE = "app.log"
 

@@ -10,9 +10,9 @@ import pytest
 from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
 from raftwood.dlog.errors import BookieUnavailable, Fenced, NoSuchEntry
 from raftwood.dlog.ledgers.model import LedgerConfig, LedgerMetadata, Segment
-from tests.cluster.dlog.bookie_processes import BookieProcesses, bookie_processes
-from tests.dlog_kit.bookie_calls import KEY, Adding, packed
-from tests.running import run
+from tests.kits.dlog.bookie_calls import KEY, Adding, packed
+from tests.kits.dlog.bookie_processes import BookieProcesses, bookie_processes
+from tests.kits.running import run
 
 
 @pytest.mark.slow

@@ -16,11 +16,11 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.shared.owner_records import look_up
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import LogKind
-from tests.cluster.dlog.bookie_processes import BookieProcess
-from tests.cluster.loghub.load import HubLoad
-from tests.cluster.loghub.processes import LOGSTORE, PROJECT, GatewayNode, HubProcesses
-from tests.cluster.raft.cluster import LOCAL, free_ports
-from tests.running import run
+from tests.kits.dlog.bookie_processes import BookieProcess
+from tests.kits.loghub.load import HubLoad
+from tests.kits.loghub.processes import LOGSTORE, PROJECT, GatewayNode, HubProcesses
+from tests.kits.raft.cluster import LOCAL, free_ports
+from tests.kits.running import run
 
 LEASE_MS = 3_000
 

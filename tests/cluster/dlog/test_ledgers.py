@@ -10,8 +10,8 @@ from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
 from raftwood.dlog.errors import Fenced
 from raftwood.dlog.ledgers.ledger_client import LedgerClient
 from raftwood.dlog.ledgers.model import LedgerConfig
-from tests.cluster.dlog.bookie_processes import BookieProcesses, bookie_processes
-from tests.running import run
+from tests.kits.dlog.bookie_processes import BookieProcesses, bookie_processes
+from tests.kits.running import run
 
 ENTRIES = 2_000
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.loghub.load import HubLoad
-from tests.cluster.loghub.processes import LOGSTORE, PROJECT, hub_processes
-from tests.cluster.loghub.storm import FAULTS, run_hub_storm
-from tests.running import run
+from tests.kits.loghub.load import HubLoad
+from tests.kits.loghub.processes import LOGSTORE, PROJECT, hub_processes
+from tests.kits.loghub.storm import FAULTS, run_hub_storm
+from tests.kits.running import run
 
 
 @pytest.mark.slow

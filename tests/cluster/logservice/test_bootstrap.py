@@ -10,8 +10,8 @@ from raftwood.app.groups import METASTORE_SHARD, ZEPPELIN_SHARD
 from raftwood.logservice.hakeeper.alarm import AlarmKind
 from raftwood.logservice.hakeeper.state import Phase
 from raftwood.logservice.hakeeper.views import ClusterView
-from tests.cluster.logservice.processes import log_stores, shard_of
-from tests.running import run
+from tests.kits.logservice.processes import log_stores, shard_of
+from tests.kits.running import run
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from raftwood.base.errors import DiskFull
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.hakeeper.views import ClusterView
-from tests.cluster.logservice.load import Load, read_all
-from tests.cluster.logservice.processes import LogProcesses, log_stores, shard_of
-from tests.cluster.small_disk import fill, in_small_disk, seen_inside
-from tests.running import run
+from tests.kits.disk.small_disk import fill, in_small_disk, seen_inside
+from tests.kits.logservice.load import Load, read_all
+from tests.kits.logservice.processes import LogProcesses, log_stores, shard_of
+from tests.kits.running import run
 
 pytestmark = pytest.mark.needs("tmpfs")
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.logservice.churn import run_churn
-from tests.cluster.logservice.load import Load
-from tests.cluster.logservice.processes import log_stores
-from tests.cluster.logservice.storm import run_storm
-from tests.running import run
+from tests.kits.logservice.churn import run_churn
+from tests.kits.logservice.load import Load
+from tests.kits.logservice.processes import log_stores
+from tests.kits.logservice.storm import run_storm
+from tests.kits.running import run
 
 FAULTS = 12
 

@@ -6,8 +6,8 @@ from raftwood.app.connecting import connected_metastore
 from raftwood.app.groups import METASTORE_SHARD
 from raftwood.base.seams import SetKey
 from raftwood.disk.real_environment import real_environment
-from tests.cluster.logservice.processes import log_stores, shard_of
-from tests.running import run
+from tests.kits.logservice.processes import log_stores, shard_of
+from tests.kits.running import run
 
 
 def test_the_metastore_goes_on_when_the_store_that_leads_it_is_killed(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import asyncio
 import time
 from pathlib import Path
 
-from tests.cluster.logservice.processes import WAIT_S_MAX, log_stores
-from tests.cluster.raft.cluster import LOCAL, free_ports
 from tests.cluster.test_serve import ask
-from tests.running import run
+from tests.kits.logservice.processes import WAIT_S_MAX, log_stores
+from tests.kits.raft.cluster import LOCAL, free_ports
+from tests.kits.running import run
 from tests.unit.test_dashboards import logservice_metrics, series_of
 
 TOKEN = "0123456789" * 4

@@ -9,13 +9,13 @@ from raftwood.logservice.hakeeper.commands import DrainStore
 from raftwood.logservice.hakeeper.orders import OrderKind
 from raftwood.logservice.hakeeper.views import ClusterView, StoreView
 from raftwood.raft.core import Role
-from tests.cluster.logservice.load import Load, cut_log
-from tests.cluster.logservice.processes import (
+from tests.kits.logservice.load import Load, cut_log
+from tests.kits.logservice.processes import (
     LogProcesses,
     is_running_well,
     log_stores,
 )
-from tests.running import run
+from tests.kits.running import run
 
 _SILENCE_S_MAX = 15.0
 """An election on a machine that is busy with much else."""

@@ -22,8 +22,8 @@ from raftwood.logservice.wire import (
     encode_read_request,
 )
 from raftwood.net.stores import Stores
-from tests.cluster.logservice.processes import LogProcesses, log_stores, shard_of
-from tests.running import run
+from tests.kits.logservice.processes import LogProcesses, log_stores, shard_of
+from tests.kits.running import run
 
 _TIMEOUT_MS = 20_000
 _LARGEST = RECORD_BYTES_MAX

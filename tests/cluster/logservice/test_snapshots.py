@@ -7,9 +7,9 @@ import pytest
 from raftwood.base.errors import DeadlineExceeded
 from raftwood.logservice.hakeeper.alarm import AlarmKind
 from raftwood.logservice.hakeeper.views import ClusterView
-from tests.cluster.logservice.load import cut_log, read_all
-from tests.cluster.logservice.processes import LogNode, is_running_well, log_stores, shard_of
-from tests.running import run
+from tests.kits.logservice.load import cut_log, read_all
+from tests.kits.logservice.processes import LogNode, is_running_well, log_stores, shard_of
+from tests.kits.running import run
 
 _DAMAGED = "replica is damaged"
 _DAMAGED_SHARDS = (0, 1)

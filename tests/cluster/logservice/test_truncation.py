@@ -9,15 +9,15 @@ import pytest
 
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnPastEnd, LsnTruncated
-from tests.cluster.logservice.load import read_all
-from tests.cluster.logservice.processes import (
+from tests.kits.logservice.load import read_all
+from tests.kits.logservice.processes import (
     SNAPSHOT_ENTRIES,
     WAIT_S_MAX,
     LogNode,
     LogProcesses,
     log_stores,
 )
-from tests.running import run
+from tests.kits.running import run
 
 _RECORD_BYTES = 20 << 10
 

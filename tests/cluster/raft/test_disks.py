@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from raftwood.disk.real_environment import EXIT_CODE_ENDED
-from tests.cluster.raft.node import BUSY_GROUPS
-from tests.cluster.raft.scene import ANSWER_S_MAX, Scene, scene
-from tests.cluster.small_disk import fill, in_small_disk, seen_inside
-from tests.running import run
+from tests.kits.disk.small_disk import fill, in_small_disk, seen_inside
+from tests.kits.raft.node import BUSY_GROUPS
+from tests.kits.raft.scene import ANSWER_S_MAX, Scene, scene
+from tests.kits.running import run
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,9 @@ import signal
 import time
 from pathlib import Path
 
-from tests.cluster.raft.cluster import STORES
-from tests.cluster.raft.scene import Scene, scene
-from tests.running import run
+from tests.kits.raft.cluster import STORES
+from tests.kits.raft.scene import Scene, scene
+from tests.kits.running import run
 
 
 def others_than(leader: int) -> list[int]:

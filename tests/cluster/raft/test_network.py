@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.raft.cluster import STORES
-from tests.cluster.raft.node import BUSY_GROUPS
-from tests.cluster.raft.scene import Scene, scene
-from tests.running import run
+from tests.kits.raft.cluster import STORES
+from tests.kits.raft.node import BUSY_GROUPS
+from tests.kits.raft.scene import Scene, scene
+from tests.kits.running import run
 
 pytestmark = pytest.mark.slow
 

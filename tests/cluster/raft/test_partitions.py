@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.raft.cluster import STORES
-from tests.cluster.raft.namespaces import Namespaces
-from tests.cluster.raft.scene import scene
-from tests.running import run
+from tests.kits.raft.cluster import STORES
+from tests.kits.raft.namespaces import Namespaces
+from tests.kits.raft.scene import scene
+from tests.kits.running import run
 
 pytestmark = pytest.mark.slow
 

@@ -11,12 +11,12 @@ import pytest
 from raftwood.base.errors import RaftwoodError
 from raftwood.net import ClientLimits
 from raftwood.raft.remote.client import AsyncRaftClient
-from tests.cluster.raft.cluster import CLIENT_NETWORK, STORES
-from tests.cluster.raft.ledger import command, count_from, count_query
-from tests.cluster.raft.load import Writer
-from tests.cluster.raft.node import BUSY_GROUPS, HAND_OVER_MS
-from tests.cluster.raft.scene import Scene, scene
-from tests.running import run
+from tests.kits.raft.cluster import CLIENT_NETWORK, STORES
+from tests.kits.raft.ledger import command, count_from, count_query
+from tests.kits.raft.load import Writer
+from tests.kits.raft.node import BUSY_GROUPS, HAND_OVER_MS
+from tests.kits.raft.scene import Scene, scene
+from tests.kits.running import run
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ import signal
 import time
 from pathlib import Path
 
-from tests.cluster.raft.cluster import STORES
-from tests.cluster.raft.scene import ANSWER_S_MAX, Scene, scene
-from tests.running import run
+from tests.kits.raft.cluster import STORES
+from tests.kits.raft.scene import ANSWER_S_MAX, Scene, scene
+from tests.kits.running import run
 
 STORM_S = 5.0
 _QUIET_S_MAX = 0.4

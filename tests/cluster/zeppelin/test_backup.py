@@ -21,8 +21,8 @@ from raftwood.zeppelin.backup.backup_format import (
 from raftwood.zeppelin.client import Kv
 from raftwood.zeppelin.model import TableConfig
 from raftwood.zeppelin.slots import slot_of
-from tests.cluster.stores import COMMAND
-from tests.zeppelin_kit.processes import KvProcesses, Login, kv_processes
+from tests.kits.raft.stores import COMMAND
+from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
 
 STILL = {b"still%d" % number: b"%d" % number * 40 for number in range(30_000)}
 MOVING = [f"moving{number}" for number in range(60)]

@@ -17,9 +17,9 @@ from raftwood.zeppelin.client import AsyncKv
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.model import TableConfig
 from raftwood.zeppelin.slots import slot_of
-from tests.running import run
-from tests.zeppelin_kit.capturing import STREAMS, Streams, capturing
-from tests.zeppelin_kit.processes import KvProcesses, Login, kv_processes
+from tests.kits.running import run
+from tests.kits.zeppelin.capturing import STREAMS, Streams, capturing
+from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
 
 SAFE = TableConfig(partitions=4, min_replicas=2)
 FAST = TableConfig(partitions=4, replicas=2, min_replicas=1, ack="memory")

@@ -9,10 +9,10 @@ import pytest
 
 from raftwood.zeppelin.model import TableConfig
 from raftwood.zeppelin.slots import slot_of
-from tests.cluster.zeppelin.writers import KvConnections, Writer
-from tests.running import run
-from tests.zeppelin_kit.decoding import AnswerError
-from tests.zeppelin_kit.processes import KvProcesses, Login, kv_processes
+from tests.kits.running import run
+from tests.kits.zeppelin.decoding import AnswerError
+from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
+from tests.kits.zeppelin.writers import KvConnections, Writer
 
 PARTITIONS = 4
 WRITERS = 6

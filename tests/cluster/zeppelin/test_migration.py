@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from raftwood.zeppelin.model import TableConfig
-from tests.cluster.zeppelin.writers import KvUser, Writer, read_replicas
-from tests.running import run
-from tests.zeppelin_kit.moves import Move, Step, Watch, watching
-from tests.zeppelin_kit.process import Process
-from tests.zeppelin_kit.processes import KvProcesses, Login, kv_processes
+from tests.kits.running import run
+from tests.kits.zeppelin.moves import Move, Step, Watch, watching
+from tests.kits.zeppelin.process import Process
+from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
+from tests.kits.zeppelin.writers import KvUser, Writer, read_replicas
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bookkeeper_cluster import BookKeeperCluster
-from tests.cluster.dlog.bookie_processes import BookieProcesses, bookie_processes
-from tests.dlog_kit.sites import COUNT, BookKeeperSite, EmbeddedSite, ProcessSite, Site
-from tests.interop.dlog.java_ledgers import JavaLedgers
+from tests.kits.dlog.bookie_processes import BookieProcesses, bookie_processes
+from tests.kits.dlog.java_ledgers import JavaLedgers
+from tests.kits.dlog.sites import COUNT, BookKeeperSite, EmbeddedSite, ProcessSite, Site
+from tests.kits.servers.bookkeeper import BookKeeperCluster
 
 SITES = (
     "embedded",

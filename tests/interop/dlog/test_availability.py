@@ -17,9 +17,9 @@ from raftwood.dlog.ledgers.model import BookieId, LedgerConfig
 from raftwood.dlog.log.log_reader import StoredMessage
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.meta import LogConfig
-from tests.dlog_kit.bookie_calls import Sink
-from tests.dlog_kit.sites import DoomedProcess, Seat, Site
-from tests.running import run
+from tests.kits.dlog.bookie_calls import Sink
+from tests.kits.dlog.sites import DoomedProcess, Seat, Site
+from tests.kits.running import run
 
 pytestmark = pytest.mark.slow
 

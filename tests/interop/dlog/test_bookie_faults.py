@@ -19,9 +19,9 @@ from raftwood.dlog.errors import CannotRecover
 from raftwood.dlog.ledgers.digests import EntryDigest, master_key
 from raftwood.dlog.ledgers.model import BookieId, Digest, LedgerConfig
 from raftwood.dlog.ledgers.settings import LedgerSettings
-from tests.bookkeeper_clients import opened
-from tests.bookkeeper_cluster import Bookie, BookKeeperCluster
-from tests.running import run
+from tests.kits.running import run
+from tests.kits.servers.bookkeeper import Bookie, BookKeeperCluster
+from tests.kits.servers.bookkeeper_clients import opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("bookkeeper")]
 

@@ -7,9 +7,9 @@ import pytest
 from raftwood.app.standalone import PORTS
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.streams import StreamLimits
-from tests.bookkeeper_cluster import BookKeeperCluster
 from tests.cluster.test_standalone import connected, consecutive_ports, running
-from tests.dlog_kit.command_kit import Commands
+from tests.kits.dlog.command_kit import Commands
+from tests.kits.servers.bookkeeper import BookKeeperCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("bookkeeper")]
 

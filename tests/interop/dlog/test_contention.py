@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from raftwood.dlog.ledgers.ledger_store import LedgerStore
-from tests.dlog_kit.sites import Seat, Site
-from tests.running import run
-from tests.simulation.dlog import Plan, Report, World, run_world
+from tests.kits.dlog.simulation import Plan, Report, World, run_world
+from tests.kits.dlog.sites import Seat, Site
+from tests.kits.running import run
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ from raftwood.dlog.bookkeeper.settings import BookKeeperSettings
 from raftwood.dlog.errors import Fenced, NoSuchLedger
 from raftwood.dlog.ledgers.model import Digest, LedgerConfig, LedgerState
 from raftwood.net.tls import ClientTls
-from tests.bookkeeper_clients import opened
-from tests.bookkeeper_cluster import BookKeeperCluster
-from tests.interop.dlog.java_ledgers import JavaFailed, JavaLedgers
-from tests.running import run
+from tests.kits.dlog.java_ledgers import JavaFailed, JavaLedgers
+from tests.kits.running import run
+from tests.kits.servers.bookkeeper import BookKeeperCluster
+from tests.kits.servers.bookkeeper_clients import opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("bookkeeper")]
 

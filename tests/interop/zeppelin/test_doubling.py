@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from raftwood.zeppelin.model import Table, TableConfig
-from tests.interop.zeppelin.loads import working
-from tests.zeppelin_kit.processes import KvProcesses, kv_processes
+from tests.kits.zeppelin.processes import KvProcesses, kv_processes
+from tests.kits.zeppelin.redis_loads import working
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("redis_clients")]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from raftwood.zeppelin.model import TableConfig
-from tests.interop.zeppelin.loads import benchmarking, working
-from tests.interop.zeppelin.redis_tools import Tools
-from tests.zeppelin_kit.processes import QUICK, KvProcesses, Login, kv_processes
+from tests.kits.zeppelin.processes import QUICK, KvProcesses, Login, kv_processes
+from tests.kits.zeppelin.redis_loads import benchmarking, working
+from tests.kits.zeppelin.redis_tools import Tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("redis_clients", "redis_tools")]
 

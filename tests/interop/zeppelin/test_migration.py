@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from raftwood.zeppelin.model import TableConfig
-from tests.interop.zeppelin.loads import benchmarking, tags, working
-from tests.interop.zeppelin.redis_tools import Tools
-from tests.zeppelin_kit.moves import Step, Watch, step_of, watching
-from tests.zeppelin_kit.processes import KvProcesses, kv_processes
+from tests.kits.zeppelin.moves import Step, Watch, step_of, watching
+from tests.kits.zeppelin.processes import KvProcesses, kv_processes
+from tests.kits.zeppelin.redis_loads import benchmarking, tags, working
+from tests.kits.zeppelin.redis_tools import Tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("redis_clients", "redis_tools")]
 

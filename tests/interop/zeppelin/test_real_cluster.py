@@ -6,9 +6,9 @@ import pytest
 
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.model import TableConfig, User
-from tests.interop.zeppelin import redis_py
-from tests.interop.zeppelin.redis_tools import Tools
-from tests.zeppelin_kit.processes import KvProcesses, Login, kv_processes
+from tests.kits.zeppelin import redis_py
+from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
+from tests.kits.zeppelin.redis_tools import Tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("redis_clients", "redis_tools")]
 

@@ -8,8 +8,8 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
-from tests.zeppelin_kit.data_node import DataNode, data_node
-from tests.zeppelin_kit.static_view import PASSWORD, READER, WRITER
+from tests.kits.zeppelin.data_node import DataNode, data_node
+from tests.kits.zeppelin.static_view import PASSWORD, READER, WRITER
 
 
 @pytest.fixture

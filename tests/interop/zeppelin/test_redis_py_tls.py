@@ -12,8 +12,8 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
 from raftwood.net import ServerTls, TlsFiles
-from tests.zeppelin_kit.data_node import DataNode, data_node
-from tests.zeppelin_kit.static_view import PASSWORD, WRITER
+from tests.kits.zeppelin.data_node import DataNode, data_node
+from tests.kits.zeppelin.static_view import PASSWORD, WRITER
 
 LARGE = b"x" * 3_000_000
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.zeppelin.redis_tools import Tools
-from tests.zeppelin_kit.data_node import data_node, data_nodes
-from tests.zeppelin_kit.static_view import PASSWORD, WRITER
+from tests.kits.zeppelin.data_node import data_node, data_nodes
+from tests.kits.zeppelin.redis_tools import Tools
+from tests.kits.zeppelin.static_view import PASSWORD, WRITER
 
 pytestmark = pytest.mark.needs("redis_tools")
 

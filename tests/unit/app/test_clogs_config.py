@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.clogs.configuration.rings import ring
+from tests.kits.clogs.rings import ring
 
 from raftwood.app.command_line import run as raftwood
 from raftwood.clogs.configuration.text import configuration_digest, encode_configuration

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import trustme
-from tests.running import run
-from tests.unit.app.gateway_thread import _free_port
-from tests.unit.clogs.receiver.kit import Shipper
+from tests.kits.app.gateway_thread import _free_port
+from tests.kits.clogs.receiver import Shipper
+from tests.kits.loghub.memory_logs import MemoryLogs
+from tests.kits.loghub.streams import values_of
+from tests.kits.running import run
 from tests.unit.clogs.receiver.test_datagram_listener import until
-from tests.unit.loghub.kit import values_of
-from tests.unit.loghub.memory_logs import MemoryLogs
 
 from raftwood.app.clogs_files import lines_of
 from raftwood.app.gateway_server import GatewayServer

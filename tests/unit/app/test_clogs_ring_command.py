@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.clogs.ring.vectors import CASES, KEYS, Case, digest
+from tests.kits.clogs.ketama_vectors import CASES, KEYS, Case, digest
 
 from raftwood.app.command_line import EXIT_INVALID, run
 

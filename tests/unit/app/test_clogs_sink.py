@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.running import run
-from tests.unit.loghub.kit import GatewayKit, gateway_kit, log_group, values_of
+from tests.kits.loghub.streams import GatewayKit, gateway_kit, log_group, values_of
+from tests.kits.running import run
 
 from raftwood.app.clogs_sink import Routes, StreamSink, parsed_place
 from raftwood.base.errors import InvalidInput, NotFound, PermissionDenied, Unavailable

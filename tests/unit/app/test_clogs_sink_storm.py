@@ -9,9 +9,9 @@ from unittest import mock
 
 import pytest
 from msgspec.structs import replace
+from tests.kits.loghub.memory_logs import MemoryLogs
+from tests.kits.loghub.streams import GatewayKit, values_of
 from tests.unit.app.test_clogs_sink import SETTINGS, message
-from tests.unit.loghub.kit import GatewayKit, values_of
-from tests.unit.loghub.memory_logs import MemoryLogs
 
 from raftwood.app.clogs_sink import Routes, StreamSink
 from raftwood.base.errors import Conflict, InvalidInput

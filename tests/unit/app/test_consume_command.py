@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.running import run
+from tests.kits.running import run
 
 from raftwood.app.command_line import run as raftwood
 from raftwood.app.commands.lease_target import LEASES, LeaseTarget, lease_store

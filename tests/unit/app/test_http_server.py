@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import uvloop
-from tests.running import run
+from tests.kits.running import run
 
 from raftwood.app.http_server import Check, HttpServer
 from raftwood.app.settings import Settings

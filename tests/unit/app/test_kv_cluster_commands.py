@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.dlog_kit.command_kit import Commands
-from tests.unit.app.kv_cluster import Cluster
-from tests.unit.zeppelin.meta.group_in_memory import GROUP
-from tests.unit.zeppelin.meta.kit import registered
-from tests.unit.zeppelin.meta.plans.kit import difference, masters_of, replicas_of
+from tests.kits.app.kv_cluster import Cluster
+from tests.kits.dlog.command_kit import Commands
+from tests.kits.zeppelin.meta.group_in_memory import GROUP
+from tests.kits.zeppelin.meta.plans import difference, masters_of, replicas_of
+from tests.kits.zeppelin.meta.tables import registered
 
 from raftwood.app.command_line import run
 from raftwood.app.commands import kv_target

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.dlog_kit.command_kit import Commands
-from tests.unit.app.kv_cluster import Cluster
-from tests.unit.zeppelin.meta.group_in_memory import GROUP
-from tests.unit.zeppelin.meta.kit import A, B, C, registered
+from tests.kits.app.kv_cluster import Cluster
+from tests.kits.dlog.command_kit import Commands
+from tests.kits.zeppelin.meta.group_in_memory import GROUP
+from tests.kits.zeppelin.meta.tables import A, B, C, registered
 
 from raftwood.app.command_line import run
 from raftwood.app.commands import kv_target

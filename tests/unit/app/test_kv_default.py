@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.unit.app.kv_cluster import Cluster
-from tests.unit.zeppelin.meta.group_in_memory import GROUP
-from tests.unit.zeppelin.meta.kit import A, B, registered
+from tests.kits.app.kv_cluster import Cluster
+from tests.kits.zeppelin.meta.group_in_memory import GROUP
+from tests.kits.zeppelin.meta.tables import A, B, registered
 
 from raftwood.app import kv_default
 from raftwood.app.kv_default import default_part

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.running import run
+from tests.kits.running import run
 
 from raftwood.app.command_line import run as raftwood
 from raftwood.app.commands.cluster import show, what_is_left

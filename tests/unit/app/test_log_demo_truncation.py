@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 import msgspec
-from tests.running import run
+from tests.kits.running import run
 
 from raftwood.app.demo.log_truncation import truncate_half
 from raftwood.logservice.client.log_client import AsyncLogClient

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.stores import INTERRUPTIBLE
-from tests.unit.app.gateway_thread import GatewayThread
+from tests.kits.app.gateway_thread import GatewayThread
+from tests.kits.raft.stores import INTERRUPTIBLE
 
 from raftwood.app import line_producer
 from raftwood.app.command_line import run as raftwood

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.running import run
-from tests.unit.loghub.kit import GatewayKit, gateway_kit, log_group
-from tests.unit.loghub.memory_logs import MemoryLogs
+from tests.kits.loghub.memory_logs import MemoryLogs
+from tests.kits.loghub.streams import GatewayKit, gateway_kit, log_group
+from tests.kits.running import run
 from tests.unit.loghub.test_streams import read_all
 
 from raftwood.app.logs_by_kind import LogsByKind

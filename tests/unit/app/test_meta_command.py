@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.zookeeper_server import ZooKeeperServer
+from tests.kits.servers.zookeeper import ZooKeeperServer
 
 from raftwood.app.command_line import run as raftwood
 from raftwood.metastore import zookeeper_store

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
+from tests.kits.app.store_cluster import StoreCluster, run_stores, settings_of
 
 from raftwood.app.cluster_network import client_network, operator_network, reader_network
 from raftwood.app.connecting import connected_cluster, connected_metastore

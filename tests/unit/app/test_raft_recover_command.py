@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.running import run
-from tests.unit.raft.host_cluster import GROUP, NETWORK, Lines
+from tests.kits.raft.host_cluster import GROUP, NETWORK, Lines
+from tests.kits.running import run
 
 from raftwood.app.commands.raft_recover import app
 from raftwood.base.errors import InvalidInput, StoreLocked

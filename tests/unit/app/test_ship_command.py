@@ -14,9 +14,9 @@ from typing import Any, Self
 from unittest.mock import Mock
 
 import pytest
-from tests.unit.app.gateway_thread import START_S_MAX, _free_port
-from tests.unit.loghub.kit import values_of
-from tests.unit.loghub.memory_logs import MemoryLogs
+from tests.kits.app.gateway_thread import START_S_MAX, _free_port
+from tests.kits.loghub.memory_logs import MemoryLogs
+from tests.kits.loghub.streams import values_of
 
 from raftwood.app.command_line import run
 from raftwood.app.gateway_server import GatewayServer

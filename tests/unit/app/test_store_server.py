@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
+from tests.kits.app.store_cluster import StoreCluster, run_stores, settings_of
 
 from raftwood.app.cluster_network import client_network
 from raftwood.app.connecting import find_stores

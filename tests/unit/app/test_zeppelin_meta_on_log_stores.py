@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.unit.app.store_cluster import StoreCluster, run_stores, settings_of
+from tests.kits.app.store_cluster import StoreCluster, run_stores, settings_of
 from tests.unit.app.test_metastore_on_log_stores import (
     ADDRESSES,
     SETTINGS,

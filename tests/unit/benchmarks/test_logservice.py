@@ -10,8 +10,8 @@ from benchmarks.logservice import compare
 from benchmarks.logservice.compare import BATCHES, CASES, MANY, MOST, MOST_SHARDS, Pace
 from benchmarks.logservice.report import tables, verdicts
 from benchmarks.peers.kafka_system import KafkaSystem
-from tests import maven
-from tests.unit.benchmarks.sleepers import RESULT, WARM, Sleepers, figures_of
+from tests.kits.app.sleepers import RESULT, WARM, Sleepers, figures_of
+from tests.kits.install import maven
 
 PACE = Pace(warm_s=0.0, seconds=0.0, rounds=2, kills_most=0)
 LAYOUT_PORTS = {"client_ports": (1, 2, 3), "peer_ports": (4, 5, 6)}

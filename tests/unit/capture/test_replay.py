@@ -28,9 +28,9 @@ from raftwood.zeppelin.client import AsyncKv
 from raftwood.zeppelin.client.errors import Fenced
 from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.slots import slot_of
+from tests.kits.zeppelin.command_kit import ManualClock
+from tests.kits.zeppelin.static_cluster import StaticCluster
 from tests.unit.zeppelin.client.test_async_kv import on_cluster
-from tests.zeppelin_kit.command_kit import ManualClock
-from tests.zeppelin_kit.static_cluster import StaticCluster
 
 TIME_NS = 10**9
 STAMP = Stamp(name="test", incarnation=1, partition=0, tenure=1, chunk=1)

@@ -14,7 +14,7 @@ from raftwood.capture.recent import Recent
 from raftwood.capture.rules import PartitionRules, Step
 from raftwood.zeppelin.client.binlogs import PartitionSlots
 from raftwood.zeppelin.node.seams import BinlogPosition, Record, encode_record
-from tests.unit.capture.world import FAMILY, TIME_NS, World, recent_of, run_world
+from tests.kits.capture.world import FAMILY, TIME_NS, World, recent_of, run_world
 
 SEEDS = range(80)
 SPLIT = (PartitionSlots(0, 0, 8_192), PartitionSlots(1, 8_192, 16_384, 0, BinlogPosition(1, 7)))

@@ -17,8 +17,8 @@ from raftwood.capture.taking_over import Found, ReadBack, take_over
 from raftwood.disk.real_environment import end_process
 from raftwood.loghub.client.group_rows import rows_of
 from raftwood.loghub.client.pulled_batches import PulledBatch
-from tests.unit.capture.memory_stream import MemoryStream
-from tests.zeppelin_kit.command_kit import ManualClock
+from tests.kits.capture.memory_stream import MemoryStream
+from tests.kits.zeppelin.command_kit import ManualClock
 
 PLACES = {0: "1" * 32, 1: "9" * 32, 2: "e" * 32}
 """Of three partitions."""

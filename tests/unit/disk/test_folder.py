@@ -20,7 +20,7 @@ from raftwood.disk.folder import DataFolder, Identity, decode_identity, encode_i
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings, Run
 from raftwood.disk.store import Store
-from tests.running import run
+from tests.kits.running import run
 
 SMALL = LogSettings(segment_bytes=16 << 10)
 

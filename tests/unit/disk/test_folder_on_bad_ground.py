@@ -19,8 +19,8 @@ from raftwood.disk.segment_log import Run
 from raftwood.disk.store import Store
 from raftwood.simulation import ImmediateFiles
 from raftwood.simulation.survival import LoseAll
-from tests.running import run as run_on_a_real_loop
-from tests.unit.disk.log_in_memory import SMALL, WatchedFiles, environment_over, run
+from tests.kits.disk.log_in_memory import SMALL, WatchedFiles, environment_over, run
+from tests.kits.running import run as run_on_a_real_loop
 
 
 @pytest.mark.parametrize(

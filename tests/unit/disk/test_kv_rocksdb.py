@@ -21,7 +21,7 @@ from raftwood.base.errors import (
 from raftwood.base.seams import KvEngine, Put
 from raftwood.disk import kv_stamp
 from raftwood.disk.kv_rocksdb import KEY_BYTES_MAX, VALUE_BYTES_MAX, RocksEngine
-from tests.unit.disk.kv_suite import KvSuite
+from tests.kits.disk.kv_suite import KvSuite
 
 
 class TestRocksEngine(KvSuite):

@@ -12,8 +12,8 @@ from raftwood.base.files import Operation
 from raftwood.disk.segment_log import Run
 from raftwood.disk.store import Store
 from raftwood.simulation import ImmediateFiles
-from tests.log_model import contents
-from tests.unit.disk.log_in_memory import SMALL, WatchedFiles, environment_over, open_log, run
+from tests.kits.base.log_model import contents
+from tests.kits.disk.log_in_memory import SMALL, WatchedFiles, environment_over, open_log, run
 
 FOLDER = "/data/store"
 

@@ -11,8 +11,8 @@ from raftwood.base.errors import StoreDamaged
 from raftwood.base.files import Operation
 from raftwood.disk.segment_log import DropGroup, Run, SegmentLog, State, TruncateHead, TruncateTail
 from raftwood.simulation import ImmediateFiles
-from tests.log_model import contents
-from tests.unit.disk.log_in_memory import FOLDER, SMALL, Ended, WatchedFiles, open_log, run
+from tests.kits.base.log_model import contents
+from tests.kits.disk.log_in_memory import FOLDER, SMALL, Ended, WatchedFiles, open_log, run
 
 
 def test_states_alone_do_not_fill_the_disk() -> None:

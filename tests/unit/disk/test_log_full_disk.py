@@ -10,8 +10,8 @@ from raftwood.base.errors import DiskFull
 from raftwood.base.files import Operation
 from raftwood.disk.segment_log import Run, SegmentLog, State, TruncateHead
 from raftwood.simulation import ImmediateFiles
-from tests.log_model import contents
-from tests.unit.disk.log_in_memory import FOLDER, SMALL, WatchedFiles, open_log, run
+from tests.kits.base.log_model import contents
+from tests.kits.disk.log_in_memory import FOLDER, SMALL, WatchedFiles, open_log, run
 
 
 async def filled(files: ImmediateFiles) -> tuple[SegmentLog, int]:

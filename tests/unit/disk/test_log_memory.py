@@ -8,7 +8,7 @@ from raftwood.base import files as seam
 from raftwood.base.files import Operation
 from raftwood.disk.segment_log import Run, TruncateHead
 from raftwood.simulation import ImmediateFiles
-from tests.unit.disk.log_in_memory import SMALL, WatchedFiles, open_log, run
+from tests.kits.disk.log_in_memory import SMALL, WatchedFiles, open_log, run
 
 
 def test_many_small_flushes_do_not_outgrow_the_cache() -> None:

@@ -9,8 +9,8 @@ import pytest
 from raftwood.base.errors import DiskFull, Overloaded
 from raftwood.disk.segment_log import LogSettings, SegmentLog
 from raftwood.simulation import ImmediateFiles
-from tests.log_model import LogModel, contents
-from tests.unit.disk.log_in_memory import SMALL, open_log, run
+from tests.kits.base.log_model import LogModel, contents
+from tests.kits.disk.log_in_memory import SMALL, open_log, run
 
 SETTINGS = {
     "tiny flushes": msgspec.structs.replace(SMALL, flush_bytes_max=4 << 10),

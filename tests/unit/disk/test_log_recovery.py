@@ -15,7 +15,7 @@ from raftwood.simulation import FileSystem, ImmediateFiles
 from raftwood.simulation.errors import Leaked
 from raftwood.simulation.file_system import Session
 from raftwood.simulation.survival import KeepAll, LoseAll, LoseData
-from tests.unit.disk.log_in_memory import WatchedFiles, open_log, run
+from tests.kits.disk.log_in_memory import WatchedFiles, open_log, run
 
 _OLDEST = slice(48, 52)
 """Where a flush's header names the oldest segment that is still needed."""

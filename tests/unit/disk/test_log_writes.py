@@ -5,8 +5,8 @@ import pytest
 from raftwood.base.errors import InvalidInput
 from raftwood.disk.segment_log import DropGroup, Run, State, TruncateHead, TruncateTail
 from raftwood.simulation import ImmediateFiles
-from tests.log_model import contents
-from tests.unit.disk.log_in_memory import open_log, run
+from tests.kits.base.log_model import contents
+from tests.kits.disk.log_in_memory import open_log, run
 
 
 def test_a_second_cut_above_the_first_is_refused_as_a_whole() -> None:

@@ -8,8 +8,8 @@ from raftwood.base import files as seam
 from raftwood.base.files import Operation
 from raftwood.disk.segment_log import Run, SegmentLog
 from raftwood.simulation import ImmediateFiles
-from tests.log_model import contents
-from tests.unit.disk.log_in_memory import WatchedFiles, open_log, run
+from tests.kits.base.log_model import contents
+from tests.kits.disk.log_in_memory import WatchedFiles, open_log, run
 
 
 def _syncs(operations: list[Operation]) -> list[str]:

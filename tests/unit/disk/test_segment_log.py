@@ -30,8 +30,8 @@ from raftwood.disk.segment_log import (
     TruncateHead,
     TruncateTail,
 )
-from tests.log_model import LogModel, contents
-from tests.running import run
+from tests.kits.base.log_model import LogModel, contents
+from tests.kits.running import run
 
 SMALL = LogSettings(segment_bytes=16 << 10, cache_bytes_max=4 << 10, flush_bytes_max=8 << 10)
 

@@ -19,7 +19,7 @@ from raftwood.base.errors import ShuttingDown
 from raftwood.base.files import Completion, Operation, perform
 from raftwood.disk import thread_files
 from raftwood.disk.thread_files import ThreadFiles
-from tests.running import run
+from tests.kits.running import run
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from raftwood.loghub.errors import ProjectNotFound, QuotaExceeded
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.access import check_role
 from raftwood.loghub.settings import GatewaySettings
-from tests.running import run
-from tests.unit.loghub.kit import gateway_kit
+from tests.kits.loghub.streams import gateway_kit
+from tests.kits.running import run
 
 
 def test_a_key_may_do_what_its_role_in_a_project_says(tmp_path: Path) -> None:

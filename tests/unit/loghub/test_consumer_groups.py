@@ -23,7 +23,7 @@ from raftwood.loghub.server import consumer_groups, group_members
 from raftwood.loghub.server.consumer_groups import ConsumerGroups
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.retention import Required
-from tests.unit.loghub.kit import GatewayKit, gateway_kit, log_group
+from tests.kits.loghub.streams import GatewayKit, gateway_kit, log_group
 
 Scenario = Callable[["Kit"], Awaitable[None]]
 

@@ -3,10 +3,10 @@
 import asyncio
 
 from raftwood.base.seams import Log, Logs
-from tests.unit.loghub.memory_logs import MemoryLog, MemoryLogs
-from tests.unit.seams import logs_suite
-from tests.unit.seams.log_suite import LogSuite, Scenario
-from tests.unit.seams.logs_suite import LogsSuite
+from tests.kits.base import logs_suite
+from tests.kits.base.log_suite import LogSuite, Scenario
+from tests.kits.base.logs_suite import LogsSuite
+from tests.kits.loghub.memory_logs import MemoryLog, MemoryLogs
 
 
 class _Kit:

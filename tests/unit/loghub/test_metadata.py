@@ -13,8 +13,8 @@ from raftwood.base.seams import Change, MetaStore
 from raftwood.loghub.model import Project
 from raftwood.loghub.server import metadata as metadata_module
 from raftwood.loghub.server.metadata import PROJECTS, Metadata, project_key
-from tests.running import run
-from tests.unit.loghub.kit import gateway_kit
+from tests.kits.loghub.streams import gateway_kit
+from tests.kits.running import run
 
 
 class SlowAnswers:

@@ -11,8 +11,8 @@ from raftwood.base.errors import Conflict
 from raftwood.loghub.errors import ProjectNotFound
 from raftwood.loghub.server.catalog import Catalog
 from raftwood.loghub.server.gateway import Gateway
-from tests.running import run
-from tests.unit.loghub.kit import gateway_kit
+from tests.kits.loghub.streams import gateway_kit
+from tests.kits.running import run
 
 
 def before_writing(gateway: Gateway, others: Callable[[], Any]) -> None:

@@ -21,8 +21,8 @@ from raftwood.loghub.retention_rules import (
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.retention import TURN_KEY
 from raftwood.loghub.settings import LogHubSettings
-from tests.running import run
-from tests.unit.loghub.kit import gateway_kit, log_group
+from tests.kits.loghub.streams import gateway_kit, log_group
+from tests.kits.running import run
 from tests.unit.loghub.test_streams import read_all
 
 DAY_MS = 86_400_000

@@ -14,8 +14,8 @@ from raftwood.loghub.model import Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.metadata import logstore_key
 from raftwood.loghub.settings import LogHubSettings
-from tests.running import run
-from tests.unit.loghub.kit import GatewayKit, gateway_kit, log_group, values_of
+from tests.kits.loghub.streams import GatewayKit, gateway_kit, log_group, values_of
+from tests.kits.running import run
 from tests.unit.loghub.test_streams import read_all, stream
 
 KEY = logstore_key("p", "s")

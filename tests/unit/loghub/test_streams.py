@@ -29,8 +29,8 @@ from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.metadata import logstore_key
 from raftwood.loghub.server.streams import PULL_BATCHES_MAX
 from raftwood.loghub.wire import decode_pulled, encode_pulled
-from tests.running import run
-from tests.unit.loghub.kit import gateway_kit, log_group, values_of
+from tests.kits.loghub.streams import gateway_kit, log_group, values_of
+from tests.kits.running import run
 
 
 async def stream(gateway: Gateway, *, shards: int = 2) -> None:

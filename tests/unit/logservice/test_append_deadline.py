@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from raftwood.base.errors import DeadlineExceeded
-from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
 def test_an_append_to_stores_that_hang_ends_in_its_time() -> None:

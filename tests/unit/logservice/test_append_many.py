@@ -4,7 +4,7 @@ import pytest
 
 from raftwood.logservice.client import log_client
 from raftwood.logservice.errors import RecordTooLarge
-from tests.unit.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
 
 
 def test_many_records_go_out_by_portions_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

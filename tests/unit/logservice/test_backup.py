@@ -34,7 +34,7 @@ from raftwood.logservice.errors import LsnTruncated, NotLeaseholder
 from raftwood.logservice.hakeeper.commands import AddShard
 from raftwood.logservice.log_state_machine import LogStateMachine
 from raftwood.net.stores import Stores
-from tests.unit.logservice.log_cluster import CLIENT, LogCluster, address, run_log_cluster
+from tests.kits.logservice.log_cluster import CLIENT, LogCluster, address, run_log_cluster
 
 FOLDER = "/backup"
 

@@ -7,7 +7,7 @@ import pytest
 from raftwood.base.errors import ConnectionLost
 from raftwood.base.files import Buffer
 from raftwood.logservice.client.log_client import AsyncLogClient, LogRecord
-from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
 class WatchedClient(AsyncLogClient):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from raftwood.logservice import producers
-from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
 def test_a_client_that_was_forgotten_while_it_was_idle_goes_on(

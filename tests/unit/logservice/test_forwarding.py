@@ -25,7 +25,7 @@ from raftwood.logservice.wire import (
 )
 from raftwood.net import Channel
 from raftwood.net.stores import Stores
-from tests.unit.logservice.log_cluster import CLIENT, LogCluster, address, run_log_cluster
+from tests.kits.logservice.log_cluster import CLIENT, LogCluster, address, run_log_cluster
 
 TIMEOUT_MS = 5_000
 ENTRY = encode_user_entry(b"forwarded", holder=0)

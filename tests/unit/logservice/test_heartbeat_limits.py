@@ -5,7 +5,7 @@ import msgspec
 from raftwood.logservice.hakeeper.commands import ALARMS_MAX, TEXT_MAX, HearStore, check_command
 from raftwood.logservice.hakeeper.reports import StoreHeartbeat
 from raftwood.logservice.server.heartbeats import told_alarms
-from tests.unit.logservice.log_cluster import KEEPER, SERVICE, LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import KEEPER, SERVICE, LogCluster, run_log_cluster
 
 
 def test_no_more_and_no_longer_alarms_are_told_than_hakeeper_takes() -> None:

@@ -7,7 +7,7 @@ from raftwood.logservice.hakeeper.orders import Orders
 from raftwood.logservice.hakeeper.reports import StoreHeartbeat
 from raftwood.logservice.server.heartbeats import UNANSWERED_TOLD, Heartbeats
 from raftwood.raft.host.status import GroupStatus
-from tests.running import run
+from tests.kits.running import run
 
 STATUS = GroupStatus(
     group=7,

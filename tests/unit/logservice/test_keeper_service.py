@@ -12,7 +12,7 @@ from raftwood.logservice.hakeeper.commands import (
     Tick,
 )
 from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, StoreHeartbeat
-from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 INNER: list[Command] = [
     Tick(1, 1),

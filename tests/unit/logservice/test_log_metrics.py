@@ -10,7 +10,7 @@ from raftwood.logservice.hakeeper.reports import ReplicaReport
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import Phase, ShardState, State, StoreState
 from raftwood.logservice.server.keeper_metrics import shards_by_state, stores_by_state
-from tests.unit.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
 
 _SERIES = re.compile(r"^raftwood_(\w+?)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 

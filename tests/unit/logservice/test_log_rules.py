@@ -52,7 +52,7 @@ from raftwood.logservice.server.shard_reading import kind_of
 from raftwood.raft.core import Entry, EntryKind
 from raftwood.raft.host.runs import LogEntry
 from raftwood.raft.state_machine import Command
-from tests.unit.logservice.naive_log import NaiveLog
+from tests.kits.logservice.naive_log import NaiveLog
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 

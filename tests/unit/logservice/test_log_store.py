@@ -6,7 +6,7 @@ import pytest
 
 from raftwood.logservice.errors import LsnPastEnd, LsnTruncated
 from raftwood.logservice.hakeeper.state import Phase
-from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
 def test_three_stores_set_themselves_up_and_keep_records() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from raftwood.base.environment import Environment
 from raftwood.raft.host.recovering import recover_group
-from tests.unit.logservice.log_cluster import LogCluster, address, run_log_cluster
+from tests.kits.logservice.log_cluster import LogCluster, address, run_log_cluster
 
 
 async def _recover(cluster: LogCluster, store: int, group: int) -> None:

@@ -9,7 +9,7 @@ from raftwood.base.errors import Overloaded
 from raftwood.logservice.server import read_turns
 from raftwood.logservice.server.read_turns import READS_AT_ONCE, ReadTurns
 from raftwood.net import Call
-from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
 class _Caller:

@@ -17,8 +17,7 @@ from raftwood.logservice.hakeeper.orders import Order, OrderKind, Orders
 from raftwood.logservice.hakeeper.reports import FinishedOrder, ServiceHeartbeat, ServiceKind
 from raftwood.logservice.hakeeper.views import ClusterView
 from raftwood.net.stores import Stores
-from tests.running import run
-from tests.unit.logservice.log_cluster import (
+from tests.kits.logservice.log_cluster import (
     CLIENT,
     KEEPER,
     READER,
@@ -26,6 +25,7 @@ from tests.unit.logservice.log_cluster import (
     address,
     run_log_cluster,
 )
+from tests.kits.running import run
 
 QUICK = msgspec.structs.replace(
     KEEPER, tn_shards=1, service_down_ticks=20, service_removed_ticks=100

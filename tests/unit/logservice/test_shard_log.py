@@ -8,8 +8,8 @@ from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.client.shard_log import ShardLog
 from raftwood.logservice.errors import NotLeaseholder, ReadOnlyClient
 from raftwood.logservice.producers import WINDOW
-from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
-from tests.unit.seams.log_suite import LogSuite, Scenario
+from tests.kits.base.log_suite import LogSuite, Scenario
+from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
 class ShardKit:

@@ -7,8 +7,8 @@ from raftwood.base.seams import Logs
 from raftwood.logservice.client import shard_logs
 from raftwood.logservice.client.shard_logs import ShardLogs
 from raftwood.net.stores import Stores
-from tests.unit.logservice.log_cluster import OPERATOR, LogCluster, address, run_log_cluster
-from tests.unit.seams.logs_suite import LogsSuite, Scenario
+from tests.kits.base.logs_suite import LogsSuite, Scenario
+from tests.kits.logservice.log_cluster import OPERATOR, LogCluster, address, run_log_cluster
 
 
 class ShardLogsKit:

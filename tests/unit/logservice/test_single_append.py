@@ -9,7 +9,7 @@ from raftwood.logservice.client import single_append
 from raftwood.logservice.errors import RecordTooLarge
 from raftwood.logservice.producers import WINDOW
 from raftwood.logservice.wire import append_pieces
-from tests.unit.logservice.log_cluster import LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
 def test_appends_of_one_turn_are_sent_together_and_answered_each_for_itself(

@@ -10,7 +10,7 @@ import pytest
 
 from raftwood.logservice.server import truncation
 from raftwood.logservice.truncation_rules import TruncationStep, next_step
-from tests.unit.logservice.truncation_model import SETTINGS, SHARD, Course, ModelHost, run_course
+from tests.kits.logservice.truncation_model import SETTINGS, SHARD, Course, ModelHost, run_course
 
 SEEDS = range(60)
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from raftwood.simulation.disk import SimulatedDisk
-from tests.unit.logservice.log_cluster import KEEPER, LogCluster, run_log_cluster
+from tests.kits.logservice.log_cluster import KEEPER, LogCluster, run_log_cluster
 
 
 async def _wipe(cluster: LogCluster, store: int, *, joins: bool) -> None:

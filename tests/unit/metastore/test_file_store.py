@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.simulation.store_images import environment_over
-from tests.unit.metastore.meta_suite import MetaSuite
+from tests.kits.disk.images import environment_over
+from tests.kits.metastore.meta_suite import MetaSuite
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull

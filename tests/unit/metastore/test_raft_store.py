@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.running import run
-from tests.unit.metastore.group_in_memory import (
+from tests.kits.metastore.group_in_memory import (
     GROUP,
     Files,
     GroupInMemory,
     copied,
     recover,
 )
-from tests.unit.metastore.meta_suite import MetaSuite
+from tests.kits.metastore.meta_suite import MetaSuite
+from tests.kits.running import run
 
 from raftwood.base.errors import (
     InternalError,

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
-from tests.running import run
-from tests.unit.metastore.meta_suite import MetaSuite
-from tests.zookeeper_clients import follow, opened, until
-from tests.zookeeper_server import ZooKeeperServer
+from tests.kits.metastore.meta_suite import MetaSuite
+from tests.kits.running import run
+from tests.kits.servers.zookeeper import ZooKeeperServer
+from tests.kits.servers.zookeeper_clients import follow, opened, until
 
 from raftwood.base.errors import (
     ConnectionLost,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.unit.net.rpc_support import run_checked
+from tests.kits.net.rpc import run_checked
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.net.rpc_support import (
+from tests.kits.net.rpc import (
     CLIENT,
     CLUSTER,
     CREDENTIALS,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trustme
 import uvloop
-from tests.running import run
+from tests.kits.running import run
 
 from raftwood.net.http_listener import HttpLimits, HttpListener
 from raftwood.net.tls import ServerTls, TlsFiles

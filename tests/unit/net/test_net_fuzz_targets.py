@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.fuzz_targets import frames
+from tests.kits.fuzz import frames
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import (
+from tests.kits.net.rpc import (
     CLUSTER,
     COUNT,
     ECHO,
@@ -22,6 +21,7 @@ from tests.unit.net.rpc_support import (
     raw_server,
     serving,
 )
+from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import (
     ConnectionLost,

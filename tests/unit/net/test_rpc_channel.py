@@ -5,8 +5,7 @@ import itertools
 import random
 
 import pytest
-from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import (
+from tests.kits.net.rpc import (
     CLIENT,
     CLUSTER,
     COUNT,
@@ -19,6 +18,7 @@ from tests.unit.net.rpc_support import (
     eventually,
     serving,
 )
+from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import ConnectionLost, ShuttingDown, Unauthenticated, Unavailable
 from raftwood.net import (

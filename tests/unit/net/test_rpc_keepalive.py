@@ -5,8 +5,7 @@ import random
 import time
 
 import pytest
-from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import (
+from tests.kits.net.rpc import (
     ECHO,
     HOLD,
     SERVER_CREDENTIALS,
@@ -18,6 +17,7 @@ from tests.unit.net.rpc_support import (
     raw_server,
     serving,
 )
+from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import ConnectionLost
 from raftwood.net import ClientLimits, ServerLimits

@@ -3,8 +3,7 @@
 import asyncio
 
 import pytest
-from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import (
+from tests.kits.net.rpc import (
     COUNT,
     ECHO,
     HOLD,
@@ -15,6 +14,7 @@ from tests.unit.net.rpc_support import (
     raw_peer,
     serving,
 )
+from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import DeadlineExceeded, Overloaded, Unauthenticated
 from raftwood.net import ClientLimits, ServerLimits

@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import (
+from tests.kits.net.rpc import (
     CLIENT,
     COUNT,
     ECHO,
@@ -22,6 +21,7 @@ from tests.unit.net.rpc_support import (
     raw_server,
     serving,
 )
+from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import (
     Conflict,

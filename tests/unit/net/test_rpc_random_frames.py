@@ -4,8 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import (
+from tests.kits.net.rpc import (
     COUNT,
     CREDENTIALS,
     ECHO,
@@ -15,6 +14,7 @@ from tests.unit.net.rpc_support import (
     WAIT,
     Handlers,
 )
+from tests.unit.net.conftest import Run
 
 from raftwood.net import Connection, Server
 from raftwood.net.client import Connection as ClientConnection

@@ -4,8 +4,8 @@ import asyncio
 import socket
 
 import pytest
+from tests.kits.net.rpc import ECHO, WAIT, Handlers, dial, eventually, raw_peer, serving
 from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import ECHO, WAIT, Handlers, dial, eventually, raw_peer, serving
 
 from raftwood.base.errors import ConnectionLost, ShuttingDown, Unavailable
 from raftwood.net.frames import Kind

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.kits.net.rpc import COUNT, ECHO, Handlers, dial, eventually, raw_peer, serving
 from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import COUNT, ECHO, Handlers, dial, eventually, raw_peer, serving
 
 from raftwood.base.errors import (
     DeadlineExceeded,

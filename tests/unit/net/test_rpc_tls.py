@@ -5,8 +5,7 @@ import pathlib
 
 import pytest
 import trustme
-from tests.unit.net.conftest import Run
-from tests.unit.net.rpc_support import (
+from tests.kits.net.rpc import (
     CLIENT,
     CLUSTER,
     ECHO,
@@ -18,6 +17,7 @@ from tests.unit.net.rpc_support import (
     eventually,
     serving,
 )
+from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import InvalidConfiguration, Unauthenticated, Unavailable
 from raftwood.net import ClientCredentials, ClientLimits, ClientTls, Identity, ServerTls, TlsFiles

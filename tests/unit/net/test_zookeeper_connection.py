@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.running import run
+from tests.kits.running import run
 
 from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.disk.real_environment import real_environment

@@ -15,9 +15,9 @@ from raftwood.pipeline.archive.files import ArrowFiles
 from raftwood.pipeline.archive.manifest import ArchivedFile
 from raftwood.pipeline.archive.writing import ArrowWriter, Written
 from raftwood.pipeline.options import SourceOptions
-from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT
-from tests.unit.pipeline.archive_files_suite import check_files
-from tests.unit.pipeline.archived_logstore import ArchivedLogstore, with_logstore
+from tests.kits.loghub.hub import LOGSTORE, PROJECT
+from tests.kits.pipeline.archive_files_suite import check_files
+from tests.kits.pipeline.archived_logstore import ArchivedLogstore, with_logstore
 
 
 class Killed(BaseException):

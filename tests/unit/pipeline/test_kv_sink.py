@@ -15,8 +15,8 @@ from raftwood.pipeline.kv.tables import connected_table, disconnect_tables
 from raftwood.pipeline.kv.writers import CHUNKS_PER_PRODUCER, TaskName, write_rows
 from raftwood.zeppelin.client import Kv
 from raftwood.zeppelin.client.batches import NamedRows
-from tests.zeppelin_kit.data_node import DataNode, data_node
-from tests.zeppelin_kit.static_view import PASSWORD, WRITER
+from tests.kits.zeppelin.data_node import DataNode, data_node
+from tests.kits.zeppelin.static_view import PASSWORD, WRITER
 
 SCHEMA = StructType(
     [StructField("k", StringType()), StructField("v", LongType()), StructField("s", LongType())]

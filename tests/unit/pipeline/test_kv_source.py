@@ -15,8 +15,8 @@ from raftwood.pipeline.kv.data_source import ZeppelinDataSource
 from raftwood.pipeline.kv.table_reader import FilteringTableReader, TableReader, table_schema
 from raftwood.pipeline.kv.tables import connected_table, disconnect_tables
 from raftwood.zeppelin.client import Kv
-from tests.zeppelin_kit.data_node import DataNode, data_node
-from tests.zeppelin_kit.static_view import PASSWORD, READER, WRITER
+from tests.kits.zeppelin.data_node import DataNode, data_node
+from tests.kits.zeppelin.static_view import PASSWORD, READER, WRITER
 
 TEXTS = StructType([StructField("value", StringType()), StructField("key", StringType())])
 KEYS = [f"key{number}" for number in range(300)]

@@ -23,7 +23,7 @@ from raftwood.pipeline.offsets import (
     losses,
     ranges,
 )
-from tests.unit.pipeline.logstore_model import ModelLogstore
+from tests.kits.pipeline.logstore_model import ModelLogstore
 
 
 def view(

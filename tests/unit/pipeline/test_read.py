@@ -11,8 +11,8 @@ import raftwood.pipeline.read
 from raftwood.base.errors import InvalidInput
 from raftwood.loghub.client import RecordsFreed
 from raftwood.pipeline.archive import looking
-from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT
-from tests.unit.pipeline.archived_logstore import (
+from tests.kits.loghub.hub import LOGSTORE, PROJECT
+from tests.kits.pipeline.archived_logstore import (
     ArchivedLogstore,
     Meddling,
     step,

@@ -14,8 +14,8 @@ from raftwood.pipeline.options import SinkOptions
 from raftwood.pipeline.sink.routing import Way, WriteKey, next_shard
 from raftwood.pipeline.sink.rows_in import Layout
 from raftwood.pipeline.sink.writers import write_rows
-from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT
-from tests.unit.pipeline.archived_logstore import ArchivedLogstore, with_logstore
+from tests.kits.loghub.hub import LOGSTORE, PROJECT
+from tests.kits.pipeline.archived_logstore import ArchivedLogstore, with_logstore
 
 PLAIN = Layout([("message", "message")], [], "message")
 MAPS = Layout([], [("contents", "")], None)

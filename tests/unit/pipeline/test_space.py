@@ -21,8 +21,8 @@ from raftwood.pipeline.offsets import (
 from raftwood.pipeline.options import SourceOptions, source_options
 from raftwood.pipeline.source.range_reader import read_range
 from raftwood.pipeline.source.space import Space
-from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT
-from tests.unit.pipeline.archived_logstore import (
+from tests.kits.loghub.hub import LOGSTORE, PROJECT
+from tests.kits.pipeline.archived_logstore import (
     ArchivedLogstore,
     Meddling,
     step,

@@ -9,7 +9,7 @@ from raftwood.pipeline.columns import projection_for, wanted_columns
 from raftwood.pipeline.options import SourceOptions
 from raftwood.pipeline.source.partitions import RangePartition
 from raftwood.pipeline.source.stream_reader import StreamReader
-from tests.unit.pipeline.archived_logstore import ArchivedLogstore, with_logstore
+from tests.kits.pipeline.archived_logstore import ArchivedLogstore, with_logstore
 
 MESSAGE = projection_for(wanted_columns(["message"]))
 

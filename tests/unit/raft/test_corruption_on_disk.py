@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.running import run
-from tests.unit.raft.host_cluster import CLIENT, GROUP, NETWORK, SETTINGS, Lines, write
+from tests.kits.raft.host_cluster import CLIENT, GROUP, NETWORK, SETTINGS, Lines, write
+from tests.kits.running import run
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import StoreError, Unavailable

@@ -1,7 +1,7 @@
 """A store speaks for itself alone, whatever the core would pass on."""
 
 import structlog
-from tests.unit.raft.host_cluster import GROUP, Cluster, run_cluster, write
+from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster, write
 
 from raftwood.raft.core import Message, MessageKind
 

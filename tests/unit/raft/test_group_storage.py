@@ -1,7 +1,7 @@
 """A group's log as the core reads it, over the shared log."""
 
 import pytest
-from tests.unit.disk.log_in_memory import open_log, run
+from tests.kits.disk.log_in_memory import open_log, run
 
 from raftwood.disk.segment_log import Run, SegmentLog, State
 from raftwood.raft.core import UNLIMITED, Entry, EntryMissing, SnapshotNotReady

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.unit.raft.host_cluster import GROUP, Cluster, run_cluster
+from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
-from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
+from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound, OutOfRange
 from raftwood.disk.segment_log import LogSettings

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.unit.raft.host_cluster import GROUP, Cluster, address, run_cluster, write
+from tests.kits.raft.host_cluster import GROUP, Cluster, address, run_cluster, write
 
 from raftwood.base.errors import DeadlineExceeded, DiskFull, Overloaded, RaftwoodError
 from raftwood.disk.segment_log import DropGroup, Record, Run, State

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 
 import msgspec
 import pytest
-from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, Lines, run_cluster, write
+from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, Lines, run_cluster, write
 
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment

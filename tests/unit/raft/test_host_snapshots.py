@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.raft import host_cluster
-from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, Lines, run_cluster, write
+from tests.kits.raft import host_cluster
+from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, Lines, run_cluster, write
 
 from raftwood.base.errors import Unavailable
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.unit.raft.host_cluster import LOG_SETTINGS, Cluster, run_cluster
+from tests.kits.raft.host_cluster import LOG_SETTINGS, Cluster, run_cluster
 
 
 def test_what_many_groups_write_in_one_turn_may_be_more_than_one_write_takes() -> None:

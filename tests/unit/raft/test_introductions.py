@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.unit.raft.host_cluster import GROUP, Cluster, Lines, address, run_cluster, write
+from tests.kits.raft.host_cluster import GROUP, Cluster, Lines, address, run_cluster, write
 
 from raftwood.raft.host.membership import MemberAction, MemberStep
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.raft.damage import files_of, flip_text
-from tests.unit.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
+from tests.kits.raft.damage import files_of, flip_text
+from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (

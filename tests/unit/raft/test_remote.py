@@ -5,7 +5,7 @@ import gc
 from functools import partial
 
 import pytest
-from tests.unit.raft.host_cluster import CLIENT, GROUP, Cluster, address, run_cluster, write
+from tests.kits.raft.host_cluster import CLIENT, GROUP, Cluster, address, run_cluster, write
 
 from raftwood.base.errors import (
     ConnectionLost,

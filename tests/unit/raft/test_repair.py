@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
-from tests.unit.raft.damage import (
+from tests.kits.raft.damage import (
     files_of,
     flip,
     flip_text,
@@ -12,7 +12,7 @@ from tests.unit.raft.damage import (
     snapshots_of,
     wait_repaired,
 )
-from tests.unit.raft.host_cluster import (
+from tests.kits.raft.host_cluster import (
     GROUP,
     SETTINGS,
     Cluster,

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.raft_script_runner.interaction import InteractionScript
-from tests.raft_script_runner.parsing import ScriptError, parse_script
-from tests.raft_script_runner.running import run_file, script_for
+from tests.kits.raft.scripts.interaction import InteractionScript
+from tests.kits.raft.scripts.parsing import ScriptError, parse_script
+from tests.kits.raft.scripts.running import run_file, script_for
 
 TESTS = Path(__file__).parents[2]
 SCRIPTS = sorted((TESTS / "raft_scripts").glob("*.txt"))

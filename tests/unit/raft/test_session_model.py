@@ -6,7 +6,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from tests.unit.raft.session_model import Wrong, run
+from tests.kits.raft.session_model import Wrong, run
 
 from raftwood.base.errors import InvariantViolated
 from raftwood.raft.host import sessions
@@ -98,7 +98,7 @@ _forget, _stored = sessions._Session.forget, sessions._Session.stored
 
 
 def _table(mutant: type[SessionTable]) -> Callable[[], Any]:
-    return lambda: mock.patch("tests.unit.raft.session_model.SessionTable", mutant)
+    return lambda: mock.patch("tests.kits.raft.session_model.SessionTable", mutant)
 
 
 MUTANTS: dict[str, Callable[[], Any]] = {

@@ -5,9 +5,9 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from tests.fuzz_targets.snapshots import container, with_checksums
-from tests.unit.disk.log_in_memory import run
-from tests.unit.raft.snapshot_support import FOLDER, contents, meta_of, recover, write_file
+from tests.kits.disk.log_in_memory import run
+from tests.kits.fuzz.snapshots import container, with_checksums
+from tests.kits.raft.snapshots import FOLDER, contents, meta_of, recover, write_file
 
 from raftwood.base.errors import StoreDamaged
 from raftwood.raft.host.snapshots import reading

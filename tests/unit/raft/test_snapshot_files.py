@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.running import run as run_for_real
-from tests.unit.disk.log_in_memory import WatchedFiles, run
-from tests.unit.raft.snapshot_support import (
+from tests.kits.disk.log_in_memory import WatchedFiles, run
+from tests.kits.raft.snapshots import (
     FOLDER,
     PIECE_BYTES,
     contents,
@@ -22,6 +21,7 @@ from tests.unit.raft.snapshot_support import (
     save,
     write_file,
 )
+from tests.kits.running import run as run_for_real
 
 from raftwood.base import files as seam
 from raftwood.base.errors import (

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.fuzz_targets.snapshots import container
-from tests.unit.disk.log_in_memory import run
-from tests.unit.raft.snapshot_support import contents, meta_of, names, raw, receive, recover, save
+from tests.kits.disk.log_in_memory import run
+from tests.kits.fuzz.snapshots import container
+from tests.kits.raft.snapshots import contents, meta_of, names, raw, receive, recover, save
 
 from raftwood.base.errors import (
     AlreadyExists,

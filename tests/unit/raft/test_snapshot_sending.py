@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.unit.raft.host_cluster import GROUP, Cluster, run_cluster, write
+from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster, write
 
 from raftwood.base.errors import DiskFull
 from raftwood.raft.host.snapshots import SnapshotFiles

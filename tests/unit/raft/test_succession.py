@@ -1,7 +1,7 @@
 """Another leader comes soon where the process of the last one is gone for certain."""
 
 import pytest
-from tests.unit.raft.host_cluster import GROUP, Cluster, run_cluster, write
+from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster, write
 
 from raftwood.base.errors import Unavailable
 from raftwood.raft.core import ConfState

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.unit.raft.host_cluster import GROUP, Cluster, run_cluster, write
+from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster, write
 
 
 def test_one_follower_that_is_mistaken_again_and_again_disturbs_nobody() -> None:

@@ -5,8 +5,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tests.running import run
-from tests.unit.raft.host_cluster import NETWORK, Cluster, Lines, address, run_cluster, write
+from tests.kits.raft.host_cluster import NETWORK, Cluster, Lines, address, run_cluster, write
+from tests.kits.running import run
 
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment

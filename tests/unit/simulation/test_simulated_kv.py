@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.unit.disk.kv_suite import KvSuite
+from tests.kits.disk.kv_suite import KvSuite
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import AlreadyExists, ShuttingDown, StoreLocked

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import pytest
 
-from tests.cluster.loghub.consumers.group_under_faults import GroupUnderFaults, group_under_faults
-from tests.databases import SERVERS, DatabaseServer
+from tests.kits.loghub.group_under_faults import GroupUnderFaults, group_under_faults
+from tests.kits.servers.databases import SERVERS, DatabaseServer
 
 SHARDS = 6
 TIMEOUT_S = 1.5

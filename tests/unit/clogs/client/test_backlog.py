@@ -15,9 +15,9 @@ from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.client.settings import ClogsClientSettings
 from raftwood.clogs.errors import LinesDropped
 from raftwood.simulation import ImmediateFiles
-from tests.clogs_kit.ring import settings_of
-from tests.unit.clogs.client.backlog_run import NAMES, BacklogRun, outcome
-from tests.unit.disk.log_in_memory import WatchedFiles, run
+from tests.kits.clogs.backlog_run import NAMES, BacklogRun, outcome
+from tests.kits.clogs.ring import settings_of
+from tests.kits.disk.log_in_memory import WatchedFiles, run
 
 POLICIES: dict[str, dict[str, object]] = {
     "drop": {"when_full": "drop-oldest"},

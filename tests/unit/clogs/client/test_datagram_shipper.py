@@ -9,7 +9,7 @@ from raftwood.base.errors import InvalidConfiguration
 from raftwood.clogs.client.datagram_shipper import LINES_BYTES_MAX, DatagramShipper
 from raftwood.clogs.model import LogServer, RingConfiguration
 from raftwood.clogs.receiver.datagram_listener import DatagramListener
-from tests.clogs_kit.ring import KEY, QUICK, Ring, StaticSource, versioned
+from tests.kits.clogs.ring import KEY, QUICK, Ring, StaticSource, versioned
 from tests.unit.clogs.client.test_shipper import NAMES, given, scene
 
 SECRET = b"a secret of datagrams"

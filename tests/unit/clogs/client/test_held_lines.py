@@ -10,7 +10,7 @@ from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.clogs.client.status import ShipperStatus
 from raftwood.clogs.lines import encode_lines
-from tests.clogs_kit.ring import ACCESS, Ring, StaticSource, settings_of
+from tests.kits.clogs.ring import ACCESS, Ring, StaticSource, settings_of
 from tests.unit.clogs.client.test_shipper import given, scene
 
 

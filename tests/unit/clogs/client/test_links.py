@@ -4,7 +4,7 @@ import asyncio
 
 from raftwood.clogs.client.links import Links
 from raftwood.disk.real_environment import real_environment
-from tests.clogs_kit.ring import ACCESS, Ring
+from tests.kits.clogs.ring import ACCESS, Ring
 
 
 def test_not_the_same_server_is_asked_again_and_again() -> None:

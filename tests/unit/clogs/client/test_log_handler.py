@@ -12,9 +12,9 @@ import pytest
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput
 from raftwood.clogs.client import ClogsHandler, MaskRule, Shipper
-from tests.clogs_kit.ring import KEY, SECRET, settings_of
-from tests.clogs_kit.ring_thread import RingThread
-from tests.unit.clogs.client.stored import records_of
+from tests.kits.clogs.ring import KEY, SECRET, settings_of
+from tests.kits.clogs.ring_thread import RingThread
+from tests.kits.clogs.stored import records_of
 
 FILE = "shop/orders.log"
 

@@ -7,7 +7,7 @@ from raftwood.clogs.client.pending import Encoding, Pending
 from raftwood.clogs.client.shipping_rules import ShippingLimits, ShippingRules
 from raftwood.clogs.masking import Masking, built_in_rules
 from raftwood.loghub.log_groups import decode_log_group
-from tests.clogs_kit.ring import settings_of
+from tests.kits.clogs.ring import settings_of
 
 
 def test_fields_beside_a_line_are_masked_too() -> None:

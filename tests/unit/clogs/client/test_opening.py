@@ -20,7 +20,7 @@ from raftwood.clogs.configuration.file_source import FileSource
 from raftwood.clogs.masking import MaskRule
 from raftwood.clogs.model import LogServer, RingConfiguration
 from raftwood.disk.real_environment import real_environment
-from tests.clogs_kit.ring import Ring, StaticSource, settings_of, versioned
+from tests.kits.clogs.ring import Ring, StaticSource, settings_of, versioned
 
 
 def test_a_shipper_without_a_key_says_how_to_get_one() -> None:

@@ -12,8 +12,8 @@ from raftwood.base.errors import Overloaded, ShuttingDown, TooLarge
 from raftwood.clogs.client import spool
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.disk.real_environment import real_environment
-from tests.clogs_kit.memory_sink import MemorySink, MemoryStorage
-from tests.clogs_kit.ring import ACCESS, Ring, StaticSource, settings_of
+from tests.kits.clogs.memory_sink import MemorySink, MemoryStorage
+from tests.kits.clogs.ring import ACCESS, Ring, StaticSource, settings_of
 
 NAMES = [f"/var/log/app{number}.log" for number in range(12)]
 

@@ -9,7 +9,7 @@ import uvloop
 
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.disk.real_environment import real_environment
-from tests.clogs_kit.ring import ACCESS, Ring, StaticSource, settings_of
+from tests.kits.clogs.ring import ACCESS, Ring, StaticSource, settings_of
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])

@@ -10,8 +10,8 @@ from raftwood.base.metrics import Metrics
 from raftwood.clogs.client.opening import open_shipper
 from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
 from raftwood.net import Identity, Secret, ServerTls, TlsFiles
-from tests.clogs_kit.memory_sink import MemorySink, MemoryStorage
-from tests.clogs_kit.ring import SECRET, Ring, settings_of
+from tests.kits.clogs.memory_sink import MemorySink, MemoryStorage
+from tests.kits.clogs.ring import SECRET, Ring, settings_of
 from tests.unit.clogs.client.test_shipper import given, scene
 
 

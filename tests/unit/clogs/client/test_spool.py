@@ -19,8 +19,8 @@ from raftwood.clogs.client.spool import Spool, SpoolFailed, SpoolFull
 from raftwood.disk.real_environment import real_environment
 from raftwood.simulation import ImageRunner, ImmediateFiles
 from raftwood.simulation.crash_images import CrashImage, RecordingFiles, crash_images
-from tests.unit.clogs.client.spool_kit import batch_of, body_of, entry_of, open_spool
-from tests.unit.disk.log_in_memory import WatchedFiles, environment_over, run
+from tests.kits.clogs.spool import batch_of, body_of, entry_of, open_spool
+from tests.kits.disk.log_in_memory import WatchedFiles, environment_over, run
 
 FILES = ["a.log", "b.log", "c.log"]
 

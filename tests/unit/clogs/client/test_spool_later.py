@@ -12,7 +12,7 @@ from raftwood.clogs.client import shipper as shipper_module
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.thread_files import ThreadFiles
-from tests.clogs_kit.ring import ACCESS, Ring, StaticSource, settings_of
+from tests.kits.clogs.ring import ACCESS, Ring, StaticSource, settings_of
 
 
 def test_lines_are_shipped_without_a_spool_until_there_is_room_for_one(

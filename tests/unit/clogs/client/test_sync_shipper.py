@@ -19,8 +19,8 @@ from raftwood.clogs.client import inbox, sync_shipper
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.clogs.client.sync_shipper import Shipper
 from raftwood.clogs.errors import LinesDropped
-from tests.clogs_kit.ring import settings_of
-from tests.clogs_kit.ring_thread import RingThread
+from tests.kits.clogs.ring import settings_of
+from tests.kits.clogs.ring_thread import RingThread
 
 NOWHERE = ("127.0.0.1:1",)
 

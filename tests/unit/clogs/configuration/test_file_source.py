@@ -13,7 +13,7 @@ from raftwood.clogs.configuration.text import encode_configuration
 from raftwood.clogs.model import RingConfiguration, VersionedConfiguration
 from raftwood.disk.real_environment import real_environment
 from raftwood.simulation import Simulation, simulate
-from tests.unit.clogs.configuration.rings import ring, versioned
+from tests.kits.clogs.rings import ring, versioned
 
 PATH = "/ring.json"
 A, B = ring("a"), ring("a", "b")

@@ -24,7 +24,7 @@ from raftwood.clogs.model import RingConfiguration, VersionedConfiguration
 from raftwood.disk.segment_log import LogSettings
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.simulation import Simulation, simulate
-from tests.unit.clogs.configuration.rings import ring, versioned
+from tests.kits.clogs.rings import ring, versioned
 
 A, B, C = ring("a"), ring("a", "b"), ring("a", "b", "c")
 _SMALL = LogSettings(segment_bytes=1 << 20, cache_bytes_max=0)

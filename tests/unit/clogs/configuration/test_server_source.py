@@ -25,7 +25,7 @@ from raftwood.clogs.model import RingConfiguration
 from raftwood.clogs.wire import ConfigurationAnswer, ConfigurationRequest
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.simulation import Simulation, simulate
-from tests.unit.clogs.configuration.rings import ring, versioned
+from tests.kits.clogs.rings import ring, versioned
 from tests.unit.clogs.configuration.test_meta_store import following, numbered, on_store
 
 A, B, C = ring("a"), ring("a", "b"), ring("a", "b", "c")

@@ -17,7 +17,7 @@ from raftwood.clogs.configuration.text import (
     encode_configuration,
 )
 from raftwood.clogs.model import SERVERS_MAX, HaRules, LogServer, RingConfiguration
-from tests.unit.clogs.configuration.rings import ring
+from tests.kits.clogs.rings import ring
 
 GOLDEN = (
     b'{"ha":{"check_gap_ms":5000,"invalid_checks_max":3,"isolated_percent_max":100,'

@@ -12,8 +12,8 @@ from raftwood.clogs.datagrams import decode_datagram, encode_datagram
 from raftwood.clogs.frames import Message, MessageType
 from raftwood.clogs.receiver import datagram_listener
 from raftwood.clogs.receiver.datagram_listener import DatagramListener
-from tests.running import run
-from tests.unit.clogs.receiver.kit import Served, data, served
+from tests.kits.clogs.receiver import Served, data, served
+from tests.kits.running import run
 
 SECRET = b"0123456789abcdef"
 

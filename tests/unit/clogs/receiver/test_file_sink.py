@@ -28,8 +28,8 @@ from raftwood.clogs.seams import Sink
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings
 from raftwood.simulation import ImageRunner, RecordingFiles, crash_images
-from tests.running import run
-from tests.simulation.store_images import environment_over
+from tests.kits.disk.images import environment_over
+from tests.kits.running import run
 
 PRODUCER = bytes(range(16))
 SMALL = LogSettings(segment_bytes=64 << 10, cache_bytes_max=0)

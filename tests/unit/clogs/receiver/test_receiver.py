@@ -22,8 +22,8 @@ from raftwood.clogs.receiver.figures import SYSTEMS_MAX
 from raftwood.clogs.receiver.receiver import ReceiverLimits, check_data
 from raftwood.clogs.wire import STORE
 from raftwood.net import Secret
-from tests.running import run
-from tests.unit.clogs.receiver.kit import KEY, PRODUCER, Served, data, served
+from tests.kits.clogs.receiver import KEY, PRODUCER, Served, data, served
+from tests.kits.running import run
 
 
 def check(body: Callable[[Served], Awaitable[None]], limits: ReceiverLimits | None = None) -> None:

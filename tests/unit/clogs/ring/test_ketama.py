@@ -17,7 +17,7 @@ from raftwood.base.errors import InvalidConfiguration, InvalidInput
 from raftwood.clogs.model import SERVERS_MAX, LogServer
 from raftwood.clogs.ring import ketama
 from raftwood.clogs.ring.ketama import Ring, key_hash
-from tests.unit.clogs.ring.vectors import CASES, KEYS, MEASURED, Case, digest, equal, named
+from tests.kits.clogs.ketama_vectors import CASES, KEYS, MEASURED, Case, digest, equal, named
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 

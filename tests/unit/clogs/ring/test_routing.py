@@ -8,7 +8,7 @@ from raftwood.clogs.model import RingConfiguration
 from raftwood.clogs.ring import routing as module
 from raftwood.clogs.ring.ketama import Ring
 from raftwood.clogs.ring.routing import Routing, hashed_part
-from tests.unit.clogs.ring.vectors import CASES, KEYS, named
+from tests.kits.clogs.ketama_vectors import CASES, KEYS, named
 
 NAMES = ("log-a", "log-b", "log-c")
 CONFIGURATION = RingConfiguration(servers=tuple(named(*NAMES)))

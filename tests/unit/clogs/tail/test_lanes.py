@@ -7,7 +7,7 @@ from pathlib import Path
 from raftwood.clogs.tail.lanes import _AHEAD_MAX
 from raftwood.clogs.tail.model import decode_checkpoint
 from raftwood.clogs.tail.tailer import Tailer
-from tests.unit.clogs.tail.tail_run import Folder, folder_of_logs, until
+from tests.kits.clogs.tail.tail_run import Folder, folder_of_logs, until
 
 LINES = [b"line %04d of a file" % number for number in range(2000)]
 TEXT = b"\n".join(LINES) + b"\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raftwood.clogs.tail.settings import Multiline
-from tests.unit.clogs.tail.tail_run import Folder, folder_of_logs, until
+from tests.kits.clogs.tail.tail_run import Folder, folder_of_logs, until
 
 Scenario = Callable[[Folder], Awaitable[None]]
 

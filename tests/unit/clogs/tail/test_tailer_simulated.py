@@ -18,7 +18,7 @@ from raftwood.clogs.tail.rules import Close, Roster, Verdict
 from raftwood.disk.segment_log import LogSettings
 from raftwood.simulation import Simulation, simulate
 from raftwood.simulation.runner import assert_deterministic
-from tests.unit.clogs.tail.tail_world import FOLDER, TailWorld, run_world
+from tests.kits.clogs.tail.tail_world import FOLDER, TailWorld, run_world
 
 SEEDS = 14
 SEEDS_FOR_MUTANTS = 30

@@ -16,8 +16,8 @@ from raftwood.dlog.bookie.held_ledger import LedgerNote, decode_note, encode_not
 from raftwood.dlog.errors import BadDigest, BookieReadOnly, Fenced, NoSuchEntry, NoSuchLedger
 from raftwood.dlog.ledgers.model import BookieId
 from raftwood.simulation import ImageRunner, RecordingFiles, Simulation, simulate
-from tests.dlog_kit.bookie_calls import KEY, packed
-from tests.simulation.store_images import environment_over
+from tests.kits.disk.images import environment_over
+from tests.kits.dlog.bookie_calls import KEY, packed
 
 SMALL = LogSettings(segment_bytes=64 << 10, cache_bytes_max=0, full_retry_ms=50)
 

@@ -11,9 +11,9 @@ from raftwood.dlog.bookie.local_bookies import LocalBookies
 from raftwood.dlog.ledgers.seams import Bookies
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.simulation import Simulation, simulate
-from tests.dlog_kit.bookie_servers import BookieServers
-from tests.unit.dlog.bookie.bookies_suite import BookiesSuite, Scenario
-from tests.zookeeper_server import free_ports
+from tests.kits.dlog.bookie_servers import BookieServers
+from tests.kits.dlog.bookies_suite import BookiesSuite, Scenario
+from tests.kits.servers.zookeeper import free_ports
 
 
 class MixedServers(BookieServers):

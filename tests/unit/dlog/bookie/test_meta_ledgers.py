@@ -30,8 +30,8 @@ from raftwood.dlog.ledgers.model import (
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.net.store_names import READER_ROLE
 from raftwood.simulation import Simulation, simulate
-from tests.dlog_kit.bookie_calls import KEY, Adding
-from tests.dlog_kit.bookie_servers import READER_SECRET, BookieServers, client_network
+from tests.kits.dlog.bookie_calls import KEY, Adding
+from tests.kits.dlog.bookie_servers import READER_SECRET, BookieServers, client_network
 
 METADATA = LedgerMetadata(
     config=LedgerConfig(password=b"\x00secret\xff"),

@@ -13,8 +13,7 @@ from raftwood.dlog.errors import BookieUnavailable, Fenced, NoSuchEntry
 from raftwood.dlog.ledgers.model import BookieId
 from raftwood.dlog.ledgers.seams import AddRequest
 from raftwood.simulation.mutator import Mutator
-from tests.running import run
-from tests.unit.dlog.bookkeeper.fake_bookie import (
+from tests.kits.dlog.fake_bookie import (
     BOOKIE,
     KEY,
     Heard,
@@ -23,6 +22,7 @@ from tests.unit.dlog.bookkeeper.fake_bookie import (
     read,
     response_to,
 )
+from tests.kits.running import run
 
 V3 = BookKeeperSettings(use_v3_alone=True)
 HASTY = BookKeeperSettings(request_timeout_ms=100, reconnect_pause_ms=1)

@@ -24,7 +24,7 @@ from raftwood.dlog.ledgers.ledger_store import LedgerReader, LedgerStore
 from raftwood.dlog.ledgers.model import BookieId, Digest, LedgerConfig, LedgerState
 from raftwood.dlog.ledgers.settings import LedgerSettings
 from raftwood.simulation import Simulation, simulate
-from tests.dlog_kit.memory_bookies import MemoryBookie, MemoryBookies, MemoryCluster, Weather
+from tests.kits.dlog.memory_bookies import MemoryBookie, MemoryBookies, MemoryCluster, Weather
 
 CONFIG = LedgerConfig()
 

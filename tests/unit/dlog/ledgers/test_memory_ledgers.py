@@ -7,7 +7,7 @@ import pytest
 from raftwood.dlog.errors import Fenced, LedgerClosed
 from raftwood.dlog.ledgers.ledger_store import LedgerStore
 from raftwood.dlog.ledgers.model import LedgerConfig
-from tests.dlog_kit.memory_ledgers import MemoryLedgerStore
+from tests.kits.dlog.memory_ledgers import MemoryLedgerStore
 
 CONFIG = LedgerConfig()
 

@@ -13,8 +13,8 @@ from raftwood.base.position import Position
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.log.settings import DlogSettings
-from tests.simulation.dlog.faults import Client, FaultyLedgers, FaultyMeta
-from tests.unit.dlog.log.kit import Kit, read_all, run_logs
+from tests.kits.dlog.logs import Kit, read_all, run_logs
+from tests.kits.dlog.simulation.faults import Client, FaultyLedgers, FaultyMeta
 
 COUNT = 12
 CONFIG = LogConfig(entries_max=3, grace_ms=1)

@@ -17,7 +17,7 @@ from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.messages import Message
 from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.log.settings import DlogSettings
-from tests.unit.dlog.log.kit import Kit, read_all, run_logs
+from tests.kits.dlog.logs import Kit, read_all, run_logs
 
 SMALL = LogConfig(entries_max=4)
 

@@ -16,11 +16,11 @@ from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.metastore.raft_store import RaftMetaStore
-from tests.dlog_kit.memory_ledgers import MemoryLedgerStore
-from tests.running import run
-from tests.unit.metastore.group_in_memory import GROUP, GroupInMemory
-from tests.zookeeper_clients import opened
-from tests.zookeeper_server import ZooKeeperServer
+from tests.kits.dlog.memory_ledgers import MemoryLedgerStore
+from tests.kits.metastore.group_in_memory import GROUP, GroupInMemory
+from tests.kits.running import run
+from tests.kits.servers.zookeeper import ZooKeeperServer
+from tests.kits.servers.zookeeper_clients import opened
 
 COUNT = 60
 

@@ -17,8 +17,8 @@ from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.log.offload import object_name
 from raftwood.dlog.log.offload_store import ArrowOffloadStore
 from raftwood.dlog.log.settings import DlogSettings
-from tests.running import run
-from tests.unit.dlog.log.kit import BEGIN, Kit, read_all, run_logs
+from tests.kits.dlog.logs import BEGIN, Kit, read_all, run_logs
+from tests.kits.running import run
 
 SMALL = LogConfig(entries_max=4, grace_ms=1)
 

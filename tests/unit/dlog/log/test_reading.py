@@ -12,8 +12,8 @@ from raftwood.dlog.log.compression import Compression
 from raftwood.dlog.log.messages import Message
 from raftwood.dlog.log.meta import LogConfig, meta_key
 from raftwood.dlog.log.settings import DlogSettings
-from tests.dlog_kit.memory_ledgers import MemoryLedgerWriter
-from tests.unit.dlog.log.kit import Kit, read_all, run_logs
+from tests.kits.dlog.logs import Kit, read_all, run_logs
+from tests.kits.dlog.memory_ledgers import MemoryLedgerWriter
 
 
 def test_a_position_is_found_by_time() -> None:

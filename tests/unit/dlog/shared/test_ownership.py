@@ -6,7 +6,7 @@ import pytest
 
 from raftwood.dlog.shared import ownership as rules
 from raftwood.dlog.shared.ownership import Action, Event, Owner, OwnerSeen, Ownership, Phase
-from tests.unit.dlog.shared.ownership_model import Broken, play
+from tests.kits.dlog.ownership_model import Broken, play
 
 ME = Owner("me", "here:1", 7)
 OTHER = Owner("other", "there:1", 8)

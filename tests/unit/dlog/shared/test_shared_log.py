@@ -11,10 +11,10 @@ from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.log.writer_driver import LOG_PROPERTY
 from raftwood.dlog.shared.settings import SharedDlogSettings
 from raftwood.loghub.server.log_search import next_batch
-from tests.dlog_kit.shared_world import SETTINGS, SharedWorld, run_shared
-from tests.unit.seams import logs_suite
-from tests.unit.seams.log_suite import LogSuite, Scenario
-from tests.unit.seams.logs_suite import LogsSuite
+from tests.kits.base import logs_suite
+from tests.kits.base.log_suite import LogSuite, Scenario
+from tests.kits.base.logs_suite import LogsSuite
+from tests.kits.dlog.shared_world import SETTINGS, SharedWorld, run_shared
 
 
 class _LogKit:

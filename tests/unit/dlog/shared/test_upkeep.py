@@ -4,7 +4,7 @@ from raftwood.base.errors import Unavailable
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.shared.upkeep import Upkeep
-from tests.unit.dlog.log.kit import Kit, read_all, run_logs
+from tests.kits.dlog.logs import Kit, read_all, run_logs
 from tests.unit.dlog.log.test_offload import MemoryOffload
 
 

@@ -11,7 +11,7 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.errors import DeliveryUnknown
 from raftwood.loghub.client.producer import AsyncProducer
 from raftwood.loghub.model import KEY_END, KEY_FIRST, Shard, ShardStatus
-from tests.running import run
+from tests.kits.running import run
 
 SHARD = Shard(
     id=0, log="l", status=ShardStatus.READWRITE, begin=KEY_FIRST, end=KEY_END, created_s=0

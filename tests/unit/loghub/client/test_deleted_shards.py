@@ -9,8 +9,8 @@ from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings
 from raftwood.loghub.errors import ShardNotFound
 from raftwood.loghub.model import Shard
-from tests.running import run
-from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, hub
+from tests.kits.loghub.hub import LOGSTORE, PROJECT, hub
+from tests.kits.running import run
 from tests.unit.loghub.client.test_reader import numbers, send
 
 

@@ -16,8 +16,8 @@ from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.producer import ProducerSettings
 from raftwood.loghub.client.pulled_batches import LogRecord
 from raftwood.loghub.errors import BatchTooLarge, LogstoreNotFound
-from tests.running import run
-from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, Hub, hub
+from tests.kits.loghub.hub import LOGSTORE, PROJECT, Hub, hub
+from tests.kits.running import run
 
 
 async def all_records(client: AsyncLogHubClient) -> list[LogRecord]:

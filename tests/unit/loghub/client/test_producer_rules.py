@@ -16,7 +16,7 @@ from raftwood.loghub.client.producer_rules import (
 )
 from raftwood.loghub.key_ranges import even_ranges
 from raftwood.loghub.model import Shard, ShardStatus
-from tests.unit.loghub.client.producer_model import World
+from tests.kits.loghub.producer_model import World
 
 SEEDS = range(150)
 

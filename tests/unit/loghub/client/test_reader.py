@@ -19,8 +19,8 @@ from raftwood.loghub.client.pulled_batches import PulledBatch
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings
 from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import LogstoreNotFound, ShardNotFound
-from tests.running import run
-from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, Hub, hub
+from tests.kits.loghub.hub import LOGSTORE, PROJECT, Hub, hub
+from tests.kits.running import run
 
 
 async def send(

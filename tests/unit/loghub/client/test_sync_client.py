@@ -23,8 +23,8 @@ from raftwood.loghub.controls import LogstoreOptions
 from raftwood.loghub.errors import ProjectNotFound
 from raftwood.loghub.model import AccessKey
 from raftwood.loghub.server.access import Access
-from tests.running import run
-from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, Hub, hub
+from tests.kits.loghub.hub import LOGSTORE, PROJECT, Hub, hub
+from tests.kits.running import run
 
 
 def in_a_thread(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import DatabaseServer
+from tests.kits.servers.databases import DatabaseServer
 
 DATABASES = (
     "sqlite",

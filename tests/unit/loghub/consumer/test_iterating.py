@@ -6,7 +6,7 @@ from raftwood.loghub.consumer.iterating import Consumer
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import WorkerConfig
 from raftwood.simulation.runner import Simulation, simulate
-from tests.unit.loghub.consumer.worker_kit import TIMES, FakeSource
+from tests.kits.loghub.workers import TIMES, FakeSource
 
 
 def consumer(

@@ -16,7 +16,7 @@ from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.sources.kafka import KafkaSource, KafkaSourceSettings
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import WorkerConfig
-from tests.running import run
+from tests.kits.running import run
 
 FAST = KafkaSourceSettings(wait_ms=100)
 

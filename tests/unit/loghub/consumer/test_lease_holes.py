@@ -20,7 +20,7 @@ from raftwood.loghub.consumer.rules import steps
 from raftwood.loghub.consumer.rules.agent import LeaseAgent
 from raftwood.loghub.consumer.rules.plan import plan_by_count
 from raftwood.loghub.consumer.rules.steps import Call, StopReason
-from tests.unit.loghub.consumer.agent_kit import TIMES, Group, T, Worker, result_of
+from tests.kits.loghub.agents import TIMES, Group, T, Worker, result_of
 
 
 def _names(count: int) -> list[str]:

@@ -13,8 +13,8 @@ from raftwood.loghub.consumer.sources.loghub import LogHubSource, LogHubSourceSe
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import WorkerConfig
 from raftwood.loghub.errors import ShardNotFound
-from tests.running import run
-from tests.unit.loghub.client.hub_kit import LOGSTORE, PROJECT, hub
+from tests.kits.loghub.hub import LOGSTORE, PROJECT, hub
+from tests.kits.running import run
 from tests.unit.loghub.client.test_reader import send
 
 CONFIG = WorkerConfig(instance="a", times=LeaseTimes(timeout_ms=5_000, poll_ms=20), list_ms=200)

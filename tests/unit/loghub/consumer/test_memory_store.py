@@ -4,7 +4,7 @@ import asyncio
 
 from raftwood.loghub.consumer.lease_store import LeaseStore
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-from tests.unit.loghub.consumer.lease_store_suite import LeaseStoreSuite, Scenario
+from tests.kits.loghub.lease_store_suite import LeaseStoreSuite, Scenario
 
 
 class _Kit:

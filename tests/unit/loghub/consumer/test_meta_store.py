@@ -18,14 +18,14 @@ from raftwood.loghub.consumer.stores.meta import LEASES_MAX, MetaLeaseStore
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.metastore.raft_store import RaftMetaStore
 from raftwood.simulation import Simulation, simulate
-from tests.unit.loghub.consumer.lease_store_suite import (
+from tests.kits.loghub.lease_store_suite import (
     ANNE,
     LeaseStoreKit,
     LeaseStoreSuite,
     Scenario,
     rows,
 )
-from tests.unit.metastore.group_in_memory import GROUP, GroupInMemory
+from tests.kits.metastore.group_in_memory import GROUP, GroupInMemory
 
 
 class _Kit:

@@ -5,7 +5,7 @@ from raftwood.loghub.consumer.rules import steps
 from raftwood.loghub.consumer.rules.offers import Offers
 from raftwood.loghub.consumer.rules.plan import Move
 from raftwood.loghub.consumer.rules.steps import Call
-from tests.unit.loghub.consumer.agent_kit import Group, T, Worker
+from tests.kits.loghub.agents import Group, T, Worker
 
 PATIENCE = 100
 FREE = Move("0", NOBODY, "other")

@@ -8,7 +8,7 @@ from msgspec import structs
 from raftwood.base.errors import Conflict, DeadlineExceeded, NotFound
 from raftwood.loghub.consumer.operating import drain_workers, leased_shards, reset_group, show_group
 from raftwood.simulation.runner import Simulation, simulate
-from tests.unit.loghub.consumer.worker_kit import TIMES, FakeSource, Group
+from tests.kits.loghub.workers import TIMES, FakeSource, Group
 
 
 def test_a_drained_worker_hands_over_and_the_others_go_on() -> None:

@@ -19,8 +19,8 @@ from raftwood.loghub.consumer.tenure import Tenure
 from raftwood.loghub.consumer.threads import ProcessorThreads
 from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.loghub.consumer.worker_metrics import ShardMeter, Totals
-from tests.running import run
-from tests.unit.loghub.consumer.worker_kit import FakeBatch, FakeSource
+from tests.kits.loghub.workers import FakeBatch, FakeSource
+from tests.kits.running import run
 
 ME = Owner("a", "p1")
 

@@ -23,9 +23,9 @@ from raftwood.loghub.consumer.leases import NewLease, Owner, Renewal, Take
 from raftwood.loghub.consumer.stores.schema import LEASES
 from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
 from raftwood.loghub.consumer.stores.sql_engine import SqlEngine
-from tests.databases import SERVERS
-from tests.unit.loghub.consumer.lease_store_suite import ANNE, rows
-from tests.unit.loghub.consumer.sql_kit import SIGNATURE
+from tests.kits.loghub.lease_store_suite import ANNE, rows
+from tests.kits.loghub.sql import SIGNATURE
+from tests.kits.servers.databases import SERVERS
 
 Result = TypeVar("Result")
 TIMEOUT_S = 2.0

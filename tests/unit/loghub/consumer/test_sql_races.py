@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.consumer.lease_store import LeaseStore
 from raftwood.loghub.consumer.leases import Lease, NewLease, Owner, Renewal, Save, Take
-from tests.unit.loghub.consumer.lease_store_suite import rows
-from tests.unit.loghub.consumer.sql_kit import SqlKit
+from tests.kits.loghub.lease_store_suite import rows
+from tests.kits.loghub.sql import SqlKit
 
 SHARDS = [str(number) for number in range(8)]
 WORKERS = 4

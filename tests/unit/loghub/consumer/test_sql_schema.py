@@ -24,8 +24,8 @@ from raftwood.loghub.consumer.stores.sql_engine import (
     LOCK_NUMBER,
     TRANSACTION_S,
 )
-from tests.unit.loghub.consumer.lease_store_suite import rows
-from tests.unit.loghub.consumer.sql_kit import SIGNATURE, SqlKit
+from tests.kits.loghub.lease_store_suite import rows
+from tests.kits.loghub.sql import SIGNATURE, SqlKit
 
 TABLES = (
     "loghub_client_worker_instance",

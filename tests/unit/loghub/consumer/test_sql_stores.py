@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from raftwood.disk.real_environment import real_environment
-from tests.databases import DatabaseServer
-from tests.unit.loghub.consumer.lease_store_suite import LeaseStoreSuite, Scenario
-from tests.unit.loghub.consumer.sql_kit import SqlKit
+from tests.kits.loghub.lease_store_suite import LeaseStoreSuite, Scenario
+from tests.kits.loghub.sql import SqlKit
+from tests.kits.servers.databases import DatabaseServer
 
 
 async def _run(url: str, scenario: Scenario) -> None:

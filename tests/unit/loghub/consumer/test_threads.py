@@ -19,8 +19,8 @@ from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
 from raftwood.loghub.consumer.threads import ProcessorThreads
 from raftwood.loghub.consumer.trackers import CheckpointTracker
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
-from tests.running import run
-from tests.unit.loghub.consumer.worker_kit import FakeSource
+from tests.kits.loghub.workers import FakeSource
+from tests.kits.running import run
 
 
 class Blocking(Processor):
@@ -82,7 +82,7 @@ from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.processor import Processor
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
-from tests.unit.loghub.consumer.worker_kit import FakeSource
+from tests.kits.loghub.workers import FakeSource
 
 hangs = threading.Event()
 

@@ -13,7 +13,7 @@ from raftwood.loghub.consumer.processor import AsyncProcessor
 from raftwood.loghub.consumer.source import ShardBatch, SourceShard
 from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.simulation.runner import Simulation, simulate
-from tests.unit.loghub.consumer.worker_kit import TIMES, FakeShard, FakeSource, Group, Recorder
+from tests.kits.loghub.workers import TIMES, FakeShard, FakeSource, Group, Recorder
 
 
 async def feed(source: FakeSource, seconds: float) -> None:

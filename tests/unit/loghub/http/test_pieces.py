@@ -23,7 +23,7 @@ from raftwood.loghub.server.http.content import unpacked
 from raftwood.loghub.server.http.hosts import project_of_host
 from raftwood.loghub.server.http.keys import key_of_authorization
 from raftwood.loghub.server.http.request import ByteBudget, Request
-from tests.running import run
+from tests.kits.running import run
 
 KEY = AccessKey(id="me", secret="höher", roles={"*": Role.ADMIN}, created_s=0)
 

@@ -15,9 +15,9 @@ import pytest
 import zstandard
 
 from raftwood.loghub.settings import GatewaySettings
-from tests.running import run
-from tests.unit.loghub.gateway_kit import HttpGateway, parsed_answer, signed_headers
-from tests.unit.loghub.sls.kit import cursor, pull, put, raw_group, stream, values_of
+from tests.kits.loghub.gateways import HttpGateway, parsed_answer, signed_headers
+from tests.kits.loghub.sls import cursor, pull, put, raw_group, stream, values_of
+from tests.kits.running import run
 
 RAW_BYTES = 2 << 20
 SETTINGS = GatewaySettings(

@@ -10,8 +10,8 @@ import pytest
 from aliyun.log import auth as sdk_auth
 from aliyun.log.credentials import StaticCredentialsProvider
 
-from tests.running import run
-from tests.unit.loghub.gateway_kit import HttpGateway, http_gateway, parsed_answer
+from tests.kits.loghub.gateways import HttpGateway, http_gateway, parsed_answer
+from tests.kits.running import run
 
 SDK: Any = sdk_auth
 

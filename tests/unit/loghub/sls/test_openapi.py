@@ -26,8 +26,8 @@ import raftwood
 from raftwood.loghub.server.sls.openapi import openapi_document, openapi_json
 from raftwood.loghub.server.sls.routes import SlsRoutes
 from raftwood.loghub.server.sls.signatures import SignedParts, signature_v1
-from tests.running import run
-from tests.unit.loghub.gateway_kit import ThreadedGateway, http_gateway, threaded_gateway
+from tests.kits.loghub.gateways import ThreadedGateway, http_gateway, threaded_gateway
+from tests.kits.running import run
 
 DOCUMENT = openapi_document()
 CHECKS = [

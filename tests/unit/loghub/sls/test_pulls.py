@@ -14,9 +14,7 @@ from raftwood.loghub.arrow_batches import write_arrow_stream
 from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.server.sls import pulls
-from tests.running import run
-from tests.unit.loghub.kit import log_group
-from tests.unit.loghub.sls.kit import (
+from tests.kits.loghub.sls import (
     cursor,
     groups_of,
     pull,
@@ -26,6 +24,8 @@ from tests.unit.loghub.sls.kit import (
     stream,
     values_of,
 )
+from tests.kits.loghub.streams import log_group
+from tests.kits.running import run
 
 ARROW = "application/vnd.apache.arrow.stream"
 

@@ -12,9 +12,9 @@ from raftwood.loghub.batches import HEAD_BYTES, decode_head
 from raftwood.loghub.log_groups import LogGroup
 from raftwood.loghub.model import Role
 from raftwood.loghub.settings import GatewaySettings
-from tests.running import run
-from tests.unit.loghub.gateway_kit import HttpGateway
-from tests.unit.loghub.sls.kit import cursor, pull, put, raw_group, stream, values_of
+from tests.kits.loghub.gateways import HttpGateway
+from tests.kits.loghub.sls import cursor, pull, put, raw_group, stream, values_of
+from tests.kits.running import run
 
 SMALL = GatewaySettings(http_listen="127.0.0.1:0", body_bytes_max=50_000, raw_bytes_max=100_000)
 

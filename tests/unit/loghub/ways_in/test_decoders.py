@@ -22,8 +22,8 @@ from raftwood.loghub.server.ways_in import (
     syslog,
 )
 from raftwood.loghub.server.ways_in.records import Section
-from tests.fuzz_targets import ways_in as targets
-from tests.unit.loghub.ways_in.kit import NOW_NS, Stored, read_sections
+from tests.kits.fuzz import ways_in as targets
+from tests.kits.loghub.ways_in import NOW_NS, Stored, read_sections
 
 TIME_NS = 1_799_999_999_000_000_001
 

@@ -25,9 +25,9 @@ from raftwood.loghub.server.ways_in.putting import RECORDS_MAX, gathered
 from raftwood.loghub.server.ways_in.records import SLICE_RECORDS
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
-from tests.fuzz_targets import ways_in as targets
-from tests.running import run
-from tests.unit.loghub.ways_in.kit import LOGSTORE, NOW_NS, PROJECT, WaysInKit, ways_in_kit
+from tests.kits.fuzz import ways_in as targets
+from tests.kits.loghub.ways_in import LOGSTORE, NOW_NS, PROJECT, WaysInKit, ways_in_kit
+from tests.kits.running import run
 
 LINES = f"/api/v1/projects/{PROJECT}/logstores/{LOGSTORE}/lines"
 BULK = b'{"create": {}}\n{"message": "a"}\n'

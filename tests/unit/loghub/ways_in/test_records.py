@@ -15,7 +15,7 @@ from raftwood.loghub.server.ways_in.records import (
     pack,
     take_out_too_large,
 )
-from tests.unit.loghub.ways_in.kit import NOW_NS, read_group
+from tests.kits.loghub.ways_in import NOW_NS, read_group
 
 PAIRS = st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=20_000)), max_size=4)
 

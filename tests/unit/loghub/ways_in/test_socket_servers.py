@@ -18,9 +18,9 @@ from raftwood.base.settings import Secret
 from raftwood.loghub.server.streams import PutResult
 from raftwood.loghub.server.ways_in.peers import Peers
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
-from tests.running import run
-from tests.unit.loghub.ways_in.certificates import Certificates
-from tests.unit.loghub.ways_in.kit import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
+from tests.kits.loghub.certificates import Certificates
+from tests.kits.loghub.ways_in import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
+from tests.kits.running import run
 
 LOCAL = ("127.0.0.0/8",)
 KEY = Secret("the shared key")

@@ -4,7 +4,7 @@ import msgspec
 
 from raftwood.logservice.hakeeper.commands import AddShard
 from raftwood.logservice.hakeeper.orders import OrderKind
-from tests.unit.logservice.hakeeper.keeper import SETTINGS, Keeper
+from tests.kits.logservice.keeper import SETTINGS, Keeper
 
 
 def with_shards(count: int, stores: int = 3) -> Keeper:

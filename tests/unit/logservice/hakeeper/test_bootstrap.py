@@ -6,7 +6,7 @@ from raftwood.logservice.hakeeper.commands import AddShard
 from raftwood.logservice.hakeeper.orders import OrderKind
 from raftwood.logservice.hakeeper.reports import FinishedOrder
 from raftwood.logservice.hakeeper.state import Phase
-from tests.unit.logservice.hakeeper.keeper import Keeper, report
+from tests.kits.logservice.keeper import Keeper, report
 
 
 def test_nothing_is_ordered_before_the_cluster_is_set() -> None:

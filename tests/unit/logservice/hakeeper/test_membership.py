@@ -7,7 +7,7 @@ from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.commands import AddShard, Done, DrainStore, Schedule, Scheduled
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
 from raftwood.logservice.hakeeper.reports import FinishedOrder
-from tests.unit.logservice.hakeeper.keeper import Keeper, report
+from tests.kits.logservice.keeper import Keeper, report
 
 BOTH = (0, 1)
 

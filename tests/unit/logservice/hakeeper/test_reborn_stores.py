@@ -5,7 +5,7 @@ from raftwood.logservice.hakeeper.checkers.planning import Planning
 from raftwood.logservice.hakeeper.commands import Schedule, Scheduled
 from raftwood.logservice.hakeeper.orders import OrderKind
 from raftwood.logservice.hakeeper.reports import FinishedOrder
-from tests.unit.logservice.hakeeper.keeper import Keeper, report
+from tests.kits.logservice.keeper import Keeper, report
 
 
 def test_a_change_is_not_ordered_of_a_leader_that_has_lost_its_replica() -> None:

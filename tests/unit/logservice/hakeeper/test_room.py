@@ -1,7 +1,7 @@
 """Leaders and new replicas go where there is room on the disk."""
 
 from raftwood.logservice.hakeeper.orders import OrderKind
-from tests.unit.logservice.hakeeper.keeper import Keeper
+from tests.kits.logservice.keeper import Keeper
 
 
 def running(*, short: tuple[int, ...], stores: int = 3) -> Keeper:

@@ -36,7 +36,7 @@ from raftwood.logservice.hakeeper.commands import (
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
 from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, FinishedOrder
 from raftwood.logservice.hakeeper.state import Phase, State, decode_state, encode_state
-from tests.unit.logservice.hakeeper.keeper import Keeper, report
+from tests.kits.logservice.keeper import Keeper, report
 
 
 def test_bytes_that_are_no_command_are_refused_as_a_result() -> None:

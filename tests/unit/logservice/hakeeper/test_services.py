@@ -3,7 +3,7 @@
 from raftwood.logservice.hakeeper.commands import RemoveService, RemoveTnShard
 from raftwood.logservice.hakeeper.orders import OrderKind
 from raftwood.logservice.hakeeper.reports import FinishedOrder, ServiceKind, TnReplicaReport
-from tests.unit.logservice.hakeeper.keeper import Keeper
+from tests.kits.logservice.keeper import Keeper
 
 
 def given(keeper: Keeper, service: str) -> TnReplicaReport:

@@ -13,8 +13,8 @@ from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import Phase, encode_state
 from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
 from raftwood.raft.core import Entry
-from tests.running import run
-from tests.unit.logservice.hakeeper.keeper import SETTINGS, Keeper, report
+from tests.kits.logservice.keeper import SETTINGS, Keeper, report
+from tests.kits.running import run
 
 
 class NoFiles:

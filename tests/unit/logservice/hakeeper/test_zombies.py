@@ -3,7 +3,7 @@
 from raftwood.logservice.hakeeper.commands import RemoveShard, Schedule, Scheduled
 from raftwood.logservice.hakeeper.orders import EPOCH_OF_REMOVED, Order, OrderKind
 from raftwood.logservice.hakeeper.reports import ReplicaReport
-from tests.unit.logservice.hakeeper.keeper import Keeper, report
+from tests.kits.logservice.keeper import Keeper, report
 
 
 def strangers(keeper: Keeper, told: ReplicaReport, ticks: int = 20) -> list[Order]:

@@ -18,9 +18,9 @@ from raftwood.zeppelin.backup.backup_folder import BackupFolder
 from raftwood.zeppelin.backup.backup_format import Manifest
 from raftwood.zeppelin.backup.restoring import RestoreProgress, restore, verify
 from raftwood.zeppelin.client import AsyncKv
-from tests.running import run
-from tests.zeppelin_kit.static_cluster import StaticCluster, listening
-from tests.zeppelin_kit.static_view import PASSWORD, WRITER
+from tests.kits.running import run
+from tests.kits.zeppelin.static_cluster import StaticCluster, listening
+from tests.kits.zeppelin.static_view import PASSWORD, WRITER
 
 KEYS = [f"key{number}" for number in range(1_000)]
 SMALL: dict[str, Any] = {"file_bytes": 100, "page_bytes": 3_000}

@@ -15,7 +15,7 @@ from raftwood.zeppelin.client.checkpoints import AsyncCheckpoint, CheckpointAbou
 from raftwood.zeppelin.node.seams import BinlogPosition
 from raftwood.zeppelin.pages import Page, encode_page
 from raftwood.zeppelin.slots import SLOTS
-from tests.running import run
+from tests.kits.running import run
 
 
 class SplittingTable:

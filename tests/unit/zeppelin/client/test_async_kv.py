@@ -21,9 +21,9 @@ from raftwood.zeppelin.client import AsyncKv, CommandRefused
 from raftwood.zeppelin.client.link import IN_FLIGHT_MAX
 from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.slots import slot_of
-from tests.running import run
-from tests.zeppelin_kit.static_cluster import StaticCluster, listening
-from tests.zeppelin_kit.static_view import PASSWORD, READER, WRITER
+from tests.kits.running import run
+from tests.kits.zeppelin.static_cluster import StaticCluster, listening
+from tests.kits.zeppelin.static_view import PASSWORD, READER, WRITER
 
 Scenario = Callable[[AsyncKv, StaticCluster, dict[str, DataServer]], Awaitable[None]]
 KEYS = [f"key{number}" for number in range(3_000)]

@@ -7,8 +7,8 @@ from raftwood.zeppelin.client.binlogs import BinlogAnswer, BinlogWant
 from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Write, decode_record
 from raftwood.zeppelin.resp.arriving import ErrorAnswer
 from raftwood.zeppelin.slots import slot_of
+from tests.kits.zeppelin.static_cluster import StaticCluster
 from tests.unit.zeppelin.client.test_async_kv import on_cluster
-from tests.zeppelin_kit.static_cluster import StaticCluster
 
 BEGIN = BinlogPosition(0, 0)
 

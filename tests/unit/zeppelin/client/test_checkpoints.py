@@ -11,11 +11,11 @@ from raftwood.zeppelin.client import AsyncKv, CheckpointGone, CommandRefused, Kv
 from raftwood.zeppelin.client.checkpoints import AsyncCheckpoint
 from raftwood.zeppelin.node.seams import BinlogPosition
 from raftwood.zeppelin.slots import slot_of
-from tests.running import run
+from tests.kits.running import run
+from tests.kits.zeppelin.data_node import data_node
+from tests.kits.zeppelin.static_cluster import StaticCluster
+from tests.kits.zeppelin.static_view import PASSWORD, READER, WRITER
 from tests.unit.zeppelin.client.test_async_kv import connected, on_cluster
-from tests.zeppelin_kit.data_node import data_node
-from tests.zeppelin_kit.static_cluster import StaticCluster
-from tests.zeppelin_kit.static_view import PASSWORD, READER, WRITER
 
 KEYS = [f"key{number}" for number in range(2_000)]
 

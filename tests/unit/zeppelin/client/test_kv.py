@@ -8,8 +8,8 @@ import pytest
 
 from raftwood.base.errors import Unauthenticated, Unavailable
 from raftwood.zeppelin.client import Kv
-from tests.zeppelin_kit.data_node import DataNode, data_node
-from tests.zeppelin_kit.static_view import PASSWORD, WRITER
+from tests.kits.zeppelin.data_node import DataNode, data_node
+from tests.kits.zeppelin.static_view import PASSWORD, WRITER
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from raftwood.zeppelin.commands.turn import Turn
 from raftwood.zeppelin.node.data_connection import DataConnection
 from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.node.seams import Write
-from tests.running import run
-from tests.zeppelin_kit.command_kit import BEGIN_MS, CommandHost
-from tests.zeppelin_kit.decoding import decoded
-from tests.zeppelin_kit.memory_store import MemoryPartitionStore
-from tests.zeppelin_kit.redis_model import RedisModel
-from tests.zeppelin_kit.static_view import WRITER, single_node
+from tests.kits.running import run
+from tests.kits.zeppelin.command_kit import BEGIN_MS, CommandHost
+from tests.kits.zeppelin.decoding import decoded
+from tests.kits.zeppelin.memory_store import MemoryPartitionStore
+from tests.kits.zeppelin.redis_model import RedisModel
+from tests.kits.zeppelin.static_view import WRITER, single_node
 
 KEYS = [b"{t}%d" % number for number in range(6)]
 VALUES = [

@@ -3,8 +3,8 @@
 import pytest
 
 from raftwood.zeppelin.slots import slot_of
-from tests.zeppelin_kit.command_kit import BEGIN_MS, CommandClient, CommandHost
-from tests.zeppelin_kit.static_view import READER
+from tests.kits.zeppelin.command_kit import BEGIN_MS, CommandClient, CommandHost
+from tests.kits.zeppelin.static_view import READER
 
 KEYS = [b"key%d" % number for number in range(40)]
 """Of all partitions."""

@@ -8,10 +8,10 @@ import pytest
 from raftwood.zeppelin.model import NodeId, TableConfig
 from raftwood.zeppelin.node.binlog_readers import FORGOTTEN_NS, READERS_MAX, BinlogReaders
 from raftwood.zeppelin.node.seams import EpochStart, Record, Write, decode_record
-from tests.zeppelin_kit.acks import StaticAcks
-from tests.zeppelin_kit.command_kit import CommandClient, CommandHost
-from tests.zeppelin_kit.memory_store import MemoryPartitionStore
-from tests.zeppelin_kit.static_view import single_node
+from tests.kits.zeppelin.acks import StaticAcks
+from tests.kits.zeppelin.command_kit import CommandClient, CommandHost
+from tests.kits.zeppelin.memory_store import MemoryPartitionStore
+from tests.kits.zeppelin.static_view import single_node
 
 
 @pytest.fixture

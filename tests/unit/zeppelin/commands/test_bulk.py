@@ -6,8 +6,8 @@ from raftwood.zeppelin.commands.bulk import BULK_KEYS_MAX
 from raftwood.zeppelin.commands.turn import VALUE_BYTES_MAX
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig
 from raftwood.zeppelin.slots import place_of_slot, slot_of
-from tests.zeppelin_kit.command_kit import BEGIN_MS, CommandClient, CommandHost
-from tests.zeppelin_kit.static_view import READER, StaticView, node, topology_of
+from tests.kits.zeppelin.command_kit import BEGIN_MS, CommandClient, CommandHost
+from tests.kits.zeppelin.static_view import READER, StaticView, node, topology_of
 
 KEYS = [b"key%d" % number for number in range(40)]
 """Of all partitions."""

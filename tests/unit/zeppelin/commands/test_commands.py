@@ -8,8 +8,8 @@ from raftwood.zeppelin.commands.refusals import CLUSTER_DOWN, DONE
 from raftwood.zeppelin.commands.registry import COMMANDS
 from raftwood.zeppelin.resp.answers import RESP3
 from raftwood.zeppelin.slots import slot_of
-from tests.zeppelin_kit.command_kit import CommandClient, CommandHost
-from tests.zeppelin_kit.static_view import READER, nodes_of_all
+from tests.kits.zeppelin.command_kit import CommandClient, CommandHost
+from tests.kits.zeppelin.static_view import READER, nodes_of_all
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from raftwood.zeppelin.commands.topology import info, nodes, redis_id, shards, s
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig, Topology
 from raftwood.zeppelin.resp.answers import RESP3
 from raftwood.zeppelin.slots import SLOTS
-from tests.zeppelin_kit.decoding import decoded
-from tests.zeppelin_kit.static_view import TABLE, node, topology_of
+from tests.kits.zeppelin.decoding import decoded
+from tests.kits.zeppelin.static_view import TABLE, node, topology_of
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from tests.zeppelin_kit.command_kit import CommandHost
-from tests.zeppelin_kit.static_view import READER, single_node
+from tests.kits.zeppelin.command_kit import CommandHost
+from tests.kits.zeppelin.static_view import READER, single_node
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ from raftwood.zeppelin.meta.keeper import MetaKeeper
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.state_machine import MetaMachine
 from raftwood.zeppelin.model import Migration, NodeId, TableConfig, Topology, User
-from tests.running import run
-from tests.unit.zeppelin.meta.group_in_memory import GROUP, Command, GroupInMemory
-from tests.unit.zeppelin.meta.kit import A, B, C, registered
+from tests.kits.running import run
+from tests.kits.zeppelin.meta.group_in_memory import GROUP, Command, GroupInMemory
+from tests.kits.zeppelin.meta.tables import A, B, C, registered
 
 SETTINGS = ZeppelinMetaSettings()
 PAIR = TableConfig(partitions=2, replicas=2)

@@ -9,9 +9,9 @@ from raftwood.zeppelin.meta.heard import Heartbeat, Offset
 from raftwood.zeppelin.meta.keeper import MetaKeeper
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig
-from tests.running import run
-from tests.unit.zeppelin.meta.group_in_memory import GROUP, GroupInMemory
-from tests.unit.zeppelin.meta.kit import A, B, registered
+from tests.kits.running import run
+from tests.kits.zeppelin.meta.group_in_memory import GROUP, GroupInMemory
+from tests.kits.zeppelin.meta.tables import A, B, registered
 
 PAUSE_S = 10.0
 """No test waits for so long."""

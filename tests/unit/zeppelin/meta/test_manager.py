@@ -15,9 +15,9 @@ from raftwood.zeppelin.meta.plans import orders
 from raftwood.zeppelin.meta.plans.plan import Plan
 from raftwood.zeppelin.meta.plans.progress import Progress
 from raftwood.zeppelin.model import TableConfig, Topology
-from tests.running import run
-from tests.unit.zeppelin.meta.group_in_memory import GROUP, Command, GroupInMemory
-from tests.unit.zeppelin.meta.kit import A, B, C, D, registered
+from tests.kits.running import run
+from tests.kits.zeppelin.meta.group_in_memory import GROUP, Command, GroupInMemory
+from tests.kits.zeppelin.meta.tables import A, B, C, D, registered
 
 
 def ran(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

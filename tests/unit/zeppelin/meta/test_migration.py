@@ -21,8 +21,8 @@ from raftwood.zeppelin.meta.changes import (
 from raftwood.zeppelin.meta.heard import Reign
 from raftwood.zeppelin.meta.queue import Queue
 from raftwood.zeppelin.model import Migration, NodeId, Partition, PartitionId, PartitionState
-from tests.unit.zeppelin.meta.kit import A, B, C, D, E, make, partition, registered, state_with
-from tests.unit.zeppelin.meta.leader import SETTINGS, Leader
+from tests.kits.zeppelin.meta.leader import SETTINGS, Leader
+from tests.kits.zeppelin.meta.tables import A, B, C, D, E, make, partition, registered, state_with
 
 
 class Moving(Leader):

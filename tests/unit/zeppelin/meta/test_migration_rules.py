@@ -23,7 +23,7 @@ from raftwood.zeppelin.meta.changes import (
 )
 from raftwood.zeppelin.meta.rules import MetaState
 from raftwood.zeppelin.model import Migration, PartitionState
-from tests.unit.zeppelin.meta.kit import (
+from tests.kits.zeppelin.meta.tables import (
     A,
     B,
     C,

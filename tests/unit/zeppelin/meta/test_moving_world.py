@@ -14,9 +14,9 @@ from raftwood.zeppelin.meta.heard import Heartbeat, Reign
 from raftwood.zeppelin.meta.migration import Moves
 from raftwood.zeppelin.meta.view import Place, View
 from raftwood.zeppelin.model import EPOCH_NONE
-from tests.unit.zeppelin.meta.world.moving import MovingWorld
-from tests.unit.zeppelin.meta.world.mutants import frozen_before_the_freeze
-from tests.unit.zeppelin.meta.world.world import Wrong
+from tests.kits.zeppelin.meta.world.moving import MovingWorld
+from tests.kits.zeppelin.meta.world.mutants import frozen_before_the_freeze
+from tests.kits.zeppelin.meta.world.world import Wrong
 
 QUIET_MS = 15_000
 

@@ -8,7 +8,7 @@ from raftwood.base.errors import Unavailable
 from raftwood.zeppelin.meta.changes import ChangeMaster, CreateTable, NodeDown
 from raftwood.zeppelin.meta.rules import MetaState
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig
-from tests.unit.zeppelin.meta.kit import make, refusal, registered
+from tests.kits.zeppelin.meta.tables import make, refusal, registered
 
 
 def cluster(nodes: int, domains: int) -> MetaState:

@@ -22,8 +22,8 @@ from raftwood.zeppelin.meta.changes import (
 from raftwood.zeppelin.meta.heard import PAUSE_MS_FIRST, Heartbeat, Moment, Offset, Reign
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.model import NodeId, PartitionId, PartitionState
-from tests.unit.zeppelin.meta.kit import A, B, C, make, partition, registered, state_with
-from tests.unit.zeppelin.meta.leader import DOWN_MS, SETTINGS, Leader, led
+from tests.kits.zeppelin.meta.leader import DOWN_MS, SETTINGS, Leader, led
+from tests.kits.zeppelin.meta.tables import A, B, C, make, partition, registered, state_with
 
 
 def chosen(leader: Leader, number: int = 0) -> NodeId | None:

@@ -40,7 +40,7 @@ from raftwood.zeppelin.model import (
     TableConfig,
     User,
 )
-from tests.unit.zeppelin.meta.kit import (
+from tests.kits.zeppelin.meta.tables import (
     A,
     B,
     C,

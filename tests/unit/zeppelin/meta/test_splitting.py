@@ -21,7 +21,8 @@ from raftwood.zeppelin.meta.heard import Reign
 from raftwood.zeppelin.meta.rules import MetaState
 from raftwood.zeppelin.meta.split_rules import unsplit
 from raftwood.zeppelin.model import NodeId, Parent, PartitionState, TableConfig, Topology
-from tests.unit.zeppelin.meta.kit import (
+from tests.kits.zeppelin.meta.leader import SETTINGS, Leader
+from tests.kits.zeppelin.meta.tables import (
     A,
     B,
     C,
@@ -32,7 +33,6 @@ from tests.unit.zeppelin.meta.kit import (
     registered,
     state_with,
 )
-from tests.unit.zeppelin.meta.leader import SETTINGS, Leader
 
 
 def begun(number: int = 0, **config: int) -> MetaState:

@@ -15,11 +15,11 @@ from raftwood.zeppelin.meta.heard import Heard, Reign
 from raftwood.zeppelin.meta.queries import Lease
 from raftwood.zeppelin.meta.state_machine import MetaMachine
 from raftwood.zeppelin.meta.view import View
-from tests.unit.zeppelin.meta.world.mutants import (
+from tests.kits.zeppelin.meta.world.mutants import (
     frozen_before_the_freeze,
     frozen_with_offsets_from_before,
 )
-from tests.unit.zeppelin.meta.world.world import SETTINGS, World, Wrong
+from tests.kits.zeppelin.meta.world.world import SETTINGS, World, Wrong
 
 FAULTS_MS = 20_000
 QUIET_MS = 12_000

@@ -15,7 +15,7 @@ from raftwood.zeppelin.node.seams import BinlogPosition, Write
 from raftwood.zeppelin.node.shares import shares_of
 from raftwood.zeppelin.pages import Page
 from raftwood.zeppelin.slots import slot_of
-from tests.zeppelin_kit.stores import (
+from tests.kits.zeppelin.stores import (
     PARTITION,
     Place,
     commit,

@@ -8,10 +8,10 @@ from raftwood.zeppelin.commands import execution
 from raftwood.zeppelin.model import NodeId, TableConfig
 from raftwood.zeppelin.node import data_connection, held_answers
 from raftwood.zeppelin.slots import slot_of
-from tests.running import run
-from tests.zeppelin_kit.acks import StaticAcks
-from tests.zeppelin_kit.data_client import connected, key_of, two_nodes
-from tests.zeppelin_kit.static_view import PASSWORD, WRITER, single_node
+from tests.kits.running import run
+from tests.kits.zeppelin.acks import StaticAcks
+from tests.kits.zeppelin.data_client import connected, key_of, two_nodes
+from tests.kits.zeppelin.static_view import PASSWORD, WRITER, single_node
 
 
 def synced(min_replicas: int = 1, replicas: int = 1) -> TableConfig:

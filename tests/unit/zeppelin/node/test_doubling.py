@@ -6,8 +6,8 @@ from typing import Any
 from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.slots import SLOTS, slot_of
-from tests.simulation.zeppelin.clients import Connection
-from tests.zeppelin_kit.node_cluster import TABLE, Cluster, scene
+from tests.kits.zeppelin.node_cluster import TABLE, Cluster, scene
+from tests.kits.zeppelin.simulation.clients import Connection
 
 KEYS = [f"key{number}" for number in range(60)]
 

@@ -9,8 +9,8 @@ from raftwood.base.errors import InvalidInput, Overloaded
 from raftwood.zeppelin.node import logins as module
 from raftwood.zeppelin.node.logins import Logins
 from raftwood.zeppelin.passwords import is_password, password_hash
-from tests.running import run
-from tests.zeppelin_kit.static_view import PASSWORD, WRITER, single_node
+from tests.kits.running import run
+from tests.kits.zeppelin.static_view import PASSWORD, WRITER, single_node
 
 
 def test_a_hash_is_of_one_password_and_no_two_are_the_same() -> None:

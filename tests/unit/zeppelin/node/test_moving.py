@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from raftwood.zeppelin.meta.changes import Migrate
 from raftwood.zeppelin.model import NodeId, PartitionState
 from raftwood.zeppelin.slots import slot_of
-from tests.simulation.zeppelin import meta
-from tests.simulation.zeppelin.node import DATA_PORT
-from tests.zeppelin_kit.decoding import AnswerError
-from tests.zeppelin_kit.node_cluster import TABLE, Cluster, scene
+from tests.kits.zeppelin.decoding import AnswerError
+from tests.kits.zeppelin.node_cluster import TABLE, Cluster, scene
+from tests.kits.zeppelin.simulation import meta
+from tests.kits.zeppelin.simulation.node import DATA_PORT
 
 ABORTED = "EXECABORT Transaction discarded because of previous errors."
 

@@ -14,10 +14,10 @@ from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig, Topology
 from raftwood.zeppelin.node.admin import ask_status
 from raftwood.zeppelin.node.seams import PartitionStore
 from raftwood.zeppelin.replication.replicator import Replicator
-from tests.simulation.zeppelin.meta import SETTINGS
-from tests.simulation.zeppelin.node import NETWORK, NodeMachine
-from tests.zeppelin_kit.decoding import AnswerError
-from tests.zeppelin_kit.node_cluster import NAMES, TABLE, Cluster, scene
+from tests.kits.zeppelin.decoding import AnswerError
+from tests.kits.zeppelin.node_cluster import NAMES, TABLE, Cluster, scene
+from tests.kits.zeppelin.simulation.meta import SETTINGS
+from tests.kits.zeppelin.simulation.node import NETWORK, NodeMachine
 
 
 def test_expired_keys_are_removed_on_all_replicas() -> None:

@@ -15,7 +15,7 @@ from raftwood.zeppelin.node.engine_home import OWN_GROUP, group_of, partition_of
 from raftwood.zeppelin.node.seams import PartitionStore, Value
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.values import STATE_KEY
-from tests.zeppelin_kit.stores import (
+from tests.kits.zeppelin.stores import (
     PARTITION,
     Place,
     contents,

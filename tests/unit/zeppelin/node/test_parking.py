@@ -11,9 +11,9 @@ from raftwood.zeppelin.commands.refusals import Refused
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.model import NodeId, PartitionState
 from raftwood.zeppelin.slots import slot_of
-from tests.running import run
-from tests.zeppelin_kit.data_client import connected, key_of, two_nodes
-from tests.zeppelin_kit.static_view import single_node
+from tests.kits.running import run
+from tests.kits.zeppelin.data_client import connected, key_of, two_nodes
+from tests.kits.zeppelin.static_view import single_node
 
 
 def test_a_frozen_partition_is_neither_read_nor_written_before_the_hand_over_is_over() -> None:

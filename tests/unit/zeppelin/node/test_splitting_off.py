@@ -11,7 +11,7 @@ from raftwood.zeppelin.node.shares import Share
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.node.values import DATA_END, DATA_START
 from raftwood.zeppelin.slots import SLOTS, slot_of
-from tests.zeppelin_kit.stores import (
+from tests.kits.zeppelin.stores import (
     Place,
     commit,
     contents,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.zeppelin.node.partition_suite import PartitionSuite
-from tests.zeppelin_kit.stores import Scenario, run_on_rocksdb, run_simulated
+from tests.kits.zeppelin.partition_suite import PartitionSuite
+from tests.kits.zeppelin.stores import Scenario, run_on_rocksdb, run_simulated
 
 
 class TestOnRocksDb(PartitionSuite):

@@ -6,7 +6,7 @@ import time
 from raftwood.zeppelin.node.client_latency import ClientLatency
 from raftwood.zeppelin.replication.copy_pace import CopyLimits
 from raftwood.zeppelin.replication.copy_throttle import CopyThrottle
-from tests.running import run
+from tests.kits.running import run
 
 MB = 1 << 20
 LIMITS = CopyLimits(latency_ms=10, bytes_per_s_min=4 * MB, bytes_per_s_max=64 * MB)

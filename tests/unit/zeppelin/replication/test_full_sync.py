@@ -14,7 +14,7 @@ from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.replication import following, full_sync, replicator
 from raftwood.zeppelin.replication.progress import ReplicaReport
 from raftwood.zeppelin.replication.wire import CopyChunk
-from tests.zeppelin_kit.real_nodes import RealNode, run_pair, topology, until
+from tests.kits.zeppelin.real_nodes import RealNode, run_pair, topology, until
 
 
 async def write_and_purge(one: RealNode, *, count: int = 500, size: int = 1_000) -> None:

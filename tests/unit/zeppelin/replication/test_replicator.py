@@ -11,7 +11,7 @@ from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.replication import pacing, sender, sender_rules
 from raftwood.zeppelin.replication.leading import Leading
 from raftwood.zeppelin.replication.replica import Role
-from tests.zeppelin_kit.real_nodes import RealNode, changed, run_pair, topology, until
+from tests.kits.zeppelin.real_nodes import RealNode, changed, run_pair, topology, until
 
 WRITES_A_TURN = 64
 TURNS = 200

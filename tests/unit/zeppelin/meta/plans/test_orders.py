@@ -18,8 +18,7 @@ from raftwood.zeppelin.meta.plans import orders, single
 from raftwood.zeppelin.meta.plans.plan import CHANGES_PLANNED_MAX, Plan
 from raftwood.zeppelin.meta.rules import MetaState
 from raftwood.zeppelin.model import NodeId, TableConfig
-from tests.unit.zeppelin.meta.kit import make, registered
-from tests.unit.zeppelin.meta.plans.kit import (
+from tests.kits.zeppelin.meta.plans import (
     carry_out,
     cluster,
     difference,
@@ -31,6 +30,7 @@ from tests.unit.zeppelin.meta.plans.kit import (
     node,
     replicas_of,
 )
+from tests.kits.zeppelin.meta.tables import make, registered
 
 
 def check_even(state: MetaState) -> None:

@@ -1,0 +1,246 @@
+"""One ledger's life: written, tailed, taken over by several at once, while bookies fail."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from raftwood.base.errors import DeadlineExceeded, RaftwoodError, Unavailable
+from raftwood.dlog.ledgers.ledger_client import LedgerClient
+from raftwood.dlog.ledgers.settings import LedgerSettings
+from raftwood.dlog.ledgers.writer import QuorumWriter
+from raftwood.simulation import Report as SimulationReport
+from raftwood.simulation import Simulation, assert_deterministic, simulate
+from tests.kits.dlog.ledgers.oracle import Oracle
+from tests.kits.dlog.ledgers.profile import Profile
+from tests.kits.dlog.memory_bookies import MemoryBookie, MemoryBookies, MemoryCluster, Weather
+
+_SETTINGS = LedgerSettings(
+    add_timeout_ms=400,
+    read_timeout_ms=500,
+    speculative_read_ms=10,
+    change_timeout_ms=2_000,
+    change_retry_ms=100,
+    quarantine_ms=1_000,
+    read_window=8,
+    metadata_tries=8,
+)
+_PASSWORD = b"p"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run came to: one in which nothing happens proves nothing."""
+
+    acked: int
+    seen: int
+    recoveries: int
+    segments: int
+
+
+class World:
+    """All that takes part in one run."""
+
+    def __init__(self, simulation: Simulation, seed: int | str, profile: Profile) -> None:
+        self.simulation = simulation
+        self.seed = seed
+        self.profile = profile
+        self.random = random.Random(f"world/{seed}")
+        self.oracle = Oracle()
+        self.cluster = MemoryCluster(
+            profile.config.ensemble + profile.spare_bookies,
+            weather=Weather(
+                delay_ms_max=profile.delay_ms_max,
+                stutters=profile.stutters,
+                stutter_ms=profile.stutter_ms,
+                lost_answers=profile.lost_answers,
+                timeout_ms=600,
+            ),
+        )
+        self.ledger = -1
+        self.is_over = False
+        self._clients: list[LedgerClient] = []
+
+    def client(self) -> tuple[LedgerClient, MemoryBookies]:
+        name = f"{self.seed}/{len(self._clients)}"
+        bookies = self.cluster.bookies(name)
+        client = LedgerClient(
+            bookies, self.cluster.metadata(name), self.simulation.environment, _SETTINGS
+        )
+        self._clients.append(client)
+        return client, bookies
+
+    async def sleep_ms(self, most: float) -> None:
+        await asyncio.sleep(self.random.random() * most / 1000)
+
+    async def main(self) -> Report:
+        client, bookies = self.client()
+        writer = None
+        while writer is None:
+            try:
+                writer = await client.create(self.profile.config)
+            except Unavailable:
+                await self.sleep_ms(100)
+        self.ledger = writer.ledger
+        recoverers = [
+            asyncio.create_task(self.recover(number)) for number in range(self.profile.recoverers)
+        ]
+        others = [
+            asyncio.create_task(self.break_bookies(bookies)),
+            asyncio.create_task(self.tail()),
+        ]
+        try:
+            await self.write(writer)
+            await asyncio.gather(*recoverers)
+            others[0].cancel()
+            await asyncio.gather(others[0], return_exceptions=True)
+            bookies.is_cut_off = False
+            self.heal()
+            await self.settle()
+        finally:
+            self.is_over = True
+            for task in (*recoverers, *others):
+                task.cancel()
+            outcomes = await asyncio.gather(*recoverers, *others, return_exceptions=True)
+            for each in self._clients:
+                await each.close()
+        for outcome in outcomes:
+            if isinstance(outcome, AssertionError):
+                raise outcome
+        closed = self.oracle.closed
+        assert closed is not None
+        return Report(
+            acked=self.oracle.acked + 1,
+            seen=self.oracle.seen + 1,
+            recoveries=self.oracle.recoveries,
+            segments=len(closed.segments),
+        )
+
+    async def write(self, writer: QuorumWriter) -> None:
+        under_way: list[asyncio.Task[bool]] = []
+        for number in range(self.profile.appends):
+            data = b"%d/%d" % (number, self.random.getrandbits(20))
+            self.oracle.appended.append(data)
+            appended = writer.append(data)
+            under_way.append(asyncio.create_task(self.await_ack(appended, data)))
+            if number % self.profile.burst == 0:
+                await self.sleep_ms(self.profile.writer_pause_ms)
+            if appended.done() and appended.exception() is not None:
+                break
+        await asyncio.gather(*under_way)
+        fate = self.random.random()
+        if fate < 0.3:
+            await writer.abandon()
+        elif fate < 0.6:
+            try:
+                await writer.close()
+                self.oracle.ledger_closed(writer.metadata)
+            except (RaftwoodError, DeadlineExceeded):
+                pass
+
+    async def await_ack(self, appended: "asyncio.Future[int]", data: bytes) -> bool:
+        try:
+            self.oracle.entry_acked(await appended, data)
+        except RaftwoodError:
+            return False
+        return True
+
+    async def recover(self, number: int) -> None:
+        """After a while, again and again until it is done; some die on the way."""
+        await self.sleep_ms(self.profile.recover_after_ms)
+        client, _ = self.client()
+        if number and self.random.random() < 0.3:
+            patience_ms = self.random.choice([5, 50, 500])
+            try:
+                async with asyncio.timeout(patience_ms / 1000):
+                    await client.open(self.ledger, recover=True, password=_PASSWORD)
+            except (TimeoutError, RaftwoodError):
+                return
+        for _ in range(20):
+            try:
+                reader = await client.open(self.ledger, recover=True, password=_PASSWORD)
+            except Unavailable:
+                await self.sleep_ms(300)
+            else:
+                self.oracle.ledger_closed(reader.metadata)
+                return
+
+    async def tail(self) -> None:
+        """Read what is confirmed as soon as it can be heard of."""
+        client, _ = self.client()
+        reader = None
+        position = 0
+        while not self.is_over:
+            try:
+                if reader is None:
+                    reader = await client.open(self.ledger, recover=False, password=_PASSWORD)
+                last, is_closed = await reader.wait(after=position - 1, timeout_ms=300)
+                if last >= position:
+                    self.oracle.entries_read(await reader.read(first=position, last=last))
+                    position = last + 1
+                elif is_closed:
+                    return
+            except Unavailable:
+                await self.sleep_ms(50)
+            except RaftwoodError:
+                reader = None
+                await self.sleep_ms(50)
+
+    async def break_bookies(self, of_writer: MemoryBookies) -> None:
+        bookies = list(self.cluster.bookies_by_id.values())
+        corrupt = self.random.choice(bookies)
+        for _ in range(self.profile.faults):
+            await self.sleep_ms(100)
+            bookie = self.random.choice(bookies)
+            fault = self.random.choice(
+                ["is_down", "is_hanging", "is_read_only", "overloads", "cut"]
+            )
+            if fault == "overloads":
+                bookie.overloads = 5
+            elif fault == "cut":
+                of_writer.is_cut_off = True
+                await self.sleep_ms(200)
+                of_writer.is_cut_off = False
+            else:
+                setattr(bookie, fault, True)
+                await self.sleep_ms(self.random.choice([100, 1_000]))
+                setattr(bookie, fault, False)
+            self.damage(corrupt)
+        while self.profile.is_corrupt:
+            await self.sleep_ms(50)
+            self.damage(corrupt)
+
+    def damage(self, bookie: MemoryBookie) -> None:
+        entries = bookie.entries_of(self.ledger)
+        if self.profile.is_corrupt and entries:
+            bookie.corrupt(self.ledger, self.random.choice(list(entries)))
+
+    def heal(self) -> None:
+        weather = self.cluster.weather
+        weather.lost_answers = weather.stutters = 0
+        for bookie in self.cluster.bookies_by_id.values():
+            bookie.is_down = bookie.is_hanging = bookie.is_read_only = False
+            bookie.overloads = 0
+
+    async def settle(self) -> None:
+        """Everything works again: the ledger is closed, and all of it can be read."""
+        client, _ = self.client()
+        reader = await client.open(self.ledger, recover=True, password=_PASSWORD)
+        self.oracle.ledger_closed(reader.metadata)
+        self.oracle.check_copies(self.cluster, self.ledger)
+        if reader.last_confirmed >= 0:
+            entries = await reader.read(first=0, last=reader.last_confirmed)
+            assert [entry.id for entry in entries] == list(range(reader.last_confirmed + 1))
+            self.oracle.entries_read(entries)
+
+
+def run(
+    seed: int | str, profile: Profile | None = None, *, twice: bool = False
+) -> SimulationReport[Report]:
+    """One run of one seed."""
+
+    async def scenario(simulation: Simulation) -> Report:
+        return await World(simulation, seed, profile or Profile.choose(seed)).main()
+
+    repeat = ".venv/bin/python -m tests.soak ledgers --seed {seed}"
+    go = assert_deterministic if twice else simulate
+    return go(seed, scenario, repeat_command=repeat)

@@ -1,0 +1,322 @@
+"""Bugs planted on purpose: each must be caught, or the checkers prove nothing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
+
+from msgspec import structs
+
+from raftwood.loghub.consumer.leases import NOBODY, Lease, LeaseTimes, Owner, Renewal, Save, Take
+from raftwood.loghub.consumer.rules import plan, view
+from raftwood.loghub.consumer.rules.agent import LeaseAgent
+from raftwood.loghub.consumer.rules.holds import Hold
+from raftwood.loghub.consumer.rules.observing import Observations
+from raftwood.loghub.consumer.rules.offers import Offers
+from raftwood.loghub.consumer.rules.plan import Move, Situation
+from raftwood.loghub.consumer.rules.view import View
+from raftwood.loghub.consumer.stores import memory
+from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from tests.kits.loghub.leases.profile import FAULTS, Profile
+from tests.kits.loghub.leases.runs import run
+
+Plant = Callable[[], AbstractContextManager[Any]]
+
+
+def _replaced(owner: object, name: str, value: object) -> Plant:
+    return lambda: mock.patch.object(owner, name, value)
+
+
+def _saved_by(is_refused: Callable[[Lease, str, Save], bool]) -> Plant:
+    def saved(self: MemoryLeaseStore, process: str, save: Save) -> bool:
+        lease = self.leases.get(save.shard)
+        if lease is None or is_refused(lease, process, save):
+            return False
+        self._change(lease, checkpoint=save.checkpoint, seq=save.seq)
+        return True
+
+    return _replaced(MemoryLeaseStore, "_saved", saved)
+
+
+def _by_name(lease: Lease, process: str, save: Save) -> bool:
+    """Processes of one name, of whatever epoch, are taken for one."""
+    return lease.consumer_owner != _NAMES.get(process) or save.seq < lease.seq or lease.is_ended
+
+
+def _with_older(lease: Lease, process: str, save: Save) -> bool:
+    return (lease.consumer_process, lease.epoch) != (process, save.epoch)
+
+
+_NAMES: dict[str, str] = {}
+
+
+async def _register(self: MemoryLeaseStore, worker: Owner) -> Any:
+    _NAMES[worker.process] = worker.instance
+    return self._beat(worker, self.workers.get(worker.instance))
+
+
+def _fenced_by_name() -> Any:
+    return mock.patch.multiple(MemoryLeaseStore, register=_register, _saved=_with_name_fence)
+
+
+def _with_name_fence(self: MemoryLeaseStore, process: str, save: Save) -> bool:
+    lease = self.leases.get(save.shard)
+    if lease is None or _by_name(lease, process, save):
+        return False
+    self._change(lease, checkpoint=save.checkpoint, seq=save.seq)
+    return True
+
+
+async def _take_with_epoch(
+    self: MemoryLeaseStore, worker: Owner, takes: Sequence[Take]
+) -> list[Lease]:
+    """The epoch grows at the steal already."""
+    for take in takes:
+        lease = self.leases.get(take.shard)
+        if lease and lease.lease_id == take.lease_id and not lease.is_ended:
+            changes: dict[str, Any] = {"epoch": lease.epoch + 1}
+            if take.sets_consumer:
+                changes |= memory._as_consumer(worker, lease)
+            self._change(
+                lease,
+                lease_id=lease.lease_id + 1,
+                lease_owner=worker.instance,
+                lease_process=worker.process,
+                **changes,
+            )
+    return self._rows([each.shard for each in takes])
+
+
+async def _become_after_reading(
+    self: MemoryLeaseStore, worker: Owner, renewals: Sequence[Renewal]
+) -> list[Lease]:
+    """The checkpoint is the one that was there as the lease was taken."""
+    found = []
+    for lease in self._as_given(worker.process, renewals):
+        early = _EARLY.get((id(self), lease.shard), (lease.checkpoint, lease.seq))
+        self._change(lease, lease_id=lease.lease_id + 1, **memory._as_consumer(worker, lease))
+        now = self.leases[lease.shard]
+        found.append(structs.replace(now, checkpoint=early[0]))
+    shown = {lease.shard for lease in found}
+    return found + self._rows([each.shard for each in renewals if each.shard not in shown])
+
+
+_EARLY: dict[tuple[int, str], tuple[str | None, int]] = {}
+_take = MemoryLeaseStore.take
+
+
+async def _take_and_read(
+    self: MemoryLeaseStore, worker: Owner, takes: Sequence[Take]
+) -> list[Lease]:
+    found = await _take(self, worker, takes)
+    for lease in found:
+        _EARLY[id(self), lease.shard] = (lease.checkpoint, lease.seq)
+    return found
+
+
+def _read_too_early() -> Any:
+    _EARLY.clear()
+    return mock.patch.multiple(
+        MemoryLeaseStore, take=_take_and_read, become_consumer=_become_after_reading
+    )
+
+
+def _plan_at_one(situation: Situation) -> list[Move]:
+    """Whoever has less than the ceiling steals from whoever has more."""
+    held, free, count = plan._held(situation)
+    ceiling = -(-count // max(1, len(held)))
+    moves = [
+        Move(shard, NOBODY, process)
+        for shard, process in zip(free, [*held] * len(free), strict=False)
+    ]
+    for target in held:
+        for source in held:
+            if len(held[target]) < min(ceiling, len(held[source])):
+                moves.append(Move(held[source][0].shard, source, target))
+                break
+    return moves
+
+
+def _ready_at_once(lease: Lease, leases: Any) -> bool:  # noqa: ARG001
+    return not lease.is_ended
+
+
+def _begins_at_once(self: LeaseAgent, hold: Hold) -> int:  # noqa: ARG001
+    return 0
+
+
+def _twice_as_fast(self: Observations, now_ms: int) -> int:
+    looked_ms = now_ms if self._looked_ms is None else self._looked_ms
+    return self.clock_ms + 2 * (now_ms - looked_ms)
+
+
+def _at_the_last_look(self: Observations, now_ms: int) -> int:  # noqa: ARG001
+    """Time stands still until the first look, and is never counted."""
+    return self.clock_ms
+
+
+async def _delete_unseen(self: MemoryLeaseStore, shards: Sequence[str]) -> None:
+    for lease in self._rows(shards):
+        if lease.is_ended:
+            del self.leases[lease.shard]
+
+
+def _never_wants_a_lease(self: View) -> list[Any]:  # noqa: ARG001
+    return []
+
+
+def _only_known(parents: Any, new: Any) -> list[Any]:
+    """Also those that were deleted."""
+    return [each for each in new if each.shard not in parents]
+
+
+@contextmanager
+def _made_again() -> Iterator[None]:
+    with (
+        mock.patch.object(memory, "creatable", _only_known),
+        mock.patch.object(view, "creatable", _only_known),
+    ):
+        yield
+
+
+def _adopts_nothing(self: LeaseAgent, leases: Any, now_ms: int, actions: Any) -> None:
+    """A take whose answer was lost is forgotten."""
+    known = [lease for lease in leases if lease.shard in self._holds]
+    _reconcile(self, known, now_ms, actions)
+
+
+_reconcile = LeaseAgent._reconcile
+
+
+def _keeps(self: LeaseAgent, hold: Hold, actions: Any) -> None:
+    """Renewals go on."""
+
+
+def _for_anybody(situation: Situation, free: Any, moves: Any) -> dict[str, list[str]]:  # noqa: ARG001
+    return {}
+
+
+@contextmanager
+def _left_to_whom_it_hangs_in() -> Iterator[None]:
+    with (
+        mock.patch.object(plan, "_stuck", _for_anybody),
+        mock.patch.object(Offers, "planned", lambda _, moves, __: list(moves)),
+    ):
+        yield
+
+
+def _taken_by_its_own_timeout(self: MemoryLeaseStore, worker: Owner, takes: Any) -> Any:
+    """As if nobody else had to be waited for who has a longer one."""
+    for take in takes:
+        if lease := self.leases.get(take.shard):
+            self.leases[take.shard] = structs.replace(lease, timeout_ms=0)
+    return _take(self, worker, takes)
+
+
+async def _created_from_an_old_list(
+    self: MemoryLeaseStore,
+    leases: Any,
+    *,
+    deleted_seq: int | None = None,  # noqa: ARG001
+) -> None:
+    await _create(self, leases)
+
+
+_create = MemoryLeaseStore.create
+
+
+@contextmanager
+def _lists_never_get_old() -> Iterator[None]:
+    with (
+        mock.patch.object(MemoryLeaseStore, "create", _created_from_an_old_list),
+        mock.patch.object(View, "is_listing_old", property(lambda _: False)),
+    ):
+        yield
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug, and the weather in which it shows sooner than in most."""
+
+    plant: Plant
+    weather: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, seed: int) -> None:
+        with self.plant():
+            run(seed, replace(Profile.choose(seed), **self.weather))
+
+
+def _weights(**more: float) -> dict[str, Any]:
+    calm = dict.fromkeys(("join", "drain", "split", "merge", *FAULTS), 0.0)
+    return {"weights": {**calm, "write": 5, **more}, "chaos_timeouts": 8, "pace_ms": 300}
+
+
+_STEALS = _weights(join=2, drain=1) | {
+    "shards": 8,
+    "workers": 1,
+    "lose_request": 0.0,
+    "lose_answer": 0.0,
+    "late": 0.0,
+}
+_CUTS = _weights(cut_off=4, pause=1) | {"workers": 3, "shards": 3, "process_ms": 300}
+_CUTS["weights"]["write"] = 40
+_CUTS["pace_ms"] = 60
+_ZOMBIES = _weights(restart=2, pause=2) | {"workers": 2, "process_ms": 300, "save_every": 1}
+_FAMILY = _weights(split=2, merge=2, join=1) | {"shards": 3, "workers": 2}
+_HANGS = _weights(join=1, hang=2) | {"shards": 5, "workers": 3, "hangs_on": True}
+_WELL = {"latency_ms": 2, "lose_request": 0.0, "lose_answer": 0.0}
+_HASTE = _weights(join=3, drain=2, cut_off=4) | _WELL | {"workers": 2, "shards": 5, "late": 0.0}
+_HASTE |= {"is_mixed": True, "process_ms": 300, "pace_ms": 60}
+_HASTE["weights"]["write"] = 40
+_MERGES = _weights(merge=2) | _WELL | {"workers": 3, "shards": 8, "late": 0.1}
+_MERGES |= {"process_ms": 50, "save_every": 1, "pace_ms": 150}
+MUTANTS: dict[str, Mutant] = {
+    "fences by name": Mutant(_fenced_by_name, _ZOMBIES),
+    "bumps the epoch at the steal": Mutant(
+        _replaced(MemoryLeaseStore, "take", _take_with_epoch), _STEALS
+    ),
+    "steals at a difference of one": Mutant(
+        lambda: mock.patch("tests.kits.loghub.leases.sim_worker.plan_by_count", _plan_at_one),
+        _STEALS,
+    ),
+    "does not stop by itself": Mutant(
+        _replaced(LeaseTimes, "hold_ms", property(lambda _: 1 << 40)), _CUTS
+    ),
+    "reads the checkpoint before it is consumer": Mutant(_read_too_early, _STEALS),
+    "accepts an older checkpoint": Mutant(_saved_by(_with_older), {"save_every": 1}),
+    "starts a child before its parent": Mutant(
+        _replaced(plan, "is_ready", _ready_at_once), _FAMILY
+    ),
+    "begins before the victim handed over": Mutant(
+        _replaced(LeaseAgent, "_begin_ms", _begins_at_once), _STEALS | {"process_ms": 900}
+    ),
+    "takes leases for expired too early": Mutant(
+        _replaced(Observations, "_at", _twice_as_fast), _CUTS
+    ),
+    "never sees that time passes": Mutant(
+        _replaced(Observations, "_at", _at_the_last_look), _weights(crash=2, join=2)
+    ),
+    "does not say what was deleted": Mutant(
+        _replaced(MemoryLeaseStore, "delete", _delete_unseen), _FAMILY | _weights(split=2, pause=2)
+    ),
+    "makes leases again that were deleted": Mutant(_made_again, _FAMILY),
+    "creates no lease": Mutant(_replaced(View, "unknown", _never_wants_a_lease)),
+    "adopts nothing": Mutant(
+        _replaced(LeaseAgent, "_reconcile", _adopts_nothing), _STEALS | {"lose_answer": 0.3}
+    ),
+    "keeps a shard in which it hangs": Mutant(_replaced(LeaseAgent, "_give_up", _keeps), _HANGS),
+    "leaves a shard to whom it hangs in": Mutant(_left_to_whom_it_hangs_in, _HANGS),
+    "does not care how long others may be silent": Mutant(
+        _replaced(Observations, "timeout_ms", lambda self, _: self._times.timeout_ms),
+        _CUTS | {"is_mixed": True, "latency_ms": 20},
+    ),
+    "forgets that its victim may be silent for longer": Mutant(
+        _replaced(MemoryLeaseStore, "take", _taken_by_its_own_timeout), _HASTE
+    ),
+    "takes an old list of shards for a new one": Mutant(_lists_never_get_old, _MERGES),
+    "trusts its clock too much": Mutant(
+        _replaced(LeaseTimes, "hold_ms", property(lambda times: times.timeout_ms * 5 // 4)),
+        _CUTS,
+    ),
+}

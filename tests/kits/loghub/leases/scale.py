@@ -1,0 +1,102 @@
+"""Many workers and many shards: how many rounds, moves, calls and rows it takes to balance them.
+
+A round is one look of every worker at the store; calls are answered at once, and nothing fails.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from raftwood.loghub.consumer.leases import LeaseTimes, NewLease, Owner, Save
+from raftwood.loghub.consumer.rules import steps
+from raftwood.loghub.consumer.rules.agent import LeaseAgent
+from raftwood.loghub.consumer.rules.plan import plan_by_count
+from raftwood.loghub.consumer.rules.steps import Call
+from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from tests.kits.loghub.leases.sim_worker import result_of
+
+TIMES = LeaseTimes(poll_ms=2_500)
+"""Own rows are polled at every tick; in earnest they are polled far more often, for no rows."""
+
+
+@dataclass
+class Tally:
+    calls: Counter[str]
+    rows: Counter[str]
+    """Answered or changed, by call; worker rows of scans by themselves."""
+
+
+class ManyWorkers:
+    def __init__(self, *, shards: int) -> None:
+        self.store = MemoryLeaseStore()
+        self.now_ms = 1_000
+        self.listed = [NewLease(f"{number:05}") for number in range(shards)]
+        self.agents: list[LeaseAgent] = []
+        self.starts = 0
+        self.tally = Tally(Counter(), Counter())
+
+    def join(self, count: int) -> None:
+        joined: list[LeaseAgent] = []
+        for _ in range(count):
+            number = len(self.agents) + len(joined)
+            owner = Owner(f"w{number:04}", f"p{number:04}")
+            joined.append(LeaseAgent(owner, TIMES, plan_by_count, self.now_ms))
+        self.agents += joined
+        for agent in joined:
+            self._feed(agent, steps.ShardsListed(self.listed, agent.deleted_seq))
+
+    def run_for(self, duration_ms: int, *, step_ms: int = 500) -> None:
+        for _ in range(duration_ms // step_ms):
+            self.now_ms += step_ms
+            for agent in self.agents:
+                if agent.wake_ms() <= self.now_ms:
+                    self._feed(agent, steps.Ticked())
+
+    def sizes(self) -> tuple[int, int]:
+        found = Counter(lease.lease_process for lease in self.store.leases.values())
+        sizes = [found[agent.me.process] for agent in self.agents]
+        return min(sizes), max(sizes)
+
+    def _feed(self, agent: LeaseAgent, event: steps.Event) -> None:
+        events = [event]
+        while events:
+            for action in agent.step(events.pop(), self.now_ms):
+                if isinstance(action, steps.StartConsumer):
+                    self.starts += 1
+                elif isinstance(action, steps.StopConsumer):
+                    save = Save(action.shard, action.epoch, "p", 1 << 30)
+                    events.append(steps.ConsumerStopped(save))
+                elif not isinstance(action, steps.Finish):
+                    events.append(self._answer(agent.me, action))
+
+    def _answer(self, me: Owner, ask: steps.Ask) -> steps.Event:
+        store, name = self.store, type(ask).__name__
+        self.tally.calls[name] += 1
+        match ask:
+            case steps.AskRegister():
+                return steps.Registered(result_of(store.register(me)))
+            case steps.AskScan(after, processes):
+                scan = result_of(store.scan(after, processes))
+                self.tally.rows[name] += len(scan.leases)
+                self.tally.rows["workers"] += len(scan.workers)
+                return steps.Scanned(scan)
+            case steps.AskPoll(after):
+                scan = result_of(store.own(me.process, after))
+                self.tally.rows[name] += len(scan.leases)
+                return steps.Polled(scan)
+            case steps.AskRenew(renewals):
+                self.tally.rows[name] += len(renewals)
+                return steps.LeasesRenewed(result_of(store.renew(me, renewals)))
+            case steps.AskTake(takes):
+                self.tally.rows[name] += len(takes)
+                return steps.LeasesAnswered(Call.TAKE, result_of(store.take(me, takes)))
+            case steps.AskBecome(renewals):
+                leases = result_of(store.become_consumer(me, renewals))
+                return steps.LeasesAnswered(Call.BECOME, leases)
+            case steps.AskHandOver(saves):
+                leases = result_of(store.hand_over(me.process, saves))
+                return steps.LeasesAnswered(Call.HAND_OVER, leases)
+            case steps.AskCreate(leases, deleted_seq):
+                result_of(store.create(leases, deleted_seq=deleted_seq))
+                return steps.Done(Call.CREATE)
+            case _:
+                raise AssertionError(f"nobody leaves, and no shard ends: {ask}")

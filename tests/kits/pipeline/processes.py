@@ -1,0 +1,37 @@
+"""Programs of the pipeline as processes of their own, with a Spark of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[3]
+RAFTWOOD = (sys.executable, "-c", "from raftwood.app.command_line import main; main()")
+TIMEOUT_S = 280.0
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Spark that lives for seconds: a third less work than to compile all of it well."""
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Ours, with Spark's scratch files in the test's own folder."""
+    return {
+        **os.environ,
+        "SPARK_LOCAL_DIRS": str(folder),
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        **more,
+    }
+
+
+def run(
+    *arguments: str, folder: Path, before: tuple[str, ...] = RAFTWOOD, **more: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*before, *arguments],
+        cwd=folder,
+        env=environment(folder, **more),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )

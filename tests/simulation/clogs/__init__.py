@@ -1,6 +1,0 @@
-"""Shippers and receivers as they run, on simulated machines that fail; see `world`."""
-
-from tests.simulation.clogs.notebook import Harm, Violation
-from tests.simulation.clogs.world import Plan, choose_plan, run_clogs
-
-__all__ = ["Harm", "Plan", "Violation", "choose_plan", "run_clogs"]

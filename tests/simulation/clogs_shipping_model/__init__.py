@@ -1,6 +1,0 @@
-"""Shipping rules without I/O: seeded losses, delays, moves and rings, and an oracle beside them."""
-
-from tests.simulation.clogs_shipping_model.oracle import Violation
-from tests.simulation.clogs_shipping_model.world import Report, run
-
-__all__ = ["Report", "Violation", "run"]

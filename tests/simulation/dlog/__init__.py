@@ -1,5 +1,0 @@
-"""Writers that contend for one log, with crashes at every step and answers that are lost."""
-
-from tests.simulation.dlog.world import Plan, Report, World, choose_plan, run_dlog, run_world
-
-__all__ = ["Plan", "Report", "World", "choose_plan", "run_dlog", "run_world"]

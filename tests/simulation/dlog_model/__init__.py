@@ -1,5 +1,0 @@
-"""Writers' rules without I/O: many processes, one record, and events in any order."""
-
-from tests.simulation.dlog_model.world import Report, run
-
-__all__ = ["Report", "run"]

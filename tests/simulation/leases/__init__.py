@@ -1,5 +1,0 @@
-"""Workers that share shards by leases, in virtual time, with everything that can go wrong."""
-
-from tests.simulation.leases.runs import Report, run
-
-__all__ = ["Report", "run"]

@@ -1,5 +1,0 @@
-"""The rules of ledgers without I/O: lives of ledgers by seed, messages in any order, checked."""
-
-from tests.simulation.ledger_model.world import Report, run
-
-__all__ = ["Report", "run"]

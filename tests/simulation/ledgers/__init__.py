@@ -1,5 +1,0 @@
-"""The quorum client in virtual time: one writer, several recoveries, readers, and bad bookies."""
-
-from tests.simulation.ledgers.world import Report, run
-
-__all__ = ["Report", "run"]

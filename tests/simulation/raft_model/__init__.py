@@ -1,5 +1,0 @@
-"""A network of raft nodes without I/O: seeded faults, and checkers of what raft promises."""
-
-from tests.simulation.raft_model.world import Report, run
-
-__all__ = ["Report", "run"]

@@ -1,5 +1,0 @@
-"""Whole nodes of Zeppelin and their clients in virtual time, under faults by seed."""
-
-from tests.simulation.zeppelin.world import run
-
-__all__ = ["run"]
