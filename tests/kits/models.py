@@ -1,0 +1,79 @@
+"""The base of every model and simulation that proves itself by planted bugs.
+
+A check that cannot fail proves nothing. So each model has mutants: the same run with one rule
+broken. A mutant must be caught, and the same run without the bug must do no harm.
+
+    MUTANTS = {
+        "acks before sync": Mutant(run_in_storms, replaced(Writer, sync=skip), first=7),
+    }
+
+    @pytest.mark.parametrize("name", MUTANTS)
+    def test_a_planted_bug_is_caught(name: str) -> None:
+        MUTANTS[name].catch()
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from unittest import mock
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.simulation import SimulationError
+
+Plant = Callable[[], AbstractContextManager[object]]
+"""Plants a bug for as long as the block lasts."""
+
+CATCHES = (AssertionError, SimulationError, RaftwoodError)
+"""What counts as caught: a checker's violation, an invariant of the code's own, a stuck run."""
+SEEDS_MAX = 200
+
+
+class Violation(AssertionError):
+    """The run broke a promise."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug, and the run that shows it."""
+
+    run: Callable[[int], object]
+    """Runs the model by a seed, in the weather that shows the bug soon."""
+    plant: Plant = nullcontext
+    first: int = 0
+    """The seed to begin with: the bug showed there before."""
+    catches: tuple[type[BaseException], ...] = CATCHES
+
+    def catch(self, seeds_max: int = SEEDS_MAX) -> BaseException:
+        """What the bug raises, at `first` or else at the lowest seed that shows it."""
+        for seed in promising(self.first, seeds_max):
+            try:
+                with self.plant():
+                    self.run(seed)
+            except self.catches as caught:
+                return caught
+        raise Uncaught(f"{seeds_max} seeds did not show the planted bug")
+
+
+class Uncaught(Exception):
+    """No seed showed a planted bug. Not an assertion: a mutant must never catch it."""
+
+
+def promising(first: int, count: int) -> Iterator[int]:
+    """All seeds below `count`, beginning with one that showed something before."""
+    yield first
+    for seed in range(count):
+        if seed != first:
+            yield seed
+
+
+def replaced(owner: object, **attributes: object) -> Plant:
+    """Replaces attributes of a class or a module."""
+
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with ExitStack() as stack:
+            for name, value in attributes.items():
+                stack.enter_context(mock.patch.object(owner, name, value))
+            yield
+
+    return plant
