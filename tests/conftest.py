@@ -6,12 +6,16 @@ summary prints them, and nothing is skipped in silence.
 
 import asyncio
 import gc
+import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.kits.components import COMPONENTS, Missing
 from tests.kits.resources import resources
@@ -20,44 +24,73 @@ from tests.kits.servers.databases import SERVERS, DatabaseServer
 from tests.kits.servers.zookeeper import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
-_GRACE_SECONDS = 2.0
-_INSTALLING_SECONDS_MAX = 900
-"""Of a test whose component may have to be fetched or built first."""
-_WITH_PROCESSES = frozenset({"cluster", "interop", "pipeline"})
-"""Folders of tests that are long, marked as slow or not."""
+_GRACE_SECONDS = 30.0
+_DISK_BYTES_MIN = 2 << 30
+"""What a run keeps on disk at a time, beside `.venv` and `.cache`."""
+
+TIMEOUTS_S = {
+    "pipeline": 900,
+    "interop": 900,
+    "cluster": 600,
+    "assurance": 600,
+    "simulation": 300,
+    "unit": 300,
+}
+"""How long a test may take, by its folder, on a machine that is busy with something else.
+
+The order is that of the run: long ones begin, so that the short ones fill the gaps at the end.
+"""
 
 # How long an example takes says how busy the machine is, and nothing else.
 settings.register_profile("raftwood", deadline=None)
 settings.load_profile("raftwood")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A disk that fills up in the middle of a run fails a hundred tests, each in its own way."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if free < _DISK_BYTES_MIN and not hasattr(session.config, "workerinput"):
+        pytest.exit(
+            f"the tests need {_DISK_BYTES_MIN >> 20} MiB in {folder}, which has {free >> 20} MiB:"
+            " make room there, or name another folder with TMPDIR",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = list(TIMEOUTS_S)
+    items.sort(key=lambda item: order.index(_folder(item.nodeid)))
     for item in items:
-        if item.get_closest_marker("needs") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(_INSTALLING_SECONDS_MAX))
-    if getattr(config, "workerinput", {}).get("workercount") == 2:
-        items[:] = _long_first(items)
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUTS_S[_folder(item.nodeid)]))
 
 
-def _long_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Two workers get one half each, and take from the other's end when they have done theirs.
+def _folder(nodeid: str) -> str:
+    return nodeid.split("/")[1]
 
-    So each half begins with long tests and ends with short ones, and both workers end together:
-    those with processes in one, where servers that last are started once, simulations in the other.
+
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """A worker takes a file at a time, so that what a file shares is started once.
+
+    Spark is started once in all: its tests are one piece. A seed shares nothing with another.
     """
-    processes: list[pytest.Item] = []
-    simulations: list[pytest.Item] = []
-    short: list[pytest.Item] = []
-    for item in items:
-        folder = item.nodeid.split("/")[1]
-        is_slow = item.get_closest_marker("slow") is not None
-        if folder in _WITH_PROCESSES or (is_slow and folder != "simulation"):
-            processes.append(item)
-        else:
-            (simulations if is_slow else short).append(item)
-    cut = max(0, len(items) // 2 - len(processes))
-    return [*processes, *short[:cut], *simulations, *short[cut:]]
+
+    def _split_scope(self, nodeid: str) -> str:
+        match _folder(nodeid):
+            case "pipeline":
+                return "pipeline"
+            case "assurance":
+                return nodeid
+            case _:
+                return nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ByFile:
+    config.option.loadscopereorder = False
+    return _ByFile(config, log)
 
 
 def pytest_collection_finish() -> None:

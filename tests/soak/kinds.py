@@ -323,3 +323,27 @@ def run_seed(kind: str, seed: int) -> Result:
         notes = getattr(error, "__notes__", [])
         text = "\n".join([f"{type(error).__name__}: {error}", *notes])
         return Result(kind, seed, failure=Failure(kind, seed, text, command(kind, seed)))
+
+
+LONG_RUN: dict[str, float] = {
+    "toy: simulated hours": 90,
+    "toy: seeds run twice, hash equal": 500,
+    "raft hosts: simulated hours": 100,
+    "raft hosts: seeds run twice, hash equal": 300,
+    "log stores: simulated hours": 20,
+    "log stores: seeds run twice, hash equal": 200,
+    "gateways: simulated hours": 20,
+    "gateways: seeds run twice, hash equal": 200,
+    "raft: sans-io events": 1_000_000_000,
+    "hakeeper: sans-io events": 1_000_000_000,
+    "consumer groups: sans-io events": 100_000_000,
+    "ledgers: sans-io events": 1_000_000_000,
+    "clogs: sans-io events of health": 1_000_000_000,
+    "clogs: sans-io events of shipping": 1_000_000_000,
+    "leases: runs": 100_000,
+    "crash images: log": 100_000,
+    "crash images: folder": 100_000,
+    "crash images: snapshots": 100_000,
+    **{f"fuzz inputs: {name}": 100_000_000 for name in TARGETS},
+}
+"""What a long run comes to; short ones add up to it."""
