@@ -92,15 +92,12 @@ class Replica:
 
 
 async def serve_replica(
-    environment: Environment,
-    address: ReplicaAddress,
-    folder: str,
-    kind: type[Replica] = Replica,
+    environment: Environment, address: ReplicaAddress, folder: str
 ) -> None:
     """Run a replica until it is cancelled."""
     store = await _open_store(environment, address, folder)
     try:
-        replica = kind(store.log)
+        replica = Replica(store.log)
         await replica.recover()
         credentials = server_credentials(address.name)
         async with Server(
