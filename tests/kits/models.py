@@ -40,7 +40,10 @@ _SHOWN_ERRORS_MAX = 3
 
 
 class Violation(AssertionError):
-    """The run broke a promise."""
+    """The run broke a promise: which one, and by what."""
+
+    def __str__(self) -> str:
+        return ": ".join(map(str, self.args))
 
 
 @dataclass(frozen=True)
@@ -53,19 +56,21 @@ class Mutant:
     first: int = 0
     """The seed to begin with: the bug showed there before."""
     catches: tuple[type[BaseException], ...] = CATCHES
-    says: str = ""
-    """A pattern of what is said by the check that has to see the bug."""
+    harm: str = ""
+    """A pattern of what the catch says: any other failure proves nothing of the check."""
 
     def catch(self, seeds_max: int = SEEDS_MAX) -> BaseException:
         """What the bug raises, at `first` or else at the lowest seed that shows it."""
+        others = []
         for seed in promising(self.first, seeds_max):
             try:
                 with self.plant():
                     self.run(seed)
             except self.catches as caught:
-                if re.search(self.says, str(caught)):
+                if re.search(self.harm, str(caught)):
                     return caught
-        raise Uncaught(f"{seeds_max} seeds did not show the planted bug")
+                others.append(f"{seed}: {caught}")
+        raise Uncaught(f"{seeds_max} seeds did not show the planted bug; other failures: {others}")
 
 
 class Uncaught(Exception):
@@ -93,6 +98,19 @@ def replaced(owner: object, **attributes: object) -> Plant:
         with ExitStack() as stack:
             for name, value in attributes.items():
                 stack.enter_context(mock.patch.object(owner, name, value))
+            yield
+
+    return plant
+
+
+def together(*plants: Plant) -> Plant:
+    """A bug that is in several places."""
+
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with ExitStack() as stack:
+            for each in plants:
+                stack.enter_context(each())
             yield
 
     return plant

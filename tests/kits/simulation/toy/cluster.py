@@ -92,9 +92,7 @@ def scenario_of(
     return scenario
 
 
-async def _converge(
-    simulation: Simulation, clients: Sequence[Machine], history: History
-) -> None:
+async def _converge(simulation: Simulation, clients: Sequence[Machine], history: History) -> None:
     await simulation.wait_until(
         lambda: not any(client.running for client in clients), timeout_s=_CONVERGENCE_S
     )

@@ -91,9 +91,7 @@ class Replica:
         return run, TruncateHead(key, index - 1)
 
 
-async def serve_replica(
-    environment: Environment, address: ReplicaAddress, folder: str
-) -> None:
+async def serve_replica(environment: Environment, address: ReplicaAddress, folder: str) -> None:
     """Run a replica until it is cancelled."""
     store = await _open_store(environment, address, folder)
     try:
