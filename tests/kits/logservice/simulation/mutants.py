@@ -209,11 +209,13 @@ MUTANTS = {
     "gives the last timestamp twice": Mutant(
         _weather(_calm, pause_s=0.1),
         replaced(LogState, _take_timestamps=_take_one_twice),
+        first=3,
         harm="timestamps given twice",
     ),
     "ignores the required LSN": Mutant(
         _WITH_MANY_CUTS,
         replaced(LogState, first_lsn=property(lambda state: state.truncated + 1)),
+        first=1,
         harm="is required",
     ),
     "leaves holes out of snapshots": Mutant(
@@ -222,16 +224,18 @@ MUTANTS = {
         harm="nothing invented|differ|without the lease",
     ),
     "leaves producers out of snapshots": Mutant(
-        _IN_CRASHES, _stored_without(producers=[]), harm="differ"
+        _IN_CRASHES, _stored_without(producers=[]), first=3, harm="differ"
     ),
     "reads refused entries": Mutant(
         _IN_CALM_WITH_LEASES,
         replaced(LogState, has_holes=lambda *_: False),
+        first=1,
         harm="are others",
     ),
     "reads without asking for the index": Mutant(
         _weather(_pauses),
         replaced(Host, _wait_to_read=_wait_for_nothing),
+        first=3,
         harm="no stale reads|is truncated after",
     ),
     "saves the membership before the last change": Mutant(
@@ -239,7 +243,10 @@ MUTANTS = {
         saves_the_membership_before_the_last_change,
     ),
     "sends again as another producer": Mutant(
-        _ON_A_BAD_NETWORK, replaced(Pipeline, _resend=_resend_as_another), harm="exactly once"
+        _ON_A_BAD_NETWORK,
+        replaced(Pipeline, _resend=_resend_as_another),
+        first=3,
+        harm="exactly once",
     ),
     "shows the snapshot above the truncated LSN": Mutant(
         _WITH_MANY_CUTS,
@@ -249,6 +256,7 @@ MUTANTS = {
     "takes sequences with gaps": Mutant(
         _weather(_network, pause_s=0.05),
         replaced(LogState, _repeated=_take_gaps),
+        first=2,
         harm="calls out of order",
     ),
     "takes silence for a refusal": Mutant(
@@ -260,6 +268,7 @@ MUTANTS = {
     "takes the last word for the only one": Mutant(
         _IN_HASTE,
         replaced(pipeline, _told=lambda _, error: type(error)(error.message)),
+        first=3,
         harm="nothing invented",
     ),
     "wakes nobody": Mutant(
