@@ -118,16 +118,21 @@ MUTANTS: dict[str, Mutant] = {
             replaced(scheduling, _fits=_fits_a_second_time),
             replaced(planner, plan_bootstrap=_plan_bootstrap_again),
         ),
+        first=2,
     ),
     "believes the last of an equal epoch": Mutant(
-        _weather(fork=0.01), replaced(reporting, _take_configuration=_believe_the_last)
+        _weather(fork=0.01), replaced(reporting, _take_configuration=_believe_the_last), first=1
     ),
-    "changes members without a quorum": Mutant(_IN_CRASHES, replaced(Planning, has_quorum=_true)),
+    "changes members without a quorum": Mutant(
+        _IN_CRASHES, replaced(Planning, has_quorum=_true), first=6
+    ),
     "gives an old lease to a new owner": Mutant(
-        _IN_CRASHES, replaced(scheduling, _prepare_tn=_keep_the_holder)
+        _IN_CRASHES, replaced(scheduling, _prepare_tn=_keep_the_holder), first=1
     ),
     "kills a replica at an equal epoch": Mutant(
-        _weather(**_LOSSES, fork=0.01), replaced(zombies, is_zombie=_is_zombie_at_equal_epoch)
+        _weather(**_LOSSES, fork=0.01),
+        replaced(zombies, is_zombie=_is_zombie_at_equal_epoch),
+        first=7,
     ),
     "kills a replica that is just added": Mutant(
         _IN_LOSSES,
@@ -148,8 +153,9 @@ MUTANTS: dict[str, Mutant] = {
             restart=0.02,
         ),
         replaced(scheduling, _may_start=_may_start_unless_joint),
+        first=3,
     ),
-    "moves for ever": Mutant(_weather(crash=0.0), replaced(balance, DIFFERENCE=1)),
+    "moves for ever": Mutant(_weather(crash=0.0), replaced(balance, DIFFERENCE=1), first=5),
     "promotes before caught up": Mutant(
         _weather(crash=0.01, write=0.9), replaced(Planning, is_caught_up=Planning.is_serving)
     ),

@@ -272,9 +272,9 @@ MUTANTS = {
         harm="nothing invented",
     ),
     "wakes nobody": Mutant(
-        _IN_CALM, replaced(LogStateMachine, _wake=lambda *_: None), harm="slept on"
+        _IN_CALM, replaced(LogStateMachine, _wake=lambda *_: None), first=3, harm="slept on"
     ),
     "writes repetitions again": Mutant(
-        _ON_A_BAD_NETWORK, replaced(LogState, _repeated=_write_again), harm="exactly once"
+        _ON_A_BAD_NETWORK, replaced(LogState, _repeated=_write_again), first=1, harm="exactly once"
     ),
 }

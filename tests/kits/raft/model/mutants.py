@@ -155,18 +155,18 @@ MUTANTS: dict[str, Mutant] = {
         _weather(changes=True), _replica(MembershipEntryLost), first=35
     ),
     "read without a quorum": Mutant(
-        _ANY, replaced(PendingReads, acknowledge=_acknowledged_by_everybody)
+        _ANY, replaced(PendingReads, acknowledge=_acknowledged_by_everybody), first=19
     ),
-    "reordered apply": Mutant(_ANY, _replica(ReorderedApply)),
+    "reordered apply": Mutant(_ANY, _replica(ReorderedApply), first=3),
     "snapshot without the last change": Mutant(
-        _weather(changes=True, compact=0.3), _replica(SnapshotWithoutLastChange)
+        _weather(changes=True, compact=0.3), _replica(SnapshotWithoutLastChange), first=2
     ),
-    "term not durable": Mutant(_weather(crash=0.15), _replica(TermNotDurable)),
+    "term not durable": Mutant(_weather(crash=0.15), _replica(TermNotDurable), first=18),
     "truncated below commit": Mutant(
-        _ANY, replaced(follower_module, on_append=_truncates_below_commit)
+        _ANY, replaced(follower_module, on_append=_truncates_below_commit), first=6
     ),
     "vote for a shorter log": Mutant(_ANY, replaced(RaftLog, up_to_date=_always_up_to_date)),
     "vote not durable": Mutant(
-        _weather(**_CONTESTED, nodes=3, async_writes=False), _replica(VoteNotDurable)
+        _weather(**_CONTESTED, nodes=3, async_writes=False), _replica(VoteNotDurable), first=12
     ),
 }

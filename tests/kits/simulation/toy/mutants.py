@@ -131,15 +131,17 @@ def _registers(kind: type[Registers]) -> Plant:
 
 
 MUTANTS = {
-    "acks before sync": Mutant(_IN_POWER_CUTS, _replica(AcksBeforeSync)),
+    "acks before sync": Mutant(_IN_POWER_CUTS, _replica(AcksBeforeSync), first=3),
     "acks older versions at once": Mutant(_IN_POWER_CUTS, _replica(AcksOlderVersionsAtOnce)),
-    "disk without sync": Mutant(_IN_POWER_CUTS, replaced(replica, _open_store=_open_without_sync)),
-    "forgets its log": Mutant(_IN_CRASHES, _replica(ForgetsItsLog)),
-    "forgets timestamps": Mutant(_IN_CRASHES, _replica(ForgetsTimestamps)),
-    "keeps whatever comes last": Mutant(_FAR_AWAY, _replica(KeepsWhateverComesLast)),
-    "reads from one replica": Mutant(_READING, _registers(ReadsFromOneReplica)),
-    "reads without write-back": Mutant(_READING, _registers(ReadsWithoutWriteBack)),
-    "shares timestamps": Mutant(_READING, _registers(SharesTimestamps)),
+    "disk without sync": Mutant(
+        _IN_POWER_CUTS, replaced(replica, _open_store=_open_without_sync), first=3
+    ),
+    "forgets its log": Mutant(_IN_CRASHES, _replica(ForgetsItsLog), first=3),
+    "forgets timestamps": Mutant(_IN_CRASHES, _replica(ForgetsTimestamps), first=3),
+    "keeps whatever comes last": Mutant(_FAR_AWAY, _replica(KeepsWhateverComesLast), first=2),
+    "reads from one replica": Mutant(_READING, _registers(ReadsFromOneReplica), first=2),
+    "reads without write-back": Mutant(_READING, _registers(ReadsWithoutWriteBack), first=12),
+    "shares timestamps": Mutant(_READING, _registers(SharesTimestamps), first=2),
     "trusts the page cache after a failed sync": Mutant(
         _ON_A_BAD_DISK, replaced(recovery, _written_again=_nothing_written_again)
     ),
