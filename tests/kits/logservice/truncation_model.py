@@ -10,13 +10,10 @@ from raftwood.base.errors import DiskFull, InvalidInput
 from raftwood.logservice.log_state_machine import LogStateMachine
 from raftwood.logservice.server.truncation import TruncationWorker
 from raftwood.logservice.settings import LogServiceSettings
+from tests.kits.models import Violation
 
 SHARD = 1
 SETTINGS = LogServiceSettings(snapshot_entries=10, snapshots_kept=4, stall_alarm_ms=60_000)
-
-
-class PromiseBroken(AssertionError):
-    """Something that can still be read is gone, or nothing is left to start from."""
 
 
 class Crashed(BaseException):
@@ -101,13 +98,13 @@ class ModelHost:
         """All that can be read is here, and a replica can start and help others to start."""
         first = self.state_machine.state.first_lsn
         if self.first_index > first:
-            raise PromiseBroken(f"the log begins at {self.first_index}, {first} can be read")
+            raise Violation(f"the log begins at {self.first_index}, {first} can be read")
         if self.first_index == 1:
             return  # whoever joins gets the log from its beginning
         if not self.snapshots or self.snapshots[0] < self.first_index - 1:
-            raise PromiseBroken(f"no snapshot from {self.first_index - 1} on: {self.snapshots}")
+            raise Violation(f"no snapshot from {self.first_index - 1} on: {self.snapshots}")
         if self.snapshots[0] >= first:
-            raise PromiseBroken(f"what joins gets {self.snapshots[0]}, {first} can be read")
+            raise Violation(f"what joins gets {self.snapshots[0]}, {first} can be read")
 
 
 class Course(msgspec.Struct):
@@ -158,6 +155,6 @@ async def _come_to_rest(host: ModelHost, worker: TruncationWorker) -> None:
     await worker.work()
     kept = host.applied_index + 1 - host.first_index
     if kept > SETTINGS.snapshot_entries:
-        raise PromiseBroken(f"{kept} entries are kept, and all are truncated")
+        raise Violation(f"{kept} entries are kept, and all are truncated")
     if len(host.snapshots) > SETTINGS.snapshots_kept + 1:
-        raise PromiseBroken(f"more snapshots than are to be kept: {host.snapshots}")
+        raise Violation(f"more snapshots than are to be kept: {host.snapshots}")

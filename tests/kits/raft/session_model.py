@@ -22,6 +22,7 @@ from raftwood.raft.host.sessions import (
     SessionTable,
 )
 from raftwood.raft.state_machine import Command
+from tests.kits.models import Violation
 
 SESSIONS_MAX = 12
 CLIENTS = 14
@@ -235,10 +236,6 @@ class Traffic:
         return control.encode_register(client.nonce, sessions_max=sessions_max)
 
 
-class Wrong(Exception):
-    """A table did what the model does not."""
-
-
 def _seen(answer: Any) -> Any:
     if isinstance(answer, Conflict) and "refused" not in answer.message:
         kind = "was applied" if "was applied" in answer.message else "acknowledged"
@@ -255,11 +252,11 @@ def check(expected: Sequence[Any], answers: Sequence[Any]) -> None:
         if isinstance(one, Unkept) and other == one.result:
             continue
         if _seen(one) != _seen(other):
-            raise Wrong(f"entry {position}: {_seen(one)!r:.99} and not {_seen(other)!r:.99}")
+            raise Violation(f"entry {position}: {_seen(one)!r:.99} and not {_seen(other)!r:.99}")
 
 
 def run(seed: int, operations: int) -> dict[str, int]:
-    """How often each kind of answer was given; `Wrong` where the model says otherwise."""
+    """How often each kind of answer was given; `Violation` where the model says otherwise."""
     rng = random.Random(seed)
     traffic, model = Traffic(rng), Model()
     tables, machines = [SessionTable(), SessionTable()], [Machine(), Machine()]
@@ -284,10 +281,10 @@ def run(seed: int, operations: int) -> dict[str, int]:
                     tables[each] = type(tables[each]).decoded(tables[each].encoded())
             check(expected, answers)
             if (machine.count, machine.digest) != (model.machine.count, model.machine.digest):
-                raise Wrong("the state machine ran something else")
+                raise Violation("the state machine ran something else")
         if tables[0].encoded() != tables[1].encoded():
-            raise Wrong("two replicas have different tables")
+            raise Violation("two replicas have different tables")
         if len(tables[0]) != len(model.sessions):
-            raise Wrong("sessions have ended too soon or too late")
+            raise Violation("sessions have ended too soon or too late")
         done += len(entries)
     return counts

@@ -2,8 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from unittest import mock
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -11,10 +10,9 @@ import pytest
 from raftwood.logservice.server import truncation
 from raftwood.logservice.truncation_rules import TruncationStep, next_step
 from tests.kits.logservice.truncation_model import SETTINGS, SHARD, Course, ModelHost, run_course
+from tests.kits.models import Mutant, replaced
 
 SEEDS = range(60)
-
-Rule = Callable[..., TruncationStep]
 
 
 def test_the_largest_snapshot_at_or_below_what_may_be_freed_becomes_visible() -> None:
@@ -71,24 +69,23 @@ def _takes_no_snapshots(snapshots: Sequence[int], **given: int) -> TruncationSte
     return msgspec.structs.replace(next_step(snapshots, **given), takes_snapshot=False)
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
+MUTANTS = {
+    rule.__name__.strip("_").replace("_", " "): Mutant(
+        lambda seed: asyncio.run(run_course(seed)), replaced(truncation, next_step=rule)
+    )
+    for rule in (
         _greater_than,
         _cuts_to_applied,
         _thins_the_visible_one,
         _keeps_all_snapshots,
         _takes_no_snapshots,
-    ],
-)
-def test_a_planted_bug_of_the_rules_is_caught(rule: Rule) -> None:
-    with mock.patch.object(truncation, "next_step", rule):
-        for seed in SEEDS:
-            try:
-                asyncio.run(run_course(seed))
-            except AssertionError:
-                return
-    pytest.fail(f"{len(SEEDS)} courses did not show that the worker {rule.__name__}")
+    )
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_of_the_rules_is_caught(name: str) -> None:
+    MUTANTS[name].catch()
 
 
 # What cannot be freed

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from raftwood.logservice.hakeeper.state import Phase
-from tests.kits.logservice.hakeeper_model.groups import Violation
+from tests.kits.models import Violation
 
 if TYPE_CHECKING:
     from tests.kits.logservice.hakeeper_model.world import World

@@ -7,9 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-
-class Violation(AssertionError):
-    """A promise was broken."""
+from tests.kits.models import Violation
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """Bugs planted on purpose: each must be caught, or the checkers prove nothing."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
-from unittest import mock
+from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
@@ -16,196 +14,162 @@ from raftwood.logservice.hakeeper.reports import ReplicaReport
 from raftwood.logservice.hakeeper.state import ShardState, State
 from tests.kits.logservice.hakeeper_model.profile import Profile
 from tests.kits.logservice.hakeeper_model.world import run
+from tests.kits.models import Mutant, replaced, together
+
+_EVENTS = 4_000
+
+_add_voter = membership._Change._add_voter
+_fits = scheduling._fits
+_plan_bootstrap = bootstrap.plan_bootstrap
+_prepare_tn = scheduling._prepare_tn
+_take_configuration = reporting._take_configuration
 
 
-@contextmanager
-def _kills_at_equal_epoch() -> Iterator[None]:
-    def is_zombie(planning: Planning, report: ReplicaReport, store: int) -> bool:
-        shard = planning.state.shards.get(report.shard)
-        if shard is None:
-            return report.shard in planning.state.removed_shards
-        return report.epoch <= shard.epoch and store not in (*shard.voters, *shard.learners)
-
-    with mock.patch.object(zombies, "is_zombie", is_zombie):
-        yield
+def _true(*_: object) -> bool:
+    return True
 
 
-@contextmanager
-def _kills_at_once() -> Iterator[None]:
+def _is_zombie_at_equal_epoch(planning: Planning, report: ReplicaReport, store: int) -> bool:
+    shard = planning.state.shards.get(report.shard)
+    if shard is None:
+        return report.shard in planning.state.removed_shards
+    return report.epoch <= shard.epoch and store not in (*shard.voters, *shard.learners)
+
+
+def _kill_at_once(planning: Planning) -> None:
     """Not waiting for the leader's word: one that was just added looks like a zombie."""
-
-    def plan_zombies(planning: Planning) -> None:
-        for number, store in planning.state.stores.items():
-            for report in store.replicas.values():
-                shard = planning.state.shards.get(report.shard)
-                if (
-                    shard is not None
-                    and number not in (*shard.voters, *shard.learners)
-                    and (report.epoch < shard.epoch or not report.voters)
-                ):
-                    planning.order(OrderKind.KILL_ZOMBIE, to_store=number, shard=report.shard)
-
-    with (
-        mock.patch.object(planner, "plan_zombies", plan_zombies),
-        mock.patch.object(scheduling, "_is_stranger", return_value=True),
-    ):
-        yield
+    for number, store in planning.state.stores.items():
+        for report in store.replicas.values():
+            shard = planning.state.shards.get(report.shard)
+            if (
+                shard is not None
+                and number not in (*shard.voters, *shard.learners)
+                and (report.epoch < shard.epoch or not report.voters)
+            ):
+                planning.order(OrderKind.KILL_ZOMBIE, to_store=number, shard=report.shard)
 
 
-@contextmanager
-def _promotes_early() -> Iterator[None]:
-    with mock.patch.object(Planning, "is_caught_up", Planning.is_serving):
-        yield
+def _remove_before_adding(change: membership._Change, *, removed: int) -> None:
+    if removed and removed != change._leader:
+        change._remove_voter(removed)
+    else:
+        _add_voter(change, removed=removed)
 
 
-@contextmanager
-def _removes_before_adding() -> Iterator[None]:
-    original = membership._Change._add_voter
-
-    def add_voter(change: membership._Change, *, removed: int) -> None:
-        if removed and removed != change._leader:
-            change._remove_voter(removed)
-        else:
-            original(change, removed=removed)
-
-    with mock.patch.object(membership._Change, "_add_voter", add_voter):
-        yield
+def _schedule_of_any_term(state: State, batch: Schedule) -> Scheduled:
+    return scheduling.schedule(state, msgspec.structs.replace(batch, term=state.term + 1))
 
 
-@contextmanager
-def _takes_older_terms() -> Iterator[None]:
-    def schedule(state: State, batch: Schedule) -> Scheduled:
-        return scheduling.schedule(state, msgspec.structs.replace(batch, term=state.term + 1))
-
-    with mock.patch.object(rules, "schedule", schedule):
-        yield
-
-
-@contextmanager
-def _believes_the_last() -> Iterator[None]:
-    original = reporting._take_configuration
-
-    def take(shard: ShardState, report: ReplicaReport, store: int) -> None:
-        if report.voters and report.epoch == shard.epoch:
-            shard.voters = tuple(sorted(report.voters))
-            shard.learners = tuple(sorted(report.learners))
-        else:
-            original(shard, report, store)
-
-    with mock.patch.object(reporting, "_take_configuration", take):
-        yield
+def _believe_the_last(shard: ShardState, report: ReplicaReport, store: int) -> None:
+    if report.voters and report.epoch == shard.epoch:
+        shard.voters = tuple(sorted(report.voters))
+        shard.learners = tuple(sorted(report.learners))
+    else:
+        _take_configuration(shard, report, store)
 
 
-@contextmanager
-def _restarts_lost_voters() -> Iterator[None]:
-    with mock.patch.object(reporting, "_lose", return_value=None):
-        yield
+def _may_start_unless_joint(shard: ShardState, store: int) -> bool:
+    return store not in shard.lost and not shard.is_joint
 
 
-@contextmanager
-def _changes_without_quorum() -> Iterator[None]:
-    with mock.patch.object(Planning, "has_quorum", return_value=True):
-        yield
+def _keep_the_holder(state: State, order: Order) -> Order | None:
+    before = state.tn_shards[order.tn_shard].holder if order.tn_shard else 0
+    prepared = _prepare_tn(state, order)
+    if before and order.tn_shard in state.tn_shards:
+        state.tn_shards[order.tn_shard].holder = before
+    return prepared
 
 
-@contextmanager
-def _two_changes_at_once() -> Iterator[None]:
-    with (
-        mock.patch.object(Planning, "is_changing", return_value=False),
-        mock.patch.object(scheduling, "MEMBERSHIP", ()),
-    ):
-        yield
+def _fits_a_second_time(state: State, order: Order) -> bool:
+    if order.kind is OrderKind.BOOTSTRAP_SHARD:
+        state.shards[order.shard].founders = dict(order.members)
+        return True
+    return _fits(state, order)
 
 
-@contextmanager
-def _leaves_joint_voters_stopped() -> Iterator[None]:
-    def may_start(shard: ShardState, store: int) -> bool:
-        return store not in shard.lost and not shard.is_joint
-
-    with mock.patch.object(scheduling, "_may_start", may_start):
-        yield
+def _plan_bootstrap_again(planning: Planning) -> None:
+    for shard in planning.state.shards.values():
+        if shard.awaited and not shard.leader:
+            shard.founders = {}
+    _plan_bootstrap(planning)
 
 
-@contextmanager
-def _moves_for_ever() -> Iterator[None]:
-    with mock.patch.object(balance, "DIFFERENCE", 1):
-        yield
+def _weather(**chosen: float) -> Callable[[int], object]:
+    """Runs in which a bug shows sooner than in most."""
 
+    def run_in_it(seed: int) -> object:
+        profile = replace(Profile.choose(seed), **chosen)  # type: ignore[arg-type]
+        return run(seed, _EVENTS, profile=profile)
 
-@contextmanager
-def _keeps_the_holder() -> Iterator[None]:
-    original = scheduling._prepare_tn
-
-    def prepare(state: State, order: Order) -> Order | None:
-        before = state.tn_shards[order.tn_shard].holder if order.tn_shard else 0
-        prepared = original(state, order)
-        if before and order.tn_shard in state.tn_shards:
-            state.tn_shards[order.tn_shard].holder = before
-        return prepared
-
-    with mock.patch.object(scheduling, "_prepare_tn", prepare):
-        yield
-
-
-@contextmanager
-def _begins_twice() -> Iterator[None]:
-    original = scheduling._fits
-
-    def fits(state: State, order: Order) -> bool:
-        if order.kind is OrderKind.BOOTSTRAP_SHARD:
-            shard = state.shards[order.shard]
-            shard.founders = dict(order.members)
-            return True
-        return original(state, order)
-
-    def forgets(planning: Planning) -> None:
-        for shard in planning.state.shards.values():
-            if shard.awaited and not shard.leader:
-                shard.founders = {}
-        original_plan(planning)
-
-    original_plan = bootstrap.plan_bootstrap
-    with (
-        mock.patch.object(scheduling, "_fits", fits),
-        mock.patch.object(planner, "plan_bootstrap", forgets),
-    ):
-        yield
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A bug, and the weather in which it shows sooner than in most."""
-
-    plant: Callable[[], AbstractContextManager[None]]
-    weather: dict[str, float] = field(default_factory=dict)
-
-    def run(self, seed: int, events: int) -> None:
-        profile = replace(Profile.choose(seed), **self.weather)  # type: ignore[arg-type]
-        with self.plant():
-            run(seed, events, profile=profile)
+    return run_in_it
 
 
 _LOSSES: dict[str, float] = {"lose_heartbeat": 0.3, "lose_answer": 0.3, "crash": 0.01}
+_IN_CRASHES = _weather(crash=0.01)
+_IN_LOSSES = _weather(**_LOSSES)
 MUTANTS: dict[str, Mutant] = {
     "accepts an older term's batch": Mutant(
-        _takes_older_terms, {"delay_plan": 0.5, "crash": 0.01, "restart": 0.1}
+        _weather(delay_plan=0.5, crash=0.01, restart=0.1),
+        replaced(rules, schedule=_schedule_of_any_term),
     ),
-    "begins a shard twice": Mutant(_begins_twice, _LOSSES),
-    "believes the last of an equal epoch": Mutant(_believes_the_last, {"fork": 0.01}),
-    "changes members without a quorum": Mutant(_changes_without_quorum, {"crash": 0.01}),
-    "gives an old lease to a new owner": Mutant(_keeps_the_holder, {"crash": 0.01}),
-    "kills a replica at an equal epoch": Mutant(_kills_at_equal_epoch, _LOSSES | {"fork": 0.01}),
-    "kills a replica that is just added": Mutant(_kills_at_once, _LOSSES),
+    "begins a shard twice": Mutant(
+        _IN_LOSSES,
+        together(
+            replaced(scheduling, _fits=_fits_a_second_time),
+            replaced(planner, plan_bootstrap=_plan_bootstrap_again),
+        ),
+        first=2,
+    ),
+    "believes the last of an equal epoch": Mutant(
+        _weather(fork=0.01), replaced(reporting, _take_configuration=_believe_the_last), first=1
+    ),
+    "changes members without a quorum": Mutant(
+        _IN_CRASHES, replaced(Planning, has_quorum=_true), first=6
+    ),
+    "gives an old lease to a new owner": Mutant(
+        _IN_CRASHES, replaced(scheduling, _prepare_tn=_keep_the_holder), first=1
+    ),
+    "kills a replica at an equal epoch": Mutant(
+        _weather(**_LOSSES, fork=0.01),
+        replaced(zombies, is_zombie=_is_zombie_at_equal_epoch),
+        first=7,
+    ),
+    "kills a replica that is just added": Mutant(
+        _IN_LOSSES,
+        together(
+            replaced(planner, plan_zombies=_kill_at_once),
+            replaced(scheduling, _is_stranger=_true),
+        ),
+    ),
     "leaves voters of a joint change stopped": Mutant(
-        _leaves_joint_voters_stopped,
-        {"crash": 0.002, "stop_replica": 0.1, "operate": 0.004, "stores": 5, "log_shards": 6}
-        | {"replicas": 3, "tn_shards": 0, "restart": 0.02},
+        _weather(
+            crash=0.002,
+            stop_replica=0.1,
+            operate=0.004,
+            stores=5,
+            log_shards=6,
+            replicas=3,
+            tn_shards=0,
+            restart=0.02,
+        ),
+        replaced(scheduling, _may_start=_may_start_unless_joint),
+        first=3,
     ),
-    "moves for ever": Mutant(_moves_for_ever, {"crash": 0.0}),
-    "promotes before caught up": Mutant(_promotes_early, {"crash": 0.01, "write": 0.9}),
-    "removes the dead before adding": Mutant(_removes_before_adding, {"crash": 0.01}),
+    "moves for ever": Mutant(_weather(crash=0.0), replaced(balance, DIFFERENCE=1), first=5),
+    "promotes before caught up": Mutant(
+        _weather(crash=0.01, write=0.9), replaced(Planning, is_caught_up=Planning.is_serving)
+    ),
+    "removes the dead before adding": Mutant(
+        _IN_CRASHES, replaced(membership._Change, _add_voter=_remove_before_adding)
+    ),
     "restarts voters that lost their data": Mutant(
-        _restarts_lost_voters, {"crash": 0.01, "wipe": 0.5}
+        _weather(crash=0.01, wipe=0.5), replaced(reporting, _lose=lambda *_: None)
     ),
-    "two changes at once": Mutant(_two_changes_at_once, {"crash": 0.01}),
+    "two changes at once": Mutant(
+        _IN_CRASHES,
+        together(
+            replaced(Planning, is_changing=lambda *_: False),
+            replaced(scheduling, MEMBERSHIP=()),
+        ),
+    ),
 }

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from tests.kits.logservice.hakeeper_model.groups import Violation
 from tests.kits.logservice.hakeeper_model.profile import SETTINGS
+from tests.kits.models import Violation
 
 if TYPE_CHECKING:
     from tests.kits.logservice.hakeeper_model.world import World

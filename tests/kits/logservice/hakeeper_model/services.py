@@ -13,7 +13,7 @@ from raftwood.logservice.hakeeper.reports import (
     ServiceKind,
     TnReplicaReport,
 )
-from tests.kits.logservice.hakeeper_model.groups import Violation
+from tests.kits.models import Violation
 
 if TYPE_CHECKING:
     from tests.kits.logservice.hakeeper_model.world import World

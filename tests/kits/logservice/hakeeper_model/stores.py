@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
 from raftwood.logservice.hakeeper.reports import FinishedOrder, ReplicaReport, StoreHeartbeat
-from tests.kits.logservice.hakeeper_model.groups import Configuration, Group, Replica, Violation
+from tests.kits.logservice.hakeeper_model.groups import Configuration, Group, Replica
+from tests.kits.models import Violation
 
 if TYPE_CHECKING:
     from tests.kits.logservice.hakeeper_model.world import World

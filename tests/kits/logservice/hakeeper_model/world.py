@@ -2,7 +2,7 @@
 
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from raftwood.logservice.hakeeper import rules
@@ -24,11 +24,12 @@ from raftwood.logservice.hakeeper.commands import (
 from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, is_log
 from raftwood.logservice.hakeeper.state import State, decode_state, encode_state
 from tests.kits.logservice.hakeeper_model.ending import check_end
-from tests.kits.logservice.hakeeper_model.groups import Configuration, Group, Replica, Violation
+from tests.kits.logservice.hakeeper_model.groups import Configuration, Group, Replica
 from tests.kits.logservice.hakeeper_model.oracle import Oracle
 from tests.kits.logservice.hakeeper_model.profile import SETTINGS, Profile
 from tests.kits.logservice.hakeeper_model.services import Services
 from tests.kits.logservice.hakeeper_model.stores import Store
+from tests.kits.models import Violation, repeatable
 
 _TICK = Tick(SETTINGS.bootstrap_ticks, SETTINGS.service_removed_ticks)
 ROUNDS_TO_SETTLE = 600
@@ -340,19 +341,12 @@ class World:
         self.events += 2 * len(self.stores) + 2 * len(self.groups) + 1
 
 
-def run(
-    seed: int,
-    events: int,
-    *,
-    profile: Profile | None = None,
-    world: Callable[[int, Profile], World] = World,
-) -> Report:
+def run(seed: int, events: int, *, profile: Profile | None = None) -> Report:
     """One run; raises `Violation` where a promise is broken."""
-    made = world(seed, profile or Profile.choose(seed))
-    while made.events < events:
-        made.event()
-    made.settle()
-    return Report(made.events, made.state.tick, made.ordered, zlib.crc32(encode_state(made.state)))
-
-
-__all__: Sequence[str] = ["Report", "World", "run"]
+    world = World(seed, profile or Profile.choose(seed))
+    with repeatable("hakeeper", seed):
+        while world.events < events:
+            world.event()
+        world.settle()
+    digest = zlib.crc32(encode_state(world.state))
+    return Report(world.events, world.state.tick, world.ordered, digest)

@@ -12,13 +12,11 @@ import msgspec
 
 from raftwood.logservice.log_rules import LeaseChange
 from raftwood.logservice.records import Record, RecordKind
-from raftwood.simulation import Event, History, Violation, check_log
+from raftwood.simulation import Event, History, check_log
+from raftwood.simulation import Violation as Found
+from tests.kits.models import Violation
 
 LOG = "log"
-
-
-class PromiseBroken(AssertionError):
-    """A log did what none may do."""
 
 
 class Cut(msgspec.Struct):
@@ -49,11 +47,11 @@ class Notebook:
         self.refused = 0
         """Appends refused for the lease."""
         self.acked_lsns: list[int] = []
-        self.broken: PromiseBroken | None = None
+        self.broken: Violation | None = None
 
     def breaks(self, text: str) -> None:
         """A promise that a client saw broken at once; the first one is kept."""
-        self.broken = self.broken or PromiseBroken(text)
+        self.broken = self.broken or Violation(text)
 
     # Cuts
 
@@ -90,9 +88,9 @@ class Notebook:
         events = self.history.events
         violation = check_log(events, final={LOG: final}, truncated_before=first_lsn)
         if violation is not None:
-            raise PromiseBroken(f"{violation.rule}: {_described(violation)}")
+            raise Violation(f"{violation.rule}: {_described(violation)}")
         if first_lsn > self.cut_max + 1:
-            raise PromiseBroken(f"truncated up to {first_lsn}: only {self.cut_max} was asked")
+            raise Violation(f"truncated up to {first_lsn}: only {self.cut_max} was asked")
         place_of = {value: lsn for lsn, value in final}
         for event in events:
             if event.outcome == "ok" and event.operation == "append":
@@ -108,16 +106,16 @@ class Notebook:
         for event in self.history.events:
             is_acked = event.operation == "append" and event.outcome == "ok"
             if is_acked and event.output >= first_lsn and final.get(event.output) != event.input:
-                raise PromiseBroken(f"acked and lost: {event.describe()}")
+                raise Violation(f"acked and lost: {event.describe()}")
 
     def _check_stamps(self) -> None:
         """Nobody gets another's, and later calls get later ones."""
         ordered = sorted(self.stamps, key=lambda each: each.first)
         for one, other in pairwise(ordered):
             if other.first < one.end:
-                raise PromiseBroken(f"timestamps given twice: {one} and {other}")
+                raise Violation(f"timestamps given twice: {one} and {other}")
             if other.returned < one.called:
-                raise PromiseBroken(f"timestamps out of order: {one} and {other}")
+                raise Violation(f"timestamps out of order: {one} and {other}")
 
 
 def check_leases(records: Sequence[Record], history: Sequence[LeaseChange]) -> None:
@@ -125,12 +123,12 @@ def check_leases(records: Sequence[Record], history: Sequence[LeaseChange]) -> N
     for record in records:
         holder = max((each.holder for each in history if each.lsn < record.lsn), default=0)
         if record.kind is RecordKind.USER and holder not in (0, record.holder):
-            raise PromiseBroken(f"{record} was written without the lease, which {holder} had")
+            raise Violation(f"{record} was written without the lease, which {holder} had")
         if record.kind is RecordKind.LEASE_REJECTED and holder in (0, record.holder):
-            raise PromiseBroken(f"{record} was refused, although {holder} had the lease")
+            raise Violation(f"{record} was refused, although {holder} had the lease")
 
 
-def _described(violation: Violation) -> str:
+def _described(violation: Found) -> str:
     return "\n".join([violation.explanation, *(each.describe() for each in violation.events)])
 
 
@@ -143,7 +141,7 @@ def _check_ends(events: Sequence[Event], written: list[int]) -> None:
         last = records[-1][0] if records else event.input - 1
         position = bisect_left(written, last + 1)
         if position < len(written) and written[position] < event.output["next"]:
-            raise PromiseBroken(f"a read jumps over LSN {written[position]}: {event.describe()}")
+            raise Violation(f"a read jumps over LSN {written[position]}: {event.describe()}")
 
 
 def _check_order_of_calls(events: Sequence[Event], place_of: dict[str, int]) -> None:
@@ -155,7 +153,7 @@ def _check_order_of_calls(events: Sequence[Event], place_of: dict[str, int]) -> 
             continue
         before = highest.get(event.client)
         if before is not None and place <= before.output:
-            raise PromiseBroken(
+            raise Violation(
                 f"calls out of order: {before.describe()}\nthen {event.describe()} at {place}"
             )
         if event.outcome == "ok":

@@ -8,7 +8,7 @@ from raftwood.logservice.server.log_store import LogStore
 from raftwood.raft.core import Role
 from raftwood.raft.host.replica import Replica
 from tests.kits.logservice.log_cluster import LogCluster
-from tests.kits.logservice.simulation.records import PromiseBroken
+from tests.kits.models import Violation
 
 _LOOK_EVERY_S = 0.5
 
@@ -44,7 +44,7 @@ class Watch:
         if replica.node.raft.role is Role.LEADER:
             place = (replica.group, replica.term)
             if self._leaders.setdefault(place, store) != store:
-                raise PromiseBroken(f"two stores lead shard {replica.group}: {place}")
+                raise Violation(f"two stores lead shard {replica.group}: {place}")
 
     def _check_entries(self, store: int, replica: Replica) -> None:
         cache, shard = replica.storage.cache, replica.group
@@ -55,7 +55,7 @@ class Watch:
 
     def agree(self, store: int, shard: int, lsn: int, payload: bytes) -> None:
         if self._entries.setdefault((shard, lsn), payload) != payload:
-            raise PromiseBroken(f"LSN {lsn} of shard {shard} is another one on store {store}")
+            raise Violation(f"LSN {lsn} of shard {shard} is another one on store {store}")
 
     async def compare(self, shard: int, stores: list[int]) -> None:
         """At rest: all replicas have come to the same state, by logs that agree."""
@@ -67,13 +67,13 @@ class Watch:
             states[store] = b"".join(machine.save_snapshot(None, lambda: False))  # type: ignore[arg-type]
             first = host.status(shard).first_index
             if first > machine.state.first_lsn:
-                raise PromiseBroken(
+                raise Violation(
                     f"store {store} has {first} on of shard {shard}, where "
                     f"{machine.state.first_lsn} can be read"
                 )
             await self._compare_log(self._cluster.stores[store], shard, first)
         if len(set(states.values())) != 1:
-            raise PromiseBroken(f"stores {stores} differ on shard {shard}: {states}")
+            raise Violation(f"stores {stores} differ on shard {shard}: {states}")
 
     async def _compare_log(self, store: LogStore, shard: int, first: int) -> None:
         while first <= store.host.applied(shard):

@@ -26,8 +26,6 @@ from raftwood.simulation import (
     Report,
     Simulation,
     SwarmProfile,
-    assert_deterministic,
-    simulate,
 )
 from tests.kits.logservice.log_cluster import (
     CLIENT,
@@ -37,7 +35,7 @@ from tests.kits.logservice.log_cluster import (
     LogCluster,
     address,
 )
-from tests.kits.logservice.simulation.records import Notebook, PromiseBroken, check_leases
+from tests.kits.logservice.simulation.records import Notebook, check_leases
 from tests.kits.logservice.simulation.watch import Watch
 from tests.kits.logservice.simulation.workload import (
     SHARD,
@@ -51,16 +49,15 @@ from tests.kits.logservice.simulation.workload import (
     Writer,
     text_of,
 )
+from tests.kits.models import Violation, run_scenario
 
 FIRST = (1, 2, 3)
 DYING = 3
 FAULTS_S = 12.0
 LIVENESS_S = 30.0
 """Once the faults have stopped, a record is taken within this time."""
-REPEAT_COMMAND = ".venv/bin/python -m tests.soak logs --seed {seed}"
 _CALM = (1.0, 2.0, 4.0)
 _CONVERGENCE_S = 90.0
-_SHOWN_ERRORS_MAX = 3
 _TAIL_WAIT_MS = 8_000
 _TAIL_LATE_S = 5.0
 
@@ -111,6 +108,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[str, int]
     terms: int
     faults_s: float
+    """How long they were really on."""
     live_after_s: float
 
 
@@ -188,6 +186,7 @@ class _Run:
         await asyncio.gather(
             injector.run(until=until), self._die(plan.faults_s / 3), self._transfer(until)
         )
+        faults_s = simulation.now - began
         live_after_s = await self._come_to_life()
         await simulation.wait_until(
             lambda: not any(each.running for each in clients), timeout_s=_CONVERGENCE_S
@@ -204,7 +203,7 @@ class _Run:
             cuts=sum(cut.acked is not None for cut in self._notebook.cuts),
             faults=injector.counts,
             terms=self._watch.terms,
-            faults_s=plan.faults_s,
+            faults_s=faults_s,
             live_after_s=live_after_s,
         )
 
@@ -293,7 +292,7 @@ class _Run:
         with suppress(LsnTruncated):  # by a client whose last word comes late
             await reader
         if self._simulation.now - began > _TAIL_LATE_S:
-            raise PromiseBroken("a reader at the end of the log slept on when a record came")
+            raise Violation("a reader at the end of the log slept on when a record came")
 
     def _members(self) -> list[int]:
         leader = self._cluster.leader(SHARD)
@@ -336,7 +335,7 @@ class _Run:
             everything = await _read_all(client, log.first_lsn, has_internal=True)
         check_leases(everything, log.lease_history)
         if users != [each for each in everything if each.kind is RecordKind.USER]:
-            raise PromiseBroken("users' records are others where internal ones are read as well")
+            raise Violation("users' records are others where internal ones are read as well")
         final = [(each.lsn, text_of(each)) for each in users]
         self._notebook.check(final, first_lsn=log.first_lsn)
 
@@ -381,18 +380,8 @@ def run_logs(
     plan = plan or choose_plan(seed)
 
     async def scenario(simulation: Simulation) -> Outcome:
-        try:
-            return await _Run(simulation, plan, profile).run()
-        except (TimeoutError, AssertionError) as error:
-            # What keeps a store down says more than that it is down.
-            error.add_note("\n".join(simulation.loop.errors[:_SHOWN_ERRORS_MAX]))
-            raise
+        return await _Run(simulation, plan, profile).run()
 
-    run = assert_deterministic if twice else simulate
-    return run(
-        seed,
-        scenario,
-        disk=profile.disk,
-        repeat_command=REPEAT_COMMAND,
-        virtual_seconds_max=1200.0,
+    return run_scenario(
+        "logs", seed, scenario, twice=twice, disk=profile.disk, virtual_seconds_max=1200.0
     )

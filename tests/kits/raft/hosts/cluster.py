@@ -8,7 +8,6 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import StoreError
-from raftwood.raft.host.host import Host
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.simulation import (
     DISK_ERRORS,
@@ -20,10 +19,9 @@ from raftwood.simulation import (
     Report,
     Simulation,
     SwarmProfile,
-    assert_deterministic,
     check_registers,
-    simulate,
 )
+from tests.kits.models import Violation, run_scenario
 from tests.kits.raft.hosts.damage import SEGMENTS, SNAPSHOTS, Damage
 from tests.kits.raft.hosts.machine import Registers
 from tests.kits.raft.hosts.operator import Operator
@@ -36,7 +34,7 @@ from tests.kits.raft.hosts.store import (
     serve_store,
 )
 from tests.kits.raft.hosts.watch import Watch
-from tests.kits.raft.hosts.witness import PromiseBroken, Witness
+from tests.kits.raft.hosts.witness import Witness
 from tests.kits.raft.hosts.workload import Load, Recorder, run_client
 
 FOUNDERS = (1, 2, 3)
@@ -48,23 +46,17 @@ PAUSE_S = 0.42
 """Between two bursts of a client, on average."""
 OPERATIONS_PER_S_MIN = 20.0
 """Below it, a run does not count as one under load."""
-REPEAT_COMMAND = ".venv/bin/python -m tests.soak hosts --seed {seed}"
 LIVENESS_S = 20.0
 """Once the faults have stopped, every group takes a write within this time."""
 _WARM_UP_S = 4.0
 _CALM = (2.0, 4.0, 8.0)
 """With many faults at once little is done; with few, more is done while they last."""
 _CONVERGENCE_S = 60.0
-_SHOWN_ERRORS_MAX = 3
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs; mutants replace a part of it."""
+    """What runs."""
 
-    host: type[Host] = Host
-    machine: type[Registers] = Registers
-    environment: Callable[[Environment], Environment] = lambda given: given
-    """What a store is given in place of its environment."""
     faults_s: float = FAULTS_S
     pause_s: float = PAUSE_S
     read_share: float = 0.5
@@ -91,6 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     repaired: int
     """Replicas that were halted, and serve again."""
     faults_s: float
+    """How long they were really on."""
     terms: int
     snapshots_restored: int
     live_after_s: float
@@ -107,21 +100,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 class Stuck(AssertionError):
     """The faults are over, and a group does not come back to life."""
-
-
-def scenario_of(
-    cluster: Cluster, profile: SwarmProfile
-) -> Callable[[Simulation], Coroutine[Any, Any, Outcome]]:
-    async def scenario(simulation: Simulation) -> Outcome:
-        run = _Run(simulation, cluster)
-        try:
-            return await run.run(profile)
-        except (TimeoutError, AssertionError) as error:
-            # What keeps a store down says more than that it is down.
-            error.add_note("\n".join(simulation.loop.errors[:_SHOWN_ERRORS_MAX]))
-            raise
-
-    return scenario
 
 
 class _Run:
@@ -164,14 +142,16 @@ class _Run:
         clients += self._start_operator(until)
         others = [client.name for client in clients]
         injector = FaultInjector(simulation, profile, machines=stores, others=others)
+        began = simulation.now
         await asyncio.gather(injector.run(until=until), self._go_bad(stores, until=until))
+        faults_s = simulation.now - began
         live_after_s = await self._come_to_life()
         await self._converge(clients)
         repaired = self._count_repaired()
         await self._stop(stores)
         violation = check_registers(self._history.events, initial="")
         if violation is not None:
-            raise PromiseBroken(str(violation))
+            raise Violation(str(violation))
         return Outcome(
             events=self._history.events,
             faults=injector.counts,
@@ -179,25 +159,24 @@ class _Run:
             flips=self._damage.flips if self._damage is not None else 0,
             halted=self._halted,
             repaired=repaired,
-            faults_s=cluster.faults_s,
+            faults_s=faults_s,
             terms=self._watch.terms,
             snapshots_restored=self._witness.snapshots_restored,
             live_after_s=live_after_s,
         )
 
     def _start_store(self, store: int) -> Machine:
-        cluster, witness = self._cluster, self._witness
+        witness = self._witness
         plan = StorePlan(
             store=store,
             members=self._founders,
-            machine=lambda group: cluster.machine(witness, f"store {store}", group),
-            host=cluster.host,
+            machine=lambda group: Registers(witness, f"store {store}", group),
             opened=self._watch.opened,
             halted=self._on_halted if self._is_victim(store) else None,
         )
 
         async def program(environment: Environment) -> None:
-            await serve_store(cluster.environment(environment), plan)
+            await serve_store(environment, plan)
 
         machine = self._simulation.add_node(name_of(store))
         machine.start(program)
@@ -332,12 +311,11 @@ def run_hosts(
     twice: bool = False,
 ) -> Report[Outcome]:
     """Run one seed, with a profile drawn from it; raises what it found."""
-    profile = profile or choose_profile(seed)
-    run = assert_deterministic if twice else simulate
-    return run(
-        seed,
-        scenario_of(cluster or choose_cluster(seed), profile),
-        disk=profile.disk,
-        repeat_command=REPEAT_COMMAND,
-        virtual_seconds_max=1200.0,
+    chosen, plan = profile or choose_profile(seed), cluster or choose_cluster(seed)
+
+    async def scenario(simulation: Simulation) -> Outcome:
+        return await _Run(simulation, plan).run(chosen)
+
+    return run_scenario(
+        "hosts", seed, scenario, twice=twice, disk=chosen.disk, virtual_seconds_max=1200.0
     )

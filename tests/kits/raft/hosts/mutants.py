@@ -1,103 +1,242 @@
 """Bugs planted in the host on purpose: a simulation that misses one of them proves nothing.
 
 Each names the faults under which it shows, so that few seeds are needed. Bugs of the core are
-planted in the model without I/O (`raft_model/mutants.py`), where millions of events are cheap.
+planted in the model without I/O (`raft/model/mutants.py`), where millions of events are cheap.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
-import msgspec
-
+from raftwood.base.environment import Environment
+from raftwood.raft.core import ConfState, Entry, Message
+from raftwood.raft.host import snapshotting, writes
+from raftwood.raft.host.applying import Applier
+from raftwood.raft.host.control import SessionCommand
+from raftwood.raft.host.reads import ReadDone, Reads
+from raftwood.raft.host.replica import Replica
+from raftwood.raft.host.sessions import Plan, SessionTable
+from raftwood.raft.host.snapshots import SnapshotMeta
+from raftwood.raft.host.turns import Turns
+from raftwood.raft.host.writes import PlannedWrite
 from raftwood.simulation import SLOW_DISK, NetworkProfile, SwarmProfile
-from tests.kits.raft.hosts import planted
+from tests.kits.disk.without_sync import without_sync
+from tests.kits.models import Mutant, replaced
+from tests.kits.raft.hosts import cluster
 from tests.kits.raft.hosts.cluster import Cluster, run_hosts
+from tests.kits.raft.hosts.store import StorePlan, serve_store
 
-Plant = Callable[[], AbstractContextManager[None]]
-_SHORT_S = 15.0
+_apply_change = Applier._apply_change
+_apply_commands = Applier._apply_commands
+_begin_reads = Replica.begin_reads
+_enter_proposals = Replica.enter_proposals
+_is_new = SessionTable._is_new
+_register = SessionTable._register
+_release = Turns._release
+_submit = Turns._submit
+
+# Writes and answers
+
+
+async def _serve_without_sync(environment: Environment, plan: StorePlan) -> None:
+    await serve_store(without_sync(environment), plan)
+
+
+def _submit_with_early_answers(
+    turns: Turns, planned: list[tuple[Replica, PlannedWrite, Message]]
+) -> bool:
+    early = [(replica, message.responses) for replica, _, message in planned]
+    for _, _, message in planned:
+        message.responses = []
+    is_taken = _submit(turns, planned)
+    for replica, responses in early:
+        turns._respond(replica, responses)
+    return is_taken
+
+
+def _release_all(turns: Turns, replica: Replica) -> None:
+    """The first write that ends releases the answers of all."""
+    for ticket in replica.tickets:
+        ticket.is_done = True
+    _release(turns, replica)
+
+
+def _write_nothing(*_: object) -> None:
+    pass
+
+
+class _AnyTerm(int):
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __eq__ = int.__eq__
+    __hash__ = int.__hash__
+
+
+def _enter_in_any_term(replica: Replica) -> None:
+    """A proposal takes whatever was applied at its index for its own."""
+    _enter_proposals(replica)
+    for batch in replica.proposals.in_log:
+        batch.term = _AnyTerm(batch.term)
+
+
+def _apply_backwards(applier: Applier, entries: list[Entry]) -> Sequence[object]:
+    return list(reversed(_apply_commands(applier, entries[::-1])))
+
+
+# Reads
+
+
+def _read_by_lease(replica: Replica) -> None:
+    """A leader answers at once, trusting that it still leads."""
+    if replica.is_leader:
+        context = replica.reads.next_round()
+        if context is not None:
+            replica.reads.confirmed(context, replica.applied)
+            replica.reads.applied(replica.applied)
+    else:
+        _begin_reads(replica)
+
+
+def _join_a_round_under_way(reads: Reads, done: ReadDone) -> None:
+    (reads._in_round or reads.waiting).append(done)
+
+
+# Sessions
+
+
+def _is_always_new(table: SessionTable, command: SessionCommand, plan: Plan, position: int) -> bool:
+    session = table._sessions.get(command.session)
+    if session is not None:
+        session.kept.pop(command.sequence, None)
+    return _is_new(table, command, plan, position)
+
+
+def _register_once(table: SessionTable, control: object, index: int) -> object:
+    """Every client gets the session that there is already."""
+    for number in table._sessions:
+        return _register.__globals__["encode_session"](number)
+    return _register(table, control, index)  # type: ignore[arg-type]
+
+
+# Membership and snapshots
+
+
+@contextmanager
+def saves_the_membership_before_the_last_change() -> Iterator[None]:
+    before: dict[ConfState, ConfState] = {}
+
+    def apply_change(applier: Applier, entry: Entry) -> ConfState:
+        old = applier.configuration
+        new = _apply_change(applier, entry)
+        before[new] = old
+        return new
+
+    def meta(group: int, index: int, term: int, configuration: ConfState, *rest: Any) -> Any:
+        return SnapshotMeta(group, index, term, before.get(configuration, configuration), *rest)
+
+    with (
+        mock.patch.object(Applier, "_apply_change", apply_change),
+        mock.patch.object(snapshotting, "SnapshotMeta", meta),
+    ):
+        yield
+
+
+def _lose_some_changes(applier: Applier, entry: Entry) -> ConfState:
+    assert applier.node is not None
+    if (entry.index + applier.node.raft.id) % 3 == 0 and entry.index > 3:
+        return applier.configuration
+    return _apply_change(applier, entry)
+
+
+def _encoded_without_sessions(_: SessionTable, encoded: bytes = SessionTable().encoded()) -> bytes:
+    return encoded
+
+
+# The weather
+
 _FAR = NetworkProfile(delay_s=(0.001, 0.02), spike_probability=0.1, spike_s=(0.1, 0.9))
 """Stores hear of a write at moments far apart."""
+_SHORT = Cluster(faults_s=15.0, pause_s=0.15)
+_CHANGING = Cluster(faults_s=30.0, pause_s=0.15, change_every_s=0.6)
 
 
-def power(seed: int) -> SwarmProfile:
+def _power(seed: int) -> SwarmProfile:
     return SwarmProfile(seed=seed, every_s={"power_loss_of_all": 2.0}, disk=SLOW_DISK)
 
 
-def crashes(seed: int) -> SwarmProfile:
+def _crashes(seed: int) -> SwarmProfile:
     return SwarmProfile(seed=seed, every_s={"kill": 1.0, "power_loss": 1.5})
 
 
-def network(seed: int) -> SwarmProfile:
+def _network(seed: int) -> SwarmProfile:
     every_s = {"kill": 6.0, "stall": 0.5, "partition": 4.0, "pause": 3.0}
     return SwarmProfile(seed=seed, every_s=every_s, network=_FAR)
 
 
-def pauses(seed: int) -> SwarmProfile:
+def _pauses(seed: int) -> SwarmProfile:
     """Leaders that do not know yet that they lead no more."""
     return SwarmProfile(seed=seed, every_s={"pause": 0.8, "stall": 0.5})
 
 
-def kills_and_partitions(seed: int) -> SwarmProfile:
+def _kills_and_partitions(seed: int) -> SwarmProfile:
     return SwarmProfile(seed=seed, every_s={"kill": 1.5, "partition": 2.5})
 
 
-class Mutant(msgspec.Struct, frozen=True, kw_only=True):
-    """A bug, and the faults that show it."""
-
-    profile: Callable[[int], SwarmProfile]
-    plant: Plant = nullcontext
-    cluster: Cluster = Cluster(faults_s=_SHORT_S, pause_s=0.15)
-
-    @property
-    def whole(self) -> Cluster:
-        """The same without the bug."""
-        return msgspec.structs.replace(self.cluster, environment=Cluster().environment)
-
-    def run(self, seed: int) -> None:
-        with self.plant():
-            run_hosts(seed, self.cluster, profile=self.profile(seed))
+def _weather(
+    profile: Callable[[int], SwarmProfile], chosen: Cluster = _SHORT
+) -> Callable[[int], object]:
+    return lambda seed: run_hosts(seed, chosen, profile=profile(seed))
 
 
-_CHANGING = Cluster(faults_s=30.0, pause_s=0.15, change_every_s=0.6)
+_IN_POWER_CUTS = _weather(_power)
+_FAR_AWAY = _weather(_network)
 
 MUTANTS = {
-    "acks before sync": Mutant(plant=planted.acks_before_sync, profile=power),
-    "answers by place alone": Mutant(plant=planted.answers_by_place_alone, profile=pauses),
+    "acks before sync": Mutant(
+        _IN_POWER_CUTS, replaced(Turns, _submit=_submit_with_early_answers), first=2
+    ),
+    "answers by place alone": Mutant(
+        _weather(_pauses), replaced(Replica, enter_proposals=_enter_in_any_term), first=1
+    ),
+    # An answer without a write of its own doesn't wait for the writes before it.
     "answers out of order": Mutant(
-        plant=planted.answers_out_of_order,
-        cluster=Cluster(faults_s=_SHORT_S, pause_s=0.08),
-        profile=power,
+        _weather(_power, Cluster(faults_s=15.0, pause_s=0.08)),
+        replaced(Turns, _respond_in_order=Turns._respond),
     ),
-    "applies out of order": Mutant(plant=planted.applies_out_of_order, profile=network),
+    "applies out of order": Mutant(_FAR_AWAY, replaced(Applier, _apply_commands=_apply_backwards)),
     "disk without sync": Mutant(
-        cluster=Cluster(faults_s=_SHORT_S, pause_s=0.15, environment=planted.without_sync),
-        profile=power,
+        _IN_POWER_CUTS, replaced(cluster, serve_store=_serve_without_sync), first=2
     ),
-    "forgets votes and terms": Mutant(plant=planted.forgets_votes_and_terms, profile=crashes),
-    "reads by lease": Mutant(plant=planted.reads_by_lease, profile=network),
+    "forgets votes and terms": Mutant(
+        _weather(_crashes), replaced(writes, _plan_state=_write_nothing)
+    ),
+    "reads by lease": Mutant(_FAR_AWAY, replaced(Replica, begin_reads=_read_by_lease)),
     "reads join a round under way": Mutant(
-        plant=planted.reads_join_a_round_under_way, profile=network
+        _FAR_AWAY, replaced(Reads, add=_join_a_round_under_way), first=11
     ),
-    "releases answers of later writes": Mutant(plant=planted.skips_tickets, profile=power),
-    "reuses sessions": Mutant(plant=planted.reuses_sessions, profile=network),
+    "releases answers of later writes": Mutant(
+        _IN_POWER_CUTS, replaced(Turns, _release=_release_all), first=4
+    ),
+    "reuses sessions": Mutant(_FAR_AWAY, replaced(SessionTable, _register=_register_once)),
     "runs repeated commands again": Mutant(
-        plant=planted.runs_repeated_commands_again, profile=network
+        _FAR_AWAY, replaced(SessionTable, _is_new=_is_always_new), first=3
     ),
     "leaves sessions out of snapshots": Mutant(
-        plant=planted.leaves_sessions_out_of_snapshots, profile=network
+        _FAR_AWAY, replaced(SessionTable, encoded=_encoded_without_sessions), first=1
     ),
     "loses membership entries": Mutant(
-        plant=planted.loses_membership_entries, cluster=_CHANGING, profile=network
+        _weather(_network, _CHANGING), replaced(Applier, _apply_change=_lose_some_changes)
     ),
     "saves the membership before the last change": Mutant(
-        plant=planted.saves_the_membership_before_the_last_change,
-        cluster=_CHANGING,
-        profile=crashes,
+        _weather(_crashes, _CHANGING), saves_the_membership_before_the_last_change, first=1
     ),
+    # After a start, a replica may be many changes behind what it knew.
     "stores changes without the commit index": Mutant(
-        plant=planted.stores_changes_without_the_commit_index,
-        cluster=Cluster(faults_s=40.0, pause_s=0.3, change_every_s=0.5),
-        profile=kills_and_partitions,
+        _weather(_kills_and_partitions, Cluster(faults_s=40.0, pause_s=0.3, change_every_s=0.5)),
+        replaced(writes, _plan_commit=_write_nothing),
+        first=7,
     ),
 }
 

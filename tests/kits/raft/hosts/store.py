@@ -72,7 +72,6 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The first stores of every group; a store that is none of them waits to be added."""
     machine: Callable[[int], StateMachine]
     """A new state machine for a group."""
-    host: type[Host] = Host
     opened: Callable[[Host], None] = lambda _: None
     halted: Callable[[StoreError], None] | None = None
     """Told when the store's data is bad; None where no fault of the run explains that."""
@@ -94,7 +93,7 @@ async def serve_store(environment: Environment, plan: StorePlan) -> None:
 
 
 async def _serve(environment: Environment, plan: StorePlan) -> None:
-    host = await plan.host.open(
+    host = await Host.open(
         environment,
         FOLDER,
         cluster=CLUSTER,

@@ -8,7 +8,8 @@ from raftwood.raft.core import Role
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.membership import members_of
 from raftwood.raft.host.replica import Replica
-from tests.kits.raft.hosts.witness import PromiseBroken, Witness
+from tests.kits.models import Violation
+from tests.kits.raft.hosts.witness import Witness
 
 _LOOK_EVERY_S = 0.5
 
@@ -47,7 +48,7 @@ class Watch:
             for group, problem in host.halted().items():
                 self.halted[store, group] = problem
             if host._repairs.damage_count and not self._is_victim(store):
-                raise PromiseBroken(
+                raise Violation(
                     f"store {store} found damage although its disk is good: {host.halted()}"
                 )
             for replica in host._replicas.values():
@@ -59,7 +60,7 @@ class Watch:
             return
         place = (replica.group, replica.term)
         if self._leaders.setdefault(place, store) != store:
-            raise PromiseBroken(
+            raise Violation(
                 f"stores {self._leaders[place]} and {store} both lead group {replica.group} in "
                 f"term {replica.term}"
             )
@@ -81,7 +82,7 @@ class Watch:
             found = (before.term, entry.kind, entry.payload)
             known = self._entries.setdefault((group, entry.index, entry.term), found)
             if known != found:
-                raise PromiseBroken(
+                raise Violation(
                     f"entry {entry.index} of term {entry.term} in group {group} is {found} on "
                     f"store {store} and {known} on another"
                 )

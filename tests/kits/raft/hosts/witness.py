@@ -8,10 +8,7 @@ plain to see: nobody is shown less than was shown to anybody before he asked.
 from bisect import bisect_right
 
 from raftwood.raft.state_machine import Command
-
-
-class PromiseBroken(AssertionError):
-    """Replicas did what no correct raft does."""
+from tests.kits.models import Violation
 
 
 class _Group:
@@ -44,11 +41,11 @@ class Witness:
 
     def __init__(self) -> None:
         self._groups: dict[int, _Group] = {}
-        self.broken: PromiseBroken | None = None
+        self.broken: Violation | None = None
         self.snapshots_restored = 0
 
-    def _break(self, text: str) -> PromiseBroken:
-        error = PromiseBroken(text)
+    def _break(self, text: str) -> Violation:
+        error = Violation(text)
         self.broken = self.broken or error
         return error
 

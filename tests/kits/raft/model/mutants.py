@@ -3,10 +3,8 @@
 A mutant is either a host that neglects one of its duties, or a core with one rule broken.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from unittest import mock
+from collections.abc import Callable
+from dataclasses import replace
 
 from raftwood.raft.core import ConfState, Entry, HardState, Message, Snapshot
 from raftwood.raft.core import follower as follower_module
@@ -16,9 +14,12 @@ from raftwood.raft.core.quorum import majority_committed
 from raftwood.raft.core.raft import Raft
 from raftwood.raft.core.reads import PendingReads
 from raftwood.raft.core.tracker import Tracker
-from tests.kits.raft.model.profile import Profile
+from tests.kits.models import Mutant, Plant, replaced
+from tests.kits.raft.model import world
 from tests.kits.raft.model.replica import Replica
-from tests.kits.raft.model.world import run
+from tests.kits.raft.model.world import Profile, run
+
+_EVENTS = 10_000
 
 
 class VoteNotDurable(Replica):
@@ -81,71 +82,53 @@ class MembershipEntryLost(Replica):
             super()._change(entry)
 
 
-@contextmanager
-def _commits_old_terms() -> Iterator[None]:
-    def try_commit(log: RaftLog, index: int, *, term: int) -> bool:
-        if index > log.committed and term:
-            log.commit_to(index)
-            return True
-        return False
-
-    with mock.patch.object(RaftLog, "try_commit", try_commit):
-        yield
+def _commits_old_terms(log: RaftLog, index: int, *, term: int) -> bool:
+    if index > log.committed and term:
+        log.commit_to(index)
+        return True
+    return False
 
 
-@contextmanager
-def _counts_learners() -> Iterator[None]:
-    def committed(tracker: Tracker) -> int:
-        acknowledged = {node: progress.match for node, progress in tracker.progress.items()}
-        return majority_committed(acknowledged, acknowledged)
-
-    with mock.patch.object(Tracker, "committed", committed):
-        yield
+def _counts_learners(tracker: Tracker) -> int:
+    acknowledged = {node: progress.match for node, progress in tracker.progress.items()}
+    return majority_committed(acknowledged, acknowledged)
 
 
-@contextmanager
-def _truncates_below_commit() -> Iterator[None]:
-    def on_append(raft: Raft, message: Message) -> None:
-        """Trusts the leader's last message, however old it is."""
-        log, index = raft.log, message.index
-        if message.entries and log.holds(index, term=message.log_term):
-            log.unstable.truncate_and_append(message.entries)
-            log.last_index = message.entries[-1].index
-            answer = Message(MessageKind.APPEND_RESPONSE, message.source, index=log.last_index)
-            raft.send(answer)
-        else:
-            original(raft, message)
-
-    original = follower_module.on_append
-    with mock.patch.object(follower_module, "on_append", on_append):
-        yield
+def _truncates_below_commit(raft: Raft, message: Message) -> None:
+    """Trusts the leader's last message, however old it is."""
+    log, index = raft.log, message.index
+    if message.entries and log.holds(index, term=message.log_term):
+        log.unstable.truncate_and_append(message.entries)
+        log.last_index = message.entries[-1].index
+        answer = Message(MessageKind.APPEND_RESPONSE, message.source, index=log.last_index)
+        raft.send(answer)
+    else:
+        _on_append(raft, message)
 
 
-@contextmanager
-def _reads_without_quorum() -> Iterator[None]:
-    everybody = dict.fromkeys(range(1, 10), True)
-    with mock.patch.object(PendingReads, "acknowledge", return_value=everybody):
-        yield
+def _acknowledged_by_everybody(*_: object) -> dict[int, bool]:
+    return dict.fromkeys(range(1, 10), True)
 
 
-@contextmanager
-def _votes_for_shorter_logs() -> Iterator[None]:
-    with mock.patch.object(RaftLog, "up_to_date", return_value=True):
-        yield
+def _always_up_to_date(*_: object, **__: object) -> bool:
+    return True
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A bug, and the weather in which it shows sooner than in most."""
+_on_append = follower_module.on_append
 
-    replica: type[Replica] = Replica
-    plant: Callable[[], AbstractContextManager[None]] = nullcontext
-    weather: dict[str, float] = field(default_factory=dict)
 
-    def run(self, seed: int, events: int) -> None:
-        profile = replace(Profile.choose(seed), **self.weather)  # type: ignore[arg-type]
-        with self.plant():
-            run(seed, events, profile=profile, replica=self.replica)
+def _replica(kind: type[Replica]) -> Plant:
+    return replaced(world, Replica=kind)
+
+
+def _weather(**chosen: float) -> Callable[[int], object]:
+    """Runs in which a bug shows sooner than in most."""
+
+    def run_in_it(seed: int) -> object:
+        profile = replace(Profile.choose(seed), **chosen)  # type: ignore[arg-type]
+        return run(seed, _EVENTS, profile=profile)
+
+    return run_in_it
 
 
 _CONTESTED: dict[str, float] = {
@@ -155,27 +138,35 @@ _CONTESTED: dict[str, float] = {
     "delay_ready": 0.0,
     "contest": 0.15,
 }
+_ANY = _weather()
 MUTANTS: dict[str, Mutant] = {
-    "acknowledged before durable": Mutant(AcknowledgedBeforeDurable),
+    "acknowledged before durable": Mutant(_ANY, _replica(AcknowledgedBeforeDurable), first=19),
     "commit of an old term": Mutant(
-        plant=_commits_old_terms,
-        weather=_CONTESTED | {"nodes": 5, "message_bytes": 1, "partition": 0.3, "crash": 0.0},
+        _weather(**_CONTESTED, nodes=5, message_bytes=1, partition=0.3, crash=0.0),
+        replaced(RaftLog, try_commit=_commits_old_terms),
+        first=35,
     ),
     "learner counted as voter": Mutant(
-        plant=_counts_learners,
-        weather=_CONTESTED | {"nodes": 3, "learners": 2, "partition": 0.3, "crash": 0.02},
+        _weather(**_CONTESTED, nodes=3, learners=2, partition=0.3, crash=0.02),
+        replaced(Tracker, committed=_counts_learners),
+        first=6,
     ),
-    "membership entry lost": Mutant(MembershipEntryLost, weather={"changes": True}),
-    "read without a quorum": Mutant(plant=_reads_without_quorum),
-    "reordered apply": Mutant(ReorderedApply),
+    "membership entry lost": Mutant(
+        _weather(changes=True), _replica(MembershipEntryLost), first=35
+    ),
+    "read without a quorum": Mutant(
+        _ANY, replaced(PendingReads, acknowledge=_acknowledged_by_everybody), first=19
+    ),
+    "reordered apply": Mutant(_ANY, _replica(ReorderedApply), first=3),
     "snapshot without the last change": Mutant(
-        SnapshotWithoutLastChange, weather={"changes": True, "compact": 0.3}
+        _weather(changes=True, compact=0.3), _replica(SnapshotWithoutLastChange), first=2
     ),
-    "term not durable": Mutant(TermNotDurable, weather={"crash": 0.15}),
-    "truncated below commit": Mutant(plant=_truncates_below_commit),
-    "vote for a shorter log": Mutant(plant=_votes_for_shorter_logs),
+    "term not durable": Mutant(_weather(crash=0.15), _replica(TermNotDurable), first=18),
+    "truncated below commit": Mutant(
+        _ANY, replaced(follower_module, on_append=_truncates_below_commit), first=6
+    ),
+    "vote for a shorter log": Mutant(_ANY, replaced(RaftLog, up_to_date=_always_up_to_date)),
     "vote not durable": Mutant(
-        VoteNotDurable,
-        weather=_CONTESTED | {"nodes": 3, "async_writes": False},
+        _weather(**_CONTESTED, nodes=3, async_writes=False), _replica(VoteNotDurable), first=12
     ),
 }

@@ -11,10 +11,7 @@ from zlib import crc32
 
 from raftwood.raft.core import UNLIMITED, ConfState, Entry, ReadState, Snapshot
 from raftwood.raft.core.raft import Raft
-
-
-class Violation(AssertionError):
-    """A promise of raft was broken."""
+from tests.kits.models import Violation
 
 
 class Oracle:

@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from dataclasses import dataclass
+from typing import Self
 
 from raftwood.raft.core import (
     ChangeStep,
@@ -22,8 +23,8 @@ from raftwood.raft.core import (
     Transition,
     UnknownPeer,
 )
-from tests.kits.raft.model.oracle import Oracle, Violation
-from tests.kits.raft.model.profile import Profile
+from tests.kits.models import Violation, repeatable
+from tests.kits.raft.model.oracle import Oracle
 from tests.kits.raft.model.replica import Replica
 
 _INBOX_MAX = 400
@@ -31,6 +32,58 @@ _IDS_MAX = 7
 _COMPARE_EVERY = 2048
 _SETTLE_ROUNDS = 2000
 _PROPOSE = MessageKind.PROPOSE
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one run is like: sizes, settings, and how likely each fault is when its turn comes."""
+
+    nodes: int
+    async_writes: bool
+    prevote: bool
+    check_quorum: bool
+    learners: int
+    changes: bool
+    window: int
+    message_bytes: int
+    applying_bytes: int
+    drop: float
+    duplicate: float
+    reorder: float
+    crash: float
+    partition: float
+    compact: float
+    contest: float
+    """How often a client tells a node to stand for election."""
+    restart: float
+    delay_ready: float
+    """How often a node's work waits, so that a crash loses it."""
+
+    @classmethod
+    def choose(cls, seed: int) -> Self:
+        source = random.Random(f"raft model {seed}")
+        protected = source.random() < 0.5
+        faulty = source.random() < 0.85
+        return cls(
+            nodes=source.choice((3, 3, 3, 5, 5)),
+            async_writes=source.random() < 0.5,
+            prevote=protected or source.random() < 0.3,
+            check_quorum=protected or source.random() < 0.3,
+            learners=source.choice((0, 0, 0, 1, 2)),
+            changes=source.random() < 0.5,
+            window=source.choice((2, 8, 64)),
+            message_bytes=source.choice((1, 40, 1 << 20)),
+            applying_bytes=source.choice((1, 100, 1 << 20)),
+            drop=source.choice((0.0, 0.01, 0.1)) if faulty else 0.0,
+            duplicate=source.choice((0.0, 0.02, 0.1)) if faulty else 0.0,
+            reorder=source.choice((0.0, 0.05, 0.3)) if faulty else 0.0,
+            crash=source.choice((0.0, 0.02, 0.15)) if faulty else 0.0,
+            partition=source.choice((0.0, 0.02, 0.1)) if faulty else 0.0,
+            compact=source.choice((0.0, 0.05, 0.3)),
+            contest=source.choice((0.003, 0.01, 0.05)),
+            restart=source.choice((0.02, 0.2)),
+            delay_ready=source.choice((0.0, 0.1)),
+        )
 
 
 @dataclass(frozen=True)
@@ -48,11 +101,10 @@ class Report:
 class World:
     """All nodes and the network between them."""
 
-    def __init__(self, seed: int, profile: Profile, replica: type[Replica]) -> None:
+    def __init__(self, seed: int, profile: Profile) -> None:
         self.profile = profile
         self.source = random.Random(seed)
         self._random = self.source.random
-        self._replica = replica
         self._voters = tuple(range(1, profile.nodes + 1))
         learners = tuple(range(profile.nodes + 1, profile.nodes + 1 + profile.learners))
         self._bootstrap = Snapshot(1, 1, ConfState(self._voters, learners), bytes(4))
@@ -85,9 +137,7 @@ class World:
 
     def _add(self, node: int, bootstrap: Snapshot) -> None:
         self.inboxes[node] = deque(maxlen=_INBOX_MAX)
-        self.replicas[node] = self._replica(
-            node, bootstrap, self._settings, self.oracle, self._send
-        )
+        self.replicas[node] = Replica(node, bootstrap, self._settings, self.oracle, self._send)
 
     # Network
 
@@ -334,15 +384,14 @@ def _copy(message: Message) -> Message:
     )
 
 
-def run(
-    seed: int,
-    events: int,
-    *,
-    profile: Profile | None = None,
-    replica: type[Replica] = Replica,
-) -> Report:
+def run(seed: int, events: int, *, profile: Profile | None = None) -> Report:
     """Run a seeded world for so many events; raises `Violation` where raft breaks a promise."""
-    world = World(seed, profile or Profile.choose(seed), replica)
+    world = World(seed, profile or Profile.choose(seed))
+    with repeatable("raft", seed):
+        return _run(world, events)
+
+
+def _run(world: World, events: int) -> Report:
     done = 0
     compare_at = _COMPARE_EVERY
     event = world.event

@@ -3,19 +3,21 @@
 Each names the faults under which it shows, so that few seeds are needed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import msgspec
-
-from raftwood.base import files as seam
 from raftwood.base.environment import Environment
-from raftwood.base.files import Completion, Files, Operation
+from raftwood.base.files import Operation
+from raftwood.disk.segment_log import recovery
+from raftwood.disk.store import Store
 from raftwood.net import Call
 from raftwood.simulation import SLOW_DISK, NetworkProfile, SwarmProfile
-from tests.kits.simulation.toy.cluster import Toy
+from tests.kits.disk.without_sync import without_sync
+from tests.kits.models import Mutant, Plant, replaced
+from tests.kits.simulation.toy import replica, workload
+from tests.kits.simulation.toy.cluster import Toy, run_toy
 from tests.kits.simulation.toy.protocol import QUERY, StoreRequest, Timestamp, Versioned
 from tests.kits.simulation.toy.register import Registers
-from tests.kits.simulation.toy.replica import Replica
+from tests.kits.simulation.toy.replica import Replica, ReplicaAddress
 
 
 class AcksBeforeSync(Replica):
@@ -76,24 +78,17 @@ class SharesTimestamps(Registers):
         return Timestamp(counter, 0, 0)
 
 
-class _WithoutSync:
-    """A disk driver that leaves the log's syncs out."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-
-    def submit(
-        self, operations: Sequence[Operation], callback: Callable[[Completion], None]
-    ) -> None:
-        kept = [each for each in operations if not isinstance(each, seam.DataSync)]
-        self._files.submit(kept, callback)
+async def _open_without_sync(
+    environment: Environment, address: ReplicaAddress, folder: str
+) -> Store:
+    return await _open_store(without_sync(environment), address, folder)
 
 
-def _without_sync(environment: Environment) -> Environment:
-    return msgspec.structs.replace(environment, files=_WithoutSync(environment.files))
+async def _nothing_written_again(*_: object) -> list[Operation]:
+    return []
 
 
-_SHORT_S = 12.0
+_open_store = replica._open_store
 _FAR = NetworkProfile(delay_s=(0.001, 0.02), spike_probability=0.1, spike_s=(0.1, 0.9))
 """Replicas hear of a write at moments far apart."""
 
@@ -110,31 +105,45 @@ def _network(seed: int) -> SwarmProfile:
     return SwarmProfile(seed=seed, every_s={"kill": 1.0, "stall": 0.3}, network=_FAR)
 
 
-class Mutant(msgspec.Struct, frozen=True):
-    """A changed toy, and the faults that show the change."""
-
-    toy: Toy
-    profile: Callable[[int], SwarmProfile]
+def _syncs(seed: int) -> SwarmProfile:
+    return SwarmProfile(seed=seed, every_s={"sync_error": 0.7, "power_loss": 1.5})
 
 
-def _replica(kind: type[Replica], profile: Callable[[int], SwarmProfile]) -> Mutant:
-    return Mutant(Toy(replica=kind, faults_s=_SHORT_S), profile)
+def _weather(profile: Callable[[int], SwarmProfile], toy: Toy) -> Callable[[int], object]:
+    return lambda seed: run_toy(seed, toy, profile=profile(seed))
 
 
-def _registers(kind: type[Registers]) -> Mutant:
-    # Many reads and few writes: concurrent writes would explain almost any value.
-    return Mutant(Toy(registers=kind, faults_s=10.0, pause_s=0.02, read_share=0.9), _network)
+_SHORT = Toy(faults_s=12.0)
+_IN_POWER_CUTS = _weather(_power, _SHORT)
+_IN_CRASHES = _weather(_crashes, _SHORT)
+_FAR_AWAY = _weather(_network, _SHORT)
+_ON_A_BAD_DISK = _weather(_syncs, _SHORT)
+# Many reads and few writes: concurrent writes would explain almost any value.
+_READING = _weather(_network, Toy(faults_s=10.0, pause_s=0.02, read_share=0.9))
+
+
+def _replica(kind: type[Replica]) -> Plant:
+    return replaced(replica, Replica=kind)
+
+
+def _registers(kind: type[Registers]) -> Plant:
+    return replaced(workload, Registers=kind)
 
 
 MUTANTS = {
-    "acks before sync": _replica(AcksBeforeSync, _power),
-    "acks older versions at once": _replica(AcksOlderVersionsAtOnce, _power),
-    "disk without sync": Mutant(Toy(environment=_without_sync, faults_s=_SHORT_S), _power),
-    "forgets its log": _replica(ForgetsItsLog, _crashes),
-    "forgets timestamps": _replica(ForgetsTimestamps, _crashes),
-    "keeps whatever comes last": _replica(KeepsWhateverComesLast, _network),
-    "reads from one replica": _registers(ReadsFromOneReplica),
-    "reads without write-back": _registers(ReadsWithoutWriteBack),
-    "shares timestamps": _registers(SharesTimestamps),
-    "writes without asking": _registers(WritesWithoutAsking),
+    "acks before sync": Mutant(_IN_POWER_CUTS, _replica(AcksBeforeSync), first=3),
+    "acks older versions at once": Mutant(_IN_POWER_CUTS, _replica(AcksOlderVersionsAtOnce)),
+    "disk without sync": Mutant(
+        _IN_POWER_CUTS, replaced(replica, _open_store=_open_without_sync), first=3
+    ),
+    "forgets its log": Mutant(_IN_CRASHES, _replica(ForgetsItsLog), first=3),
+    "forgets timestamps": Mutant(_IN_CRASHES, _replica(ForgetsTimestamps), first=3),
+    "keeps whatever comes last": Mutant(_FAR_AWAY, _replica(KeepsWhateverComesLast), first=2),
+    "reads from one replica": Mutant(_READING, _registers(ReadsFromOneReplica), first=2),
+    "reads without write-back": Mutant(_READING, _registers(ReadsWithoutWriteBack), first=12),
+    "shares timestamps": Mutant(_READING, _registers(SharesTimestamps), first=2),
+    "trusts the page cache after a failed sync": Mutant(
+        _ON_A_BAD_DISK, replaced(recovery, _written_again=_nothing_written_again)
+    ),
+    "writes without asking": Mutant(_READING, _registers(WritesWithoutAsking)),
 }

@@ -91,16 +91,11 @@ class Replica:
         return run, TruncateHead(key, index - 1)
 
 
-async def serve_replica(
-    environment: Environment,
-    address: ReplicaAddress,
-    folder: str,
-    kind: type[Replica] = Replica,
-) -> None:
+async def serve_replica(environment: Environment, address: ReplicaAddress, folder: str) -> None:
     """Run a replica until it is cancelled."""
     store = await _open_store(environment, address, folder)
     try:
-        replica = kind(store.log)
+        replica = Replica(store.log)
         await replica.recover()
         credentials = server_credentials(address.name)
         async with Server(

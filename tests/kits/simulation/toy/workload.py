@@ -35,10 +35,9 @@ async def run_client(
     replicas: Sequence[ReplicaAddress],
     history: History,
     load: Load,
-    kind: type[Registers] = Registers,
 ) -> None:
     """Several workers over one set of connections, each a client of its own to the checker."""
-    async with kind(environment, name, replicas) as registers, asyncio.TaskGroup() as group:
+    async with Registers(environment, name, replicas) as registers, asyncio.TaskGroup() as group:
         for number in range(WORKERS):
             source = random.Random(environment.random.getrandbits(64))
             group.create_task(_work(registers, f"{name}.{number}", source, history, load))
@@ -68,13 +67,15 @@ async def audit(
     environment: Environment,
     replicas: Sequence[ReplicaAddress],
     history: History,
-    kind: type[Registers] = Registers,
     *,
     timeout_s: float,
 ) -> None:
     """After the faults: every key can be read, twice, and all replicas come to agree on it."""
     keys = sorted({int(event.key) for event in history.events})
-    async with asyncio.timeout(timeout_s), kind(environment, "auditor", replicas) as registers:
+    async with (
+        asyncio.timeout(timeout_s),
+        Registers(environment, "auditor", replicas) as registers,
+    ):
         for key in [*keys, *keys]:
             await _read_in_the_end(registers, key, history)
         for key in keys:

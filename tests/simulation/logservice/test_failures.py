@@ -20,11 +20,15 @@ from raftwood.raft.host.recovering import recover_group
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.simulation import PROCESS, Simulation, simulate
 from tests.kits.logservice.log_cluster import LogCluster, address
+from tests.kits.logservice.readable import (
+    SHARD,
+    STORES,
+    check_readable,
+    fill,
+    payload,
+    restart,
+)
 from tests.kits.logservice.simulation.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
-from tests.simulation.test_log_truncation import check_readable, fill, payload, restart
-
-SHARD = 1
-STORES = (1, 2, 3)
 
 
 def new_cluster(simulation: Simulation, **service: Any) -> LogCluster:
