@@ -12,6 +12,7 @@ broken. A mutant must be caught, and the same run without the bug must do no har
         MUTANTS[name].catch()
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -29,7 +30,10 @@ SEEDS_MAX = 200
 
 
 class Violation(AssertionError):
-    """The run broke a promise."""
+    """The run broke a promise: which one, and by what."""
+
+    def __str__(self) -> str:
+        return ": ".join(map(str, self.args))
 
 
 @dataclass(frozen=True)
@@ -42,16 +46,21 @@ class Mutant:
     first: int = 0
     """The seed to begin with: the bug showed there before."""
     catches: tuple[type[BaseException], ...] = CATCHES
+    harm: str = ""
+    """A pattern of what the catch says: any other failure proves nothing of the check."""
 
     def catch(self, seeds_max: int = SEEDS_MAX) -> BaseException:
         """What the bug raises, at `first` or else at the lowest seed that shows it."""
+        others = []
         for seed in promising(self.first, seeds_max):
             try:
                 with self.plant():
                     self.run(seed)
             except self.catches as caught:
-                return caught
-        raise Uncaught(f"{seeds_max} seeds did not show the planted bug")
+                if re.search(self.harm, str(caught)):
+                    return caught
+                others.append(f"{seed}: {caught}")
+        raise Uncaught(f"{seeds_max} seeds did not show the planted bug; other failures: {others}")
 
 
 class Uncaught(Exception):
@@ -74,6 +83,19 @@ def replaced(owner: object, **attributes: object) -> Plant:
         with ExitStack() as stack:
             for name, value in attributes.items():
                 stack.enter_context(mock.patch.object(owner, name, value))
+            yield
+
+    return plant
+
+
+def together(*plants: Plant) -> Plant:
+    """A bug that is in several places."""
+
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with ExitStack() as stack:
+            for each in plants:
+                stack.enter_context(each())
             yield
 
     return plant

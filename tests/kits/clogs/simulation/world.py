@@ -16,8 +16,9 @@ from raftwood.simulation.runner import Machine, Report, assert_deterministic, si
 from tests.kits.clogs.memory_sink import MemoryStorage
 from tests.kits.clogs.ring import ACCESS
 from tests.kits.clogs.simulation.nodes import Application, receive, ship
-from tests.kits.clogs.simulation.notebook import Harm, Life, Violation, check_stored
+from tests.kits.clogs.simulation.notebook import Harm, Life, check_stored
 from tests.kits.clogs.simulation.weather import PORT, Rings, Weather
+from tests.kits.models import Violation
 
 SHIPPERS = ("a", "b")
 COMMAND = ".venv/bin/python -m tests.soak clogs --seed {seed}"
@@ -93,6 +94,7 @@ class Outcome(msgspec.Struct, frozen=True):
     spooled: int
     resumed: int
     faults: int
+    faults_s: float
 
 
 class World:
@@ -228,7 +230,7 @@ class World:
         for machine in self.receivers:
             machine.kill()
 
-    def check(self, faults: dict[str, int]) -> Outcome:
+    def check(self, faults: dict[str, int], faults_s: float) -> Outcome:
         stored = {name: self.storage.lines(name) for name in self.storage.places}
         when_full = self.plan.when_full
         # Where the spool takes nothing, the oldest lines are dropped.
@@ -249,18 +251,21 @@ class World:
             spooled=sum(each.spooled for each in servers),
             resumed=sum(each.resumed for each in counters),
             faults=sum(faults.values()),
+            faults_s=faults_s,
         )
 
 
 async def run_world(world: World) -> Outcome:
     await world.start()
+    began = world.simulation.now
     faults = await world.befall()
     if world.plan.gone_s:
         await world.be_gone()
     if world.plan.is_isolated:
         await world.isolate()
+    faults_s = world.simulation.now - began
     await world.settle()
-    return world.check(faults)
+    return world.check(faults, faults_s)
 
 
 def run_clogs(seed: int, plan: Plan | None = None, *, twice: bool = False) -> Report[Outcome]:

@@ -22,11 +22,12 @@ from raftwood.dlog.log.settings import DlogSettings
 from raftwood.dlog.log.writer_driver import LOG_PROPERTY
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.simulation import Simulation, assert_deterministic, simulate
+from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.memory_bookies import MemoryCluster, Weather
 from tests.kits.dlog.memory_ledgers import MemoryLedgerStore
 from tests.kits.dlog.simulation.faults import Client, FaultyLedgers, FaultyMeta
 from tests.kits.dlog.simulation.notebook import Name, Notebook, content
-from tests.kits.dlog.violations import Harm, Violation
+from tests.kits.models import Violation
 
 LOG = "log"
 VIRTUAL_S_MAX = 120
@@ -79,6 +80,8 @@ class Report(msgspec.Struct, frozen=True):
     crashes: int
     ledgers: int
     steps: int
+    faults_s: float
+    """Until all writers were done."""
 
 
 class World:
@@ -361,6 +364,8 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 async def run_world(world: World) -> Report:
     """Writers contend while others read, shrink and break; then all is looked at."""
     plan = world.plan
+    now = asyncio.get_running_loop().time
+    began = now()
     await world.dlogs().create(LOG, LogConfig(entries_max=plan.entries_max, grace_ms=plan.grace_ms))
     async with asyncio.TaskGroup() as group:
         others = [group.create_task(world.follow()), group.create_task(world.administer())]
@@ -374,6 +379,7 @@ async def run_world(world: World) -> Report:
         except TimeoutError:
             is_stuck = True
         world.is_over = True
+    faults_s = now() - began
     stored, meta = await world.settle()
     world.notebook.check(stored, meta)
     if world.wrong:
@@ -387,4 +393,5 @@ async def run_world(world: World) -> Report:
         world.crashes,
         len(world.notebook.ledgers),
         world.steps,
+        faults_s,
     )

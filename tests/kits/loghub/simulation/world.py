@@ -155,6 +155,7 @@ class _Run:
         )
         with self._crashes.planted():
             self._crashes.is_armed = True
+            began = simulation.now
             await injector.run(until=until)
             self._crashes.is_armed = False
             ended = simulation.now
@@ -173,7 +174,7 @@ class _Run:
             faults=injector.counts,
             crashes=self._crashes.count,
             changes=self._watch.changes,
-            faults_s=plan.faults_s,
+            faults_s=ended - began,
             settled_after_s=settled_after_s,
         )
 

@@ -1,14 +1,9 @@
 """What can go wrong with ledgers and logs, by name: a planted bug is caught by what it breaks."""
 
-from collections.abc import Callable, Iterable
-from enum import Enum
-
-import pytest
-
-from raftwood.base.errors import RaftwoodError
+from enum import StrEnum
 
 
-class Harm(Enum):
+class Harm(StrEnum):
     """A promise that was broken, or a rule that all promises rest on."""
 
     # Of ledgers.
@@ -39,26 +34,3 @@ class Harm(Enum):
     LISTED_AND_DELETED = "a ledger of the list was deleted"
     WRONG_RECORD = "the record says of a ledger what is not so"
     LEDGERS_LEFT = "there are ledgers that no list has"
-
-
-class Violation(AssertionError):
-    """A promise was broken: which one, and by what."""
-
-    def __init__(self, harm: Harm, detail: str) -> None:
-        super().__init__(f"{harm.value}: {detail}")
-        self.harm = harm
-
-
-def assert_caught(expected: Harm, run: Callable[[int], object], seeds: Iterable[int]) -> None:
-    """Some seed's run does the harm that is expected; any other failure proves nothing."""
-    others: list[str] = []
-    for seed in seeds:
-        try:
-            run(seed)
-        except Violation as violation:
-            if violation.harm is expected:
-                return
-            others.append(f"{seed}: {violation.harm.name}")
-        except RaftwoodError as error:
-            others.append(f"{seed}: {error!r}")
-    pytest.fail(f"{expected.name} was never seen; other failures: {others}")
