@@ -11,7 +11,7 @@ from raftwood.loghub.key_ranges import hash_key
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.settings import GatewaySettings, LogHubSettings
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation, simulate
+from raftwood.simulation import Simulation, assert_deterministic, simulate
 from tests.kits.loghub.groups.consumer import TIMEOUT_S, Consumer
 from tests.kits.loghub.groups.notebook import Notebook
 from tests.kits.loghub.groups.slow_store import SlowStore
@@ -189,7 +189,7 @@ class World:
             await gateway.close()
 
 
-def run_groups(seed: int, weather: Weather | None = None) -> Report:
+def run_groups(seed: int, weather: Weather | None = None, *, twice: bool = False) -> Report:
     weather = weather or Weather.choose(seed)
 
     async def scenario(simulation: Simulation) -> Report:
@@ -214,4 +214,4 @@ def run_groups(seed: int, weather: Weather | None = None) -> Report:
         put = sum(world.notebook.put.values())
         return Report(put, world.notebook.doubles, world.joined, faults_s)
 
-    return simulate(seed, scenario).result
+    return (assert_deterministic if twice else simulate)(seed, scenario).result

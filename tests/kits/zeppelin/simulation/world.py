@@ -20,12 +20,13 @@ from raftwood.zeppelin.node import node_server
 from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from tests.kits.models import Violation
+from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation.clients import HASH, Client
 from tests.kits.zeppelin.simulation.faults import inject
 from tests.kits.zeppelin.simulation.meta import MetaGroup
 from tests.kits.zeppelin.simulation.node import NodeMachine
 from tests.kits.zeppelin.simulation.oracle import Mark, Oracle
-from tests.kits.zeppelin.violations import Broken, Harm
 
 NAMES = ("n1", "n2", "n3")
 TABLE = "table"
@@ -64,6 +65,7 @@ class Outcome(msgspec.Struct, frozen=True):
     handovers: int
     rewinds: int
     copies: int
+    faults_s: float
 
 
 class World:
@@ -95,7 +97,9 @@ class World:
                 asyncio.create_task(Client(self, number, TABLE if number else PASSING).run())
                 for number in range(CLIENTS + 1)
             ]
+            began = self.simulation.now
             await asyncio.gather(*(self._trouble() for _ in range(TROUBLES)))
+            faults_s = self.simulation.now - began
             self.heal()
             await asyncio.sleep(2)
             self.is_writing = False
@@ -107,6 +111,7 @@ class World:
             handovers=self.meta.handovers,
             rewinds=self.oracle.rewinds,
             copies=self.oracle.copies,
+            faults_s=faults_s,
         )
 
     async def run_cut_off(self) -> None:
@@ -200,7 +205,7 @@ class World:
     async def become_equal(self) -> None:
         await self._until(self._is_equal, timeout_s=QUIET_S)
         if self.writes_done() < DONE_MIN:
-            raise Broken(Harm.STALLED, f"{self.writes_done()} writes were called done")
+            raise Violation(Harm.STALLED, f"{self.writes_done()} writes were called done")
         now_ms = max(node.now_ms for node in self.nodes.values())
         for partition in self.meta.partitions():
             table = self.meta.table(partition.incarnation)
@@ -219,7 +224,7 @@ class World:
         try:
             await self.simulation.wait_until(condition, timeout_s=timeout_s)
         except TimeoutError as error:
-            raise Broken(Harm.STALLED, "; ".join(self._describe())) from error
+            raise Violation(Harm.STALLED, "; ".join(self._describe())) from error
 
     def _is_equal(self) -> bool:
         """Whether each node has what it is to have, and replicas have the same."""
@@ -288,7 +293,7 @@ def watched(oracle: Oracle) -> type[NodeStore]:
 
 
 def run(seed: int, *, config: TableConfig | None = None, twice: bool = False) -> Report[Outcome]:
-    """One seed; raises `Broken` where an invariant does not hold."""
+    """One seed; raises `Violation` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Outcome:
         world = World(simulation, config)
