@@ -1,4 +1,4 @@
-"""Leaders, nodes and writers with faults: one master at a time, and no write lost that must not be."""
+"""Leaders, nodes and writers with faults: one master at a time, and no acked write is lost."""
 
 from tests.kits.zeppelin.meta.world.moving import move_through
 from tests.kits.zeppelin.meta.world.world import World, live_through

@@ -129,7 +129,9 @@ MUTANTS = {
         _run, replaced(Health, _judged=_judge_the_lost)
     ),
     "a doubled pong is taken again": Mutant(
-        _run, replaced(ServerCheck, take_pong=_take_pong_twice)
+        _run,
+        replaced(ServerCheck, take_pong=_take_pong_twice),
+        first=14,
     ),
     "a pause counts as many checks": Mutant(_run, replaced(Health, _checked=_check_each_missed)),
     "a pause leaves pongs no time": Mutant(_run, replaced(Health, _checked=_check_at_once)),
@@ -137,14 +139,18 @@ MUTANTS = {
         _run, replaced(ServerCheck, take_pong=_take_old_pong)
     ),
     "a pong that is found when the check is due does not recover": Mutant(
-        _run, replaced(Health, pong=_pong_in_time_recovers)
+        _run,
+        replaced(Health, pong=_pong_in_time_recovers),
+        first=10,
     ),
     "a reload forgets state": Mutant(_run, replaced(Health, configure=_configure_anew)),
-    "a reload leaves too many isolated": Mutant(_run, replaced(Health, _released=lambda *_: [])),
+    "a reload leaves too many isolated": Mutant(
+        _run, replaced(Health, _released=lambda *_: []), first=20
+    ),
     "a server that comes back has its old ids": Mutant(
         _run, replaced(Health, _added=_added_from_the_first_id)
     ),
-    "all isolated drops the ring": Mutant(_run, replaced(Health, live=_live_alone)),
+    "all isolated drops the ring": Mutant(_run, replaced(Health, live=_live_alone), first=9),
     "an isolated server is never pinged": Mutant(
         _run, replaced(Health, _checked=_check_but_the_isolated)
     ),

@@ -106,15 +106,22 @@ MUTANTS = {
         harm=Harm.UNFENCED_ACK,
     ),
     "the last segment says nothing of what is confirmed": Mutant(
-        _with_changes, replaced(Fencing, __init__=without_floor), harm=Harm.CLOSED_BEFORE_ACKED
+        _with_changes,
+        replaced(Fencing, __init__=without_floor),
+        harm=Harm.CLOSED_BEFORE_ACKED,
+        first=2,
     ),
     "a recovery closes before its adds are acked": Mutant(
-        _in_any_weather, replaced(Recoverer, go_on=_closes_early), harm=Harm.TOO_FEW_COPIES
+        _in_any_weather,
+        replaced(Recoverer, go_on=_closes_early),
+        harm=Harm.TOO_FEW_COPIES,
+        first=1,
     ),
     "a recovery tells nobody of its ensembles": Mutant(
         _in_any_weather,
         replaced(actors, with_segment=lambda segments, _first, _bookies: segments),
         harm=Harm.TOO_FEW_COPIES,
+        first=1,
     ),
     "acks are out of order": Mutant(
         _in_any_weather,

@@ -127,19 +127,19 @@ MUTANTS = {
         partial(run, **_RACE_AND_FAULTS),
         replaced(Finding, unknown=silence_is_a_miss),
         harm=Harm.CLOSED_BEFORE_ACKED,
-        first=60,
+        first=63,
     ),
     "a damaged entry is a missing one": Mutant(
         partial(run, **_DAMAGE),
         replaced(recovery, EntryDigest=_DamagedIsMissing),
         harm=Harm.CLOSED_BEFORE_ACKED,
-        first=30,
+        first=35,
     ),
     "the last segment says nothing of what is confirmed": Mutant(
         partial(run, **_FAULTS),
         replaced(Fencing, __init__=without_floor),
         harm=Harm.CLOSED_BEFORE_ACKED,
-        first=100,
+        first=46,
     ),
     "acks are out of order": Mutant(
         partial(run, **_SLOW),
@@ -150,13 +150,13 @@ MUTANTS = {
         partial(run, **_FAULTS),
         replaced(Writing, changed=keeps_acks_of_the_replaced),
         harm=Harm.TOO_FEW_COPIES,
-        first=35,
+        first=37,
     ),
     "acks go on while the ensemble changes": Mutant(
         partial(run, **_FAULTS),
         replaced(Writing, next_acked=acks_while_changing, stored=stored_and_ackable),
         harm=Harm.TOO_FEW_COPIES,
-        first=65,
+        first=46,
     ),
     "a changed ensemble is told to nobody": Mutant(
         partial(run, **_FAULTS),
@@ -167,6 +167,6 @@ MUTANTS = {
         partial(run, **_RACE),
         replaced(reader, EntryDigest=_AllIsConfirmed),
         harm=Harm.CLOSED_BEFORE_SEEN,
-        first=55,
+        first=58,
     ),
 }

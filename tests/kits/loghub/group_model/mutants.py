@@ -128,11 +128,15 @@ _stale = partial(run, events=EVENTS, stale=0.8, gateways=3)
 MUTANTS = {
     "counts the dead": Mutant(_crowded, replaced(rules, _share_out=_counts_the_dead)),
     "drops shards that it does not know of yet": Mutant(_stale, _settled_after(_drops_the_unknown)),
-    "frees at once what is over": Mutant(_in_any_weather, _settled_after(_frees_what_is_over)),
-    "keeps dead heirs": Mutant(_crowded, _settled_after(_keeps_dead_heirs)),
+    "frees at once what is over": Mutant(
+        _in_any_weather, _settled_after(_frees_what_is_over), first=21
+    ),
+    "keeps dead heirs": Mutant(_crowded, _settled_after(_keeps_dead_heirs), first=2),
     "keeps dead holders": Mutant(_crowded, _settled_after(_keeps_dead_holders)),
     "keeps what is over": Mutant(_in_any_weather, _settled_after(_keeps_what_is_over)),
-    "lets go of a shard as its heir dies": Mutant(_crowded, _settled_after(_lets_go_for_the_dead)),
+    "lets go of a shard as its heir dies": Mutant(
+        _crowded, _settled_after(_lets_go_for_the_dead), first=8
+    ),
     "looks at the first half of a range": Mutant(
         _ordered, replaced(rules, _is_before=_is_same_begin)
     ),

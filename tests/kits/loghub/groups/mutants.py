@@ -59,7 +59,9 @@ _run = partial(
 )
 MUTANTS = {
     "overwrites what another gateway wrote": Mutant(
-        _run, replaced(SlowStore, transact=_transact_whatever_is_there)
+        _run,
+        replaced(SlowStore, transact=_transact_whatever_is_there),
+        first=7,
     ),
     "renews a lease after it read": Mutant(
         _run,
@@ -67,6 +69,7 @@ MUTANTS = {
             replaced(GroupMembers, renew=_remembered),
             replaced(ConsumerGroups, _changed=_change_and_renew),
         ),
+        first=6,
     ),
     "renews no lease": Mutant(_run, replaced(GroupMembers, renew=_remembered)),
     "tells what was refused": Mutant(

@@ -217,6 +217,7 @@ MUTANTS = {
     "fences by name": Mutant(
         partial(run_in, **_ZOMBIES),
         replaced(MemoryLeaseStore, register=_register, _saved=_saved_by(_by_name)),
+        first=39,
     ),
     "bumps the epoch at the steal": Mutant(
         partial(run_in, **_STEALS), replaced(MemoryLeaseStore, take=_take_with_epoch)
@@ -225,14 +226,18 @@ MUTANTS = {
         partial(run_in, **_STEALS), replaced(sim_worker, plan_by_count=_plan_at_one)
     ),
     "does not stop by itself": Mutant(
-        partial(run_in, **_CUTS), replaced(LeaseTimes, hold_ms=property(lambda _: 1 << 40))
+        partial(run_in, **_CUTS),
+        replaced(LeaseTimes, hold_ms=property(lambda _: 1 << 40)),
+        first=1,
     ),
     "reads the checkpoint before it is consumer": Mutant(
         partial(run_in, **_STEALS),
         replaced(MemoryLeaseStore, take=_take_and_read, become_consumer=_become_after_reading),
     ),
     "accepts an older checkpoint": Mutant(
-        partial(run_in, save_every=1), replaced(MemoryLeaseStore, _saved=_saved_by(_with_older))
+        partial(run_in, save_every=1),
+        replaced(MemoryLeaseStore, _saved=_saved_by(_with_older)),
+        first=2,
     ),
     "starts a child before its parent": Mutant(
         partial(run_in, **_FAMILY), replaced(plan, is_ready=_ready_at_once)
@@ -242,7 +247,9 @@ MUTANTS = {
         replaced(LeaseAgent, _begin_ms=_begins_at_once),
     ),
     "takes leases for expired too early": Mutant(
-        partial(run_in, **_CUTS), replaced(Observations, _at=_twice_as_fast)
+        partial(run_in, **_CUTS),
+        replaced(Observations, _at=_twice_as_fast),
+        first=5,
     ),
     "never sees that time passes": Mutant(
         partial(run_in, **_weights(crash=2, join=2)), replaced(Observations, _at=_at_the_last_look)
@@ -250,6 +257,7 @@ MUTANTS = {
     "does not say what was deleted": Mutant(
         partial(run_in, **(_FAMILY | _weights(split=2, pause=2))),
         replaced(MemoryLeaseStore, delete=_delete_unseen),
+        first=28,
     ),
     "makes leases again that were deleted": Mutant(
         partial(run_in, **_FAMILY),
@@ -273,6 +281,7 @@ MUTANTS = {
     "does not care how long others may be silent": Mutant(
         partial(run_in, **(_CUTS | {"is_mixed": True, "latency_ms": 20})),
         replaced(Observations, timeout_ms=lambda self, _: self._times.timeout_ms),
+        first=8,
     ),
     "forgets that its victim may be silent for longer": Mutant(
         partial(run_in, **_HASTE), replaced(MemoryLeaseStore, take=_taken_by_its_own_timeout)
@@ -287,5 +296,6 @@ MUTANTS = {
     "trusts its clock too much": Mutant(
         partial(run_in, **_CUTS),
         replaced(LeaseTimes, hold_ms=property(lambda times: times.timeout_ms * 5 // 4)),
+        first=5,
     ),
 }

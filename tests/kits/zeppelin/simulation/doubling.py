@@ -55,7 +55,7 @@ class DoublingWorld(World):
 
 
 def run_doubling(seed: int, *, config: TableConfig | None = None) -> Outcome:
-    """One seed; raises `Broken` where an invariant does not hold."""
+    """One seed; raises `Violation` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Outcome:
         world = DoublingWorld(simulation, config)

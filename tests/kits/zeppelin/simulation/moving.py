@@ -130,7 +130,7 @@ class MovingWorld(World):
 def run_moving(
     seed: int, *, config: TableConfig | None = None, is_calm: bool = False, twice: bool = False
 ) -> Report[Moved]:
-    """One seed; raises `Broken` where an invariant does not hold."""
+    """One seed; raises `Violation` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Moved:
         world = MovingWorld(simulation, config, is_calm=is_calm)

@@ -219,7 +219,6 @@ MUTANTS = {
     "stale offsets choose a master": Mutant(
         partial(run, config=SAFE),
         replaced(Reign, hear=_hears_offsets_seldom),
-        first=3,
         harm=Harm.LOST,
     ),
     "no lease": Mutant(

@@ -71,8 +71,12 @@ class Outcome(msgspec.Struct, frozen=True):
 class World:
     """All there is in one run."""
 
-    def __init__(self, simulation: Simulation, config: TableConfig | None) -> None:
+    def __init__(
+        self, simulation: Simulation, config: TableConfig | None, *, pace: float = 1.0
+    ) -> None:
         self.simulation = simulation
+        self.pace = pace
+        """So much longer than usual are the pauses of clients, of faults and of changes."""
         self.random = random.Random(f"zeppelin {simulation.seed}")
         self.meta = MetaGroup(simulation)
         self.oracle = Oracle(simulation, self.meta)
@@ -183,7 +187,7 @@ class World:
     async def _noise(self) -> None:
         """The topology changes all the time, by what is none of the partitions' business."""
         while True:
-            await asyncio.sleep(self.random.uniform(*NOISE_S))
+            await asyncio.sleep(self.random.uniform(*NOISE_S) * self.pace)
             await self.meta.client.add_user(User(name="noise", table=TABLE, password_hash=HASH))
             await self.meta.client.remove_user("noise")
 
@@ -292,11 +296,13 @@ def watched(oracle: Oracle) -> type[NodeStore]:
     return WatchedStore
 
 
-def run(seed: int, *, config: TableConfig | None = None, twice: bool = False) -> Report[Outcome]:
+def run(
+    seed: int, *, config: TableConfig | None = None, pace: float = 1.0, twice: bool = False
+) -> Report[Outcome]:
     """One seed; raises `Violation` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Outcome:
-        world = World(simulation, config)
+        world = World(simulation, config, pace=pace)
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run()
 

@@ -147,6 +147,7 @@ MUTANTS = {
             _candidates_by_quorum=lambda _place, reports: reports,
             _has_reported=lambda _view, _place, _node: True,
         ),
+        first=1,
     ),
     # Offsets count as of when they were heard, not of when they were looked at.
     "judged by arrival": Mutant(
@@ -164,7 +165,9 @@ MUTANTS = {
         live_through, _frozen_with_offsets_from_before, first=10
     ),
     "unfit masters stay": Mutant(
-        live_through, replaced(planning, is_unfit=lambda _view, _place: False)
+        live_through,
+        replaced(planning, is_unfit=lambda _view, _place: False),
+        first=3,
     ),
     # Where a replica is removed the others are taken to have all that it had acked.
     "proven at once": Mutant(
