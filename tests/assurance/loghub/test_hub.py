@@ -8,11 +8,13 @@ from tests.kits.floors import SHARES, is_first, under_faults
 from tests.kits.loghub.simulation.mutants import MUTANTS
 from tests.kits.loghub.simulation.world import Outcome, choose_plan, run_hub
 
-FAULTS_S = 24.0
+FAULTS_S = 48.0
+PACE = 10.0
 
 
 def _run(seed: int) -> Outcome:
-    return run_hub(seed, choose_plan(seed, faults_s=FAULTS_S), twice=is_first(seed)).result
+    plan = choose_plan(seed, faults_s=FAULTS_S, pace=PACE)
+    return run_hub(seed, plan, twice=is_first(seed)).result
 
 
 @pytest.mark.parametrize("share", range(SHARES))

@@ -80,8 +80,6 @@ class Report(msgspec.Struct, frozen=True):
     crashes: int
     ledgers: int
     steps: int
-    faults_s: float
-    """Until all writers were done."""
 
 
 class World:
@@ -364,8 +362,6 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 async def run_world(world: World) -> Report:
     """Writers contend while others read, shrink and break; then all is looked at."""
     plan = world.plan
-    now = asyncio.get_running_loop().time
-    began = now()
     await world.dlogs().create(LOG, LogConfig(entries_max=plan.entries_max, grace_ms=plan.grace_ms))
     async with asyncio.TaskGroup() as group:
         others = [group.create_task(world.follow()), group.create_task(world.administer())]
@@ -379,7 +375,6 @@ async def run_world(world: World) -> Report:
         except TimeoutError:
             is_stuck = True
         world.is_over = True
-    faults_s = now() - began
     stored, meta = await world.settle()
     world.notebook.check(stored, meta)
     if world.wrong:
@@ -393,5 +388,4 @@ async def run_world(world: World) -> Report:
         world.crashes,
         len(world.notebook.ledgers),
         world.steps,
-        faults_s,
     )

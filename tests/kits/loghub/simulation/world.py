@@ -282,13 +282,14 @@ class _Run:
         self._notebook.check(final)
 
 
-def choose_plan(seed: int, *, faults_s: float = FAULTS_S) -> Plan:
+def choose_plan(seed: int, *, faults_s: float = FAULTS_S, pace: float = 1.0) -> Plan:
+    """The pace says how much longer than usual clients and operators pause."""
     source = random.Random(f"hub plan {seed}")
     return Plan(
         faults_s=faults_s,
         gateways=source.choice((2, 3)),
-        pause_s=source.choice((0.05, 0.15, 0.3)),
-        reshard_every_s=source.choice((0.3, 0.6, 1.2)),
+        pause_s=source.choice((0.05, 0.15, 0.3)) * pace,
+        reshard_every_s=source.choice((0.3, 0.6, 1.2)) * pace,
         timeout_ms=source.choice((600, 2_500)),
         retained_bytes_max=source.choice((0, 0, 300)),
         crash_share=source.choice((0.0, 0.03, 0.1)),
