@@ -12,21 +12,31 @@ broken. A mutant must be caught, and the same run without the bug must do no har
         MUTANTS[name].catch()
 """
 
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any, TypeVar
 from unittest import mock
 
 from raftwood.base.errors import RaftwoodError
-from raftwood.simulation import SimulationError
+from raftwood.simulation import (
+    Report,
+    Simulation,
+    SimulationError,
+    assert_deterministic,
+    simulate,
+)
 
+Result = TypeVar("Result")
 Plant = Callable[[], AbstractContextManager[object]]
 """Plants a bug for as long as the block lasts."""
 
-CATCHES = (AssertionError, SimulationError, RaftwoodError)
+CATCHES = (AssertionError, SimulationError, RaftwoodError, TimeoutError)
 """What counts as caught: a checker's violation, an invariant of the code's own, a stuck run."""
 SEEDS_MAX = 200
+_SHOWN_ERRORS_MAX = 3
 
 
 class Violation(AssertionError):
@@ -67,6 +77,11 @@ class Uncaught(Exception):
     """No seed showed a planted bug. Not an assertion: a mutant must never catch it."""
 
 
+def weathers(mutants: Mapping[str, Mutant]) -> list[str]:
+    """One mutant for each of their different runs: to show that these do no harm without a bug."""
+    return list({mutant.run: name for name, mutant in mutants.items()}.values())
+
+
 def promising(first: int, count: int) -> Iterator[int]:
     """All seeds below `count`, beginning with one that showed something before."""
     yield first
@@ -99,3 +114,52 @@ def together(*plants: Plant) -> Plant:
             yield
 
     return plant
+
+
+def repeat_command(kind: str) -> str:
+    """How a seed of one kind of `make soak` is run again."""
+    return f".venv/bin/python -m tests.soak {kind} --seed {{seed}}"
+
+
+@contextmanager
+def repeatable(kind: str, seed: int) -> Iterator[None]:
+    """Whatever fails in a model without a simulated loop says how to repeat it."""
+    try:
+        yield
+    except CATCHES as error:
+        error.add_note(f"repeat: {repeat_command(kind).format(seed=seed)}")
+        raise
+
+
+def run_scenario(
+    kind: str,
+    seed: int,
+    scenario: Callable[[Simulation], Coroutine[Any, Any, Result]],
+    *,
+    twice: bool = False,
+    **options: Any,
+) -> Report[Result]:
+    """Run a scenario once, or twice with the same hash; a failure says how to repeat it."""
+
+    async def telling(simulation: Simulation) -> Result:
+        try:
+            return await scenario(simulation)
+        except (TimeoutError, AssertionError) as error:
+            # What keeps a node down says more than that it is down.
+            for found in simulation.loop.errors[:_SHOWN_ERRORS_MAX]:
+                error.add_note(found)
+            raise
+
+    run = assert_deterministic if twice else simulate
+    return run(seed, telling, repeat_command=repeat_command(kind), **options)
+
+
+def run_seeds(first: int, run: Callable[[int], float], *, until: float) -> None:
+    """Run seed after seed until what they really did adds up to a floor."""
+    done = 0.0
+    for seed in itertools.count(first):
+        share = run(seed)
+        assert share > 0, f"seed {seed} did nothing"
+        done += share
+        if done >= until:
+            return

@@ -14,8 +14,9 @@ from raftwood.dlog.shared.shared_logs import SharedLogs
 from raftwood.dlog.shared.wire import PEER_ROLE
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.net import Identity, Secret, Server, ServerCredentials, Service
-from raftwood.simulation import Machine, Simulation, assert_deterministic, simulate
+from raftwood.simulation import Machine, Simulation
 from tests.kits.dlog.memory_ledgers import MemoryLedgerStore
+from tests.kits.models import run_scenario
 
 Result = TypeVar("Result")
 SECRET = Secret(b"of all who share" * 2)
@@ -167,4 +168,4 @@ def run_shared(
         await asyncio.sleep(0)
         return result
 
-    return (assert_deterministic if twice else simulate)(seed, whole).result
+    return run_scenario("owners", seed, whole, twice=twice).result

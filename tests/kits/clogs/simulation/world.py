@@ -12,16 +12,15 @@ from functools import partial
 import msgspec
 
 from raftwood.simulation import DISK_ERRORS, FAULTS, FaultInjector, Simulation, SwarmProfile
-from raftwood.simulation.runner import Machine, Report, assert_deterministic, simulate
+from raftwood.simulation.runner import Machine, Report
 from tests.kits.clogs.memory_sink import MemoryStorage
 from tests.kits.clogs.ring import ACCESS
 from tests.kits.clogs.simulation.nodes import Application, receive, ship
 from tests.kits.clogs.simulation.notebook import Harm, Life, check_stored
 from tests.kits.clogs.simulation.weather import PORT, Rings, Weather
-from tests.kits.models import Violation
+from tests.kits.models import Violation, run_scenario
 
 SHIPPERS = ("a", "b")
-COMMAND = ".venv/bin/python -m tests.soak clogs --seed {seed}"
 _FAULTS = tuple(fault for fault in FAULTS if fault != "power_loss_of_all")
 _SETTLE_S_MAX = 120.0
 _AMPLE_BYTES = 64 << 20
@@ -275,5 +274,4 @@ def run_clogs(seed: int, plan: Plan | None = None, *, twice: bool = False) -> Re
     async def scenario(simulation: Simulation) -> Outcome:
         return await run_world(World(simulation, chosen))
 
-    run = assert_deterministic if twice else simulate
-    return run(seed, scenario, repeat_command=COMMAND)
+    return run_scenario("clogs", seed, scenario, twice=twice)

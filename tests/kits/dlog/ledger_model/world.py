@@ -17,7 +17,7 @@ from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledger_model.actors import Adder, Recoverer, Request, Writer
 from tests.kits.dlog.ledger_model.bookies import DOWN, ModelBookie
 from tests.kits.dlog.ledger_model.oracle import Oracle
-from tests.kits.models import Violation
+from tests.kits.models import Violation, repeatable
 
 _RECOVERERS_MAX = 3
 _ENDING_MAX = 20_000
@@ -262,15 +262,9 @@ def run(seed: int, events: int, **weather: Any) -> Report:
     done = ledgers = acked = changes = recovered = 0
     while done < events:
         world = World(chance, replace(Profile.choose(chance), **weather))
-        try:
+        with repeatable("ledger_model", seed):
             world.live(chance.choice([50, 200, 600]))
             world.end()
-        except Violation as violation:
-            violation.add_note(
-                f"seed {seed}, ledger {ledgers}: .venv/bin/python -m tests.soak ledger_model "
-                f"--seed {seed}"
-            )
-            raise
         done += world.events
         ledgers += 1
         acked += world.oracle.acked + 1

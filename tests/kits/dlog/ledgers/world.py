@@ -11,9 +11,10 @@ from raftwood.dlog.ledgers.model import LedgerConfig
 from raftwood.dlog.ledgers.settings import LedgerSettings
 from raftwood.dlog.ledgers.writer import QuorumWriter
 from raftwood.simulation import Report as SimulationReport
-from raftwood.simulation import Simulation, assert_deterministic, simulate
+from raftwood.simulation import Simulation
 from tests.kits.dlog.ledgers.oracle import Oracle
 from tests.kits.dlog.memory_bookies import MemoryBookie, MemoryBookies, MemoryCluster, Weather
+from tests.kits.models import run_scenario
 
 _SETTINGS = LedgerSettings(
     add_timeout_ms=400,
@@ -297,6 +298,4 @@ def run(seed: int, *, twice: bool = False, **weather: Any) -> SimulationReport[R
     async def scenario(simulation: Simulation) -> Report:
         return await World(simulation, seed, profile).main()
 
-    repeat = ".venv/bin/python -m tests.soak ledgers --seed {seed}"
-    go = assert_deterministic if twice else simulate
-    return go(seed, scenario, repeat_command=repeat)
+    return run_scenario("ledgers", seed, scenario, twice=twice)

@@ -11,13 +11,13 @@ from raftwood.loghub.key_ranges import hash_key
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.settings import GatewaySettings, LogHubSettings
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation, assert_deterministic, simulate
+from raftwood.simulation import Simulation
 from tests.kits.loghub.groups.consumer import TIMEOUT_S, Consumer
 from tests.kits.loghub.groups.notebook import Notebook
 from tests.kits.loghub.groups.slow_store import SlowStore
 from tests.kits.loghub.memory_logs import MemoryLogs
 from tests.kits.loghub.streams import log_group
-from tests.kits.models import Violation
+from tests.kits.models import Violation, run_scenario
 
 GATEWAYS = 3
 KEYS = 12
@@ -214,4 +214,4 @@ def run_groups(seed: int, weather: Weather | None = None, *, twice: bool = False
         put = sum(world.notebook.put.values())
         return Report(put, world.notebook.doubles, world.joined, faults_s)
 
-    return (assert_deterministic if twice else simulate)(seed, scenario).result
+    return run_scenario("groups", seed, scenario, twice=twice).result

@@ -18,8 +18,6 @@ from raftwood.simulation import (
     Report,
     Simulation,
     SwarmProfile,
-    assert_deterministic,
-    simulate,
 )
 from tests.kits.loghub.simulation.cluster import GATEWAY_PORT, HubCluster, gateway_name
 from tests.kits.loghub.simulation.crash_points import CrashPoints
@@ -41,14 +39,13 @@ from tests.kits.loghub.simulation.workload import (
 )
 from tests.kits.logservice.log_cluster import KEEPER
 from tests.kits.logservice.simulation.world import DISK_LOG, RAFT, SMALL
+from tests.kits.models import run_scenario
 
 FAULTS_S = 8.0
 SETTLING_S = 60.0
 """Once the faults have stopped, all that was begun is finished within this time."""
-REPEAT_COMMAND = ".venv/bin/python -m tests.soak hub --seed {seed}"
 FAULTS = ("kill", "power_loss", "partition", "one_way_cut", "pause", "wall_jump", "reset", "stall")
 _CALM = (1.0, 2.0, 4.0)
-_SHOWN_ERRORS_MAX = 3
 _LOOK_EVERY_S = 0.25
 _RAFT = msgspec.structs.replace(RAFT, tick_ms=80, election_ticks=6)
 _KEEPER = msgspec.structs.replace(
@@ -314,17 +311,8 @@ def run_hub(
     plan = plan or choose_plan(seed)
 
     async def scenario(simulation: Simulation) -> Outcome:
-        try:
-            return await _Run(simulation, plan, profile).run()
-        except (TimeoutError, AssertionError) as error:
-            error.add_note("\n".join(simulation.loop.errors[:_SHOWN_ERRORS_MAX]))
-            raise
+        return await _Run(simulation, plan, profile).run()
 
-    run = assert_deterministic if twice else simulate
-    return run(
-        seed,
-        scenario,
-        disk=profile.disk,
-        repeat_command=REPEAT_COMMAND,
-        virtual_seconds_max=1200.0,
+    return run_scenario(
+        "hub", seed, scenario, twice=twice, disk=profile.disk, virtual_seconds_max=1200.0
     )

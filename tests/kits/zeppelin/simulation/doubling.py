@@ -3,10 +3,11 @@
 import asyncio
 from unittest.mock import patch
 
-from raftwood.simulation import Simulation, simulate
+from raftwood.simulation import Simulation
 from raftwood.zeppelin.model import PartitionId, TableConfig
 from raftwood.zeppelin.node import node_server
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from tests.kits.models import run_scenario
 from tests.kits.zeppelin.simulation import world as worlds
 from tests.kits.zeppelin.simulation.clients import Client
 from tests.kits.zeppelin.simulation.world import TABLE, Outcome, World, _once_possible, watched
@@ -62,7 +63,7 @@ def run_doubling(seed: int, *, config: TableConfig | None = None) -> Outcome:
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run()
 
-    return simulate(seed, scenario).result
+    return run_scenario("doubling", seed, scenario).result
 
 
 class BehindWorld(World):
@@ -103,4 +104,4 @@ def run_behind(seed: int) -> None:
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             await world.run_behind()
 
-    simulate(seed, scenario)
+    run_scenario("doubling", seed, scenario)

@@ -7,13 +7,12 @@ from collections import Counter
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.simulation import Simulation, simulate
-from raftwood.simulation.runner import Report, assert_deterministic
+from raftwood.simulation import Report, Simulation
 from raftwood.zeppelin.client import AnswerLost, AsyncKv
 from raftwood.zeppelin.client.slot_map import SlotMap
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.node.data_server import DataServer
-from tests.kits.models import Mutant, Violation, replaced
+from tests.kits.models import Mutant, Violation, replaced, run_scenario
 from tests.kits.zeppelin.static_cluster import StaticCluster
 from tests.kits.zeppelin.static_view import PASSWORD, WRITER
 
@@ -182,7 +181,7 @@ async def _scenario(simulation: Simulation) -> Outcome:
 
 def run_client(seed: int, *, twice: bool = False) -> Report[Outcome]:
     """One seed; raises `Violation` where what was written is not what is there."""
-    return (assert_deterministic if twice else simulate)(seed, _scenario)
+    return run_scenario("zeppelin_client", seed, _scenario, twice=twice)
 
 
 MUTANTS = {

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import msgspec
 
-from raftwood.simulation import Simulation, simulate
-from raftwood.simulation.runner import Report, assert_deterministic
+from raftwood.simulation import Report, Simulation
 from raftwood.zeppelin.model import PartitionState, TableConfig
 from raftwood.zeppelin.node import node_server
+from tests.kits.models import run_scenario
 from tests.kits.zeppelin.simulation.caller import Caller
 from tests.kits.zeppelin.simulation.clients import Client
 from tests.kits.zeppelin.simulation.faults import inject
@@ -137,4 +137,4 @@ def run_moving(
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run_moving()
 
-    return (assert_deterministic if twice else simulate)(seed, scenario)
+    return run_scenario("migrations", seed, scenario, twice=twice)

@@ -11,12 +11,11 @@ from unittest.mock import patch
 
 import msgspec
 
-from raftwood.simulation import Simulation, simulate
-from raftwood.simulation.runner import Report
+from raftwood.simulation import Report, Simulation
 from raftwood.zeppelin.meta.changes import CancelMigration, Migrate
 from raftwood.zeppelin.model import Partition, PartitionState, TableConfig
 from raftwood.zeppelin.node import node_server
-from tests.kits.models import Violation
+from tests.kits.models import Violation, run_scenario
 from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation.moving import MovingWorld
 from tests.kits.zeppelin.simulation.world import NAMES, TABLE, watched
@@ -224,4 +223,4 @@ def run_failures(
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run_failures(failures)
 
-    return simulate(seed, scenario)
+    return run_scenario("migrations", seed, scenario)

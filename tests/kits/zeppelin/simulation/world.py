@@ -13,14 +13,13 @@ from unittest.mock import patch
 import msgspec
 
 from raftwood.base.errors import Conflict, RaftwoodError, Unavailable
-from raftwood.simulation import Simulation, simulate
-from raftwood.simulation.runner import Report, assert_deterministic
+from raftwood.simulation import Report, Simulation
 from raftwood.zeppelin.model import PartitionId, TableConfig, User
 from raftwood.zeppelin.node import node_server
 from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
-from tests.kits.models import Violation
+from tests.kits.models import Violation, run_scenario
 from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation.clients import HASH, Client
 from tests.kits.zeppelin.simulation.faults import inject
@@ -306,7 +305,7 @@ def run(
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run()
 
-    return (assert_deterministic if twice else simulate)(seed, scenario)
+    return run_scenario("zeppelin", seed, scenario, twice=twice)
 
 
 def run_cut_off(seed: int) -> None:
@@ -315,4 +314,4 @@ def run_cut_off(seed: int) -> None:
     async def scenario(simulation: Simulation) -> None:
         await World(simulation, SAFE).run_cut_off()
 
-    simulate(seed, scenario)
+    run_scenario("zeppelin", seed, scenario)
