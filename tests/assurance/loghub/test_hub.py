@@ -1,25 +1,30 @@
 """Gateways over log stores keep their promises under swarm faults; planted bugs are found."""
 
+import msgspec
 import pytest
 
-from tests.kits.floors import SHARES, is_first, under_faults
+from tests.kits.floors import SHARES, under_faults
 from tests.kits.loghub.simulation.mutants import MUTANTS
 from tests.kits.loghub.simulation.world import Outcome, choose_plan, run_hub
 from tests.kits.models import weathers
 
-FAULTS_S = 48.0
-PACE = 10.0
 
-
-def _run(seed: int) -> Outcome:
-    plan = choose_plan(seed, faults_s=FAULTS_S, pace=PACE)
-    return run_hub(seed, plan, twice=is_first(seed)).result
+def _run_for_long(seed: int) -> Outcome:
+    """At a slow pace: long runs have other moments than busy ones."""
+    plan = choose_plan(seed, faults_s=72.0)
+    slow = msgspec.structs.replace(plan, pause_s=1.5, reshard_every_s=8.0, tick_ms=240)
+    return run_hub(seed, slow).result
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_faults_break_no_promise_and_a_seed_runs_the_same_twice(share: int) -> None:
-    outcomes = under_faults(share, _run)
-    assert sum(outcome.acked for outcome in outcomes) > 300
+def test_faults_break_no_promise(share: int) -> None:
+    outcomes = under_faults(share, _run_for_long)
+    assert sum(outcome.acked for outcome in outcomes) > 100
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_seed_runs_the_same_twice(seed: int) -> None:
+    assert run_hub(seed, choose_plan(seed, faults_s=3.0), twice=True).result.acked > 10
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -45,5 +45,4 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_weather_of_a_planted_bug_breaks_no_promise_without_it(name: str) -> None:
-    for seed in range(2):
-        MUTANTS[name].run(seed)
+    MUTANTS[name].run(0)

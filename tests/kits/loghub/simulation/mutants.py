@@ -144,18 +144,20 @@ def _running(plan: Plan, **every_s: float) -> Callable[[int], object]:
     return lambda seed: run_hub(seed, plan, profile=SwarmProfile(seed=seed, every_s=every_s))
 
 
-_HASTY = Plan(faults_s=6.0, pause_s=0.05, reshard_every_s=0.5, timeout_ms=400, churners=0)
-_calm = _running(Plan(faults_s=6.0, pause_s=0.02, reshard_every_s=0.3, churners=0))
+_HASTY = Plan(faults_s=4.0, pause_s=0.05, reshard_every_s=0.5, timeout_ms=400, churners=0)
+_calm = _running(Plan(faults_s=2.5, pause_s=0.04, reshard_every_s=0.3, churners=0))
 _freeing = _running(
-    Plan(faults_s=6.0, pause_s=0.05, reshard_every_s=2.0, retained_bytes_max=400, churners=0)
+    Plan(faults_s=3.0, pause_s=0.05, reshard_every_s=2.0, retained_bytes_max=400, churners=0)
 )
-_dying = _running(Plan(faults_s=6.0, reshard_every_s=0.3, crash_share=0.1, churners=1))
+_dying = _running(
+    Plan(faults_s=3.0, reshard_every_s=0.3, crash_share=0.1, churners=1, settling_s=20.0)
+)
 _on_a_bad_network = _running(_HASTY, stall=0.3, reset=0.15)
 _with_crashes = _running(_HASTY, kill=1.0, pause=1.0)
 _with_pauses = _running(_HASTY, pause=0.3, reset=0.3)
 """A gateway that stands still stores what it was sent, once it goes on."""
 _with_stalls = _running(
-    Plan(faults_s=6.0, gateways=3, pause_s=0.02, reshard_every_s=0.3, churners=0),
+    Plan(faults_s=3.0, gateways=3, pause_s=0.04, reshard_every_s=0.3, churners=0),
     stall=0.1,
     reset=0.15,
 )

@@ -47,7 +47,6 @@ SETTLING_S = 60.0
 FAULTS = ("kill", "power_loss", "partition", "one_way_cut", "pause", "wall_jump", "reset", "stall")
 _CALM = (1.0, 2.0, 4.0)
 _LOOK_EVERY_S = 0.25
-_RAFT = msgspec.structs.replace(RAFT, tick_ms=80, election_ticks=6)
 _KEEPER = msgspec.structs.replace(
     KEEPER, log_shards=0, tick_ms=150, heartbeat_ms=250, store_down_ticks=60
 )
@@ -67,6 +66,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     late_share: float = 0.0
     """Of these steps that come seconds late."""
     churners: int = 1
+    tick_ms: int = 80
+    """Of raft."""
+    settling_s: float = SETTLING_S
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +107,7 @@ class _Run:
             machine=self._watch.machine,
             service=SMALL,
             keeper=_KEEPER,
-            raft=_RAFT,
+            raft=msgspec.structs.replace(RAFT, tick_ms=plan.tick_ms, election_ticks=6),
             log=DISK_LOG,
         )
         self._addresses = [
@@ -227,29 +229,30 @@ class _Run:
     async def _clients_end(self, clients: list[Machine]) -> None:
         """Readers come to their end once nothing more is sent."""
         senders = [each for each in clients if not each.name.startswith("t")]
+        limit_s = self._plan.settling_s
         try:
             await self._until_ended(senders)
             self._notebook.is_over = True
             await self._until_ended(clients)
         except TimeoutError as error:
             left = [each.name for each in clients if each.running]
-            raise Stuck(f"{left} are not answered, {SETTLING_S} s after the faults") from error
+            raise Stuck(f"{left} are not answered, {limit_s} s after the faults") from error
 
     async def _until_ended(self, machines: list[Machine]) -> None:
         await self._simulation.wait_until(
-            lambda: not any(each.running for each in machines), timeout_s=SETTLING_S
+            lambda: not any(each.running for each in machines), timeout_s=self._plan.settling_s
         )
 
     async def _settle(self) -> None:
         """Whatever was begun is finished, by whomever; no log is left that nobody knows."""
         self._keeper = self._cluster.operator()
-        deadline = self._simulation.now + SETTLING_S
+        deadline = self._simulation.now + self._plan.settling_s
         while True:
             reason = await self._unsettled()
             if not reason:
                 return
             if self._simulation.now > deadline:
-                raise Stuck(f"{SETTLING_S} s after the faults: {reason}")
+                raise Stuck(f"{self._plan.settling_s} s after the faults: {reason}")
             await asyncio.sleep(0.5)
 
     async def _unsettled(self) -> str:
@@ -279,14 +282,13 @@ class _Run:
         self._notebook.check(final)
 
 
-def choose_plan(seed: int, *, faults_s: float = FAULTS_S, pace: float = 1.0) -> Plan:
-    """The pace says how much longer than usual clients and operators pause."""
+def choose_plan(seed: int, *, faults_s: float = FAULTS_S) -> Plan:
     source = random.Random(f"hub plan {seed}")
     return Plan(
         faults_s=faults_s,
         gateways=source.choice((2, 3)),
-        pause_s=source.choice((0.05, 0.15, 0.3)) * pace,
-        reshard_every_s=source.choice((0.3, 0.6, 1.2)) * pace,
+        pause_s=source.choice((0.05, 0.15, 0.3)),
+        reshard_every_s=source.choice((0.3, 0.6, 1.2)),
         timeout_ms=source.choice((600, 2_500)),
         retained_bytes_max=source.choice((0, 0, 300)),
         crash_share=source.choice((0.0, 0.03, 0.1)),
