@@ -4,7 +4,15 @@ import pytest
 
 from raftwood.zeppelin.model import TableConfig
 from tests.kits.zeppelin.simulation.moving import run_moving
-from tests.kits.zeppelin.simulation.steps import Who, failures_of, in_turns, run_failures
+from tests.kits.zeppelin.simulation.steps import (
+    Failure,
+    How,
+    Step,
+    Who,
+    failures_of,
+    in_turns,
+    run_failures,
+)
 from tests.kits.zeppelin.simulation.world import FAST, SAFE
 
 
@@ -26,3 +34,8 @@ def test_whoever_fails_at_a_step_of_a_migration_it_ends(who: Who, is_of_master: 
     failures = in_turns(failures_of(who, is_of_master=is_of_master))
     # A source that another one is master for, after a failover, is not frozen.
     assert run_failures(failures).result >= len(failures) - 2
+
+
+@pytest.mark.parametrize("step", [Step.ORDERED, Step.CATCHING_UP, Step.FROZEN])
+def test_a_migration_is_cancelled_at_each_step(step: Step) -> None:
+    assert run_failures([Failure(step, Who.SOURCE, How.CANCEL, 0.0)] * 12).result == 12

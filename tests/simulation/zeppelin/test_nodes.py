@@ -1,9 +1,7 @@
 """Whole nodes in virtual time, where one thing happens to them."""
 
-import pytest
-
 from tests.kits.zeppelin.simulation.mutants import LINK_LOST
-from tests.kits.zeppelin.simulation.steps import ONE_ACK, Failure, How, Step, Who, run_failures
+from tests.kits.zeppelin.simulation.steps import ONE_ACK, run_failures
 from tests.kits.zeppelin.simulation.world import run_cut_off
 
 
@@ -13,8 +11,3 @@ def test_a_slave_follows_its_master_also_where_it_does_not_reach_the_meta_server
 
 def test_what_one_replica_has_acked_is_handed_over_though_the_target_is_not_reached() -> None:
     assert run_failures([LINK_LOST] * 2, config=ONE_ACK, is_calm=True).result == 2
-
-
-@pytest.mark.parametrize("step", [Step.ORDERED, Step.CATCHING_UP, Step.FROZEN])
-def test_a_migration_is_cancelled_at_each_step(step: Step) -> None:
-    assert run_failures([Failure(step, Who.SOURCE, How.CANCEL, 0.0)] * 4).result == 4

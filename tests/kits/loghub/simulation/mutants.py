@@ -195,7 +195,10 @@ MUTANTS = {
         harm="before its parent has ended|do not",
     ),
     "reads children before their parents": Mutant(
-        _calm, replaced(pulling, startable=_startable_at_once), harm="of its key"
+        _calm,
+        replaced(pulling, startable=_startable_at_once),
+        harm="of its key",
+        first=1,
     ),
     "sends again as another batch": Mutant(
         _with_pauses, replaced(ProducerRules, lost=_lost_and_routed_anew), harm="exactly once"
@@ -209,6 +212,7 @@ MUTANTS = {
         _calm,
         replaced(Settling, _seal=_seal_after_the_end),
         harm="behind|is not read|acked and|given up: InvalidCursor",
+        first=1,
     ),
     "trusts what it knew of new shards": Mutant(
         _with_stalls, replaced(Streams, _shard=_known_shard), harm="which is there"
