@@ -102,7 +102,7 @@ def run_owners(seed: int, *, faults: int = 6, pause_s: float = 0.03, twice: bool
         writers.is_on = False
         await asyncio.gather(*tasks)
         _check(await read_all(await world.logs["g2"].open("log")), writers)
-        return Report(len(writers.acked), done, faults_s)
+        return Report(len(writers.acked), done, faults_s if done else 0.0)
 
     return run_shared(scenario, seed=seed, twice=twice)
 

@@ -94,6 +94,7 @@ class Outcome(msgspec.Struct, frozen=True):
     resumed: int
     faults: int
     faults_s: float
+    """Without any fault, 0."""
 
 
 class World:
@@ -250,7 +251,7 @@ class World:
             spooled=sum(each.spooled for each in servers),
             resumed=sum(each.resumed for each in counters),
             faults=sum(faults.values()),
-            faults_s=faults_s,
+            faults_s=faults_s if faults else 0.0,
         )
 
 

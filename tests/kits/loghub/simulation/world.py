@@ -81,6 +81,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int
     changes: int
     faults_s: float
+    """Without any fault, 0."""
     settled_after_s: float
 
 
@@ -173,7 +174,7 @@ class _Run:
             faults=injector.counts,
             crashes=self._crashes.count,
             changes=self._watch.changes,
-            faults_s=ended - began,
+            faults_s=ended - began if injector.counts or self._crashes.count else 0.0,
             settled_after_s=settled_after_s,
         )
 
