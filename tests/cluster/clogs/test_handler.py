@@ -3,14 +3,10 @@
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.kits.clogs.programs import Program
 from tests.kits.clogs.ring_thread import RingThread
 
 FILE = "app.log"
-
-pytestmark = pytest.mark.slow
 
 
 def quiet(stderr: str) -> bool:

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from raftwood.app.standalone import PORTS
 from raftwood.base.codecs import Codec, compress
 from raftwood.clogs.frames import Message, MessageType, decode_message, encode_message
@@ -111,7 +109,6 @@ async def ship(parts: dict[str, Any], places: dict[str, str], *, batches: int) -
                 assert (ack.type, ack.sequence) == (MessageType.ACK, sequence)
 
 
-@pytest.mark.slow
 def test_what_was_acknowledged_is_stored_once_though_the_receiver_is_killed(
     tmp_path: Path,
 ) -> None:

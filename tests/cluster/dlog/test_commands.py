@@ -13,7 +13,7 @@ from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.streams import StreamLimits
 from tests.cluster.test_standalone import connected, consecutive_ports, running
 from tests.kits.dlog.command_kit import Commands
-from tests.kits.raft.stores import COMMAND
+from tests.kits.processes import RAFTWOOD
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_closed_ledgers_are_offloaded_to_a_folder(commands: Commands, tmp_path: 
 def test_a_writer_that_was_killed_leaves_a_ledger_that_is_recovered(commands: Commands) -> None:
     commands.run("dlog", "create", "killed")
     with subprocess.Popen(
-        (*COMMAND, "dlog", "append", "killed", *commands.flags), stdin=subprocess.PIPE
+        (*RAFTWOOD, "dlog", "append", "killed", *commands.flags), stdin=subprocess.PIPE
     ) as writer:
         assert writer.stdin is not None
         writer.stdin.write(b"one\ntwo\n")

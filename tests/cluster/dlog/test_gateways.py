@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from raftwood.app.connecting import connected_metastore
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
@@ -18,8 +16,9 @@ from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import LogKind
 from tests.kits.dlog.bookie_processes import BookieProcess
 from tests.kits.loghub.load import HubLoad
-from tests.kits.loghub.processes import LOGSTORE, PROJECT, GatewayNode, HubProcesses
-from tests.kits.raft.cluster import LOCAL, free_ports
+from tests.kits.loghub.processes import LOGSTORE, PROJECT, HubProcesses
+from tests.kits.ports import free_ports
+from tests.kits.processes import StoreProcess
 from tests.kits.running import run
 
 LEASE_MS = 3_000
@@ -39,7 +38,7 @@ class DlogHub(HubProcesses):
         }
         super().__init__(environment, folder, first=1, settings=settings, **options)
         self.bookies = [
-            BookieProcess(number, folder, f"{LOCAL}:{port}", self._file)
+            BookieProcess(number, folder, port, self._file)
             for number, port in enumerate(free_ports(3), 1)
         ]
 
@@ -51,12 +50,12 @@ class DlogHub(HubProcesses):
     async def start_all(self) -> None:
         await self.start()
         for each in self.bookies:
-            each.launch_bookie()
+            each.begin()
         for each in self.bookies:
             await each.ready()
         await self.start_gateways()
 
-    async def owner(self, client: AsyncLogHubClient, *, but: GatewayNode | None) -> GatewayNode:
+    async def owner(self, client: AsyncLogHubClient, *, but: StoreProcess | None) -> StoreProcess:
         """Of the first shard that can be written, once that is another one."""
         shards = await client.shards(PROJECT, LOGSTORE)
         log = next(each.log for each in shards if each.status == "readwrite")
@@ -76,7 +75,6 @@ async def dlog_hub(folder: Path, **options: Any) -> AsyncIterator[DlogHub]:
             yield hub
 
 
-@pytest.mark.slow
 def test_what_was_acked_is_there_once_and_in_order_when_owners_are_killed_and_stopped(
     tmp_path: Path,
 ) -> None:

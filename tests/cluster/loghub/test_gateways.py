@@ -4,15 +4,12 @@ import asyncio
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.kits.loghub.load import HubLoad
 from tests.kits.loghub.processes import LOGSTORE, PROJECT, hub_processes
 from tests.kits.loghub.storm import FAULTS, run_hub_storm
 from tests.kits.running import run
 
 
-@pytest.mark.slow
 def test_what_was_acked_is_there_once_and_in_order_after_kills_splits_and_merges(
     tmp_path: Path,
 ) -> None:

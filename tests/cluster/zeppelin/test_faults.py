@@ -74,7 +74,6 @@ async def _read_everywhere(
     return found
 
 
-@pytest.mark.slow
 def test_nothing_acked_is_lost_or_counted_twice_and_replicas_are_equal(
     cluster: KvProcesses,
 ) -> None:
@@ -131,7 +130,6 @@ async def _served_by(
     return taken
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("on_meta_loss", ["stop", "serve"])
 def test_a_master_that_meta_does_not_reach_stops_unless_its_table_serves_on(
     cluster: KvProcesses, on_meta_loss: str
@@ -155,7 +153,6 @@ def test_a_master_that_meta_does_not_reach_stops_unless_its_table_serves_on(
     cluster.wait_equal(login.table)
 
 
-@pytest.mark.slow
 def test_nothing_of_a_table_that_was_dropped_meanwhile_comes_back(cluster: KvProcesses) -> None:
     login = cluster.create_table("orders")
     client = cluster.redis(login)
@@ -184,7 +181,6 @@ def test_nothing_of_a_table_that_was_dropped_meanwhile_comes_back(cluster: KvPro
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 def test_slaves_keep_up_with_a_master_that_writes_as_fast_as_it_can(
     cluster: KvProcesses,
 ) -> None:

@@ -8,16 +8,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from raftwood.zeppelin.model import TableConfig
+from tests.kits.processes import RealProcess
 from tests.kits.running import run
 from tests.kits.zeppelin.moves import Move, Step, Watch, watching
-from tests.kits.zeppelin.process import Process
 from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
 from tests.kits.zeppelin.writers import KvUser, Writer, read_replicas
-
-pytestmark = pytest.mark.slow
 
 PARTITIONS = 4
 NODES = 4
@@ -86,7 +82,7 @@ def migrations_outlive_their_sources_and_their_targets(cluster: KvProcesses) -> 
                 dies(watch, number, victim, step)
 
     def dies(watch: Watch, number: int, victim: str, step: Step) -> None:
-        def victim_of(moved: Move) -> Process:
+        def victim_of(moved: Move) -> RealProcess:
             return cluster.nodes[cluster.number_of(getattr(moved, victim))]
 
         began_s = time.monotonic()

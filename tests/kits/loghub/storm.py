@@ -9,9 +9,9 @@ from pathlib import Path
 from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import ShardStatus
-from tests.kits.disk.store_process import StoreProcess
 from tests.kits.loghub.load import HubLoad
 from tests.kits.loghub.processes import LOGSTORE, PROJECT, HubProcesses, hub_processes
+from tests.kits.processes import RealProcess
 
 BETWEEN = 100
 """Records that are stored between two faults, so that none meets idle clients."""
@@ -62,7 +62,7 @@ class Storm:
             else:
                 await self._stop(hub.nodes[store])
 
-    async def _stop(self, process: StoreProcess) -> None:
+    async def _stop(self, process: RealProcess) -> None:
         process.signal(signal.SIGSTOP)
         try:
             await asyncio.sleep(_STOPPED_S)

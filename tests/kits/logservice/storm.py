@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,6 +11,7 @@ from tests.kits.logservice.processes import LogProcesses, log_stores
 from tests.kits.raft.proxy import Proxies
 from tests.kits.running import run
 
+KINDS = 7
 _QUIET_S_MAX = 0.3
 
 
@@ -40,7 +40,16 @@ class Faults:
         self.counts: Counter[str] = Counter()
 
     async def happen(self, count: int) -> None:
-        kinds = [self._kill, self._kill_two, self._pause, self._isolate, self._one_way, self._reset]
+        kinds = [
+            self._kill,
+            self._kill_two,
+            self._kill_all,
+            self._pause,
+            self._isolate,
+            self._one_way,
+            self._reset,
+        ]
+        assert len(kinds) == KINDS
         for number in range(count):
             await asyncio.sleep(self._random.uniform(0, _QUIET_S_MAX))
             kind = kinds[number % len(kinds)]
@@ -63,10 +72,14 @@ class Faults:
         await self._stores.kill(store, other)
         await self._stores.start(other, store)
 
+    async def _kill_all(self, _: int) -> None:
+        await self._stores.kill(*self._stores.first)
+        await self._stores.start()
+
     async def _pause(self, store: int) -> None:
-        self._stores.nodes[store].signal(signal.SIGSTOP)
+        self._stores.nodes[store].pause()
         await asyncio.sleep(self._random.uniform(0.2, 1.5))
-        self._stores.nodes[store].signal(signal.SIGCONT)
+        self._stores.nodes[store].resume()
 
     async def _isolate(self, store: int) -> None:
         self._proxies.isolate(store)

@@ -19,8 +19,8 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client import LogHubClient
 from raftwood.logservice.wire import LOCATE
 from raftwood.net.stores import Stores
-from tests.cluster.test_standalone import consecutive_ports
 from tests.kits.pipeline.standalone import options_of
+from tests.kits.ports import consecutive_ports
 
 STORES = 3
 GATEWAYS = 2
