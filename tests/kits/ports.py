@@ -1,8 +1,8 @@
 """Ports for servers of tests: no two processes that run tests are given the same one.
 
-Each process that runs tests locks a block of ports for as long as it lives, so that a server that is
-down for a while finds its port again. All blocks lie below the ports that the system gives to those
-who dial.
+Each process that runs tests locks a block of ports for as long as it lives, so that a server that
+is down for a while finds its port again. All blocks lie below the ports that the system gives to
+those who dial.
 """
 
 import fcntl
@@ -10,6 +10,7 @@ import itertools
 import os
 import socket
 import tempfile
+from functools import cache
 from pathlib import Path
 
 LOCAL = "127.0.0.1"
@@ -22,7 +23,6 @@ class _Block:
     """Ports that this process alone hands out, in turn."""
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
         folder = Path(tempfile.gettempdir()) / f"raftwood-test-ports-{os.getuid()}"
         folder.mkdir(exist_ok=True)
         below = int(_LAST_FILE.read_text().split()[0])
@@ -52,15 +52,15 @@ class _Block:
         raise AssertionError(f"no {count} ports in a row are free")
 
 
-_block: _Block | None = None
+@cache
+def _block(_: int) -> _Block:
+    """Of a process: one that was forked takes a block of its own."""
+    return _Block()
 
 
 def consecutive_ports(count: int) -> int:
     """The first of some ports in a row."""
-    global _block
-    if _block is None or _block.owner != os.getpid():
-        _block = _Block()
-    return _block.row(count)
+    return _block(os.getpid()).row(count)
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""A run of tests that is killed with -9 leaves no process behind: a shell that outlives it sees to it.
+"""A run of tests that is killed with -9 leaves no process behind: a shell outlives it.
 
 It reads which groups of processes began and which ended. When the pipe closes, for whatever reason,
 it kills those that are left.
@@ -7,6 +7,7 @@ it kills those that are left.
 import atexit
 import os
 import subprocess
+from functools import cache
 
 from tests.kits import resources
 
@@ -24,7 +25,7 @@ for group in $groups; do kill -9 -- "-$group"; done
 
 class _Watchdog:
     def __init__(self) -> None:
-        self.owner = os.getpid()
+        self._owner = os.getpid()
         self._process = subprocess.Popen(
             ("sh", "-c", _PROGRAM),
             stdin=subprocess.PIPE,
@@ -40,21 +41,20 @@ class _Watchdog:
         os.write(self._process.stdin.fileno(), f"{word} {group}\n".encode())
 
     def _end(self) -> None:
-        if self.owner == os.getpid():
+        if self._owner == os.getpid():
             self._process.communicate()
 
 
-_watchdog: _Watchdog | None = None
+@cache
+def _watchdog(_: int) -> _Watchdog:
+    """Of a process: one that was forked has a watchdog of its own."""
+    return _Watchdog()
 
 
 def began(group: int) -> None:
     """A process that leads a group of its own."""
-    global _watchdog
-    if _watchdog is None or _watchdog.owner != os.getpid():
-        _watchdog = _Watchdog()
-    _watchdog.tell("began", group)
+    _watchdog(os.getpid()).tell("began", group)
 
 
 def ended(group: int) -> None:
-    if _watchdog is not None and _watchdog.owner == os.getpid():
-        _watchdog.tell("ended", group)
+    _watchdog(os.getpid()).tell("ended", group)

@@ -1,10 +1,8 @@
 """Real stores from the command line: run, used, changed and stopped as an operator does it."""
 
-import asyncio
 import json
 import signal
 import socket
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,23 +10,27 @@ from pathlib import Path
 import pytest
 import trustme
 
-from raftwood.app.connecting import connected_client
-from raftwood.app.groups import METASTORE_GROUP
-from raftwood.app.settings import Settings
-from raftwood.base.configuration import load_configuration
-from raftwood.base.seams import SetKey
-from raftwood.disk.real_environment import real_environment
-from raftwood.metastore.raft_store import RaftMetaStore
-from tests.kits.raft.stores import Stores
-from tests.kits.running import run
+from tests.kits.app.running import ask
+from tests.kits.ports import LOCAL, free_ports
+from tests.kits.raft.stores import WAIT, Stores
 
 
-@pytest.fixture
-def stores(tmp_path: Path) -> Iterator[Stores]:
-    with Stores(tmp_path) as stores:
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    """Three, which speak TLS with one another and with clients."""
+    folder = tmp_path_factory.mktemp("stores")
+    issue_certificate(folder)
+    tls = f"""
+[tls]
+certificate = "{folder}/store.pem"
+key = "{folder}/key.pem"
+authorities = "{folder}/authority.pem"
+"""
+    with Stores(folder, extra=tls) as stores:
         stores.start(1, 2, 3)
         stores.leader()
         yield stores
+        assert [stores.processes[store].stop() for store in (1, 2, 3)] == [0, 0, 0]
 
 
 def test_a_cluster_is_used_and_changed_from_the_command_line(stores: Stores) -> None:
@@ -57,46 +59,44 @@ def test_a_cluster_is_used_and_changed_from_the_command_line(stores: Stores) -> 
     assert stores.meta("put", "b", "after").split() == ["version", "4"]
 
 
-def test_a_leader_that_is_told_to_stop_hands_over_and_ends_with_status_0(
-    stores: Stores, tmp_path: Path
+def test_a_leader_that_is_told_to_stop_ends_with_status_0_and_others_go_on(
+    stores: Stores,
 ) -> None:
     leader = stores.leader()
-
-    async def write_while_it_stops() -> float:
-        settings = load_configuration(Settings, file=str(tmp_path / "cluster.toml")).settings
-        with real_environment() as environment:
-            async with connected_client(environment, settings, None) as client:
-                meta = RaftMetaStore(client, METASTORE_GROUP)
-                await meta.transact((), (SetKey("before", b""),))
-                stores.processes[leader].terminate()
-                began = last = time.perf_counter()
-                longest = 0.0
-                while last - began < 2.0:
-                    await meta.transact((), (SetKey("during", b""),))
-                    now = time.perf_counter()
-                    longest, last = max(longest, now - last), now
-                    await asyncio.sleep(0.002)
-                return longest
-
-    assert run(write_while_it_stops()) < 1.0
-    assert stores.processes[leader].wait(timeout=30) == 0
+    stores.meta("put", "before", "")
+    assert stores.processes[leader].stop() == 0
+    stores.meta("put", "during", "")
     assert stores.leader() != leader
     stores.start(leader)
     stores.meta("get", "before")
-    assert [stores.stop(store) for store in (1, 2, 3)] == [0, 0, 0]
 
 
-def test_a_secret_shows_neither_in_a_log_nor_in_a_command_line(
-    stores: Stores, tmp_path: Path
-) -> None:
-    secrets = tomllib.loads((tmp_path / "cluster.toml").read_text())["secrets"]
-    (tmp_path / "cluster.toml").chmod(0o644)
-    assert stores.stop(2) == 0
+def test_a_secret_shows_neither_in_a_log_nor_in_a_command_line(stores: Stores) -> None:
+    secrets = tomllib.loads(stores.config.read_text())["secrets"]
+    stores.config.chmod(0o644)
+    assert stores.processes[2].stop() == 0
     stores.start(2)
+    stores.config.chmod(0o600)
     assert "others can read the secrets" in stores.log(2)
-    for store, process in stores.processes.items():
-        shown = stores.log(store) + Path(f"/proc/{process.pid}/cmdline").read_text()
+    for store in (1, 2, 3):
+        pid = stores.processes[store].pid
+        shown = stores.log(store) + Path(f"/proc/{pid}/cmdline").read_text()
         assert not any(secret in shown for secret in secrets.values())
+
+
+def test_stores_take_a_certificate_of_another_authority_when_they_are_told_to(
+    stores: Stores,
+) -> None:
+    stores.meta("put", "tls", "sealed")
+    plain = ("--set", "tls.certificate=", "--set", "tls.authorities=")
+    stores.meta("get", "tls", *plain, status=1)
+    # Renewed by another authority, which nobody trusted before.
+    issue_certificate(stores.folder)
+    stores.meta("get", "tls", status=1)
+    for store in (1, 2, 3):
+        stores.processes[store].signal(signal.SIGHUP)
+    stores.run("raft", "status", *WAIT)
+    assert "sealed" in stores.meta("get", "tls")
 
 
 def test_a_store_tells_its_health_and_metrics_over_http(tmp_path: Path) -> None:
@@ -116,44 +116,18 @@ def test_a_store_tells_its_health_and_metrics_over_http(tmp_path: Path) -> None:
             status, text = ask(address, "/metrics", token=token)
             assert status == 200
             assert 'raftwood_raft_groups{store="1"} 1.0' in text
-            assert stores.stop(1) == 0
+            assert stores.processes[1].stop() == 0
             assert "uvicorn" not in stores.log(1)
             assert token not in stores.log(1)
 
 
 def test_a_store_that_waits_for_the_others_is_alive_and_not_ready(tmp_path: Path) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    address = f"{LOCAL}:{free_ports(1)[0]}"
     with Stores(tmp_path, more=0, extra=f'[http]\nlisten = "{address}"') as stores:
         stores.start(1)
         assert ask(address, "/livez") == (200, "ok\n")
         assert ask(address, "/readyz") == (503, "service: metastore: no leader is known\n")
         assert ask(address, "/metrics", token="")[0] == 401
-
-
-def test_stores_and_clients_speak_tls_where_certificates_are_given(tmp_path: Path) -> None:
-    issue_certificate(tmp_path)
-    tls = f"""
-[tls]
-certificate = "{tmp_path}/store.pem"
-key = "{tmp_path}/key.pem"
-authorities = "{tmp_path}/authority.pem"
-"""
-    with Stores(tmp_path, more=0, extra=tls) as stores:
-        stores.start(1, 2, 3)
-        stores.leader()
-        stores.meta("put", "a", "sealed")
-        assert "sealed" in stores.meta("get", "a")
-        plain = ("--set", "tls.certificate=", "--set", "tls.authorities=")
-        stores.meta("get", "a", *plain, status=1)
-        # Renewed by another authority, which nobody trusted before.
-        issue_certificate(tmp_path)
-        stores.meta("get", "a", status=1)
-        for process in stores.processes.values():
-            process.send_signal(signal.SIGHUP)
-        stores.run("raft", "status", "--wait-seconds", "30")
-        assert "sealed" in stores.meta("get", "a")
 
 
 def issue_certificate(folder: Path) -> None:

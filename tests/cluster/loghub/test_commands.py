@@ -1,63 +1,52 @@
-"""LogHub from nothing to `tail -f`: stores, a gateway and commands, each a process."""
+"""LogHub from nothing to `tail -f`: a store, a gateway and commands."""
 
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from tests.kits.raft.stores import INTERRUPTIBLE, Stores
+from tests.kits.processes import INTERRUPTIBLE, RAFTWOOD, RealProcess
+from tests.kits.raft.stores import WAIT, Stores
 
-FAST = """
+ALONE = """
 [hakeeper]
 tick_ms = 100
 heartbeat_ms = 100
 log_shards = 1
+log_replicas = 1
+hakeeper_replicas = 1
+
+[loghub]
+log_replicas = 1
 """
 SERVICE = ("logservice", "start")
 
 
-@contextmanager
-def gateway(stores: Stores, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    file = folder / "cluster.toml"
-    listen = stores.addresses[4]  # the fourth address is no store's
-    with file.open("a") as settings:
-        settings.write(f'[gateway]\nlisten = "{listen}"\nhttp_listen = ""\n')
-    with (folder / "gateway.log").open("ab") as log:
-        process = subprocess.Popen(
-            (*RAFTWOOD, "gateway", "start", f"--config={file}"),
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-    try:
-        assert process.stdout is not None
-        assert "serves on" in process.stdout.readline(), (folder / "gateway.log").read_text()
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def test_loghub_is_used_from_the_command_line(tmp_path: Path) -> None:
-    with Stores(tmp_path, first=3, more=1, extra=FAST, service=SERVICE) as stores:
-        stores.start(1, 2, 3)
-        stores.run("cluster", "status", "--wait-seconds", "30")
-        with gateway(stores, tmp_path) as process:
-            keys(stores, tmp_path)
-            records(stores, tmp_path)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+    with Stores(tmp_path, first=1, more=1, extra=ALONE, service=SERVICE) as stores:
+        stores.start(1)
+        stores.run("cluster", "status", *WAIT)
+        with stores.config.open("a") as settings:
+            # The second address is no store's.
+            settings.write(f'[gateway]\nlisten = "{stores.addresses[2]}"\nhttp_listen = ""\n')
+        command = (*RAFTWOOD, "gateway", "start", f"--config={stores.config}")
+        gateway = RealProcess("gateway", tmp_path, command)
+        try:
+            gateway.start()
+            keys(stores)
+            records(stores)
+            assert gateway.stop() == 0
+        finally:
+            gateway.discard()
 
 
-def keys(stores: Stores, folder: Path) -> None:
+def keys(stores: Stores) -> None:
     """A key that may do all goes to the file; others come and go."""
     made = stores.run("key", "create", "*=admin", expect="[loghub_client]")
-    with (folder / "cluster.toml").open("a") as settings:
+    with stores.config.open("a") as settings:
         settings.write(made)
-    assert f'gateways = ["{stores.addresses[4]}"]' in made
+    assert f'gateways = ["{stores.addresses[2]}"]' in made
     (other,) = json.loads(
         stores.run("key", "create", "shop=reader", "--description", "old", "--format", "json")
     )
@@ -70,7 +59,7 @@ def keys(stores: Stores, folder: Path) -> None:
     stores.run("key", "revoke", other["id"], expect=other["id"])
 
 
-def records(stores: Stores, folder: Path) -> None:
+def records(stores: Stores) -> None:
     stores.run("project", "create", "shop", expect="shop")
     stores.run("logstore", "create", "shop/orders", "--shards=1", expect="ttl days")
     lines = "".join(f'{{"user":"{number % 20}","n":{number}}}\n' for number in range(1_000))
@@ -78,7 +67,7 @@ def records(stores: Stores, folder: Path) -> None:
     stores.run(*put, lines=lines, expect="1000")
 
     command = (*INTERRUPTIBLE, "tail", "shop/orders", "-f", "-n1", "--fields=n")
-    environment = os.environ | {"RAFTWOOD_CONFIG": str(folder / "cluster.toml")}
+    environment = os.environ | {"RAFTWOOD_CONFIG": str(stores.config)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as following:
         assert following.stdout is not None
         assert following.stdout.readline() == "999\n"
@@ -89,7 +78,7 @@ def records(stores: Stores, folder: Path) -> None:
         seen = [following.stdout.readline() for _ in range(1_000)]
         assert sorted(seen) == sorted(f"1{number}\n" for number in range(1_000))
         following.send_signal(signal.SIGINT)
-        assert following.wait(30) == 130
+        assert following.wait(60) == 130
 
     shown = stores.run("tail", "shop/orders", "--from=begin", "--fields=user,n")
     found: dict[int, list[int]] = {}

@@ -2,9 +2,7 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,71 +10,55 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from raftwood.app.standalone import PORTS
 from raftwood.loghub.client import LogHubClient
-from tests.cluster.test_standalone import connected, consecutive_ports, running
+from tests.kits.app.running import connected
+from tests.kits.processes import RAFTWOOD, RealProcess
 
 SHARDS = 4
-TIMEOUT_S = 3
+TIMEOUT_S = 4
+WAIT_S_MAX = 120.0
+STREAM = "consumed/s"
 
 
 def environment_of(hub: dict[str, Any]) -> dict[str, str]:
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(sys.path),
+    return {
         "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": hub["access_key_id"],
         "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": hub["access_key_secret"],
         "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": hub["native"],
     }
 
 
-class Consuming:
-    """One `raftwood consume`, its output in a file."""
+class Consuming(RealProcess):
+    """One `raftwood consume`; what it prints are the records."""
 
-    def __init__(self, name: str, folder: Path, hub: dict[str, Any], *options: str) -> None:
-        self.file = folder / f"{name}.out"
-        self._errors = folder / f"{name}.err"
-        with self.file.open("wb") as output, self._errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                (
-                    *(sys.executable, "-m", "raftwood.app", "consume", "p/s", "--group=g"),
-                    *(f"--store=sqlite:///{folder / 'leases.sqlite'}", f"--name={name}"),
-                    *(f"--timeout={TIMEOUT_S}s", "--format=json", *options),
-                ),
-                stdout=output,
-                stderr=errors,
-                env=environment_of(hub),
-                cwd=folder,
-            )
+    def __init__(self, name: str, folder: Path) -> None:
+        store = f"--store=sqlite:///{folder / 'leases.sqlite'}"
+        options = (store, f"--name={name}", f"--timeout={TIMEOUT_S}s", "--format=json")
+        super().__init__(name, folder, (*RAFTWOOD, "consume", STREAM, "--group=g", *options))
 
     def records(self) -> list[dict[str, Any]]:
-        assert self.process.poll() in (None, 0, -signal.SIGKILL), self._errors.read_text()
-        lines = self.file.read_bytes().rpartition(b"\n")[0].splitlines()
+        lines = self.output.read_bytes().rpartition(b"\n")[0].splitlines()
         return [json.loads(line) for line in lines]
 
     def numbers(self) -> list[int]:
         return [int(each["fields"]["n"]) for each in self.records()]
 
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0, self._errors.read_text()
-
 
 @contextmanager
 def consuming(name: str, folder: Path, hub: dict[str, Any]) -> Iterator[Consuming]:
-    found = Consuming(name, folder, hub)
+    found = Consuming(name, folder)
     try:
+        found.launch(found.command, environment_of(hub))
         yield found
     finally:
-        found.process.kill()
-        found.process.wait()
+        found.discard()
 
 
-def until(holds: Callable[[], bool], seconds: float = 60) -> float:
+def until(holds: Callable[[], bool]) -> None:
     begin = time.monotonic()
     while not holds():
-        assert time.monotonic() - begin < seconds, "it takes too long"
-        time.sleep(0.05)
-    return time.monotonic() - begin
+        assert time.monotonic() - begin < WAIT_S_MAX, "it takes too long"
+        time.sleep(0.3)
 
 
 def shards(consumer: Consuming, since: int) -> set[int]:
@@ -93,7 +75,7 @@ class Load:
     def put(self, count: int = 40) -> int:
         """Answers the first number."""
         first = self.count
-        with self._client.producer("p", "s") as producer:
+        with self._client.producer(*STREAM.split("/")) as producer:
             for number in range(first, first + count):
                 producer.send({"n": str(number)}, key=f"{number}")
         self.count += count
@@ -107,10 +89,10 @@ def operate(folder: Path, hub: dict[str, Any], worker: Consuming) -> None:
         command, *others = arguments
         done = subprocess.run(
             (
-                *(sys.executable, "-m", "raftwood.app", "group", command, "p/s", "g", *others),
+                *(*RAFTWOOD, "group", command, STREAM, "g", *others),
                 *(f"--store=sqlite:///{folder / 'leases.sqlite'}", "--format=json"),
             ),
-            env=environment_of(hub),
+            env=os.environ | environment_of(hub),
             capture_output=True,
             check=True,
             timeout=60,
@@ -120,22 +102,16 @@ def operate(folder: Path, hub: dict[str, Any], worker: Consuming) -> None:
     rows = group("show")
     assert [(row["owner"], row["consumer"]) for row in rows] == [("third", "third")] * SHARDS
     assert group("drain", "third") == [{"name": "third"}]
-    assert worker.process.wait(60) == 0
+    assert worker.wait() == 0
     assert len(group("reset", "--to=begin")) == SHARDS
     assert {row["owner"] for row in group("show")} == {""}
     assert min(row["lag_s"] for row in group("show")) > 0
 
 
-def test_workers_join_hand_over_and_take_over(tmp_path: Path) -> None:
-    base = consecutive_ports(PORTS)
-    given = ("standalone", f"--data={tmp_path / 'data'}", f"--port-base={base}")
-    with (
-        running(*given, folder=tmp_path) as parts,
-        connected(parts) as client,
-        ExitStack() as stack,
-    ):
-        client.create_project("p")
-        client.create_logstore("p", "s", shard_count=SHARDS)
+def test_workers_join_hand_over_and_take_over(parts: dict[str, Any], tmp_path: Path) -> None:
+    with connected(parts) as client, ExitStack() as stack:
+        client.create_project(STREAM.split("/", maxsplit=1)[0])
+        client.create_logstore(*STREAM.split("/"), shard_count=SHARDS)
         load = Load(client)
         load.put()
         first = stack.enter_context(consuming("first", tmp_path, parts["loghub"]))
@@ -152,11 +128,10 @@ def test_workers_join_hand_over_and_take_over(tmp_path: Path) -> None:
         counts = Counter(first.numbers() + second.numbers())
         assert counts == Counter(range(load.count)), "a graceful steal duplicates nothing"
 
-        first.process.kill()
+        first.kill_now()
         since = load.put()
-        taken_s = until(lambda: set(second.numbers()) >= set(range(since, load.count)))
-        assert taken_s < 2.5 * TIMEOUT_S
-        second.stop()
+        until(lambda: set(second.numbers()) >= set(range(since, load.count)))
+        assert second.stop() == 0, second.tail()
         seen = set(first.numbers()) | set(second.numbers())
         assert seen == set(range(load.count))
 

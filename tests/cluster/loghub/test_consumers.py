@@ -3,9 +3,8 @@ database, while shards are split and merged. No record is lost, and none comes t
 fault was in between and no checkpoint was stored."""
 
 import sqlite3
-import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -14,10 +13,9 @@ import pytest
 from tests.kits.loghub.group_under_faults import GroupUnderFaults, group_under_faults
 from tests.kits.servers.databases import SERVERS, DatabaseServer
 
-SHARDS = 6
-TIMEOUT_S = 1.5
-SLACK_S = 2.0
-"""For a machine that does other things as well."""
+SHARDS = 4
+TIMEOUT_S = 4.0
+"""Of leases, which a worker on a busy machine is to keep."""
 
 
 class Database(Protocol):
@@ -93,15 +91,6 @@ class OneFile:
         return True
 
 
-@contextmanager
-def database(name: str, folder: Path) -> Iterator[Database]:
-    if name == "sqlite":
-        yield OneFile(folder / "leases.sqlite")
-        return
-    with SERVERS[name]() as server:
-        yield Served(server)
-
-
 def workers_come_and_go(group: GroupUnderFaults) -> None:
     group.start("anne", "ben")
     group.balanced("anne", "ben")
@@ -113,22 +102,21 @@ def workers_come_and_go(group: GroupUnderFaults) -> None:
 
 def workers_die_and_stall(group: GroupUnderFaults, store: Database) -> None:
     group.kill("ben")
-    assert group.balanced("cleo") < 2 * TIMEOUT_S + SLACK_S
+    group.balanced("cleo")
     group.start("dora")
     group.balanced("cleo", "dora")
     with group.paused("dora", store.is_free):
-        assert group.balanced("cleo") < 2 * TIMEOUT_S + SLACK_S
+        group.balanced("cleo")
     group.balanced("cleo", "dora")
 
 
-def the_store_goes_away(group: GroupUnderFaults, store: Database) -> None:
+def the_store_goes_away(group: GroupUnderFaults, store: Database, *names: str) -> None:
     with group.without_its_store(store.restarting()):
         pass
     group.caught_up()
     with group.without_its_store(store.cut_off()):
-        time.sleep(TIMEOUT_S + SLACK_S / 4)
-        group.stands_still(2 * TIMEOUT_S - SLACK_S / 4)
-    group.balanced("cleo", "dora")
+        group.stands_still(for_s=TIMEOUT_S)
+    group.balanced(*names)
     group.caught_up()
 
 
@@ -138,18 +126,33 @@ def shards_change(group: GroupUnderFaults) -> None:
     group.balanced("cleo", "dora")
 
 
-@pytest.mark.parametrize(
-    "name", ["sqlite", *(pytest.param(each, marks=pytest.mark.needs(each)) for each in SERVERS)]
-)
-def test_each_record_comes_once_or_as_often_as_faults_allow(name: str, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        store = stack.enter_context(database(name, tmp_path))
-        group = stack.enter_context(
-            group_under_faults(str(tmp_path), store.url(), shards=SHARDS, timeout_s=TIMEOUT_S)
-        )
-        workers_come_and_go(group)
-        workers_die_and_stall(group, store)
-        the_store_goes_away(group, store)
-        shards_change(group)
+@contextmanager
+def consumers(store: Database, folder: Path) -> Iterator[GroupUnderFaults]:
+    """At the end no record was lost, and none came twice without a reason."""
+    with group_under_faults(str(folder), store.url(), shards=SHARDS, timeout_s=TIMEOUT_S) as group:
+        yield group
         verdict = group.end()
     assert verdict.held, verdict
+
+
+def test_each_record_comes_once_or_as_often_as_faults_allow(tmp_path: Path) -> None:
+    store = OneFile(tmp_path / "leases.sqlite")
+    with consumers(store, tmp_path) as group:
+        workers_come_and_go(group)
+        workers_die_and_stall(group, store)
+        the_store_goes_away(group, store, "cleo", "dora")
+        shards_change(group)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.needs(each)) for each in SERVERS]
+)
+def test_consumers_outlive_a_database_that_restarts_and_one_that_hangs(
+    name: str, tmp_path: Path
+) -> None:
+    with SERVERS[name]() as server:
+        store = Served(server)
+        with consumers(store, tmp_path) as group:
+            group.start("anne", "ben")
+            group.balanced("anne", "ben")
+            the_store_goes_away(group, store, "anne", "ben")

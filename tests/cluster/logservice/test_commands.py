@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -19,7 +18,8 @@ from raftwood.logservice.client import (
     ReadOnlyClient,
     ShardNotFound,
 )
-from tests.kits.raft.stores import Stores
+from tests.kits.processes import INTERRUPTIBLE
+from tests.kits.raft.stores import WAIT, Stores
 
 ALONE = """
 [logservice]
@@ -38,11 +38,12 @@ JSON = "--format=json"
 SERVICE = ("logservice", "start")
 
 
-@pytest.fixture
-def stores(tmp_path: Path) -> Iterator[Stores]:
-    with Stores(tmp_path, first=1, more=1, extra=ALONE, service=SERVICE) as stores:
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    folder = tmp_path_factory.mktemp("stores")
+    with Stores(folder, first=1, more=1, extra=ALONE, service=SERVICE) as stores:
         stores.start(1)
-        stores.run("cluster", "status", "--wait-seconds", "30")
+        stores.run("cluster", "status", *WAIT)
         yield stores
 
 
@@ -54,7 +55,7 @@ def test_the_metastore_of_log_stores_is_asked_as_any_other(stores: Stores) -> No
     connect = f"--connect={stores.addresses[1]}"
     assert stores.rows("meta", "put", "a", "one", connect) == [{"version": 1}]
     assert stores.rows("meta", "get", "a", connect)[0]["value"] == "one"
-    assert [row["name"] for row in stores.rows("log", "list")] == ["log-1"]
+    assert "log-1" in [row["name"] for row in stores.rows("log", "list")]
     stores.run("log", "remove", "metastore", status=2, expect="is no log")
     stores.run("log", "read", "metastore", status=2, expect="no log")
 
@@ -96,20 +97,21 @@ def test_logs_are_made_written_read_and_removed_from_the_command_line(
     assert "truncated_lsn" in stores.run("log", "info", "orders")
     assert stores.run("log", "read", "orders", "--count=1", "--read-only").endswith("second\n")
 
-    assert [row["name"] for row in stores.rows("log", "list", "--read-only")] == ["log-1", "orders"]
+    assert {"log-1", "orders"} <= {row["name"] for row in stores.rows("log", "list", "--read-only")}
     stores.run("log", "remove", "orders", expect="orders")
     stores.run("log", "read", "orders", status=1, expect="orders")
 
 
 def test_a_log_is_backed_up_and_restored_with_its_lsns(stores: Stores, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
-    stores.run("log", "append", "log-1", *(f"record {number}" for number in range(20)))
-    whole = stores.run("log", "read", "log-1")
-    stores.run("log", "backup", "log-1", str(folder), "--read-only", expect="20")
-    stores.run("log", "backup", "log-1", str(folder), status=1, expect="not empty")
+    stores.run("log", "create", "once")
+    stores.run("log", "append", "once", *(f"record {number}" for number in range(20)))
+    whole = stores.run("log", "read", "once")
+    stores.run("log", "backup", "once", str(folder), "--read-only", expect="20")
+    stores.run("log", "backup", "once", str(folder), status=1, expect="not empty")
     stores.run("log", "restore", str(folder), "again", expect="20")
     assert stores.run("log", "read", "again") == whole
-    lsns = [stores.rows("log", "append", log, "next")[0]["lsn"] for log in ("log-1", "again")]
+    lsns = [stores.rows("log", "append", log, "next")[0]["lsn"] for log in ("once", "again")]
     assert lsns[0] == lsns[1]
     stores.run("log", "restore", str(folder), "again", status=1, expect="only an empty shard")
     (file,) = folder.glob("records-*")
@@ -120,7 +122,14 @@ def test_a_log_is_backed_up_and_restored_with_its_lsns(stores: Stores, tmp_path:
     assert "more" not in [row["name"] for row in stores.rows("log", "list")]
 
 
-def test_a_store_is_drained_by_another_that_joined_and_then_forgotten(stores: Stores) -> None:
+def test_a_store_is_drained_by_another_that_joined_and_then_forgotten(tmp_path: Path) -> None:
+    with Stores(tmp_path, first=1, more=1, extra=ALONE, service=SERVICE) as stores:
+        stores.start(1)
+        stores.run("cluster", "status", *WAIT)
+        drain(stores)
+
+
+def drain(stores: Stores) -> None:
     stores.run("log", "append", "log-1", "kept")
     stores.run(
         "cluster", "drain", "1", "--wait-seconds", "2", status=1, expect="still has replicas"
@@ -130,7 +139,7 @@ def test_a_store_is_drained_by_another_that_joined_and_then_forgotten(stores: St
     stores.run("cluster", "drain", "1", "--no-wait", expect="draining")
     stores.run("cluster", "drain", "1", "--wait-seconds", "60")
     stores.run("cluster", "forget", "2", status=1, expect="is a member of shard")
-    assert stores.stop(1) == 0
+    assert stores.processes[1].stop() == 0
     near = ("--connect", stores.addresses[2])
     view = json.loads(stores.run("cluster", "status", "--format=json", *near))
     voters = {each["name"]: each["voters"] for each in view["shards"]}
@@ -141,51 +150,32 @@ def test_a_store_is_drained_by_another_that_joined_and_then_forgotten(stores: St
     assert "store-down" not in stores.run("cluster", "status", *near)
 
 
-def test_a_cluster_that_cannot_be_set_up_says_so(tmp_path: Path) -> None:
-    with Stores(tmp_path, first=1, more=0, service=SERVICE) as stores:
-        stores.run("cluster", "status", status=1, expect="no store answers")
-    extra = ALONE.replace("log_replicas = 1", "log_replicas = 3", 1)
-    extra = extra.replace(
-        "bootstrap_ticks = 50", "bootstrap_ticks = 10\nbootstrap_grace_ticks = 9000"
-    )
-    with Stores(tmp_path, first=3, more=0, extra=extra, service=SERVICE) as stores:
-        # HAKeeper has a majority, and waits for the third store before it begins the shard.
-        stores.start(1, 2)
-        status = ("cluster", "status", "--wait-seconds", "6")
-        assert "could not be set up: stores [3] have never reported" in stores.run(
-            *status, status=1
-        )
-
-
-def test_a_tail_ends_when_it_is_interrupted(stores: Stores, tmp_path: Path) -> None:
-    # Whoever runs this in the background has let it ignore the signal.
-    program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from raftwood.app.command_line import main; main()"
-    )
+def test_a_tail_ends_when_it_is_interrupted(stores: Stores) -> None:
+    stores.run("log", "create", "followed")
     tail = subprocess.Popen(
-        (sys.executable, "-c", program, "log", "tail", "log-1", "--from", "1"),
+        (*INTERRUPTIBLE, "log", "tail", "followed", "--from", "1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"RAFTWOOD_CONFIG": str(tmp_path / "cluster.toml")},
+        env=os.environ | {"RAFTWOOD_CONFIG": str(stores.config)},
     )
     assert tail.stdout is not None
-    stores.run("log", "append", "log-1", "a record")
+    stores.run("log", "append", "followed", "a record")
     assert tail.stdout.readline().endswith("  a record\n")
     tail.send_signal(signal.SIGINT)
-    output, errors = tail.communicate(timeout=30)
+    output, errors = tail.communicate(timeout=60)
     assert (tail.returncode, output, errors) == (130, "", "error: interrupted\n")
 
 
-def test_a_plain_script_uses_a_log_from_many_threads(stores: Stores, tmp_path: Path) -> None:
-    secrets = tomllib.loads((tmp_path / "cluster.toml").read_text())["secrets"]
+def test_a_plain_script_uses_a_log_from_many_threads(stores: Stores) -> None:
+    shard = int(stores.rows("log", "create", "script")[0]["shard"])
+    secrets = tomllib.loads(stores.config.read_text())["secrets"]
     address = stores.addresses[1]
-    with LogClient.connect(address, secret=secrets["clients"], shard="log-1") as log:
+    with LogClient.connect(address, secret=secrets["clients"], shard="script") as log:
         check_calls(log)
         check_threads(log)
         with LogClient.connect(
-            [address], secret=secrets["readers"], shard=1, is_read_only=True
+            [address], secret=secrets["readers"], shard=shard, is_read_only=True
         ) as reader:
             first = log.info().log.first_lsn
             assert reader.read(first)[0] == log.read(first)[0]

@@ -1,4 +1,4 @@
-"""The network between stores stalls, breaks and is slow, and a leader halts, while clients write."""
+"""The network between stores fails in every way, and a leader halts, while clients write."""
 
 import asyncio
 import time
@@ -76,10 +76,10 @@ async def reset_connections(at: Scene) -> None:
 
 async def slow_down(at: Scene) -> None:
     began = time.monotonic()
-    at.proxies.latency_s = _LATENCY_S
+    at.proxies.slow_down(_LATENCY_S)
     await at.answered_again("latency", began)
     await at.load.for_a_while(0.5)
-    at.proxies.latency_s = 0.0
+    at.proxies.slow_down(0.0)
 
 
 async def read_at_stale_leader(client: AsyncRaftClient, writer: Writer) -> tuple[int, int]:

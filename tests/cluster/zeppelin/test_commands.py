@@ -2,29 +2,13 @@
 
 import json
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raftwood.app.standalone import PORTS
-from tests.cluster.test_standalone import consecutive_ports, redis_of, running
+from tests.kits.app.running import redis_of
 from tests.kits.dlog.command_kit import Commands
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("standalone")
-    given = (f"--data={folder / 'data'}", f"--port-base={consecutive_ports(PORTS)}")
-    with running("standalone", *given, folder=folder) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def operator(parts: dict[str, Any]) -> Commands:
-    service = parts["logservice"]
-    return Commands(f"--connect={service['address']}", f"--config={service['config']}")
 
 
 @pytest.fixture

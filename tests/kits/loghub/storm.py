@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import signal
 from collections import Counter
 from pathlib import Path
 
@@ -63,11 +62,11 @@ class Storm:
                 await self._stop(hub.nodes[store])
 
     async def _stop(self, process: RealProcess) -> None:
-        process.signal(signal.SIGSTOP)
+        process.pause()
         try:
             await asyncio.sleep(_STOPPED_S)
         finally:
-            process.signal(signal.SIGCONT)
+            process.resume()
 
     async def _busy_store(self) -> int:
         """One that leads a shard, as HAKeeper sees it."""
