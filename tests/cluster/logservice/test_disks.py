@@ -92,7 +92,7 @@ async def a_follower_has_no_room(stores: LogProcesses, client: AsyncLogClient) -
 async def all_run_out_of_room(stores: LogProcesses) -> None:
     """Appends are refused before disks are full, and go on after a truncation."""
     await stores.no_alarm("disk-short")
-    client = await stores.client(timeout_ms=5_000)
+    client = await stores.client(timeout_ms=30_000)
     acked = await append_until_refused(stores, client)
     # Reading and truncating is what helps, and both still work.
     records, _ = await client.read(acked[0])

@@ -21,7 +21,7 @@ from tests.kits.running import run
 _DAMAGED = "replica is damaged"
 _DAMAGED_SHARDS = (0, 1)
 _LAG_MAX = 10
-_IMPATIENT_MS = 5000
+_IMPATIENT_MS = 30_000
 """Enough for an answer of a store on a busy machine."""
 
 
@@ -85,8 +85,6 @@ async def a_shard_is_lost(stores: LogProcesses, client: AsyncLogClient) -> None:
         "replicas with a problem",
         lambda view: sum(alarm.kind is AlarmKind.REPLICA_PROBLEM for alarm in view.alarms) == 3,
     )
-    with pytest.raises(DeadlineExceeded, match="a snapshot is missing"):
-        await stores.client(timeout_ms=_IMPATIENT_MS)
     with pytest.raises(DeadlineExceeded, match="a snapshot is missing"):
         await impatient.append(b"nowhere to go")
 

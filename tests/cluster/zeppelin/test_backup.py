@@ -23,9 +23,9 @@ from raftwood.zeppelin.slots import slot_of
 from tests.kits.processes import RAFTWOOD
 from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
 
-STILL = {b"still%d" % number: b"%d" % number * 40 for number in range(30_000)}
+STILL = {b"still%d" % number: b"%d" % number * 40 for number in range(12_000)}
 MOVING = [f"moving{number}" for number in range(60)]
-RATE = "4MB"
+RATE = "1500KB"
 WAIT_S_MAX = 60.0
 
 

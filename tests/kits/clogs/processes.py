@@ -53,7 +53,7 @@ QUICK_TAIL: Mapping[str, Any] = {
     "retry_ms": 100,
 }
 _QUICK: Mapping[str, Any] = {
-    "raft.tick_ms": 50,
+    "raft.tick_ms": 100,
     "logs.format": "json",
     "hakeeper.tick_ms": 100,
     "hakeeper.heartbeat_ms": 200,

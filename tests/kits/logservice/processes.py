@@ -25,12 +25,12 @@ from tests.kits.ports import LOCAL, free_ports
 from tests.kits.processes import RAFTWOOD, StoreProcess
 
 # Generous: the machine may be busy with much else.
-WAIT_S_MAX = 60.0
-CLIENT_TIMEOUT_MS = 30_000
+WAIT_S_MAX = 120.0
+CLIENT_TIMEOUT_MS = 120_000
 SNAPSHOT_ENTRIES = 10
 
 FAST: Mapping[str, Any] = {
-    "raft.tick_ms": 50,
+    "raft.tick_ms": 100,
     "raft.message_bytes_max": 64 << 10,
     "raft.in_flight_bytes_max": 256 << 10,
     "log.segment_bytes": 1 << 20,

@@ -4,8 +4,11 @@ import asyncio
 import random
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
+from raftwood.base.errors import RaftwoodError
+from raftwood.logservice.client.log_client import AsyncLogClient
 from tests.kits.logservice.load import Load
 from tests.kits.logservice.processes import LogProcesses, log_stores
 from tests.kits.raft.proxy import Proxies
@@ -97,9 +100,16 @@ class Faults:
         self._proxies.reset(store)
 
 
+async def _connected_soon(stores: LogProcesses) -> AsyncLogClient:
+    """A client that gives up early, also when it connects."""
+    while True:
+        with suppress(RaftwoodError):
+            return await stores.client(timeout_ms=300)
+
+
 async def _suffer(stores: LogProcesses, storm: Faults, count: int) -> None:
     clients = [await stores.client() for _ in range(3)]
-    impatient = await stores.client(timeout_ms=300)
+    impatient = await _connected_soon(stores)
     async with Load([*clients, impatient], clients[1:]) as load:
         await load.goes_on()
         began = time.monotonic()

@@ -45,7 +45,7 @@ from tests.kits.processes import RAFTWOOD, StoreProcess
 from tests.kits.zeppelin.link_proxies import HOST, LinkProxies
 
 QUICK: Mapping[str, Any] = {
-    "raft.tick_ms": 50,
+    "raft.tick_ms": 100,
     "logs.format": "json",
     "hakeeper.tick_ms": 100,
     "hakeeper.heartbeat_ms": 200,
