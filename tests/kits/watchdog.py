@@ -19,7 +19,7 @@ while read -r word group; do
         ended) groups="${groups%% $group *} ${groups#* $group }" ;;
     esac
 done
-for group in $groups; do kill -9 -- "-$group"; done
+for group in $groups; do kill -9 "-$group"; done
 """
 
 

@@ -149,6 +149,7 @@ def test_lines_wait_on_a_full_disk_or_are_dropped_and_counted_as_the_policy_says
 
 
 def _stands_still(program: ProgramProcess) -> bool:
+    """Between some of its reports."""
     given = program.report().given
-    time.sleep(0.7)
+    time.sleep(2.0)
     return program.report().given == given

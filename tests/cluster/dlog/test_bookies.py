@@ -14,6 +14,9 @@ from tests.kits.dlog.bookie_calls import KEY, Adding, packed
 from tests.kits.dlog.bookie_processes import BookieProcesses, bookie_processes
 from tests.kits.running import run
 
+_LOOKS_MAX = 1_200
+"""A minute of them."""
+
 
 def test_a_killed_bookie_comes_back_with_all_it_acked_and_its_fences(tmp_path: Path) -> None:
     with bookie_processes(tmp_path, 1) as processes:
@@ -63,7 +66,7 @@ async def _deleted_ledgers_are_dropped(processes: BookieProcesses, ledgers: Meta
     await ledgers.create(1, LedgerMetadata(config=config, segments=(segment,)))
     process.start("--set=bookie.garbage_interval_ms=100")
     async with processes.client() as (_, _, bookies):
-        for _ in range(200):
+        for _ in range(_LOOKS_MAX):
             _, highest = await bookies.read_last_confirmed(process.id, ledger=2)
             if not highest:
                 break
@@ -74,7 +77,7 @@ async def _deleted_ledgers_are_dropped(processes: BookieProcesses, ledgers: Meta
 
 
 async def _until_it_answers(adding: Adding) -> None:
-    for _ in range(200):
+    for _ in range(_LOOKS_MAX):
         try:
             await adding.begin(3, 0)
         except BookieUnavailable:
