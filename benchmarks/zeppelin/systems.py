@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from tests.kits.install import debian
-from tests.kits.servers.zookeeper import free_ports
+from tests.kits.ports import free_ports
 from tests.kits.zeppelin.processes import kv_processes
 
 from benchmarks.harness.cluster import ClusterFailed

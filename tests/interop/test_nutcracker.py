@@ -17,7 +17,7 @@ from raftwood.clogs.model import LogServer, RingConfiguration
 from raftwood.clogs.ring.routing import Routing
 from tests.kits.install import debian
 from tests.kits.running import run
-from tests.kits.servers.zookeeper import free_ports
+from tests.kits.ports import free_ports
 
 pytestmark = pytest.mark.needs("nutcracker")
 

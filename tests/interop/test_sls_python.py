@@ -24,7 +24,8 @@ from aliyun.log import (
 from raftwood.app.standalone import PORTS
 from raftwood.loghub.log_names import kind_of_log
 from raftwood.loghub.model import LogKind, Role
-from tests.cluster.test_standalone import connected, consecutive_ports, running
+from tests.kits.app.running import connected, running
+from tests.kits.ports import consecutive_ports
 from tests.kits.loghub.gateways import ThreadedGateway, threaded_gateway
 
 FIRST, END = "0" * 32, "f" * 32

@@ -40,6 +40,7 @@ from tests.kits.pipeline.storm import run_pipeline_matrix
 from tests.kits.raft.hosts.cluster import choose_cluster, run_hosts
 from tests.kits.raft.model.world import run as run_raft
 from tests.kits.raft.snapshot_images import SnapshotImages
+from tests.kits.raft.storm import run_storm as run_raft_storm
 from tests.kits.simulation.toy.cluster import run_toy
 from tests.kits.zeppelin.images import NodeImages
 from tests.kits.zeppelin.meta.world.moving import move_through
@@ -71,6 +72,7 @@ HOSTS_FAULTS_S = 120.0
 PROCESSES_EVERY = 500
 """One seed of so many, for real processes take real time."""
 REAL_FAULTS = 12
+REAL_STORM_S = 10.0
 REAL_CHANGES = 4
 """Of members, each with a kill."""
 LOGS_FAULTS_S = 40.0
@@ -190,6 +192,9 @@ def _processes(seed: int) -> Counts:
         counts = run_storm(Path(folder), seed, REAL_FAULTS)
     with tempfile.TemporaryDirectory() as folder:
         counts += run_churn(Path(folder), seed, REAL_CHANGES)
+    with tempfile.TemporaryDirectory() as folder:
+        raft_counts = run_raft_storm(Path(folder), seed, REAL_STORM_S)
+    counts += Counter({f"raft hosts: {name}": count for name, count in raft_counts.items()})
     with tempfile.TemporaryDirectory() as folder:
         hub_counts = run_hub_storm(Path(folder), seed, REAL_FAULTS)
     counts += Counter({f"gateways: {name}": count for name, count in hub_counts.items()})

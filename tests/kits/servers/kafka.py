@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.kits.install import maven
-from tests.kits.servers.zookeeper import free_ports
+from tests.kits.ports import free_ports
 
 VERSION = "3.9.1"
 LIBRARIES = (
