@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from raftwood.pipeline.session import DELTA, spark_session
-from tests.kits.components import delta_jars
-from tests.kits.install.maven import NotInstalled
+from tests.kits.install.cache import NotInstalled
+from tests.kits.pipeline.delta import delta_jars
 from tests.kits.pipeline.kit import Hub
 from tests.kits.pipeline.processes import QUICK_JAVA
 from tests.kits.pipeline.standalone import Standalone

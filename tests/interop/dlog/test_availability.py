@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 QUORUMS = LedgerConfig(ensemble=3, write_quorum=3, ack_quorum=2)
 BEFORE = [b"before %d" % number for number in range(10)]
-OPERATION_S_MAX = 10
+OPERATION_S_MAX = 60
 Fault = Literal["nothing", "killed", "stopped"]
 OPERATIONS = ("open", "append", "rotate", "read", "shrink", "create")
 
