@@ -17,7 +17,13 @@ from tests.kits.pipeline.standalone import Standalone
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_GRACE_S = 2.0
+_GRACE_S = 30.0
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Who shares a Spark runs in one worker: each worker would start another one."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(autouse=True)

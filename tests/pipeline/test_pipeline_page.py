@@ -10,8 +10,6 @@ from raftwood.zeppelin.client import Kv
 from tests.kits.app.pages import ROOT, blocks
 from tests.kits.pipeline.kit import Hub
 
-pytestmark = pytest.mark.slow
-
 
 def test_the_examples_of_the_page_run(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

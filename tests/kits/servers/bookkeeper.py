@@ -34,8 +34,8 @@ from tests.kits.servers import zookeeper as zookeeper_server
 from tests.kits.servers.zookeeper import ZooKeeperServer, free_ports
 
 VERSION = "4.18.0"
-READY_SECONDS_MAX = 60
-SHELL_SECONDS_MAX = 60
+READY_SECONDS_MAX = 180
+SHELL_SECONDS_MAX = 180
 LIBRARIES = (
     ("org.apache.bookkeeper", "bookkeeper-server", VERSION),
     ("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),

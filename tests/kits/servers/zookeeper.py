@@ -18,7 +18,7 @@ from typing import Self
 from tests.kits.install import maven
 
 VERSION = "3.9.4"
-READY_SECONDS_MAX = 30
+READY_SECONDS_MAX = 120
 PORTS_TRIED_MAX = 5
 # The server needs the last two to run, and leaves them for its distribution to provide.
 LIBRARIES = (
