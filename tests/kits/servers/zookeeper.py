@@ -83,7 +83,7 @@ class ZooKeeperServer:
             "clientPortAddress=127.0.0.1",
             "admin.enableServer=false",
             "4lw.commands.whitelist=srvr",
-            "maxSessionTimeout=20000",
+            "maxSessionTimeout=120000",
             *self._settings,
         )
         configuration.write_text("\n".join(lines) + "\n")
