@@ -6,21 +6,24 @@ summary prints them, and nothing is skipped in silence.
 
 import asyncio
 import gc
+import os
 import shutil
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from tests.kits.components import COMPONENTS, Missing
+from tests.kits.components import why_missing
 from tests.kits.resources import resources
 from tests.kits.servers.bookkeeper import BookKeeperCluster
-from tests.kits.servers.databases import SERVERS, DatabaseServer
+from tests.kits.servers.databases import DatabaseServer, MariaServer, PostgresServer
+from tests.kits.servers.shared import Keeper, locked, shared
 from tests.kits.servers.zookeeper import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
@@ -103,10 +106,8 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         for name in mark.args:
-            try:
-                COMPONENTS[name]()
-            except Missing as missing:
-                pytest.skip(f"not available: {name} ({missing})")
+            if reason := why_missing(name):
+                pytest.skip(f"not available: {name} ({reason})")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -120,32 +121,44 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"not available on this machine: {name}: {count} tests")
 
 
-@pytest.fixture(scope="session")
-def zookeeper() -> Iterator[ZooKeeperServer]:
-    """One server for all tests of a process that need one; each takes a chroot of its own."""
-    with ZooKeeperServer() as server:
-        yield server
+def pytest_configure(config: pytest.Config) -> None:
+    """Servers are kept by pytest's first process for all of its workers."""
+    if not hasattr(config, "workerinput"):
+        ends = ExitStack()
+        ends.enter_context(Keeper())
+        config.add_cleanup(ends.close)
 
 
 @pytest.fixture(scope="session")
-def bookkeeper() -> Iterator[BookKeeperCluster]:
-    """Four bookies for all tests of a process that need some: whoever stops one restarts it."""
-    with BookKeeperCluster() as cluster:
-        yield cluster
+def zookeeper() -> ZooKeeperServer:
+    """One server for all tests of a run that need one; each takes a chroot of its own."""
+    return shared(ZooKeeperServer)
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[DatabaseServer]:
-    """One server for all tests of a process that need one; each takes names of its own."""
-    with SERVERS["postgresql"]() as server:
-        yield server
+def postgresql() -> DatabaseServer:
+    """One server for all tests of a run that need one; each process has a database of its own."""
+    return PostgresServer.elsewhere(shared(PostgresServer).port, f"tests_{os.getpid()}")
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[DatabaseServer]:
+def mariadb() -> DatabaseServer:
     """As `postgresql`."""
-    with SERVERS["mariadb"]() as server:
-        yield server
+    return MariaServer.elsewhere(shared(MariaServer).port, f"tests_{os.getpid()}")
+
+
+@pytest.fixture
+def bookkeeper() -> Iterator[BookKeeperCluster]:
+    """Four bookies for all tests of a run that need some: they work for the time of the test."""
+    with locked(BookKeeperCluster):
+        yield shared(BookKeeperCluster)
+
+
+@pytest.fixture
+def breakable_bookkeeper() -> Iterator[BookKeeperCluster]:
+    """The same bookies, for one who stops some: nobody else uses them for the time of the test."""
+    with locked(BookKeeperCluster, is_exclusive=True):
+        yield shared(BookKeeperCluster)
 
 
 @pytest.fixture(autouse=True)

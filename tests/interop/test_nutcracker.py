@@ -24,7 +24,7 @@ pytestmark = pytest.mark.needs("nutcracker")
 KEYS = [f"/var/log/shop{number // 7}/app{number}.log" for number in range(400)]
 FAILED = -1
 """In the place of a server's number: nutcracker has an error for the key."""
-SECONDS_MAX = 20
+SECONDS_MAX = 60
 ATTEMPTS_MAX = 50
 
 

@@ -138,7 +138,6 @@ def test_logs_are_put_and_pulled_in_order(client: Any, options: dict[str, Any]) 
     assert (empty.get_loggroup_count(), empty.get_next_cursor()) == (0, pulled.get_next_cursor())
 
 
-@pytest.mark.slow
 def test_logs_are_put_and_pulled_in_order_where_they_are_kept_in_ledgers(tmp_path: Path) -> None:
     given = (f"--data={tmp_path / 'data'}", f"--port-base={consecutive_ports(PORTS)}")
     sent = [f"{number} höher" for number in range(20)]

@@ -16,8 +16,6 @@ from raftwood.pipeline.java import java_home
 from tests.kits.pipeline.connect_libraries import install
 from tests.kits.pipeline.processes import REPOSITORY, run
 
-pytestmark = pytest.mark.slow
-
 SPARK_HOME = Path(pyspark.__file__).parent
 
 

@@ -24,8 +24,6 @@ from tests.kits.pipeline.storm import (
 ROWS = 200
 COPY_S_MAX = 150.0
 
-pytestmark = pytest.mark.slow
-
 
 def copied_by(folder: Path, master: str, *libraries: Path) -> None:
     """A whole logstore is copied into another one, by a query that runs on that Spark."""

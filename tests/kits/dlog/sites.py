@@ -242,7 +242,7 @@ class BookKeeperSite(Site):
         if process.is_running():
             process.resume()
         else:
-            await asyncio.to_thread(self._cluster.restart, process)
+            await asyncio.to_thread(process.restart)
         await self._registered(bookie)
 
     @property

@@ -18,12 +18,12 @@ def python_command() -> list[str]:
 
 
 def go_program() -> Path:
-    """Raises `NotBuilt`."""
+    """Raises `NotInstalled`."""
     return go_programs.build("sls-go", HERE / "go")
 
 
 def ways_in_go_program() -> Path:
-    """Raises `NotBuilt`."""
+    """Raises `NotInstalled`."""
     return go_programs.build("ways-in-go", HERE / "ways_in_go")
 
 

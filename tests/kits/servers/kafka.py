@@ -21,7 +21,7 @@ LIBRARIES = (
     ("org.slf4j", "slf4j-reload4j", "1.7.36"),
 )
 CLUSTER_ID = "UmFmdHdvb2RCZW5jaDAwMA"
-READY_SECONDS_MAX = 60
+READY_SECONDS_MAX = 180
 
 
 def install() -> Path:

@@ -19,7 +19,7 @@ from tests.kits.install import maven
 from tests.kits.ports import free_ports
 
 VERSION = "3.9.4"
-READY_SECONDS_MAX = 30
+READY_SECONDS_MAX = 120
 PORTS_TRIED_MAX = 5
 # The server needs the last two to run, and leaves them for its distribution to provide.
 LIBRARIES = (
@@ -84,7 +84,7 @@ class ZooKeeperServer:
             "clientPortAddress=127.0.0.1",
             "admin.enableServer=false",
             "4lw.commands.whitelist=srvr",
-            "maxSessionTimeout=20000",
+            "maxSessionTimeout=120000",
             *self._settings,
         )
         configuration.write_text("\n".join(lines) + "\n")
