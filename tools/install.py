@@ -109,7 +109,7 @@ def uv_settings(listed: str, given: Mapping[str, str]) -> dict[str, str]:
         for line in listed.splitlines():
             name, separator, value = line.removeprefix(section).partition("=")
             if line.startswith(section) and separator and name in UV_NAMES:
-                # pip takes several as words; for uv, commas stand between files, spaces between URLs.
+                # pip takes several as words. uv wants commas between files, and spaces elsewhere.
                 words = shlex.split(value)[0].split()
                 found[UV_NAMES[name]] = ("," if name == "find-links" else " ").join(words)
     return {name: value for name, value in found.items() if name not in given}
@@ -117,7 +117,7 @@ def uv_settings(listed: str, given: Mapping[str, str]) -> dict[str, str]:
 
 def has_java() -> bool:
     """Raftwood knows which one will do for Spark."""
-    program = "from raftwood.pipeline.java import found_java_home; raise SystemExit(not found_java_home())"
+    program = "from raftwood.pipeline import java; raise SystemExit(not java.found_java_home())"
     return subprocess.run([PYTHON, "-c", program], cwd=HERE, check=False).returncode == 0
 
 
