@@ -80,9 +80,7 @@ def get_uv() -> bool:
 
 
 def install_with_uv(extra: str) -> None:
-    pip_config = [PYTHON, "-m", "pip", "config", "list"]
-    listed = subprocess.run(pip_config, cwd=HERE, capture_output=True, text=True, check=False)
-    environment = {**os.environ, **uv_settings(listed.stdout, os.environ)}
+    environment = uv_environment(PYTHON)
     install = (str(UV), "pip", "install", "--quiet", "--python", PYTHON)
     run(
         *(*install, *CONSTRAINTS, *WHEELS, *BUT_PYSPARK, *PACK_QUICKLY),
@@ -96,6 +94,13 @@ def install_with_uv(extra: str) -> None:
 
 def install_with_pip(extra: str) -> None:
     run(*PIP_INSTALL, *CONSTRAINTS, *WHEELS, *BUT_PYSPARK, "--editable", f".[{extra}]")
+
+
+def uv_environment(python: str) -> dict[str, str]:
+    """For uv, where packages come from as this Python's pip is told."""
+    pip_config = [python, "-m", "pip", "config", "list"]
+    listed = subprocess.run(pip_config, cwd=HERE, capture_output=True, text=True, check=False)
+    return {**os.environ, **uv_settings(listed.stdout, os.environ)}
 
 
 def uv_settings(listed: str, given: Mapping[str, str]) -> dict[str, str]:
