@@ -17,7 +17,7 @@ from tests import (
     python_libraries,
     zookeeper_server,
 )
-from tests.interop import programs
+from tests.interop import programs, sls_sdk
 from tests.interop.zeppelin import redis_py
 from tests.pipeline import connect_libraries
 
@@ -129,6 +129,23 @@ def _why_no_redis_clients() -> str | None:
     try:
         for version in redis_py.VERSIONS:
             redis_py.folder_of(version)
+    except python_libraries.NotInstalled as error:
+        return str(error)
+    return None
+
+
+def sls_python() -> None:
+    """SLS's Python SDK and the libraries that it needs, fetched by pip."""
+    reason = _why_no_sls_python()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_sls_python() -> str | None:
+    """Asked once: an attempt to install it may take long."""
+    try:
+        sls_sdk.install()
     except python_libraries.NotInstalled as error:
         return str(error)
     return None
@@ -323,6 +340,7 @@ COMPONENTS: dict[str, Callable[[], None]] = {
     "port_80": port_80,
     "postgresql": postgresql,
     "redis_clients": redis_clients,
+    "sls_python": sls_python,
     "redis_tools": redis_tools,
     "sls_go": sls_go,
     "sls_java": sls_java,

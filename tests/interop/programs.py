@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from tests import go_programs, maven
+from tests.interop import sls_sdk
 
 HERE = Path(__file__).parent
 JAVA_LIBRARIES = (
@@ -13,7 +14,9 @@ JAVA_LIBRARIES = (
 
 
 def python_command() -> list[str]:
-    return [sys.executable, str(HERE / "python" / "worker.py")]
+    """Raises `NotInstalled`."""
+    path = f"PYTHONPATH={sls_sdk.install()}"
+    return ["env", path, sys.executable, str(HERE / "python" / "worker.py")]
 
 
 def go_program() -> Path:
