@@ -36,6 +36,9 @@ LIBRARIES = (
 SERVER = Path(__file__).parent / "python" / "sdk_server.py"
 END_S_MAX = 60.0
 
+Request = tuple[str, str, dict[str, Any], dict[str, str], bytes]
+"""Method, path, parameters, headers, body."""
+
 
 def install() -> Path:
     """The folder, for the front of PYTHONPATH; raises `NotInstalled`."""
@@ -78,7 +81,7 @@ class Sdk:
     def sign(
         self,
         version: int,
-        request: tuple[str, str, dict[str, Any], dict[str, str], bytes],
+        request: Request,
         *key: str,
         region: str = "",
     ) -> dict[str, str]:

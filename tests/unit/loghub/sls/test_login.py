@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.interop.sls_sdk import sls_sdk
+from tests.interop.sls_sdk import Request, sls_sdk
 from tests.running import run
 from tests.unit.loghub.gateway_kit import HttpGateway, http_gateway, parsed_answer
 
@@ -66,7 +66,7 @@ def test_version_4_covers_the_host_and_its_date(tmp_path: Path) -> None:
     async def main() -> None:
         async with http_gateway(tmp_path) as served:
             given = {"Host": "p.sls.test", "x-log-bodyrawsize": "0"}
-            request = ("GET", "/logstores", {}, given, b"")
+            request: Request = ("GET", "/logstores", {}, given, b"")
             with sls_sdk() as sdk:
                 headers = sdk.sign(4, request, served.admin.id, served.admin.secret, region="r")
             answer = await raw_ask(served, "GET", "/logstores", headers)

@@ -16,7 +16,7 @@ from raftwood.loghub.server.sls.signatures import (
     signature_v1,
     signature_v4,
 )
-from tests.interop.sls_sdk import Sdk, sls_sdk
+from tests.interop.sls_sdk import Request, Sdk, sls_sdk
 
 KEY, SECRET = "mockAccessKeyID", "mockAccessKeySecret"
 CASES: list[tuple[str, str, dict[str, Any], bytes]] = [
@@ -86,7 +86,7 @@ def test_version_4_is_that_of_the_python_sdk(
 @pytest.mark.needs("sls_python")
 def test_a_security_token_is_signed_in_both_versions(sdk: Sdk) -> None:
     for version in (1, 4):
-        request = ("POST", "/", {}, sdk_headers(b"x"), b"x")
+        request: Request = ("POST", "/", {}, sdk_headers(b"x"), b"x")
         headers = sdk.sign(version, request, KEY, SECRET, "a token", region="r")
         credential = parse_authorization(headers.pop("Authorization"))
         received = as_received("POST", "/", {}, headers)
