@@ -17,7 +17,7 @@ from tests import (
     python_libraries,
     zookeeper_server,
 )
-from tests.interop import programs, sls_sdk
+from tests.interop import lowest_versions, programs, sls_sdk
 from tests.interop.zeppelin import redis_py
 from tests.pipeline import connect_libraries
 
@@ -146,6 +146,23 @@ def _why_no_sls_python() -> str | None:
     """Asked once: an attempt to install it may take long."""
     try:
         sls_sdk.install()
+    except python_libraries.NotInstalled as error:
+        return str(error)
+    return None
+
+
+def lowest_libraries() -> None:
+    """The lowest versions that are allowed of libraries, fetched by pip."""
+    reason = _why_no_lowest_libraries()
+    if reason is not None:
+        raise Missing(reason)
+
+
+@cache
+def _why_no_lowest_libraries() -> str | None:
+    """Asked once: an attempt to install them may take long."""
+    try:
+        lowest_versions.install()
     except python_libraries.NotInstalled as error:
         return str(error)
     return None
@@ -341,6 +358,7 @@ COMPONENTS: dict[str, Callable[[], None]] = {
     "postgresql": postgresql,
     "redis_clients": redis_clients,
     "sls_python": sls_python,
+    "lowest_versions": lowest_libraries,
     "redis_tools": redis_tools,
     "sls_go": sls_go,
     "sls_java": sls_java,
