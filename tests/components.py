@@ -19,7 +19,6 @@ from tests import (
 )
 from tests.interop import lowest_versions, programs, sls_sdk
 from tests.interop.zeppelin import redis_py
-from tests.pipeline import connect_libraries
 
 
 class Missing(Exception):
@@ -281,23 +280,6 @@ def _why_no_sls_java() -> str | None:
     return None
 
 
-def spark_connect() -> None:
-    """The libraries of Spark Connect's client, installed by pip."""
-    reason = _why_no_spark_connect()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_spark_connect() -> str | None:
-    """Asked once: an attempt to install them may take long."""
-    try:
-        connect_libraries.install()
-    except python_libraries.NotInstalled as error:
-        return str(error)
-    return None
-
-
 @cache
 def namespaces() -> None:
     """Network namespaces and bridges between them: a network that really loses packets."""
@@ -362,7 +344,6 @@ COMPONENTS: dict[str, Callable[[], None]] = {
     "redis_tools": redis_tools,
     "sls_go": sls_go,
     "sls_java": sls_java,
-    "spark_connect": spark_connect,
     "strace": strace,
     "tmpfs": tmpfs,
     "ways_in_go": ways_in_go,
