@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from aliyun.log import LogItem, PutLogsRequest
 
 from tests.kits.loghub.gateways import ThreadedGateway, threaded_gateway
 from tests.kits.loghub.other_workers import (
@@ -23,6 +22,9 @@ from tests.kits.loghub.other_workers import (
     web_addresses,
 )
 from tests.kits.loghub.sls_programs import go_command, java_command, python_command
+from tests.kits.loghub.sls_sdk import Sdk, sls_sdk
+
+pytestmark = pytest.mark.needs("sls_python")
 
 KEYS = 12
 SHARDS = 3
@@ -34,8 +36,14 @@ class Stream:
     """A logstore, somebody who puts numbered records there, and the workers that read them."""
 
     def __init__(
-        self, served: ThreadedGateway, addresses: list[str], command: list[str], folder: Path
+        self,
+        sdk: Sdk,
+        served: ThreadedGateway,
+        addresses: list[str],
+        command: list[str],
+        folder: Path,
     ) -> None:
+        self._sdk = sdk
         self.served = served
         self._folder = folder
         self.addresses = addresses
@@ -44,18 +52,19 @@ class Stream:
         self._command = command
         self._stopping = threading.Event()
         self._putting = threading.Thread(target=self._put_all)
-        self.client = served.sls_client()
+        self.client = sdk.client(served)
         self.client.create_project(PROJECT, "of the test")
         self.client.create_logstore(PROJECT, LOGSTORE, ttl=7, shard_count=SHARDS)
 
     def _put_all(self) -> None:
-        client, number = self.served.sls_client(), 0
+        client, number = self._sdk.client(self.served), 0
+        log = self._sdk.module("aliyun.log")
         while not self._stopping.is_set():
             key, number = number % KEYS, number + 1
             value = f"{key}-{number}"
-            items = [LogItem(int(time.time()), contents=[("message", value)])]
+            items = [log.LogItem(int(time.time()), contents=[("message", value)])]
             digest = hashlib.md5(str(key).encode()).hexdigest()
-            client.put_logs(PutLogsRequest(PROJECT, LOGSTORE, "", "", items, hashKey=digest))
+            client.put_logs(log.PutLogsRequest(PROJECT, LOGSTORE, "", "", items, hashKey=digest))
             self.put.append(value)
             self._stopping.wait(0.02)
         client._session.close()
@@ -124,11 +133,12 @@ def stream(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stream]:
     ports = ("127.0.0.1:0", "127.0.0.1:0") if request.param != "java" else web_addresses()
     first, second = map(listening_at, ports)
     with (
+        sls_sdk() as sdk,
         threaded_gateway(tmp_path, settings=first) as served,
         another_port(served, second) as other,
     ):
         command = COMMANDS[request.param]()
-        made = Stream(served, [served.address, other], command, tmp_path)
+        made = Stream(sdk, served, [served.address, other], command, tmp_path)
         try:
             yield made
         finally:

@@ -16,8 +16,8 @@ import pytest
 from raftwood.clogs.model import LogServer, RingConfiguration
 from raftwood.clogs.ring.routing import Routing
 from tests.kits.install import debian
-from tests.kits.running import run
 from tests.kits.ports import free_ports
+from tests.kits.running import run
 
 pytestmark = pytest.mark.needs("nutcracker")
 

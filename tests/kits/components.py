@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import Callable
 from functools import cache, partial
 
-from tests.kits.install import debian
+from tests.kits.install import debian, lowest_versions
 from tests.kits.install.cache import NotInstalled
-from tests.kits.loghub import sls_programs
-from tests.kits.pipeline import connect_libraries, delta
+from tests.kits.loghub import sls_programs, sls_sdk
+from tests.kits.pipeline import delta
 from tests.kits.servers import bookkeeper, databases, kafka, zookeeper
 from tests.kits.zeppelin import redis_py
 
@@ -103,7 +103,8 @@ INSTALLED: dict[str, Callable[[], object]] = {
     "redis_clients": _redis_clients,
     "redis_tools": partial(debian.install, "redis-tools"),
     "nutcracker": partial(debian.install, "nutcracker"),
-    "spark_connect": connect_libraries.install,
+    "lowest_versions": lowest_versions.install,
+    "sls_python": sls_sdk.install,
     "zookeeper": zookeeper.install,
 }
 """Those that are fetched or built below `.cache`, the longest work first."""

@@ -8,8 +8,8 @@ from raftwood.app.standalone import PORTS
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.streams import StreamLimits
 from tests.kits.app.running import connected, running
-from tests.kits.ports import consecutive_ports
 from tests.kits.dlog.command_kit import Commands
+from tests.kits.ports import consecutive_ports
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 
 pytestmark = [pytest.mark.needs("bookkeeper"), pytest.mark.xdist_group("bookkeeper")]
