@@ -3,26 +3,45 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Three for two cores: tests of processes wait a quarter of their time.
+WORKERS ?= 3
 SEEDS ?= next:200
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
+
+# What `make check PKG=…` covers: a package, or a path in it, as `raft/core` or `src/raftwood/raft`.
+NAME := $(patsubst %/,%,$(patsubst tests/unit/%,%,$(patsubst src/raftwood/%,%,$(PKG))))
+FAST := tests/unit tests/simulation
+COVERED := $(wildcard src/raftwood/$(NAME) src/raftwood/$(NAME).py $(FAST:%=%/$(NAME)))
+PACKAGES := $(patsubst src/raftwood/%/__init__.py,%,$(wildcard src/raftwood/*/__init__.py))
 
 # Tests start a thousand processes: none of them should compile what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test all-tests check lint bench soak install format clean
+.PHONY: run test all-tests check fast-tests lint bench soak install format clean
 
 run: install ## The main job: web-server logs through streams and Spark to figures, with a report
 	$(BIN)/raftwood demo pipeline
 
-# Three workers for two cores: tests of processes wait a quarter of their time.
-test: $(INSTALLED)-dev ## Everything that CI runs: lint and all tests
+test: $(INSTALLED)-dev ## Everything that CI runs: lint and all tests; make test WORKERS=6
 	$(MAKE) --no-print-directory -j 2 lint all-tests
 
 all-tests: $(INSTALLED)-dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(PYTEST)
 
-check: $(INSTALLED)-dev ## Lint and the fast tests, below three minutes
-	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
+ifdef PKG
+check: $(INSTALLED)-dev ## Lint and the fast tests; make check PKG=clogs for one package
+	$(if $(COVERED),,$(error there is no package $(PKG): name one of $(PACKAGES)))
+	$(BIN)/ruff check $(COVERED)
+	$(BIN)/ruff format --check $(COVERED)
+	$(BIN)/mypy $(COVERED)
+	$(PYTEST) $(filter tests/%,$(COVERED))
+else
+check: $(INSTALLED)-dev
+	$(MAKE) --no-print-directory -j 2 lint fast-tests
+
+fast-tests: $(INSTALLED)-dev
+	$(PYTEST) $(FAST)
+endif
 
 lint: $(INSTALLED)-dev
 	$(BIN)/ruff check .
@@ -38,8 +57,8 @@ format: $(INSTALLED)-dev
 bench: $(INSTALLED)-bench ## Comparisons with peers, ratios in one run; writes benchmarks/results/
 	$(BIN)/python -m benchmarks.run
 
-soak: $(INSTALLED)-dev ## Long runs: make soak SEEDS=1000:2000, or next:N; tallies are kept in .soak/
-	$(BIN)/python -m tests.soak --seeds $(SEEDS)
+soak: $(INSTALLED)-dev ## Long runs: make soak KINDS=raft,fuzz SEEDS=1000:2000, or next:N to go on
+	$(BIN)/python -m tests.soak --workers 2 --seeds $(SEEDS) $(if $(KINDS),--only $(KINDS))
 
 install: $(INSTALLED)-demo
 
