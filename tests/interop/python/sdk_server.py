@@ -1,4 +1,4 @@
-"""Serves SLS's Python SDK, as it is, to a test of another environment: see `tests.kits.loghub.sls_sdk`.
+"""Serves SLS's Python SDK, as it is, to tests of another environment: `tests.kits.loghub.sls_sdk`.
 
 A line of JSON asks, a line answers. What JSON cannot say stays here, and is known by a number.
 """
