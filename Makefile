@@ -1,55 +1,71 @@
-# Two commands for users: `make run` and `make test`. Each sets up all it needs in .venv.
+# Two commands for users: `make run` and `make test`. Each installs what it needs, and no more, in .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+INSTALLED := $(VENV)/.installed
+# Three for two cores: tests of processes wait a quarter of their time.
+WORKERS ?= 3
 SEEDS ?= next:200
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
+
+# What `make check PKG=…` covers: a package, or a path in it, as `raft/core` or `src/raftwood/raft`.
+NAME := $(patsubst %/,%,$(patsubst tests/unit/%,%,$(patsubst src/raftwood/%,%,$(PKG))))
+FAST := tests/unit tests/simulation
+COVERED := $(wildcard src/raftwood/$(NAME) src/raftwood/$(NAME).py $(FAST:%=%/$(NAME)))
+PACKAGES := $(patsubst src/raftwood/%/__init__.py,%,$(wildcard src/raftwood/*/__init__.py))
 
 # Tests start a thousand processes: none of them should compile what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test all-tests check lint bench soak install format clean
+.PHONY: run test all-tests check fast-tests lint bench soak install format clean
 
 run: install ## The main job: web-server logs through streams and Spark to figures, with a report
 	$(BIN)/raftwood demo pipeline
 
-# Three workers for two cores: tests of processes wait a quarter of their time.
-test: install ## Everything that CI runs: lint and all tests
+test: $(INSTALLED)-dev ## Everything that CI runs: lint and all tests; make test WORKERS=6
 	$(MAKE) --no-print-directory -j 2 lint all-tests
 
-all-tests: install
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+all-tests: $(INSTALLED)-dev
+	$(PYTEST)
 
-check: install ## Lint and the fast tests, below three minutes
-	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
+ifdef PKG
+check: $(INSTALLED)-dev ## Lint and the fast tests; make check PKG=clogs for one package
+	$(if $(COVERED),,$(error there is no package $(PKG): name one of $(PACKAGES)))
+	$(BIN)/ruff check $(COVERED)
+	$(BIN)/ruff format --check $(COVERED)
+	$(BIN)/mypy $(COVERED)
+	$(PYTEST) $(filter tests/%,$(COVERED))
+else
+check: $(INSTALLED)-dev
+	$(MAKE) --no-print-directory -j 2 lint fast-tests
 
-lint: install
+fast-tests: $(INSTALLED)-dev
+	$(PYTEST) $(FAST)
+endif
+
+lint: $(INSTALLED)-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
 
-format: install
+format: $(INSTALLED)-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install ## Comparisons with peers, ratios in one run; writes benchmarks/results/
+bench: $(INSTALLED)-bench ## Comparisons with peers, ratios in one run; writes benchmarks/results/
 	$(BIN)/python -m benchmarks.run
 
-soak: install ## Long runs: make soak SEEDS=1000:2000, or next:N; tallies are kept in .soak/
-	$(BIN)/python -m tests.soak --seeds $(SEEDS)
+soak: $(INSTALLED)-dev ## Long runs: make soak KINDS=raft,fuzz SEEDS=1000:2000, or next:N to go on
+	$(BIN)/python -m tests.soak --workers 2 --seeds $(SEEDS) $(if $(KINDS),--only $(KINDS))
 
-install: $(STAMP)
+install: $(INSTALLED)-demo
 
-$(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Raftwood needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 …")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
-		{ echo "cannot make a virtual environment: install Python's venv module (python3-venv)"; exit 1; }
-	@echo "installing into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@touch $(STAMP)
+# Each level is an extra of pyproject.toml.
+$(INSTALLED)-demo $(INSTALLED)-dev $(INSTALLED)-bench: $(INSTALLED)-%: pyproject.toml constraints.txt tools/install.py
+	@$(PYTHON) tools/install.py $*
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache/bench

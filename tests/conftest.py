@@ -6,58 +6,94 @@ summary prints them, and nothing is skipped in silence.
 
 import asyncio
 import gc
+import os
+import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from tests.kits.components import COMPONENTS, Missing
+from tests.kits.components import why_missing
 from tests.kits.resources import resources
 from tests.kits.servers.bookkeeper import BookKeeperCluster
-from tests.kits.servers.databases import SERVERS, DatabaseServer
+from tests.kits.servers.databases import DatabaseServer, MariaServer, PostgresServer
+from tests.kits.servers.shared import Keeper, locked, shared
 from tests.kits.servers.zookeeper import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
-_GRACE_SECONDS = 2.0
-_INSTALLING_SECONDS_MAX = 900
-"""Of a test whose component may have to be fetched or built first."""
-_WITH_PROCESSES = frozenset({"cluster", "interop", "pipeline"})
-"""Folders of tests that are long, marked as slow or not."""
+_GRACE_SECONDS = 30.0
+_DISK_BYTES_MIN = 2 << 30
+"""What a run keeps on disk at a time, beside `.venv` and `.cache`."""
+
+TIMEOUTS_S = {
+    "pipeline": 900,
+    "interop": 900,
+    "cluster": 600,
+    "assurance": 600,
+    "simulation": 300,
+    "unit": 300,
+}
+"""How long a test may take, by its folder, on a machine that is busy with something else.
+
+The order is that of the run: long ones begin, so that the short ones fill the gaps at the end.
+"""
 
 # How long an example takes says how busy the machine is, and nothing else.
 settings.register_profile("raftwood", deadline=None)
 settings.load_profile("raftwood")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A disk that fills up in the middle of a run fails a hundred tests, each in its own way."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if free < _DISK_BYTES_MIN and not hasattr(session.config, "workerinput"):
+        pytest.exit(
+            f"the tests need {_DISK_BYTES_MIN >> 20} MiB in {folder}, which has {free >> 20} MiB:"
+            " make room there, or name another folder with TMPDIR",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = list(TIMEOUTS_S)
+    items.sort(key=lambda item: order.index(_folder(item.nodeid)))
     for item in items:
-        if item.get_closest_marker("needs") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(_INSTALLING_SECONDS_MAX))
-    if getattr(config, "workerinput", {}).get("workercount") == 2:
-        items[:] = _long_first(items)
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUTS_S[_folder(item.nodeid)]))
 
 
-def _long_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Two workers get one half each, and take from the other's end when they have done theirs.
+def _folder(nodeid: str) -> str:
+    return nodeid.split("/")[1]
 
-    So each half begins with long tests and ends with short ones, and both workers end together:
-    those with processes in one, where servers that last are started once, simulations in the other.
+
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """A worker takes a file at a time, so that what a file shares is started once.
+
+    Spark is started once in all: its tests are one piece. A seed shares nothing with another.
     """
-    processes: list[pytest.Item] = []
-    simulations: list[pytest.Item] = []
-    short: list[pytest.Item] = []
-    for item in items:
-        folder = item.nodeid.split("/")[1]
-        is_slow = item.get_closest_marker("slow") is not None
-        if folder in _WITH_PROCESSES or (is_slow and folder != "simulation"):
-            processes.append(item)
-        else:
-            (simulations if is_slow else short).append(item)
-    cut = max(0, len(items) // 2 - len(processes))
-    return [*processes, *short[:cut], *simulations, *short[cut:]]
+
+    def _split_scope(self, nodeid: str) -> str:
+        match _folder(nodeid):
+            case "pipeline":
+                return "pipeline"
+            case "assurance":
+                return nodeid
+            case _:
+                return nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ByFile:
+    config.option.loadscopereorder = False
+    return _ByFile(config, log)
 
 
 def pytest_collection_finish() -> None:
@@ -70,10 +106,8 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         for name in mark.args:
-            try:
-                COMPONENTS[name]()
-            except Missing as missing:
-                pytest.skip(f"not available: {name} ({missing})")
+            if reason := why_missing(name):
+                pytest.skip(f"not available: {name} ({reason})")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -87,32 +121,44 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"not available on this machine: {name}: {count} tests")
 
 
-@pytest.fixture(scope="session")
-def zookeeper() -> Iterator[ZooKeeperServer]:
-    """One server for all tests of a process that need one; each takes a chroot of its own."""
-    with ZooKeeperServer() as server:
-        yield server
+def pytest_configure(config: pytest.Config) -> None:
+    """Servers are kept by pytest's first process for all of its workers."""
+    if not hasattr(config, "workerinput"):
+        ends = ExitStack()
+        ends.enter_context(Keeper())
+        config.add_cleanup(ends.close)
 
 
 @pytest.fixture(scope="session")
-def bookkeeper() -> Iterator[BookKeeperCluster]:
-    """Four bookies for all tests of a process that need some: whoever stops one restarts it."""
-    with BookKeeperCluster() as cluster:
-        yield cluster
+def zookeeper() -> ZooKeeperServer:
+    """One server for all tests of a run that need one; each takes a chroot of its own."""
+    return shared(ZooKeeperServer)
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[DatabaseServer]:
-    """One server for all tests of a process that need one; each takes names of its own."""
-    with SERVERS["postgresql"]() as server:
-        yield server
+def postgresql() -> DatabaseServer:
+    """One server for all tests of a run that need one; each process has a database of its own."""
+    return PostgresServer.elsewhere(shared(PostgresServer).port, f"tests_{os.getpid()}")
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[DatabaseServer]:
+def mariadb() -> DatabaseServer:
     """As `postgresql`."""
-    with SERVERS["mariadb"]() as server:
-        yield server
+    return MariaServer.elsewhere(shared(MariaServer).port, f"tests_{os.getpid()}")
+
+
+@pytest.fixture
+def bookkeeper() -> Iterator[BookKeeperCluster]:
+    """Four bookies for all tests of a run that need some: they work for the time of the test."""
+    with locked(BookKeeperCluster):
+        yield shared(BookKeeperCluster)
+
+
+@pytest.fixture
+def breakable_bookkeeper() -> Iterator[BookKeeperCluster]:
+    """The same bookies, for one who stops some: nobody else uses them for the time of the test."""
+    with locked(BookKeeperCluster, is_exclusive=True):
+        yield shared(BookKeeperCluster)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 import rich.table
 from tests.kits.install import python as python_libraries
+from tests.kits.install.cache import NotInstalled
 
 from benchmarks.harness.report import Verdict, goals_table, table
 from raftwood.clogs.model import LogServer
@@ -66,7 +67,7 @@ def _peer(results: Results) -> Any:
     """The class of uhashring's ring."""
     try:
         sys.path.insert(0, str(python_libraries.install("uhashring", UHASHRING)))
-    except python_libraries.NotInstalled as error:
+    except NotInstalled as error:
         results.missing = str(error)
         return None
     from uhashring import HashRing  # type: ignore[import-not-found]  # noqa: PLC0415

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 from tests.kits.install import debian
+from tests.kits.install.cache import NotInstalled
 
 from benchmarks.harness.system import NotAvailable
 
@@ -100,5 +101,5 @@ def _environment(package: debian.Package, *folders: pathlib.Path) -> dict[str, s
 def _package(name: str) -> debian.Package:
     try:
         return debian.install(_PACKAGES[name])
-    except debian.NotInstalled as problem:
+    except NotInstalled as problem:
         raise NotAvailable(str(problem)) from problem

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import sqlalchemy
 from confluent_kafka import version
-from tests.kits.install.maven import NotInstalled
+from tests.kits.install.cache import NotInstalled
 from tests.kits.servers.databases import PostgresServer
 from tests.kits.servers.kafka import VERSION
 

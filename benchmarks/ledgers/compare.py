@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from tests.kits.dlog.bookie_processes import bookie_processes
 from tests.kits.install import maven
+from tests.kits.install.cache import NotInstalled
 from tests.kits.servers import bookkeeper as bookkeeper_cluster
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 
@@ -81,7 +82,7 @@ def compare(
         java = maven.compile_program(
             SOURCES / "bookkeeper" / "AddLoad.java", bookkeeper_cluster.install()
         )
-    except maven.NotInstalled as problem:
+    except NotInstalled as problem:
         results.missing = dict.fromkeys(names, str(problem))
         return results
     about = f"BookKeeper {bookkeeper_cluster.VERSION}, E=3 W=3 A=2, CRC32C, protocol v2"

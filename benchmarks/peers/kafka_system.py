@@ -10,7 +10,7 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from tests.kits.install import maven
+from tests.kits.install.cache import NotInstalled
 from tests.kits.servers.kafka import CLUSTER_ID, VERSION, install
 
 from benchmarks.harness.system import NODES, Layout, Load, NotAvailable
@@ -56,7 +56,7 @@ class KafkaSystem:
     def prepare(self) -> str:
         try:
             self._jars = install()
-        except maven.NotInstalled as problem:
+        except NotInstalled as problem:
             raise NotAvailable(str(problem)) from problem
         synced = "flush.messages=1" if self._topic_settings else "no fsync (its default)"
         return (

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 from tests.kits.install import debian
+from tests.kits.install.cache import NotInstalled
 
 from benchmarks.harness.system import NotAvailable
 
@@ -39,7 +40,7 @@ def etcd() -> tuple[str, str]:
     """Debian's etcd, unpacked: the path of the program, and the package's version."""
     try:
         package = debian.install("etcd-server")
-    except debian.NotInstalled as error:
+    except NotInstalled as error:
         raise NotAvailable(str(error)) from None
     return package.program("etcd"), package.version
 

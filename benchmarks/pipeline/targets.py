@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 from tests.kits.install import maven
+from tests.kits.install.cache import NotInstalled
 
 from benchmarks.harness.cluster import Cluster
 from benchmarks.harness.system import NotAvailable
@@ -170,7 +171,7 @@ class KafkaUnderSpark:
         said = self._system.prepare()
         try:
             folder = maven.install("kafka-connector", *CONNECTOR, is_alone=True)
-        except maven.NotInstalled as problem:
+        except NotInstalled as problem:
             raise NotAvailable(str(problem)) from problem
         self._jars = ",".join(map(str, sorted(folder.glob("*.jar"))))
         return f"{said}; Spark {SPARK} with its own connector, {SHARDS} partitions"

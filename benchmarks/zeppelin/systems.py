@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from tests.kits.install import debian
-from tests.kits.servers.zookeeper import free_ports
+from tests.kits.install.cache import NotInstalled
+from tests.kits.ports import free_ports
 from tests.kits.zeppelin.processes import kv_processes
 
 from benchmarks.harness.cluster import ClusterFailed
@@ -47,7 +48,7 @@ Running = Callable[[pathlib.Path], AbstractContextManager[Endpoint]]
 def redis_tools() -> debian.Package:
     try:
         return debian.install("redis-server", "redis-tools")
-    except debian.NotInstalled as problem:
+    except NotInstalled as problem:
         raise NotAvailable(str(problem)) from problem
 
 

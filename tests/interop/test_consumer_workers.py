@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from aliyun.log import LogItem, PutLogsRequest
 
 from tests.kits.loghub.gateways import ThreadedGateway, threaded_gateway
 from tests.kits.loghub.other_workers import (
@@ -23,6 +22,9 @@ from tests.kits.loghub.other_workers import (
     web_addresses,
 )
 from tests.kits.loghub.sls_programs import go_command, java_command, python_command
+from tests.kits.loghub.sls_sdk import Sdk, sls_sdk
+
+pytestmark = pytest.mark.needs("sls_python")
 
 KEYS = 12
 SHARDS = 3
@@ -34,8 +36,14 @@ class Stream:
     """A logstore, somebody who puts numbered records there, and the workers that read them."""
 
     def __init__(
-        self, served: ThreadedGateway, addresses: list[str], command: list[str], folder: Path
+        self,
+        sdk: Sdk,
+        served: ThreadedGateway,
+        addresses: list[str],
+        command: list[str],
+        folder: Path,
     ) -> None:
+        self._sdk = sdk
         self.served = served
         self._folder = folder
         self.addresses = addresses
@@ -44,18 +52,19 @@ class Stream:
         self._command = command
         self._stopping = threading.Event()
         self._putting = threading.Thread(target=self._put_all)
-        self.client = served.sls_client()
+        self.client = sdk.client(served)
         self.client.create_project(PROJECT, "of the test")
         self.client.create_logstore(PROJECT, LOGSTORE, ttl=7, shard_count=SHARDS)
 
     def _put_all(self) -> None:
-        client, number = self.served.sls_client(), 0
+        client, number = self._sdk.client(self.served), 0
+        log = self._sdk.module("aliyun.log")
         while not self._stopping.is_set():
             key, number = number % KEYS, number + 1
             value = f"{key}-{number}"
-            items = [LogItem(int(time.time()), contents=[("message", value)])]
+            items = [log.LogItem(int(time.time()), contents=[("message", value)])]
             digest = hashlib.md5(str(key).encode()).hexdigest()
-            client.put_logs(PutLogsRequest(PROJECT, LOGSTORE, "", "", items, hashKey=digest))
+            client.put_logs(log.PutLogsRequest(PROJECT, LOGSTORE, "", "", items, hashKey=digest))
             self.put.append(value)
             self._stopping.wait(0.02)
         client._session.close()
@@ -105,7 +114,8 @@ class Stream:
     def check_all_are_read(self) -> None:
         self.stop_putting()
         wait_until(
-            lambda: set(self.put) <= set(self.values()), seconds=40, what="all records are read"
+            lambda: set(self.put) <= set(self.values()),
+            what="all records are read",
         )
 
 
@@ -123,11 +133,12 @@ def stream(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stream]:
     ports = ("127.0.0.1:0", "127.0.0.1:0") if request.param != "java" else web_addresses()
     first, second = map(listening_at, ports)
     with (
+        sls_sdk() as sdk,
         threaded_gateway(tmp_path, settings=first) as served,
         another_port(served, second) as other,
     ):
         command = COMMANDS[request.param]()
-        made = Stream(served, [served.address, other], command, tmp_path)
+        made = Stream(sdk, served, [served.address, other], command, tmp_path)
         try:
             yield made
         finally:
@@ -145,23 +156,21 @@ def test_nothing_is_lost_or_doubled_as_workers_join_shards_split_and_workers_lea
 ) -> None:
     stream.begin()
     first = stream.worker("first")
-    wait_until(lambda: len(first.shards) == SHARDS, seconds=30, what="the first has all shards")
+    wait_until(lambda: len(first.shards) == SHARDS, what="the first has all shards")
     second = stream.worker("second")
-    wait_until(lambda: len(second.shards) >= 1, seconds=30, what="the second has its part")
+    wait_until(lambda: len(second.shards) >= 1, what="the second has its part")
     # A worker that this machine stops for longer than that would be thought dead.
-    stream.client.update_consumer_group(PROJECT, LOGSTORE, "readers", 5, True)
+    stream.client.update_consumer_group(PROJECT, LOGSTORE, "readers", 15, True)
     stream.client.split_shard(PROJECT, LOGSTORE, 0, "2" + "0" * 31)
     children = range(SHARDS, SHARDS + 2)
     wait_until(
         lambda: set(children) <= {*first.shards, *second.shards},
-        seconds=40,
         what="both halves of the shard are read",
     )
     first.stop()
     for shard in (1, 2, *children):
         wait_until(
             lambda shard=shard: shard in second.shards,  # type: ignore[misc]
-            seconds=40,
             what=f"the second has taken over shard {shard}",
         )
     stream.check_all_are_read()
@@ -182,17 +191,17 @@ def check_order(*workers: Worker) -> None:
         assert all(each == sorted(each) for each in numbers.values())
 
 
-@pytest.mark.slow
 def test_what_a_killed_worker_had_is_read_by_another(stream: Stream) -> None:
     stream.begin()
     first, second = stream.worker("first"), stream.worker("second")
     wait_until(
-        lambda: bool(first.shards and second.shards), seconds=30, what="both have their part"
+        lambda: bool(first.shards and second.shards),
+        what="both have their part",
     )
     first.kill()
-    wait_until(lambda: len(second.shards) == SHARDS, seconds=30, what="the second has all shards")
+    wait_until(lambda: len(second.shards) == SHARDS, what="the second has all shards")
     third = stream.worker("first")  # under the same name
-    wait_until(is_at_work(third), seconds=30, what="the first is back")
+    wait_until(is_at_work(third), what="the first is back")
     stream.check_all_are_read()
     for worker in (second, third):
         worker.stop()

@@ -32,7 +32,7 @@ def _send(address: str, numbers: range) -> None:
 async def _consume(
     name: str, address: str, store: MemoryLeaseStore, environment: Environment, seen: Seen
 ) -> None:
-    config = WorkerConfig(instance=name, times=LeaseTimes(timeout_ms=2_000))
+    config = WorkerConfig(instance=name, times=LeaseTimes(timeout_ms=10_000))
     async with (
         KafkaSource(address, "t") as source,
         Consumer(config, store, source=source, environment=environment) as consumer,
@@ -42,12 +42,11 @@ async def _consume(
 
 
 async def _until(is_met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not is_met():  # noqa: ASYNC110 - workers and a broker bring it about
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.needs("kafka")
 def test_workers_share_a_topic_and_each_record_comes_once() -> None:
     async def main(address: str) -> None:

@@ -2,32 +2,31 @@
 streams, with both versions of signatures.
 """
 
-import logging
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pytest
-from aliyun.log import (
-    GetLogsRequest,
-    LogClient,
-    LogException,
-    LogItem,
-    PutLogsRequest,
-    QueuedLogHandler,
-)
 
 from raftwood.app.standalone import PORTS
 from raftwood.loghub.log_names import kind_of_log
 from raftwood.loghub.model import LogKind, Role
-from tests.cluster.test_standalone import connected, consecutive_ports, running
+from tests.kits.app.running import connected, running
 from tests.kits.loghub.gateways import ThreadedGateway, threaded_gateway
+from tests.kits.loghub.sls_sdk import Sdk, SdkError, sls_sdk
+from tests.kits.ports import consecutive_ports
 
 FIRST, END = "0" * 32, "f" * 32
+
+pytestmark = pytest.mark.needs("sls_python")
+
+
+@pytest.fixture(scope="module")
+def sdk() -> Iterator[Sdk]:
+    with sls_sdk() as found:
+        yield found
 
 
 @pytest.fixture
@@ -37,14 +36,14 @@ def served(tmp_path: Path) -> Iterator[ThreadedGateway]:
 
 
 @pytest.fixture(params=["v1", "v4"])
-def client(served: ThreadedGateway, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = served.sls_client(auth_version=request.param, region="here")
+def client(sdk: Sdk, served: ThreadedGateway, request: pytest.FixtureRequest) -> Iterator[Any]:
+    made = sdk.client(served, auth_version=request.param, region="here")
     yield made
     made._session.close()
 
 
-def code_of(failure: pytest.ExceptionInfo[LogException]) -> str:
-    return str(failure.value.get_error_code())
+def code_of(failure: pytest.ExceptionInfo[SdkError]) -> str:
+    return failure.value.code
 
 
 def stream(client: Any, *, shards: int = 1) -> None:
@@ -52,10 +51,12 @@ def stream(client: Any, *, shards: int = 1) -> None:
     client.create_logstore("p", "s", ttl=7, shard_count=shards)
 
 
-def put(client: Any, *values: str, key: str | None = None, **options: Any) -> None:
-    items = [LogItem(int(time.time()), contents=[("message", value)]) for value in values]
-    request = PutLogsRequest("p", "s", "a topic", "a source", items, hashKey=key, **options)
-    client.put_logs(request)
+def put(sdk: Sdk, client: Any, *values: str, key: str | None = None, **options: Any) -> None:
+    log = sdk.module("aliyun.log")
+    items = [log.LogItem(int(time.time()), contents=[("message", value)]) for value in values]
+    client.put_logs(
+        log.PutLogsRequest("p", "s", "a topic", "a source", items, hashKey=key, **options)
+    )
 
 
 def read(client: Any, shard: int, **options: Any) -> list[str]:
@@ -73,7 +74,7 @@ def read(client: Any, shard: int, **options: Any) -> list[str]:
 def test_projects_are_made_shown_changed_listed_and_removed(client: Any) -> None:
     client.create_project("one", "the first, höher")
     client.create_project("two", "the second")
-    with pytest.raises(LogException) as failure:
+    with pytest.raises(SdkError) as failure:
         client.create_project("one", "again")
     assert code_of(failure) == "ProjectAlreadyExist"
     found = client.get_project("one")
@@ -87,17 +88,17 @@ def test_projects_are_made_shown_changed_listed_and_removed(client: Any) -> None
     assert (listed.get_count(), listed.get_total()) == (1, 2)
     assert client.list_project(project_name_pattern="tw").get_total() == 1
     client.delete_project("one")
-    with pytest.raises(LogException) as failure:
+    with pytest.raises(SdkError) as failure:
         client.get_project("one")
     assert code_of(failure) == "ProjectNotExist"
-    assert failure.value.get_request_id()
+    assert failure.value.request_id
 
 
-def test_logstores_are_made_shown_changed_listed_and_removed(client: Any) -> None:
+def test_logstores_are_made_shown_changed_listed_and_removed(sdk: Sdk, client: Any) -> None:
     client.create_project("p", "")
     client.create_logstore("p", "s", ttl=7, shard_count=3, auto_split=False)
     client.create_logstore("p", "other", preserve_storage=True)
-    with pytest.raises(LogException) as failure:
+    with pytest.raises(SdkError) as failure:
         client.create_logstore("p", "s")
     assert code_of(failure) == "LogStoreAlreadyExist"
     found = client.get_logstore("p", "s")
@@ -110,23 +111,23 @@ def test_logstores_are_made_shown_changed_listed_and_removed(client: Any) -> Non
     listed = client.list_logstore("p")
     assert (listed.get_logstores(), listed.get_total()) == (["other", "s"], 2)
     assert client.list_logstore("p", "oth", size=1).get_logstores() == ["other"]
-    with pytest.raises(LogException) as failure:
+    with pytest.raises(SdkError) as failure:
         client.delete_project("p")
     client.delete_logstore("p", "s")
-    with pytest.raises(LogException) as failure:
+    with pytest.raises(SdkError) as failure:
         client.get_logstore("p", "s")
     assert code_of(failure) == "LogStoreNotExist"
-    with pytest.raises(LogException) as failure:
-        client.get_logs(GetLogsRequest("p", "other", 0, 1, query="x"))
+    with pytest.raises(SdkError) as failure:
+        client.get_logs(sdk.module("aliyun.log").GetLogsRequest("p", "other", 0, 1, query="x"))
     assert code_of(failure) == "ParameterInvalid"
 
 
 @pytest.mark.parametrize("options", [{}, {"compress": False}], ids=["lz4", "none"])
-def test_logs_are_put_and_pulled_in_order(client: Any, options: dict[str, Any]) -> None:
+def test_logs_are_put_and_pulled_in_order(sdk: Sdk, client: Any, options: dict[str, Any]) -> None:
     stream(client)
     sent = [f"{number} höher \x00" for number in range(50)]
     for value in sent:
-        put(client, value, **options)
+        put(sdk, client, value, **options)
     assert read(client, 0, count=7, **options) == sent
     assert read(client, 0) == sent
     pulled = client.pull_logs("p", "s", 0, client.get_begin_cursor("p", "s", 0).get_cursor())
@@ -137,35 +138,34 @@ def test_logs_are_put_and_pulled_in_order(client: Any, options: dict[str, Any]) 
     assert (empty.get_loggroup_count(), empty.get_next_cursor()) == (0, pulled.get_next_cursor())
 
 
-@pytest.mark.slow
-def test_logs_are_put_and_pulled_in_order_where_they_are_kept_in_ledgers(tmp_path: Path) -> None:
+def test_logs_are_put_and_pulled_in_order_where_they_are_kept_in_ledgers(
+    sdk: Sdk, tmp_path: Path
+) -> None:
     given = (f"--data={tmp_path / 'data'}", f"--port-base={consecutive_ports(PORTS)}")
     sent = [f"{number} höher" for number in range(20)]
     with running("standalone", *given, folder=tmp_path) as parts, connected(parts) as native:
         native.create_project("p")
         native.create_logstore("p", "s", shard_count=1, log=LogKind.DLOG)
         part = parts["loghub"]
-        with patch.dict(os.environ, {"http_proxy": part["url"], "no_proxy": ""}):
-            key = part["access_key_id"], part["access_key_secret"]
-            client: Any = LogClient("http://sls.test", *key)
-            try:
-                for value in sent:
-                    put(client, value)
-                assert read(client, 0, count=7) == sent
-                client.split_shard("p", "s", 0, "8" + "0" * 31)
-                put(client, "low", key=FIRST)
-                put(client, "high", key=END)
-                assert [read(client, shard) for shard in range(3)] == [sent, ["low"], ["high"]]
-            finally:
-                client._session.close()
+        sdk.reach(part["url"])
+        key = part["access_key_id"], part["access_key_secret"]
+        client = sdk.module("aliyun.log").LogClient("http://sls.test", *key)
+        for value in sent:
+            put(sdk, client, value)
+        assert read(client, 0, count=7) == sent
+        client.split_shard("p", "s", 0, "8" + "0" * 31)
+        put(sdk, client, "low", key=FIRST)
+        put(sdk, client, "high", key=END)
+        assert [read(client, shard) for shard in range(3)] == [sent, ["low"], ["high"]]
+        client._session.close()
         kinds = [kind_of_log(each.log) for each in native.shards("p", "s")]
         assert kinds == [LogKind.DLOG] * 3
 
 
-def test_a_pull_by_time_ends_at_its_end(client: Any) -> None:
+def test_a_pull_by_time_ends_at_its_end(sdk: Sdk, client: Any) -> None:
     stream(client)
-    put(client, "a")
-    put(client, "b")
+    put(sdk, client, "a")
+    put(sdk, client, "b")
     now = int(time.time())
     found = [
         log["message"]
@@ -177,14 +177,14 @@ def test_a_pull_by_time_ends_at_its_end(client: Any) -> None:
     end = client.get_end_cursor("p", "s", 0).get_cursor()
     assert abs(client.get_cursor_time("p", "s", 0, begin).get_cursor_time() - now) <= 2
     assert abs(client.get_previous_cursor_time("p", "s", 0, end).get_cursor_time() - now) <= 2
-    with pytest.raises(LogException) as failure:
+    with pytest.raises(SdkError) as failure:
         client.pull_logs("p", "s", 0, begin, query="* | where a = 'b'")
     assert code_of(failure) == "ParameterInvalid"
 
 
-def test_shards_are_split_merged_and_deleted_and_keys_find_them(client: Any) -> None:
+def test_shards_are_split_merged_and_deleted_and_keys_find_them(sdk: Sdk, client: Any) -> None:
     stream(client, shards=1)
-    put(client, "before")
+    put(sdk, client, "before")
     middle = "8" + "0" * 31
     split = client.split_shard("p", "s", 0, middle).get_shards_info()
     assert [each["shardID"] for each in split] == [0, 1, 2]
@@ -193,15 +193,15 @@ def test_shards_are_split_merged_and_deleted_and_keys_find_them(client: Any) -> 
     assert shards[1]["inclusiveBeginKey"] == FIRST
     assert shards[1]["exclusiveEndKey"] == shards[2]["inclusiveBeginKey"] == middle
     assert shards[2]["exclusiveEndKey"] == END
-    put(client, "low", key="1" * 32)
-    put(client, "high", key="F" * 32)
+    put(sdk, client, "low", key="1" * 32)
+    put(sdk, client, "high", key="F" * 32)
     assert [read(client, shard) for shard in range(3)] == [["before"], ["low"], ["high"]]
     client.merge_shard("p", "s", 1)
     shards = client.list_shards("p", "s").get_shards_info()
     assert [each["status"] for each in shards] == ["readonly"] * 3 + ["readwrite"]
     client.delete_shard("p", "s", 0)
     assert [each["shardID"] for each in client.list_shards("p", "s").get_shards_info()] == [1, 2, 3]
-    with pytest.raises(LogException) as failure:
+    with pytest.raises(SdkError) as failure:
         client.get_begin_cursor("p", "s", 0)
     assert code_of(failure) == "ShardNotExist"
 
@@ -209,7 +209,7 @@ def test_shards_are_split_merged_and_deleted_and_keys_find_them(client: Any) -> 
 def test_consumer_groups_share_shards_and_keep_checkpoints(client: Any) -> None:
     stream(client, shards=2)
     client.create_consumer_group("p", "s", "g", 30, in_order=True)
-    with pytest.raises(LogException) as failure:
+    with pytest.raises(SdkError) as failure:
         client.create_consumer_group("p", "s", "g", 30)
     assert code_of(failure) == "ConsumerGroupAlreadyExist"
     (listed,) = client.list_consumer_group("p", "s").get_consumer_groups()
@@ -225,28 +225,28 @@ def test_consumer_groups_share_shards_and_keep_checkpoints(client: Any) -> None:
     client.update_check_point("p", "s", "g", 0, end, "me")
     noted = client.get_check_point("p", "s", "g").get_consumer_group_check_points()
     assert {each["shard"]: each["checkpoint"] for each in noted}[0] == end
-    with pytest.raises(LogException) as failure:
+    with pytest.raises(SdkError) as failure:
         client.update_check_point("p", "s", "g", 0, end, "another", force_success=False)
     assert code_of(failure) == "ConsumerNotMatch"
     client.delete_consumer_group("p", "s", "g")
     assert client.list_consumer_group("p", "s").get_consumer_groups() == []
 
 
-def test_wrong_secrets_and_small_roles_are_refused(served: ThreadedGateway) -> None:
-    admin = served.sls_client()
+def test_wrong_secrets_and_small_roles_are_refused(sdk: Sdk, served: ThreadedGateway) -> None:
+    admin = sdk.client(served)
     stream(admin)
     key = served.run(served.gateway.access.create({"p": Role.READER}))
-    reader = served.sls_client(key)
+    reader = sdk.client(served, key)
     assert reader.get_logstore("p", "s").logstore_name == "s"
-    with pytest.raises(LogException) as failure:
-        put(reader, "x")
+    with pytest.raises(SdkError) as failure:
+        put(sdk, reader, "x")
     assert code_of(failure) == "Unauthorized"
-    with pytest.raises(LogException) as failure:
+    with pytest.raises(SdkError) as failure:
         reader.create_project("q", "")
     assert code_of(failure) in ("Unauthorized", "ProjectNotExist")
     for wrong in ({"secret": "wrong"}, {"id": "nobody"}):
-        stranger = served.sls_client(msgspec.structs.replace(served.admin, **wrong))
-        with pytest.raises(LogException) as failure:
+        stranger = sdk.client(served, msgspec.structs.replace(served.admin, **wrong))
+        with pytest.raises(SdkError) as failure:
             stranger.list_project()
         assert code_of(failure) == "SignatureNotMatch"
         stranger._session.close()
@@ -254,15 +254,16 @@ def test_wrong_secrets_and_small_roles_are_refused(served: ThreadedGateway) -> N
         each._session.close()
 
 
-@pytest.mark.filterwarnings("ignore:setDaemon")
-def test_the_sdks_logging_handler_puts_what_is_logged(served: ThreadedGateway) -> None:
-    client = served.sls_client()
+def test_the_sdks_logging_handler_puts_what_is_logged(sdk: Sdk, served: ThreadedGateway) -> None:
+    client = sdk.client(served)
     stream(client)
-    made: Any = QueuedLogHandler
-    handler = made("http://sls.test", served.admin.id, served.admin.secret, "p", "s", close_wait=5)
+    key = served.admin.id, served.admin.secret
+    handler = sdk.module("aliyun.log").QueuedLogHandler(
+        "http://sls.test", *key, "p", "s", close_wait=5
+    )
+    logging = sdk.module("logging")
     logger = logging.getLogger("of the interop test")
     logger.setLevel(logging.INFO)
-    logger.propagate = False
     logger.addHandler(handler)
     for number in range(20):
         logger.info("line %d", number)

@@ -40,7 +40,7 @@ def settings(**more: object) -> WaysInSettings:
 
 def send(port: int, data: bytes, context: ssl.SSLContext | None = None) -> None:
     """In pieces that end anywhere."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
         peer = context.wrap_socket(plain, server_hostname="localhost") if context else plain
         with peer:
             for at in range(0, len(data), 1000):

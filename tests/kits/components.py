@@ -1,268 +1,61 @@
-"""Components of the machine that some tests need; each check installs what can be installed."""
+"""Components of the machine that some tests need: what can be installed is installed on first use.
+
+`COMPONENTS` has a function for each, which raises an error that says why it cannot be had.
+"""
 
 import os
 import shutil
 import socket
 import subprocess
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
-from tests.kits.install import debian, maven
-from tests.kits.install import go as go_programs
-from tests.kits.install import python as python_libraries
-from tests.kits.loghub import sls_programs as programs
-from tests.kits.pipeline import connect_libraries
-from tests.kits.servers import bookkeeper as bookkeeper_cluster
-from tests.kits.servers import databases
-from tests.kits.servers import kafka as kafka_broker
-from tests.kits.servers import zookeeper as zookeeper_server
+from tests.kits.install import debian, lowest_versions
+from tests.kits.install.cache import NotInstalled
+from tests.kits.loghub import sls_programs, sls_sdk
+from tests.kits.pipeline import delta
+from tests.kits.servers import bookkeeper, databases, kafka, zookeeper
 from tests.kits.zeppelin import redis_py
 
-
-class Missing(Exception):
-    """The component cannot be had on this machine; says why."""
-
-
-@cache
-def strace() -> None:
-    """`strace`, able to trace a child: it injects faults into real system calls."""
-    if shutil.which("strace") is None:
-        _install("strace")
-    traced = _succeeds("strace", "-f", "-o", "/dev/null", "true")
-    if not traced:
-        raise Missing("strace is not installed, or may not trace here")
+NEW_MOUNTS = (
+    ("unshare", "--mount", "--propagation", "private")
+    if os.geteuid() == 0
+    else ("unshare", "--map-root-user", "--mount", "--propagation", "private")
+)
 
 
 @cache
-def tmpfs() -> None:
+def why_missing(name: str) -> str | None:
+    """Nothing where the component is there. Asked once: to install one may take minutes."""
+    try:
+        COMPONENTS[name]()
+    except (NotInstalled, OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return None
+
+
+def _strace() -> None:
+    """Able to trace a child: it injects faults into real system calls."""
+    if shutil.which("strace") is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        _succeeds("apt-get", "update", "-qq")
+        _succeeds("apt-get", "install", "-y", "-qq", "strace")
+    if not _succeeds("strace", "-f", "-o", "/dev/null", "true"):
+        raise NotInstalled("strace is not installed, or may not trace here")
+
+
+def _tmpfs() -> None:
     """A small file system of our own, in a mount namespace: a disk that is really full."""
     if not _succeeds(*NEW_MOUNTS, "true"):
-        raise Missing("mount namespaces are not allowed here")
+        raise NotInstalled("mount namespaces are not allowed here")
 
 
-def memory_disk() -> None:
+def _memory_disk() -> None:
     """A file system in memory that is mounted already."""
     if not os.path.isdir("/dev/shm"):
-        raise Missing("there is no /dev/shm here")
+        raise NotInstalled("there is no /dev/shm here")
 
 
-def zookeeper() -> None:
-    """A ZooKeeper server, which runs on Java and is installed by Maven."""
-    reason = _why_no_zookeeper()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_zookeeper() -> str | None:
-    """Asked once: an attempt to install it may take minutes."""
-    try:
-        zookeeper_server.install()
-    except maven.NotInstalled as error:
-        return str(error)
-    return None
-
-
-def bookkeeper() -> None:
-    """A ZooKeeper server and bookies, which run on Java and are installed by Maven."""
-    reason = _why_no_bookkeeper()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_bookkeeper() -> str | None:
-    """Asked once: an attempt to install it may take minutes."""
-    try:
-        bookkeeper_cluster.install()
-    except maven.NotInstalled as error:
-        return str(error)
-    return None
-
-
-@cache
-def kafka() -> None:
-    """A Kafka broker, which runs on Java and is installed by Maven."""
-    try:
-        kafka_broker.install()
-    except maven.NotInstalled as error:
-        raise Missing(str(error)) from error
-
-
-def postgresql() -> None:
-    """A PostgreSQL server, fetched by Maven."""
-    reason = _why_no_database("postgresql")
-    if reason is not None:
-        raise Missing(reason)
-
-
-def mariadb() -> None:
-    """A MariaDB server, fetched by Maven."""
-    reason = _why_no_database("mariadb")
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_database(name: str) -> str | None:
-    """Asked once: an attempt to fetch it may take minutes."""
-    try:
-        databases.SERVERS[name].check()
-    except (maven.NotInstalled, OSError, subprocess.SubprocessError) as error:
-        return str(error)
-    return None
-
-
-def redis_clients() -> None:
-    """The versions of redis-py that are not installed, fetched by pip."""
-    reason = _why_no_redis_clients()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_redis_clients() -> str | None:
-    """Asked once: an attempt to install them may take long."""
-    try:
-        for version in redis_py.VERSIONS:
-            redis_py.folder_of(version)
-    except python_libraries.NotInstalled as error:
-        return str(error)
-    return None
-
-
-def redis_tools() -> None:
-    """`redis-cli` and `redis-benchmark`, of Debian's packages."""
-    reason = _why_no_redis_tools()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_redis_tools() -> str | None:
-    """Asked once: an attempt to fetch them may take minutes."""
-    try:
-        debian.install("redis-tools")
-    except debian.NotInstalled as error:
-        return str(error)
-    return None
-
-
-def nutcracker() -> None:
-    """`nutcracker`, which is twemproxy, of Debian's packages."""
-    reason = _why_no_nutcracker()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_nutcracker() -> str | None:
-    """Asked once: an attempt to fetch it may take minutes."""
-    try:
-        debian.install("nutcracker")
-    except debian.NotInstalled as error:
-        return str(error)
-    return None
-
-
-def delta() -> None:
-    """Delta's jars for Spark, fetched by Maven."""
-    reason = _why_no_delta()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_delta() -> str | None:
-    """Asked once: an attempt to fetch them may take minutes."""
-    try:
-        delta_jars()
-    except maven.NotInstalled as error:
-        return str(error)
-    return None
-
-
-def delta_jars() -> str:
-    """As Spark takes them."""
-    # What they need else is in Spark itself.
-    folder = maven.install(
-        "delta",
-        *(("io.delta", name, "4.4.0") for name in DELTA_LIBRARIES),
-        is_alone=True,
-    )
-    return ",".join(sorted(map(str, folder.glob("*.jar"))))
-
-
-def sls_go() -> None:
-    """A program with SLS's Go SDK, built by Go."""
-    reason = _why_no_sls_go()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_sls_go() -> str | None:
-    """Asked once: the first build fetches modules, and may take minutes."""
-    try:
-        programs.go_program()
-    except go_programs.NotBuilt as error:
-        return str(error)
-    return None
-
-
-def ways_in_go() -> None:
-    """A program with Go libraries that send logs, built by Go."""
-    reason = _why_no_ways_in_go()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_ways_in_go() -> str | None:
-    """Asked once: the first build fetches modules, and may take minutes."""
-    try:
-        programs.ways_in_go_program()
-    except go_programs.NotBuilt as error:
-        return str(error)
-    return None
-
-
-def sls_java() -> None:
-    """SLS's Java SDK, installed by Maven, and a program that uses it."""
-    reason = _why_no_sls_java()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_sls_java() -> str | None:
-    """Asked once: an attempt to install it may take minutes."""
-    try:
-        programs.java_command()
-    except maven.NotInstalled as error:
-        return str(error)
-    return None
-
-
-def spark_connect() -> None:
-    """The libraries of Spark Connect's client, installed by pip."""
-    reason = _why_no_spark_connect()
-    if reason is not None:
-        raise Missing(reason)
-
-
-@cache
-def _why_no_spark_connect() -> str | None:
-    """Asked once: an attempt to install them may take long."""
-    try:
-        connect_libraries.install()
-    except python_libraries.NotInstalled as error:
-        return str(error)
-    return None
-
-
-@cache
-def namespaces() -> None:
+def _namespaces() -> None:
     """Network namespaces and bridges between them: a network that really loses packets."""
     name = f"probe{os.getpid()}"
     is_able = _succeeds("ip", "netns", "add", name) and _succeeds(
@@ -271,71 +64,19 @@ def namespaces() -> None:
     _succeeds("ip", "link", "del", name)
     _succeeds("ip", "netns", "del", name)
     if not is_able:
-        raise Missing("network namespaces are not allowed here, or there is no `ip`")
+        raise NotInstalled("network namespaces are not allowed here, or there is no `ip`")
 
 
-@cache
-def ipv6() -> None:
+def _ipv6() -> None:
     """The loopback address of version 6."""
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError as error:
-        raise Missing(f"there is no ::1 here: {error.strerror}") from error
+    with socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
 
 
-@cache
-def port_80() -> None:
+def _port_80() -> None:
     """The right to listen there, on addresses that nobody else uses."""
-    try:
-        with socket.socket() as probe:
-            probe.bind(("127.99.99.99", 80))
-    except OSError as error:
-        raise Missing(f"port 80 cannot be had: {error.strerror}") from error
-
-
-NEW_MOUNTS = (
-    ("unshare", "--mount", "--propagation", "private")
-    if os.geteuid() == 0
-    else ("unshare", "--map-root-user", "--mount", "--propagation", "private")
-)
-
-DELTA_LIBRARIES = (
-    "delta-spark_4.2_2.13",
-    "delta-storage",
-    "delta-kernel-api",
-    "delta-kernel-defaults",
-    "delta-kernel-unitycatalog",
-)
-
-COMPONENTS: dict[str, Callable[[], None]] = {
-    "bookkeeper": bookkeeper,
-    "delta": delta,
-    "ipv6": ipv6,
-    "kafka": kafka,
-    "mariadb": mariadb,
-    "memory_disk": memory_disk,
-    "namespaces": namespaces,
-    "nutcracker": nutcracker,
-    "port_80": port_80,
-    "postgresql": postgresql,
-    "redis_clients": redis_clients,
-    "redis_tools": redis_tools,
-    "sls_go": sls_go,
-    "sls_java": sls_java,
-    "spark_connect": spark_connect,
-    "strace": strace,
-    "tmpfs": tmpfs,
-    "ways_in_go": ways_in_go,
-    "zookeeper": zookeeper,
-}
-
-
-def _install(package: str) -> None:
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return
-    _succeeds("apt-get", "update", "-qq")
-    _succeeds("apt-get", "install", "-y", "-qq", package)
+    with socket.socket() as probe:
+        probe.bind(("127.99.99.99", 80))
 
 
 def _succeeds(*command: str) -> bool:
@@ -343,3 +84,37 @@ def _succeeds(*command: str) -> bool:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
         return False
+
+
+def _redis_clients() -> None:
+    for version in redis_py.VERSIONS:
+        redis_py.folder_of(version)
+
+
+INSTALLED: dict[str, Callable[[], object]] = {
+    "ways_in_go": sls_programs.ways_in_go_program,
+    "sls_go": sls_programs.go_program,
+    "bookkeeper": bookkeeper.install,
+    "mariadb": databases.MariaServer.check,
+    "postgresql": databases.PostgresServer.check,
+    "kafka": kafka.install,
+    "delta": delta.delta_jars,
+    "sls_java": sls_programs.java_command,
+    "redis_clients": _redis_clients,
+    "redis_tools": partial(debian.install, "redis-tools"),
+    "nutcracker": partial(debian.install, "nutcracker"),
+    "lowest_versions": lowest_versions.install,
+    "sls_python": sls_sdk.install,
+    "zookeeper": zookeeper.install,
+}
+"""Those that are fetched or built below `.cache`, the longest work first."""
+
+COMPONENTS: dict[str, Callable[[], object]] = {
+    **INSTALLED,
+    "ipv6": _ipv6,
+    "memory_disk": _memory_disk,
+    "namespaces": _namespaces,
+    "port_80": _port_80,
+    "strace": _strace,
+    "tmpfs": _tmpfs,
+}

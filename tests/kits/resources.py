@@ -16,7 +16,7 @@ _TELLS_CHILDREN = os.path.exists("/proc/thread-self/children")
 _TCP_CLOSE = 7
 """A state of the kernel's: such a socket is bound at most."""
 _shared: set[int] = set()
-"""Processes of clusters that several tests share, and may restart."""
+"""Processes that several tests share, and may restart."""
 
 
 def lasts(pid: int) -> None:
@@ -28,10 +28,9 @@ def ended(pid: int) -> None:
 
 
 def resources() -> set[str]:
-    """All there is now, but for what several tests share."""
+    """All there is now, but for processes that several tests share and all below them."""
     threads = {f"thread {thread.name} {thread.ident}" for thread in threading.enumerate()}
-    shared = frozenset(_shared)
-    processes = {f"process {pid}" for pid in _descendants() if pid not in shared}
+    processes = {f"process {pid}" for pid in _descendants()}
     return {name for name in threads if "execnet" not in name} | processes | _sockets()
 
 
@@ -39,14 +38,20 @@ def _descendants() -> set[int]:
     if not _has_children():
         return set()
     if not _TELLS_CHILDREN:
-        return {child.pid for child in psutil.Process().children(recursive=True)}
+        everyone = psutil.Process().children(recursive=True)
+        return {child.pid for child in everyone if _shared.isdisjoint(_line(child))}
     found: set[int] = set()
     waiting = [os.getpid()]
     while waiting:
-        children = _children(waiting.pop()) - found
+        children = _children(waiting.pop()) - found - _shared
         found |= children
         waiting += children
     return found
+
+
+def _line(child: psutil.Process) -> set[int]:
+    """A process and those above it."""
+    return {child.pid, *(parent.pid for parent in child.parents())}
 
 
 def _has_children() -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from raftwood.pipeline.session import DELTA, spark_session
-from tests.kits.components import delta_jars
-from tests.kits.install.maven import NotInstalled
+from tests.kits.install.cache import NotInstalled
+from tests.kits.pipeline.delta import delta_jars
 from tests.kits.pipeline.kit import Hub
 from tests.kits.pipeline.processes import QUICK_JAVA
 from tests.kits.pipeline.standalone import Standalone
@@ -17,7 +17,13 @@ from tests.kits.pipeline.standalone import Standalone
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_GRACE_S = 2.0
+_GRACE_S = 30.0
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Who shares a Spark runs in one worker: each worker would start another one."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(autouse=True)

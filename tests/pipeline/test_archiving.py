@@ -14,8 +14,6 @@ from raftwood.pipeline.options import StreamAccess, access_to
 from tests.kits.pipeline.archive_files_suite import check_files
 from tests.kits.pipeline.kit import PROJECT, Hub
 
-pytestmark = pytest.mark.slow
-
 
 def access_of(hub: Hub, logstore: str) -> StreamAccess:
     part = hub.standalone.loghub

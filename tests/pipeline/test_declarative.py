@@ -6,17 +6,13 @@ import sys
 from pathlib import Path
 
 import pyspark
-import pytest
 
 from raftwood.app.demo.standalone_process import StandaloneProcess
 from raftwood.app.demo.web_logs import web_logs
 from raftwood.app.demo.web_truth import WebTruth
 from raftwood.loghub.client import LogHubClient
 from raftwood.pipeline.java import java_home
-from tests.kits.pipeline.connect_libraries import install
 from tests.kits.pipeline.processes import REPOSITORY, run
-
-pytestmark = pytest.mark.slow
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -39,7 +35,6 @@ def _ship(client: LogHubClient, truth: WebTruth, lines: list[str]) -> None:
             truth.add(line)
 
 
-@pytest.mark.needs("spark_connect")
 def test_the_declared_pipeline_runs_and_writes_errors_to_a_stream(tmp_path: Path) -> None:
     project, truth = _project(tmp_path), WebTruth()
     lines = list(web_logs(3_000, seed=3, lines_per_minute=1_000))
@@ -59,7 +54,7 @@ def test_the_declared_pipeline_runs_and_writes_errors_to_a_stream(tmp_path: Path
                 SPARK_LOCAL_IP="127.0.0.1",
                 JAVA_HOME=java_home(),
                 PYSPARK_PYTHON=sys.executable,
-                PYTHONPATH=os.pathsep.join([str(install()), *filter(None, sys.path)]),
+                PYTHONPATH=os.pathsep.join(filter(None, sys.path)),
                 RAFTWOOD_LOGHUB_CLIENT__GATEWAYS=part.native,
                 RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY=part.access_key_id,
                 RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET=part.access_key_secret,

@@ -2,11 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.kits.pipeline.storm import DRIVER, FAULTS, GATEWAY, STORE, WORKER, run_pipeline_storm
-
-pytestmark = pytest.mark.slow
 
 
 def test_what_is_killed_in_mid_batch_changes_nothing_in_the_sink(tmp_path: Path) -> None:

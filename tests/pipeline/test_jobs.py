@@ -14,8 +14,6 @@ from raftwood.pipeline.jobs.progress import JobProgress, JobState, read_status
 from raftwood.pipeline.jobs.running import run_jobs
 from tests.kits.pipeline.kit import PROJECT, Hub
 
-pytestmark = pytest.mark.slow
-
 USERS_MODULE = """
 from raftwood.pipeline.jobs.transform import Transform
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import pytest
 from redis.cluster import RedisCluster
 
 from raftwood.zeppelin.client import Kv
@@ -16,7 +15,6 @@ from tests.kits.zeppelin.static_view import PASSWORD, READER, WRITER
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.slow
 KEYS = [f"key{number}" for number in range(400)]
 
 

@@ -7,10 +7,8 @@ import pytest
 
 from raftwood.pipeline.options import GATEWAYS_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE
 from raftwood.zeppelin.client import Kv
+from tests.kits.app.pages import ROOT, blocks
 from tests.kits.pipeline.kit import Hub
-from tests.unit.test_docs import ROOT, blocks
-
-pytestmark = pytest.mark.slow
 
 
 def test_the_examples_of_the_page_run(

@@ -9,8 +9,6 @@ import pytest
 from raftwood.base.position import Position, position_from_bytes
 from tests.kits.pipeline.kit import PROJECT, Hub
 
-pytestmark = pytest.mark.slow
-
 
 def test_both_stored_forms_are_read_alike(hub: Hub) -> None:
     logstore = hub.logstore(shards=1)

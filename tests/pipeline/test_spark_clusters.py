@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 
 import msgspec
-import pytest
 
-from tests.kits.pipeline.connect_libraries import install
 from tests.kits.pipeline.copying_query import Job
 from tests.kits.pipeline.spark_cluster import SparkCluster, SparkConnectServer
 from tests.kits.pipeline.standalone import Standalone
@@ -24,10 +22,8 @@ from tests.kits.pipeline.storm import (
 ROWS = 200
 COPY_S_MAX = 150.0
 
-pytestmark = pytest.mark.slow
 
-
-def copied_by(folder: Path, master: str, *libraries: Path) -> None:
+def copied_by(folder: Path, master: str) -> None:
     """A whole logstore is copied into another one, by a query that runs on that Spark."""
     with Standalone(folder) as server, server.client() as client:
         prepare_streams(client, ROWS, SINK)
@@ -42,10 +38,9 @@ def copied_by(folder: Path, master: str, *libraries: Path) -> None:
         )
         file = folder / "job.json"
         file.write_bytes(msgspec.json.encode(job))
-        paths = [*map(str, libraries), *sys.path]
         ran = subprocess.run(
             (sys.executable, "-m", "tests.kits.pipeline.copying_query", str(file)),
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
             timeout=COPY_S_MAX,
@@ -63,7 +58,6 @@ def test_a_stream_is_copied_on_a_cluster_of_master_and_worker(tmp_path: Path) ->
         assert cluster.executors()
 
 
-@pytest.mark.needs("spark_connect")
 def test_a_stream_is_copied_through_spark_connect(tmp_path: Path) -> None:
     with SparkConnectServer(tmp_path) as server:
-        copied_by(tmp_path, server.address, install())
+        copied_by(tmp_path, server.address)

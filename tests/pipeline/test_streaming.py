@@ -6,8 +6,6 @@ import pytest
 
 from tests.kits.pipeline.kit import PROJECT, Hub
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_stream_is_copied_once_through_splits_merges_and_restarts(
     hub: Hub, tmp_path: Path

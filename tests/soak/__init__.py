@@ -1,5 +1,6 @@
-"""Long runs by seed, with tallies that add up over many of them: `python -m tests.soak --help`.
+"""The properties of `make test` without a ceiling: `python -m tests.soak --help`.
 
-`kinds` says what one seed does, `tallies` keeps what was done, `runner` spreads seeds over
-processes, `display` shows progress and the way that is left to the long figures.
+`kinds` says what one seed does. `tally` keeps what was run, at which commit, in `tally.json`, which
+is committed. `record` writes the totals into docs/assurance.md. `runner` spreads seeds over
+processes.
 """

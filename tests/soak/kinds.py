@@ -11,19 +11,24 @@ from pathlib import Path
 import msgspec
 
 from raftwood.simulation import fuzz
+from tests.kits.capture.world import run_world as run_capture
 from tests.kits.clogs.health_model import run as run_clogs_ha
 from tests.kits.clogs.shipping_model import run as run_clogs_shipping
 from tests.kits.clogs.simulation import run_clogs
 from tests.kits.clogs.simulation.streams import run_streams as run_clogs_streams
+from tests.kits.clogs.tail.tail_world import run_world as run_tailer
 from tests.kits.disk.images import FolderImages, LogImages
+from tests.kits.dlog.images import BookieImages
 from tests.kits.dlog.ledger_model import run as run_ledger_model
 from tests.kits.dlog.ledgers import run as run_ledger
 from tests.kits.dlog.log_model import run as run_dlog_model
+from tests.kits.dlog.owners import run_owners
 from tests.kits.dlog.simulation import run_dlog
 from tests.kits.fuzz import TARGETS
 from tests.kits.loghub.group_model.world import run as run_group_model
 from tests.kits.loghub.groups.world import run_groups as run_group_gateways
 from tests.kits.loghub.leases import run as run_leases
+from tests.kits.loghub.leases.scale import balance
 from tests.kits.loghub.simulation.world import choose_plan as choose_hub_plan
 from tests.kits.loghub.simulation.world import run_hub
 from tests.kits.loghub.storm import run_hub_storm
@@ -35,11 +40,17 @@ from tests.kits.pipeline.storm import run_pipeline_matrix
 from tests.kits.raft.hosts.cluster import choose_cluster, run_hosts
 from tests.kits.raft.model.world import run as run_raft
 from tests.kits.raft.snapshot_images import SnapshotImages
+from tests.kits.raft.storm import run_storm as run_raft_storm
 from tests.kits.simulation.toy.cluster import run_toy
 from tests.kits.zeppelin.images import NodeImages
+from tests.kits.zeppelin.meta.world.moving import move_through
+from tests.kits.zeppelin.meta.world.world import World, live_through
 from tests.kits.zeppelin.simulation import run as run_zeppelin
+from tests.kits.zeppelin.simulation.doubling import run_behind, run_doubling
+from tests.kits.zeppelin.simulation.many_calls import run_client
 from tests.kits.zeppelin.simulation.moving import run_moving
 from tests.kits.zeppelin.simulation.steps import Who, failures_of, run_failures
+from tests.kits.zeppelin.split_images import SplitImages
 
 TWICE_EVERY = 10
 """One seed of so many is run twice."""
@@ -52,11 +63,16 @@ DLOG_EVENTS = 40_000
 CLOGS_HA_EVENTS = 100_000
 CLOGS_SHIPPING_EVENTS = 60_000
 LEASE_RUNS = 5
+SCALE_EVERY = 500
+"""One seed of so many shares 3,000 shards among 200 workers."""
+CAPTURE_RUNS = 20
+ZEPPELIN_PACE = 10.0
 LEDGER_EVENTS = 40_000
 HOSTS_FAULTS_S = 120.0
 PROCESSES_EVERY = 500
 """One seed of so many, for real processes take real time."""
 REAL_FAULTS = 12
+REAL_STORM_S = 10.0
 REAL_CHANGES = 4
 """Of members, each with a kill."""
 LOGS_FAULTS_S = 40.0
@@ -156,7 +172,9 @@ def _images(seed: int) -> Counts:
         "crash images: log": LogImages(seed).check(limit=IMAGES),
         "crash images: folder": FolderImages(seed).check(limit=IMAGES),
         "crash images: snapshots": SnapshotImages(seed).check(limit=IMAGES),
+        "crash images: bookies": BookieImages(seed).check(limit=IMAGES),
         "crash images: nodes of Zeppelin": NodeImages(seed).check(limit=IMAGES),
+        "crash images: splits of Zeppelin": SplitImages(seed).check(limit=IMAGES),
     }
 
 
@@ -174,6 +192,9 @@ def _processes(seed: int) -> Counts:
         counts = run_storm(Path(folder), seed, REAL_FAULTS)
     with tempfile.TemporaryDirectory() as folder:
         counts += run_churn(Path(folder), seed, REAL_CHANGES)
+    with tempfile.TemporaryDirectory() as folder:
+        raft_counts = run_raft_storm(Path(folder), seed, REAL_STORM_S)
+    counts += Counter({f"raft hosts: {name}": count for name, count in raft_counts.items()})
     with tempfile.TemporaryDirectory() as folder:
         hub_counts = run_hub_storm(Path(folder), seed, REAL_FAULTS)
     counts += Counter({f"gateways: {name}": count for name, count in hub_counts.items()})
@@ -196,6 +217,7 @@ def _groups(seed: int) -> Counts:
     return {
         "consumer groups: sans-io events": run_group_model(seed, GROUP_EVENTS).events,
         "consumer groups: runs of gateways": 1,
+        "consumer groups: simulated hours": report.faults_s / 3600,
         "consumer groups: records read": report.put,
     }
 
@@ -209,6 +231,7 @@ def _ledgers(seed: int) -> Counts:
     report = run_ledger(seed, twice=twice)
     return {
         "ledgers: runs of the quorum client": 1,
+        "ledgers: simulated hours": report.result.faults_s / 3600,
         "ledgers: seeds run twice, hash equal": int(twice),
         "ledgers: entries acknowledged": report.result.acked,
     }
@@ -216,8 +239,13 @@ def _ledgers(seed: int) -> Counts:
 
 def _leases(seed: int) -> Counts:
     reports = [run_leases(seed * LEASE_RUNS + number) for number in range(LEASE_RUNS)]
+    is_large = seed % SCALE_EVERY == SCALE_EVERY - 1
+    if is_large:
+        balance(shards=3_000, first=150, workers=200)
     return {
         "leases: runs": LEASE_RUNS,
+        "leases: runs with many workers": int(is_large),
+        "leases: simulated hours": sum(report.faults_s for report in reports) / 3600,
         "leases: steals": sum(report.steals for report in reports),
         "leases: records processed": sum(report.processed for report in reports),
     }
@@ -237,17 +265,55 @@ def _dlog(seed: int) -> Counts:
     }
 
 
+def _owners(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    report = run_owners(seed, twice=twice)
+    return {
+        "owners of logs: seeds": 1,
+        "owners of logs: seeds run twice, hash equal": int(twice),
+        "owners of logs: simulated hours": report.faults_s / 3600,
+        "owners of logs: killed or stopped": report.faults,
+        "owners of logs: messages acknowledged": report.acked,
+    }
+
+
 def _zeppelin(seed: int) -> Counts:
     twice = seed % TWICE_EVERY == 0
-    report = run_zeppelin(seed, twice=twice)
+    report = run_zeppelin(seed, pace=ZEPPELIN_PACE if seed % 2 else 1.0, twice=twice)
     return {
         "zeppelin: seeds": 1,
+        "zeppelin: simulated hours": report.result.faults_s / 3600,
         "zeppelin: seeds run twice, hash equal": int(twice),
         "zeppelin: writes called done": report.result.done,
         "zeppelin: failovers and hand-overs": report.result.failovers + report.result.handovers,
         "zeppelin: binlogs rewound": report.result.rewinds,
         "zeppelin: whole copies": report.result.copies,
     }
+
+
+def _zeppelin_client(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    outcome = run_client(seed, twice=twice).result
+    return {
+        "zeppelin's client: seeds": 1,
+        "zeppelin's client: seeds run twice, hash equal": int(twice),
+        "zeppelin's client: simulated hours": outcome.faults_s / 3600,
+        "zeppelin's client: calls": outcome.calls,
+    }
+
+
+def _zeppelin_meta(seed: int) -> Counts:
+    worlds = [live_through(seed), live_through(seed, more_faults=World.leave), move_through(seed)]
+    return {
+        "zeppelin's meta server: worlds": len(worlds),
+        "zeppelin's meta server: writes": sum(world.writes for world in worlds),
+    }
+
+
+def _doubling(seed: int) -> Counts:
+    outcome = run_doubling(seed)
+    run_behind(seed)
+    return {"doubling: seeds": 1, "doubling: writes called done": outcome.done}
 
 
 def _migrations(seed: int) -> Counts:
@@ -284,13 +350,23 @@ def _clogs(seed: int) -> Counts:
         "clogs: seeds run twice, hash equal": int(twice),
         "clogs: sans-io events of shipping": events,
         "clogs: lines in logstores": run_clogs_streams(seed).result[0],
-        "clogs: virtual seconds": report.virtual_seconds,
+        "clogs: simulated hours": report.result.faults_s / 3600,
         "clogs: lines promised": report.result.promised,
         "clogs: lines resumed": report.result.resumed,
         "clogs: lines sent again": report.result.retried,
         "clogs: lines dropped": report.result.dropped,
         "clogs: faults": report.result.faults,
     }
+
+
+def _tailing(seed: int) -> Counts:
+    return {"tailed files: seeds": 1, "tailed files: lines": run_tailer(seed).log.lines()}
+
+
+def _capture(seed: int) -> Counts:
+    for number in range(CAPTURE_RUNS):
+        run_capture(seed * CAPTURE_RUNS + number)
+    return {"capture: runs": CAPTURE_RUNS}
 
 
 KINDS: dict[str, Callable[[int], Counts]] = {
@@ -305,10 +381,16 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "ledger_model": _ledger_model,
     "ledgers": _ledgers,
     "dlog": _dlog,
+    "owners": _owners,
     "zeppelin": _zeppelin,
+    "zeppelin_client": _zeppelin_client,
+    "zeppelin_meta": _zeppelin_meta,
+    "doubling": _doubling,
     "migrations": _migrations,
     "clogs": _clogs,
     "clogs_ha": _clogs_ha,
+    "tailing": _tailing,
+    "capture": _capture,
     "images": _images,
     "processes": _processes,
     "fuzz": _fuzz,
@@ -323,3 +405,27 @@ def run_seed(kind: str, seed: int) -> Result:
         notes = getattr(error, "__notes__", [])
         text = "\n".join([f"{type(error).__name__}: {error}", *notes])
         return Result(kind, seed, failure=Failure(kind, seed, text, command(kind, seed)))
+
+
+LONG_RUN: dict[str, float] = {
+    "toy: simulated hours": 90,
+    "toy: seeds run twice, hash equal": 500,
+    "raft hosts: simulated hours": 100,
+    "raft hosts: seeds run twice, hash equal": 300,
+    "log stores: simulated hours": 20,
+    "log stores: seeds run twice, hash equal": 200,
+    "gateways: simulated hours": 20,
+    "gateways: seeds run twice, hash equal": 200,
+    "raft: sans-io events": 1_000_000_000,
+    "hakeeper: sans-io events": 1_000_000_000,
+    "consumer groups: sans-io events": 100_000_000,
+    "ledgers: sans-io events": 1_000_000_000,
+    "clogs: sans-io events of health": 1_000_000_000,
+    "clogs: sans-io events of shipping": 1_000_000_000,
+    "leases: runs": 100_000,
+    "crash images: log": 100_000,
+    "crash images: folder": 100_000,
+    "crash images: snapshots": 100_000,
+    **{f"fuzz inputs: {name}": 100_000_000 for name in TARGETS},
+}
+"""What a long run comes to; short ones add up to it."""

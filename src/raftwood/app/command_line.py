@@ -93,6 +93,8 @@ def _dispatch(tokens: list[str]) -> int:
         # Answered without loading the command line's library: scripts ask this often.
         sys.stdout.write(__version__ + "\n")
         return 0
+    if tokens and not tokens[0].startswith("-") and tokens[0] not in _COMMANDS:
+        raise InvalidInput(_unknown(tokens[0]))
     from cyclopts import CycloptsError  # noqa: PLC0415
 
     try:
@@ -102,6 +104,15 @@ def _dispatch(tokens: list[str]) -> int:
     except CycloptsError as error:
         raise InvalidInput(f"{' '.join(str(error).split())} See `raftwood --help`.") from error
     return result if isinstance(result, int) else 0
+
+
+def _unknown(command: str) -> str:
+    """Told here: cyclopts would load every command to look for one that is spelt alike."""
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    alike = get_close_matches(command, _COMMANDS, n=1)
+    meant = f' Did you mean "{alike[0]}"?' if alike else ""
+    return f'Unknown command "{command}".{meant} See `raftwood --help`.'
 
 
 def _application() -> "App":

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.kits import resources
 from tests.kits.clogs.processes import (
     HA,
     QUICK_CLIENT,
@@ -23,12 +22,10 @@ from tests.kits.clogs.processes import (
 from tests.kits.clogs.program import Plan
 from tests.kits.clogs.ring import KEY, SECRET
 from tests.kits.clogs.ring_thread import RingThread
-from tests.kits.disk.small_disk import in_small_disk
+from tests.kits.processes import in_small_disk
 
 FILES = [f"app-{number}.log" for number in range(4)]
 FULL = "the spool takes no more for now"
-
-pytestmark = pytest.mark.slow
 
 
 @contextmanager
@@ -38,7 +35,6 @@ def _running(process: ProgramProcess) -> Iterator[ProgramProcess]:
         yield process
     finally:
         process.discard()
-        resources.ended(process.pid)
 
 
 def _ring_file(ring: RingThread, folder: Path) -> Path:
@@ -153,6 +149,7 @@ def test_lines_wait_on_a_full_disk_or_are_dropped_and_counted_as_the_policy_says
 
 
 def _stands_still(program: ProgramProcess) -> bool:
+    """Between some of its reports."""
     given = program.report().given
-    time.sleep(0.7)
+    time.sleep(2.0)
     return program.report().given == given

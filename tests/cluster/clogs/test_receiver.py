@@ -3,18 +3,11 @@ and its shipper sends all again."""
 
 import asyncio
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from raftwood.app.standalone import PORTS
 from raftwood.base.codecs import Codec, compress
@@ -23,45 +16,33 @@ from raftwood.clogs.lines import encode_lines
 from raftwood.clogs.wire import CLUSTER, KEY_ROLE, PING, STORE
 from raftwood.loghub.model import LogKind
 from raftwood.net import ClientCredentials, Connection, Identity, Secret, connect
-from tests.cluster.test_standalone import WAIT_S_MAX, connected, consecutive_ports
+from tests.kits.app.running import connected
+from tests.kits.ports import consecutive_ports
+from tests.kits.processes import RAFTWOOD, RealProcess
 
 FILES = ("/var/log/a.log", "/var/log/b.log")
 BATCHES = 6
 
 
-@contextmanager
-def standalone(folder: Path, base: int, *, is_killed: bool) -> Iterator[dict[str, Any]]:
-    ready = folder / "ready.json"
-    ready.unlink(missing_ok=True)
+def standalone(folder: Path) -> RealProcess:
     arguments = (
         f"--data={folder / 'data'}",
-        f"--port-base={base}",
-        f"--ready-file={ready}",
+        f"--port-base={consecutive_ports(PORTS)}",
         f"--set=clogs.routes=*a.log=p/{LogKind.LOGSERVICE.value},*b.log=p/{LogKind.DLOG.value}",
         "--set=clogs.store=both",
         f"--set=clogs.files_folder={folder / 'files'}",
     )
-    with (
-        open(folder / "output", "ab") as output,
-        subprocess.Popen(
-            (sys.executable, "-m", "raftwood.app", "standalone", *arguments),
-            stdout=output,
-            stderr=output,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        ) as process,
-    ):
-        try:
-            deadline = time.monotonic() + WAIT_S_MAX
-            while not ready.exists():
-                assert process.poll() is None, (folder / "output").read_text()
-                assert time.monotonic() < deadline, (folder / "output").read_text()
-                time.sleep(0.02)
-            yield json.loads(ready.read_text())
-            if not is_killed:
-                process.send_signal(signal.SIGTERM)
-                assert process.wait(timeout=60) == 0, (folder / "output").read_text()
-        finally:
-            process.kill()
+    return RealProcess("standalone", folder, (*RAFTWOOD, "standalone", *arguments))
+
+
+@contextmanager
+def started(process: RealProcess) -> Iterator[dict[str, Any]]:
+    """Killed with -9 at the end."""
+    try:
+        process.start()
+        yield json.loads(process.ready_file.read_text())
+    finally:
+        process.discard()
 
 
 async def connection_to(parts: dict[str, Any]) -> Connection:
@@ -78,7 +59,7 @@ async def connection_to(parts: dict[str, Any]) -> Connection:
 async def ask(connection: Connection, message: Message) -> Message:
     method = PING if message.type is MessageType.PING else STORE
     payload = b"".join(encode_message(message))
-    return decode_message(await connection.call(method, payload, timeout_ms=30_000))
+    return decode_message(await connection.call(method, payload, timeout_ms=60_000))
 
 
 def batch(name: str, sequence: int, place: str) -> Message:
@@ -111,19 +92,18 @@ async def ship(parts: dict[str, Any], places: dict[str, str], *, batches: int) -
                 assert (ack.type, ack.sequence) == (MessageType.ACK, sequence)
 
 
-@pytest.mark.slow
 def test_what_was_acknowledged_is_stored_once_though_the_receiver_is_killed(
     tmp_path: Path,
 ) -> None:
-    base = consecutive_ports(PORTS)
+    process = standalone(tmp_path)
     places: dict[str, str] = {}
-    with standalone(tmp_path, base, is_killed=True) as parts:
+    with started(process) as parts:
         with connected(parts) as client:
             client.create_project("p")
             for kind in LogKind:
                 client.create_logstore("p", kind.value, shard_count=1, log=kind)
         asyncio.run(ship(parts, places, batches=BATCHES))
-    with standalone(tmp_path, base, is_killed=False) as parts, connected(parts) as client:
+    with started(process) as parts, connected(parts) as client:
         # A shipper that goes on, and then one that knows nothing of where it sent.
         asyncio.run(ship(parts, places, batches=BATCHES))
         asyncio.run(ship(parts, dict.fromkeys(FILES, ""), batches=BATCHES + 1))

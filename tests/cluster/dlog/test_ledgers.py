@@ -16,7 +16,6 @@ from tests.kits.running import run
 ENTRIES = 2_000
 
 
-@pytest.mark.slow
 def test_a_ledger_outlives_a_bookie_and_its_writer(tmp_path: Path) -> None:
     with bookie_processes(tmp_path, 4) as processes:
         run(_write_kill_and_recover(processes))

@@ -1,10 +1,6 @@
 """Log stores set a cluster up together, whatever the order of their starts."""
 
-import asyncio
-from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
 
 from raftwood.app.groups import METASTORE_SHARD, ZEPPELIN_SHARD
 from raftwood.logservice.hakeeper.alarm import AlarmKind
@@ -14,33 +10,22 @@ from tests.kits.logservice.processes import log_stores, shard_of
 from tests.kits.running import run
 
 
-@pytest.mark.parametrize(
-    ("first", "waves"),
-    [
-        (3, [[3], [1], [2]]),
-        (4, [[1], [2, 4]]),
-        (5, [[5, 4, 3, 2, 1]]),
-        pytest.param(4, [[4, 2], [1, 3]], marks=pytest.mark.slow),
-        pytest.param(5, [[3, 5], [1, 4]], marks=pytest.mark.slow),
-    ],
-    ids=["3", "4-but-one", "5", "4", "5-but-one"],
-)
-def test_stores_set_themselves_up_in_any_order(
-    tmp_path: Path, first: int, waves: Sequence[Sequence[int]]
+def test_stores_set_themselves_up_one_after_the_other_though_one_is_missing(
+    tmp_path: Path,
 ) -> None:
+    """Simulations begin in any order; here processes begin apart, and one never does."""
+
     async def body() -> None:
-        async with log_stores(tmp_path, first=first, settings={"hakeeper.log_shards": 2}) as stores:
-            for wave in waves:
-                stores.launch(*wave)
-                await asyncio.sleep(0.3)
-            for wave in waves:
-                for store in wave:
-                    await stores.nodes[store].ready()
+        settings = {"hakeeper.log_shards": 2}
+        async with log_stores(tmp_path, first=4, settings=settings) as stores:
+            await stores.start(4)
+            stores.launch(2, 1)
+            for store in (2, 1):
+                await stores.nodes[store].ready()
             view = await stores.runs()
-            assert len(shard_of(view, 0).voters) == 3
-            assert set(shard_of(view, 0).voters) <= {store for wave in waves for store in wave}
+            assert shard_of(view, 0).voters == (1, 2, 4)
             for shard in (1, 2):
-                assert len(shard_of(view, shard).voters) == 3
+                assert shard_of(view, shard).voters == (1, 2, 4)
                 client = await stores.client(shard)
                 lsn = await client.append(b"the first")
                 records, _ = await client.read(lsn)
@@ -70,5 +55,19 @@ def test_a_bootstrap_that_failed_is_reported_and_recovers(tmp_path: Path) -> Non
             await stores.runs()
             client = await stores.client()
             await client.append(b"after all")
+
+    run(body())
+
+
+def test_a_record_limit_that_the_log_cannot_hold_is_refused_at_the_start(tmp_path: Path) -> None:
+    async def body() -> None:
+        settings = {"logservice.record_bytes_max": 1 << 20, "log.segment_bytes": 1 << 20}
+        async with log_stores(tmp_path, first=1, settings=settings) as stores:
+            stores.launch(1)
+            assert await stores.nodes[1].ended() != 0
+            told = stores.nodes[1].log.read_text()
+            assert "logservice.record_bytes_max" in told
+            assert "Traceback" not in told
+            stores.nodes[1].log.unlink()
 
     run(body())

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 from raftwood.base.errors import DiskFull
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.hakeeper.views import ClusterView
-from tests.kits.disk.small_disk import fill, in_small_disk, seen_inside
 from tests.kits.logservice.load import Load, read_all
 from tests.kits.logservice.processes import LogProcesses, log_stores, shard_of
+from tests.kits.processes import fill, in_small_disk, seen_inside
 from tests.kits.running import run
 
 pytestmark = pytest.mark.needs("tmpfs")
@@ -25,42 +24,6 @@ _RECORD_BYTES = 20 << 10
 _KEPT = 200
 """Records behind a truncation: a fraction of a disk, and some seconds of a load."""
 _LAG_MAX = 20
-
-
-@contextlib.asynccontextmanager
-async def on_small_disks(folder: Path) -> AsyncIterator[LogProcesses]:
-    for store in (1, 2, 3):
-        (folder / f"store-{store}").mkdir()
-    wrappers = {store: in_small_disk(folder / f"store-{store}", _DISK_KIB) for store in (1, 2, 3)}
-    settings = {
-        "logservice.disk_alarm_bytes": _ALARM_BYTES,
-        "logservice.disk_refuse_bytes": _REFUSE_BYTES,
-    }
-    async with log_stores(folder, wrappers=wrappers, settings=settings) as stores:
-        await stores.start()
-        await stores.runs()
-        yield stores
-
-
-def test_appends_are_refused_before_disks_are_full_and_go_on_after_a_truncation(
-    tmp_path: Path,
-) -> None:
-    async def body() -> None:
-        async with on_small_disks(tmp_path) as stores:
-            client = await stores.client(timeout_ms=1500)
-            acked = await append_until_refused(stores, client)
-            # Reading and truncating is what helps, and both still work.
-            records, _ = await client.read(acked[0])
-            assert records[0].lsn == acked[0]
-            kept = acked[-20]
-            await client.truncate(kept - 1)
-            patient = await stores.client()
-            acked.append(await patient.append(bytes(_RECORD_BYTES)))
-            await stores.no_alarm("disk-short")
-            found = [record.lsn for record in await read_all(client, kept)]
-            assert found == [lsn for lsn in acked if lsn >= kept]
-
-    run(body())
 
 
 async def append_until_refused(stores: LogProcesses, client: AsyncLogClient) -> list[int]:
@@ -86,57 +49,80 @@ def has_alarm(view: ClusterView) -> bool:
     return any("disk-short" in alarm.text for alarm in view.alarms)
 
 
-def test_a_short_disk_of_the_leader_alone_does_not_keep_the_log_from_being_written(
-    tmp_path: Path,
-) -> None:
+async def the_leader_is_short_of_room(stores: LogProcesses, client: AsyncLogClient) -> None:
+    """The log is written all the same: another one leads."""
+    async with Load([client], [client]) as load:
+        await load.goes_on()
+        leader = await stores.leader()
+        ballast = fill(seen_inside(stores.nodes[leader]), left_bytes=_REFUSE_BYTES // 2)
+        told = await stores.alarm("disk-short")
+        assert "bytes are free" in told
+        await stores.seen(
+            "another leader",
+            lambda view: shard_of(view, 1).leader not in (0, leader),
+        )
+        await load.goes_on()
+        ballast.unlink()
+        await stores.no_alarm("disk-short")
+        await load.goes_on()
+    assert not load.unknown
+    print(await load.check(client))
+
+
+async def a_follower_has_no_room(stores: LogProcesses, client: AsyncLogClient) -> None:
+    """It stops nobody, and catches up when there is room."""
+    await client.truncate(await client.get_latest_lsn())
+    async with (
+        Load([client], [], record_bytes=_RECORD_BYTES) as load,
+        kept_short(load, client),
+    ):
+        await load.goes_on()
+        follower = stores.others(await stores.leader())[0]
+        ballast = fill(seen_inside(stores.nodes[follower]))
+        await stores.alarm("disk-short")
+        await stores.nodes[follower].says("a write waits", group=1)
+        await load.goes_on(records=2 * _LAG_MAX)
+        await lags(stores, follower, is_so=True)
+        ballast.unlink()
+        await lags(stores, follower, is_so=False)
+        await load.goes_on()
+    assert not load.unknown
+
+
+async def all_run_out_of_room(stores: LogProcesses) -> None:
+    """Appends are refused before disks are full, and go on after a truncation."""
+    await stores.no_alarm("disk-short")
+    client = await stores.client(timeout_ms=30_000)
+    acked = await append_until_refused(stores, client)
+    # Reading and truncating is what helps, and both still work.
+    records, _ = await client.read(acked[0])
+    assert records[0].lsn == acked[0]
+    kept = acked[-20]
+    await client.truncate(kept - 1)
+    patient = await stores.client()
+    acked.append(await patient.append(bytes(_RECORD_BYTES)))
+    await stores.no_alarm("disk-short")
+    found = [record.lsn for record in await read_all(client, kept)]
+    assert found == [lsn for lsn in acked if lsn >= kept]
+
+
+def test_disks_that_fill_up_are_told_in_time_and_nothing_acked_is_lost(tmp_path: Path) -> None:
+    for store in (1, 2, 3):
+        (tmp_path / f"store-{store}").mkdir()
+    wrappers = {store: in_small_disk(tmp_path / f"store-{store}", _DISK_KIB) for store in (1, 2, 3)}
+    settings = {
+        "logservice.disk_alarm_bytes": _ALARM_BYTES,
+        "logservice.disk_refuse_bytes": _REFUSE_BYTES,
+    }
+
     async def body() -> None:
-        async with on_small_disks(tmp_path) as stores:
+        async with log_stores(tmp_path, wrappers=wrappers, settings=settings) as stores:
+            await stores.start()
+            await stores.runs()
             client = await stores.client()
-            async with Load([client], [client]) as load:
-                await load.goes_on()
-                leader = await stores.leader()
-                began = time.monotonic()
-                ballast = fill(seen_inside(stores.nodes[leader]), left_bytes=_REFUSE_BYTES // 2)
-                told = await stores.alarm("disk-short")
-                assert "bytes are free" in told
-                await stores.seen(
-                    "another leader",
-                    lambda view: shard_of(view, 1).leader not in (0, leader),
-                )
-                await load.goes_on()
-                silence_s = load.longest_silence_s(began)
-                print(f"the longest silence was {silence_s:.2f} s")
-                ballast.unlink()
-                await stores.no_alarm("disk-short")
-                await load.goes_on()
-            assert not load.unknown
-            print(await load.check(client))
-
-    run(body())
-
-
-def test_a_full_disk_of_a_follower_stops_nobody_and_it_catches_up_when_there_is_room(
-    tmp_path: Path,
-) -> None:
-    async def body() -> None:
-        async with on_small_disks(tmp_path) as stores:
-            client = await stores.client()
-            async with (
-                Load([client], [client], record_bytes=_RECORD_BYTES) as load,
-                kept_short(load, client),
-            ):
-                await load.goes_on()
-                follower = stores.others(await stores.leader())[0]
-                ballast = fill(seen_inside(stores.nodes[follower]))
-                await stores.alarm("disk-short")
-                await stores.nodes[follower].says("a write waits", group=1)
-                await load.goes_on(records=2 * _LAG_MAX)
-                await lags(stores, follower, is_so=True)
-                ballast.unlink()
-                await lags(stores, follower, is_so=False)
-                await load.goes_on()
-            assert not load.unknown
-            print(await load.check(client))
+            await the_leader_is_short_of_room(stores, client)
+            await a_follower_has_no_room(stores, client)
+            await all_run_out_of_room(stores)
 
     run(body())
 

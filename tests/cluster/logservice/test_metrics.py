@@ -4,9 +4,9 @@ import asyncio
 import time
 from pathlib import Path
 
-from tests.cluster.test_serve import ask
+from tests.kits.app.running import ask
 from tests.kits.logservice.processes import WAIT_S_MAX, log_stores
-from tests.kits.raft.cluster import LOCAL, free_ports
+from tests.kits.ports import LOCAL, free_ports
 from tests.kits.running import run
 from tests.unit.test_dashboards import logservice_metrics, series_of
 

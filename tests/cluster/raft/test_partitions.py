@@ -10,8 +10,6 @@ from tests.kits.raft.namespaces import Namespaces
 from tests.kits.raft.scene import scene
 from tests.kits.running import run
 
-pytestmark = pytest.mark.slow
-
 _ALONE_S = 1.5
 
 

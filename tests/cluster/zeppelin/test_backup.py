@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from raftwood.zeppelin.backup.backup_format import (
     MANIFEST,
@@ -21,12 +20,12 @@ from raftwood.zeppelin.backup.backup_format import (
 from raftwood.zeppelin.client import Kv
 from raftwood.zeppelin.model import TableConfig
 from raftwood.zeppelin.slots import slot_of
-from tests.kits.raft.stores import COMMAND
+from tests.kits.processes import RAFTWOOD
 from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
 
-STILL = {b"still%d" % number: b"%d" % number * 40 for number in range(30_000)}
+STILL = {b"still%d" % number: b"%d" % number * 40 for number in range(12_000)}
 MOVING = [f"moving{number}" for number in range(60)]
-RATE = "4MB"
+RATE = "1500KB"
 WAIT_S_MAX = 60.0
 
 
@@ -79,7 +78,7 @@ def begun(cluster: KvProcesses, login: Login, *arguments: str) -> "subprocess.Po
         "--format=json",
     )
     return subprocess.Popen(
-        (*COMMAND, *arguments, *options),
+        (*RAFTWOOD, *arguments, *options),
         env={**os.environ, "RAFTWOOD_ZEPPELIN_CLIENT__PASSWORD": login.password},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -131,7 +130,6 @@ def check(manifest: Manifest, found: dict[bytes, bytes], *, before: int, after: 
         assert before <= values[-1] <= values[0] <= min(values[-1] + 1, after)
 
 
-@pytest.mark.slow
 def test_a_backup_under_writes_survives_kills_and_is_restored_elsewhere(tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     with kv_processes(tmp_path, nodes=2) as cluster:

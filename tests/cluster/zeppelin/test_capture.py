@@ -210,7 +210,6 @@ def _wait_doubled(cluster: KvProcesses, table: str) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.slow
 def test_tables_and_what_was_replayed_of_them_are_equal(
     places: tuple[KvProcesses, Streams],
 ) -> None:

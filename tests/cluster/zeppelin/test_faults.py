@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,8 +16,10 @@ from tests.kits.zeppelin.writers import KvConnections, Writer
 
 PARTITIONS = 4
 WRITERS = 6
-AGAIN_S_MAX = 20.0
-REMOVED_S_MAX = 20.0
+AGAIN_S_MAX = 60.0
+REMOVED_S_MAX = 60.0
+LATER_WRITES = 20
+"""That another master takes, while the one before it takes none."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,6 @@ async def _read_everywhere(
     return found
 
 
-@pytest.mark.slow
 def test_nothing_acked_is_lost_or_counted_twice_and_replicas_are_equal(
     cluster: KvProcesses,
 ) -> None:
@@ -107,31 +108,34 @@ def _key_of(partition: int) -> str:
     )
 
 
-async def _served_by(
-    cluster: KvProcesses, login: Login, *, until_s: float
-) -> dict[int, list[float]]:
-    """When each node has taken a write for one key."""
-    connections = KvConnections(login)
-    taken: dict[int, list[float]] = {number: [] for number in cluster.nodes}
-    end = time.monotonic() + until_s
+class _Probe:
+    """Asks all nodes for writes of one key, and notes who took the last ones."""
 
-    async def ask(number: int) -> None:
-        port = cluster.ports[cluster.nodes[number].name][0]
-        while time.monotonic() < end:
-            with contextlib.suppress(OSError):
-                (answer,) = await connections.ask(port, ("SET", _key_of(0), str(number)))
-                if not isinstance(answer, AnswerError):
-                    taken[number].append(time.monotonic())
-            await asyncio.sleep(0.02)
+    def __init__(self, cluster: KvProcesses, login: Login) -> None:
+        self._cluster = cluster
+        self._connections = KvConnections(login)
+        self.taken: list[int] = []
+        """By whom, in order."""
 
-    try:
-        await asyncio.gather(*(ask(number) for number in cluster.nodes))
-    finally:
-        connections.close()
-    return taken
+    async def run(self, until: Callable[[list[int]], bool]) -> None:
+        """Until what it has noted is enough."""
+        try:
+            async with asyncio.timeout(AGAIN_S_MAX):
+                while not until(self.taken):
+                    for number in self._cluster.nodes:
+                        await self._ask(number)
+                    await asyncio.sleep(0.02)
+        finally:
+            self._connections.close()
+
+    async def _ask(self, number: int) -> None:
+        port = self._cluster.ports[self._cluster.nodes[number].name][0]
+        with contextlib.suppress(OSError):
+            (answer,) = await self._connections.ask(port, ("SET", _key_of(0), str(number)))
+            if not isinstance(answer, AnswerError):
+                self.taken.append(number)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("on_meta_loss", ["stop", "serve"])
 def test_a_master_that_meta_does_not_reach_stops_unless_its_table_serves_on(
     cluster: KvProcesses, on_meta_loss: str
@@ -141,21 +145,21 @@ def test_a_master_that_meta_does_not_reach_stops_unless_its_table_serves_on(
 
     async def main() -> None:
         old = await asyncio.to_thread(cluster.master_of, login.table, 0)
+        probe = _Probe(cluster, login)
         await asyncio.to_thread(cluster.cut_from_meta, old)
-        taken = await _served_by(cluster, login, until_s=4)
-        await asyncio.to_thread(cluster.heal)
-        (new,) = [number for number, times in taken.items() if times and number != old]
-        assert taken[old]
         if on_meta_loss == "stop":
-            assert taken[old][-1] < taken[new][0], "two masters took writes"
+            await probe.run(lambda taken: len(taken) - taken.count(old) >= LATER_WRITES)
         else:
-            assert taken[old][-1] > taken[new][0], "it did not go on"
+            await probe.run(lambda taken: {old} < {*taken} and taken[-1] == old)
+        await asyncio.to_thread(cluster.heal)
+        first_of_new = next(place for place, number in enumerate(probe.taken) if number != old)
+        is_both = old in probe.taken[first_of_new:]
+        assert is_both == (on_meta_loss == "serve"), f"{old} was master: {probe.taken}"
 
     run(main())
     cluster.wait_equal(login.table)
 
 
-@pytest.mark.slow
 def test_nothing_of_a_table_that_was_dropped_meanwhile_comes_back(cluster: KvProcesses) -> None:
     login = cluster.create_table("orders")
     client = cluster.redis(login)
@@ -176,58 +180,9 @@ def test_nothing_of_a_table_that_was_dropped_meanwhile_comes_back(cluster: KvPro
     client.close()
     present = {copy.table for copy in cluster.status(2).copies}
     assert "orders" not in present
-    engines = cluster.nodes[2].folder.parent / "data" / "engines"
+    engines = cluster.nodes[2].folder / "engines"
     known = {table.incarnation for table in cluster.topology().tables.values()} - {incarnation}
     deadline = time.monotonic() + REMOVED_S_MAX
     while not {int(path.name.partition("-")[0]) for path in engines.iterdir()} <= known:
         assert time.monotonic() < deadline, "what is left of the old table stays"
         time.sleep(0.05)
-
-
-@pytest.mark.slow
-def test_slaves_keep_up_with_a_master_that_writes_as_fast_as_it_can(
-    cluster: KvProcesses,
-) -> None:
-    login = cluster.create_table("fast", TableConfig(partitions=PARTITIONS))
-
-    async def main() -> None:
-        is_over = asyncio.Event()
-        written = await asyncio.gather(
-            *(_write_fast(cluster, login, partition, is_over) for partition in range(PARTITIONS)),
-            _watch_lag(cluster, is_over),
-        )
-        *counts, lag_bytes = written
-        await asyncio.to_thread(cluster.wait_equal, "fast")
-        print(f"{sum(counts)} writes of 1 KiB, slaves at most {lag_bytes >> 10} KiB behind")
-        assert lag_bytes < 16 << 20
-
-    run(main())
-
-
-async def _write_fast(
-    cluster: KvProcesses, login: Login, partition: int, is_over: asyncio.Event
-) -> int:
-    """Pipelines of writes to the master, one after the other."""
-    node = cluster.nodes[await asyncio.to_thread(cluster.master_of, "fast", partition)]
-    key, value = _key_of(partition), "x" * 1024
-    connections = KvConnections(login)
-    count = 0
-    while not is_over.is_set():
-        sets = [("SET", f"{{{key}}}{count + each}", value) for each in range(50)]
-        with contextlib.suppress(OSError):
-            answers = await connections.ask(cluster.ports[node.name][0], *sets)
-            count += answers.count("OK")
-    connections.close()
-    return count
-
-
-async def _watch_lag(cluster: KvProcesses, is_over: asyncio.Event) -> int:
-    """The most that a slave was behind, in some seconds."""
-    most = 0
-    for _ in range(12):
-        await asyncio.sleep(0.1)
-        for number in cluster.nodes:
-            status = await asyncio.to_thread(cluster.status, number)
-            most = max(most, *(copy.lag_bytes for copy in status.copies))
-    is_over.set()
-    return most

@@ -1,9 +1,10 @@
-"""BookKeeper's Java client on the bookies that all tests of a process share, and these bookies
-beside ours.
+"""BookKeeper's Java client on the bookies that all tests of a run share, and these bookies beside
+ours.
 """
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.kits.dlog.bookie_processes import BookieProcesses, bookie_processes
 from tests.kits.dlog.java_ledgers import JavaLedgers
 from tests.kits.dlog.sites import COUNT, BookKeeperSite, EmbeddedSite, ProcessSite, Site
 from tests.kits.servers.bookkeeper import BookKeeperCluster
+from tests.kits.servers.shared import shared
 
 SITES = (
     "embedded",
@@ -20,8 +22,8 @@ SITES = (
 
 
 @pytest.fixture(scope="session")
-def java(bookkeeper: BookKeeperCluster) -> Iterator[JavaLedgers]:
-    with JavaLedgers(bookkeeper.address) as client:
+def java() -> Iterator[JavaLedgers]:
+    with JavaLedgers(shared(BookKeeperCluster).address) as client:
         yield client
 
 
@@ -32,13 +34,13 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookieProces
         yield running
 
 
-@pytest.fixture(scope="session", params=SITES)
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Site:
+@pytest.fixture(params=SITES)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     """Four bookies of each kind; whoever breaks one mends it."""
     match request.param:
         case "embedded":
-            return EmbeddedSite(tmp_path_factory.mktemp("embedded"))
+            return EmbeddedSite(tmp_path / "embedded")
         case "processes":
             return ProcessSite(request.getfixturevalue("processes"))
         case _:
-            return BookKeeperSite(request.getfixturevalue("bookkeeper"))
+            return BookKeeperSite(request.getfixturevalue("breakable_bookkeeper"))

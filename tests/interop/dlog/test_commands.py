@@ -7,11 +7,12 @@ import pytest
 from raftwood.app.standalone import PORTS
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.streams import StreamLimits
-from tests.cluster.test_standalone import connected, consecutive_ports, running
+from tests.kits.app.running import connected, running
 from tests.kits.dlog.command_kit import Commands
+from tests.kits.ports import consecutive_ports
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("bookkeeper")]
+pytestmark = [pytest.mark.needs("bookkeeper"), pytest.mark.xdist_group("bookkeeper")]
 
 
 def test_logs_in_bookkeeper_are_made_written_read_and_fenced(

@@ -14,7 +14,7 @@ from tests.kits.dlog.simulation import Plan, Report, World, run_world
 from tests.kits.dlog.sites import Seat, Site
 from tests.kits.running import run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.xdist_group("bookkeeper")
 
 PLAN = Plan(
     sessions=2,

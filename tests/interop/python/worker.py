@@ -12,7 +12,7 @@ from typing import Any
 from aliyun.log.consumer import ConsumerProcessorBase, ConsumerWorker, CursorPosition, LogHubConfig
 
 
-class Printer(ConsumerProcessorBase):
+class Printer(ConsumerProcessorBase):  # type: ignore[misc]
     """Says what came, and then how far it is."""
 
     def process(self, log_groups: Any, check_point_tracker: Any) -> None:
@@ -42,7 +42,7 @@ def main() -> None:
             given["consumer"],
             cursor_position=CursorPosition.BEGIN_CURSOR,
             heartbeat_interval=given["heartbeat_s"],
-            data_fetch_interval=0.1,  # type: ignore[arg-type]
+            data_fetch_interval=0.1,
             in_order=given["order"],
             worker_pool_size=4,
         ),

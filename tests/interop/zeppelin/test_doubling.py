@@ -9,11 +9,11 @@ from raftwood.zeppelin.model import Table, TableConfig
 from tests.kits.zeppelin.processes import KvProcesses, kv_processes
 from tests.kits.zeppelin.redis_loads import working
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("redis_clients")]
+pytestmark = pytest.mark.needs("redis_clients")
 
 TABLE = TableConfig(partitions=4, replicas=3, min_replicas=2)
-DOUBLED_S_MAX = 60.0
-GAP_S_MAX = 5.0
+DOUBLED_S_MAX = 120.0
+GAP_S_MAX = 30.0
 
 
 def doubled(cluster: KvProcesses, name: str) -> Table:

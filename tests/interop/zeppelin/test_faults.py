@@ -10,12 +10,12 @@ from tests.kits.zeppelin.processes import QUICK, KvProcesses, Login, kv_processe
 from tests.kits.zeppelin.redis_loads import benchmarking, working
 from tests.kits.zeppelin.redis_tools import Tools
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("redis_clients", "redis_tools")]
+pytestmark = pytest.mark.needs("redis_clients", "redis_tools")
 
 TABLE = TableConfig(partitions=6, replicas=3, min_replicas=2)
-AFTER_DOWN_S_MAX = 5.0
+AFTER_DOWN_S_MAX = 30.0
 """Until clients have found the new master, on a busy machine."""
-STOPPED_S_MAX = 3.0
+STOPPED_S_MAX = 30.0
 
 
 def test_clients_go_on_when_a_master_dies_or_is_stopped(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from tests.kits.zeppelin.processes import KvProcesses, kv_processes
 from tests.kits.zeppelin.redis_loads import benchmarking, tags, working
 from tests.kits.zeppelin.redis_tools import Tools
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("redis_clients", "redis_tools")]
+pytestmark = pytest.mark.needs("redis_clients", "redis_tools")
 
 TABLE = TableConfig(partitions=6, replicas=2, min_replicas=2)
 STEPS = (Step.REGISTERED, Step.CATCHING_UP, Step.FROZEN, Step.HANDED_OVER)
-WAIT_S_LIMIT = 3.0
+WAIT_S_LIMIT = 30.0
 """The longest that a command may take, on a busy machine."""
 
 

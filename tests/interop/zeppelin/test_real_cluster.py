@@ -10,7 +10,7 @@ from tests.kits.zeppelin import redis_py
 from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
 from tests.kits.zeppelin.redis_tools import Tools
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("redis_clients", "redis_tools")]
+pytestmark = pytest.mark.needs("redis_clients", "redis_tools")
 
 PATIENT = {"zeppelin_meta.lease_ms": 8_000, "zeppelin_meta.down_ms": 12_000}
 """Nobody is down here, however busy the machine is."""

@@ -1,7 +1,6 @@
 """A gateway beside the test, on a thread of its own: commands have their own event loop."""
 
 import asyncio
-import socket
 import threading
 from pathlib import Path
 from typing import Self
@@ -14,14 +13,9 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.metastore.file_store import FileMetaStore
 from tests.kits.loghub.memory_logs import MemoryLogs
+from tests.kits.ports import free_ports
 
 START_S_MAX = 20.0
-
-
-def _free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
 
 
 class GatewayThread:
@@ -62,10 +56,10 @@ class GatewayThread:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        flags = [f"gateway.listen=127.0.0.1:{_free_port()}", "gateway.http_listen="]
+        flags = [f"gateway.listen=127.0.0.1:{free_ports(1)[0]}", "gateway.http_listen="]
         if self._is_whole:
-            flags.append(f"gateway.http_listen=127.0.0.1:{_free_port()}")
-            flags.append(f"ways_in.syslog_listen=127.0.0.1:{_free_port()}")
+            flags.append(f"gateway.http_listen=127.0.0.1:{free_ports(1)[0]}")
+            flags.append(f"ways_in.syslog_listen=127.0.0.1:{free_ports(1)[0]}")
             flags += ("ways_in.syslog_project=p", "ways_in.syslog_logstore=s")
             flags.append("ways_in.syslog_peers=127.0.0.0/8")
         settings = compose(Settings, flags=flags).settings

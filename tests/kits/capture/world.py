@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from raftwood.base.position import Position
+from raftwood.capture import rules as rules_module
 from raftwood.capture.events import Stamp, encode_stamp
 from raftwood.capture.recent import Recent
 from raftwood.capture.replay_rules import Apply, steps_of
@@ -27,6 +28,7 @@ from raftwood.zeppelin.node.seams import (
 )
 from raftwood.zeppelin.replication.epochs import common_point, contains, epoch_at
 from raftwood.zeppelin.slots import SLOTS
+from tests.kits.models import replaced
 
 KEYS = [b"k%d" % number for number in range(8)] + [b"\xff"]
 TIME_NS = 1_000_000_000
@@ -277,12 +279,24 @@ class World:
 
 
 def run_world(seed: int, steps: int = 150) -> World:
-    world = World(seed)
-    for _ in range(steps):
-        world.happen()
-    world.settle()
-    world.check()
+    """In small chunks, so that many are cut in the middle."""
+    with replaced(rules_module, CHUNK_BYTES=200)():
+        world = World(seed)
+        for _ in range(steps):
+            world.happen()
+        world.settle()
+        world.check()
     return world
+
+
+def marks_of(world: World) -> set[str]:
+    """The kinds of what a stream holds."""
+    marks: set[str] = set()
+    for stored in world.stream:
+        marks |= {f"{each['op']!s} {each.get('cause', '')!s}" for each in stored.contents}
+        marks |= {str(each.get("mark")) for each in stored.contents}
+        marks |= {"partial"} if stored.stamp.point and stored.stamp.point.index else set()
+    return marks
 
 
 def recent_of(*sequences: int) -> Recent:

@@ -29,12 +29,10 @@ from raftwood.loghub.client import LogHubClient
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.access import Access
 from raftwood.loghub.server.metadata import Metadata
-from tests.kits import resources
 from tests.kits.clogs import program
 from tests.kits.clogs.program import Plan, Report
-from tests.kits.raft.cluster import free_ports
-from tests.kits.raft.stores import COMMAND
-from tests.kits.zeppelin.process import Process
+from tests.kits.ports import LOCAL, free_ports
+from tests.kits.processes import RAFTWOOD, RealProcess
 
 PROJECT, LOGSTORE = "p", "lines"
 REFUSED = "the ring's configuration is refused, and the last good one stays"
@@ -55,7 +53,7 @@ QUICK_TAIL: Mapping[str, Any] = {
     "retry_ms": 100,
 }
 _QUICK: Mapping[str, Any] = {
-    "raft.tick_ms": 50,
+    "raft.tick_ms": 100,
     "logs.format": "json",
     "hakeeper.tick_ms": 100,
     "hakeeper.heartbeat_ms": 200,
@@ -64,7 +62,6 @@ _QUICK: Mapping[str, Any] = {
     "hakeeper.hakeeper_replicas": 1,
     "loghub.log_replicas": 1,
 }
-_LOCAL = "127.0.0.1"
 Result = TypeVar("Result")
 
 
@@ -82,12 +79,12 @@ def wait_until(what: str, holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-class ShipProcess(Process):
+class ShipProcess(RealProcess):
     """`raftwood ship`, through all its lives."""
 
     state: Path
 
-    def tail(self) -> ShipStatus | None:
+    def shipped(self) -> ShipStatus | None:
         """What this life has told last."""
         try:
             found = read_status(str(self.state / STATUS_FILE))
@@ -96,7 +93,7 @@ class ShipProcess(Process):
         return found if found.process == self.pid else None
 
     def status(self) -> ShipperStatus | None:
-        found = self.tail()
+        found = self.shipped()
         return None if found is None else found.shipper
 
     def holds(self, path: Path) -> bool:
@@ -109,7 +106,7 @@ class ShipProcess(Process):
             return False
 
 
-class ProgramProcess(Process):
+class ProgramProcess(RealProcess):
     """A program that logs, as `Plan` says."""
 
     def report(self) -> Report:
@@ -128,7 +125,7 @@ def new_program(
     file = folder / f"{name}.json"
     file.write_bytes(msgspec.json.encode(plan))
     command = (*wrapper, sys.executable, str(Path(program.__file__)), str(file))
-    return ProgramProcess(name, 1, folder, command, "", _nobody)
+    return ProgramProcess(name, folder, command)
 
 
 class ClogsProcesses:
@@ -140,9 +137,9 @@ class ClogsProcesses:
         store, *ports = free_ports(1 + 2 * receivers)
         names = [f"log-{number}" for number in range(1, receivers + 1)]
         self._native = dict(zip(names, ports, strict=False))
-        self._store_address = f"{_LOCAL}:{store}"
+        self._store_address = f"{LOCAL}:{store}"
         self.servers = [
-            LogServer(_LOCAL, port, name=name)
+            LogServer(LOCAL, port, name=name)
             for name, port in zip(names, ports[receivers:], strict=True)
         ]
         self._secrets = {
@@ -160,11 +157,11 @@ class ClogsProcesses:
             },
         )
         self.receivers = {each.name: self._receiver(each) for each in self.servers}
-        self._others: list[Process] = []
+        self._others: list[RealProcess] = []
 
-    def _receiver(self, server: LogServer) -> Process:
+    def _receiver(self, server: LogServer) -> RealProcess:
         own = {
-            "gateway.listen": f"{_LOCAL}:{self._native[server.name]}",
+            "gateway.listen": f"{LOCAL}:{self._native[server.name]}",
             "gateway.http_listen": "",
             "clogs.listen": server.address,
             "clogs.project": PROJECT,
@@ -172,12 +169,12 @@ class ClogsProcesses:
         }
         return self._process(server.name, ("gateway", "start"), own)
 
-    def _process(self, name: str, command: tuple[str, ...], own: Mapping[str, Any]) -> Process:
-        return Process(name, 1, self._folder, self._command(*command, own=own), "", _nobody)
+    def _process(self, name: str, command: tuple[str, ...], own: Mapping[str, Any]) -> RealProcess:
+        return RealProcess(name, self._folder, self._command(*command, own=own))
 
     def _command(self, *arguments: str, own: Mapping[str, Any]) -> tuple[str, ...]:
         sets = [f"--set={key}={value}" for key, value in own.items()]
-        return (*COMMAND, *arguments, f"--config={self.config}", *sets)
+        return (*RAFTWOOD, *arguments, f"--config={self.config}", *sets)
 
     def _write_file(self) -> None:
         values: dict[str, Any] = {
@@ -217,7 +214,6 @@ class ClogsProcesses:
     def discard(self) -> None:
         for each in [*self._others, *self.receivers.values(), self.store]:
             each.discard()
-            resources.ended(each.pid)
 
     def strange_words(self, *expected: str) -> list[str]:
         """What any process has said that is more than a warning."""
@@ -238,7 +234,7 @@ class ClogsProcesses:
         command = self._command(
             *("ship", paths, f"--state={state}", f"--settings={tail}", f"--name={name}"), own=own
         )
-        found = ShipProcess("ship", 1, self._folder, command, "", _nobody)
+        found = ShipProcess("ship", self._folder, command)
         found.state = state
         self._others.append(found)
         return found
@@ -254,7 +250,7 @@ class ClogsProcesses:
     def client(self) -> LogHubClient:
         """Close it."""
         assert self.key is not None
-        natives = ",".join(f"{_LOCAL}:{port}" for port in self._native.values())
+        natives = ",".join(f"{LOCAL}:{port}" for port in self._native.values())
         deadline = time.monotonic() + WAIT_S_MAX
         while True:
             try:
@@ -305,10 +301,6 @@ class ClogsProcesses:
 async def _new_key(store: MetaStore) -> AccessKey:
     with real_environment() as environment:
         return await Access(environment, Metadata(store)).create({"*": Role.ADMIN})
-
-
-def _nobody(name: str, pid: int) -> None:
-    """No proxy wants to know."""
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class Program:
             text=True,
         )
 
-    def run(self, timeout_s: float = 60) -> "subprocess.CompletedProcess[str]":
+    def run(self, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
         """To its end, which is a good one."""
         process = subprocess.run(
             self._command, capture_output=True, text=True, timeout=timeout_s, check=False

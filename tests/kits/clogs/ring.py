@@ -14,7 +14,7 @@ from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
 from raftwood.clogs.seams import Sink
 from raftwood.net import Identity, Secret
 from tests.kits.clogs.memory_sink import MemorySink, MemoryStorage
-from tests.kits.raft.cluster import free_ports
+from tests.kits.ports import free_ports
 
 KEY = "tester"
 SECRET = b"a secret of the tests alone, long enough"

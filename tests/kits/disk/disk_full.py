@@ -64,6 +64,7 @@ async def main(environment: Environment, path: str) -> None:
     await store.close()
 
 
-with real_environment() as real:
-    run = uvloop.run if sys.argv[2] == "uvloop" else asyncio.run
-    run(main(real, sys.argv[1]))
+if __name__ == "__main__":
+    with real_environment() as real:
+        run = uvloop.run if sys.argv[2] == "uvloop" else asyncio.run
+        run(main(real, sys.argv[1]))

@@ -1,7 +1,5 @@
 """Bookies as real processes, over a metastore of one store."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -16,9 +14,9 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.bookie.remote_bookies import RemoteBookies
 from raftwood.dlog.bookie.settings import BookieClientSettings
 from raftwood.dlog.ledgers.model import BookieId
-from tests.kits.disk.store_process import StoreProcess
-from tests.kits.raft.stores import COMMAND, Stores
-from tests.kits.servers.zookeeper import free_ports
+from tests.kits.ports import LOCAL, free_ports
+from tests.kits.processes import RAFTWOOD, StoreProcess
+from tests.kits.raft.stores import Stores
 
 QUICK = BookieClientSettings(request_timeout_ms=2_000)
 
@@ -26,39 +24,19 @@ QUICK = BookieClientSettings(request_timeout_ms=2_000)
 class BookieProcess(StoreProcess):
     """`raftwood bookie start` in a folder of its own."""
 
-    def __init__(self, number: int, folder: Path, address: str, config: Path) -> None:
-        super().__init__(number, folder / "bookies", address)
+    def __init__(self, number: int, folder: Path, port: int, config: Path) -> None:
+        name, address = f"bookie-{number}", f"{LOCAL}:{port}"
+        own = {
+            "bookie.listen": address,
+            "bookie.data_folder": folder / name,
+            "bookie.rack": f"rack-{number}",
+            "bookie.lease_ms": 2_000,
+            "logs.format": "json",
+        }
+        sets = [f"--set={key}={value}" for key, value in own.items()]
+        command = (*RAFTWOOD, "bookie", "start", f"--config={config}", *sets)
+        super().__init__(name, number, folder, address, command)
         self.id = BookieId(address)
-        self._config = config
-        self.folder.parent.mkdir(exist_ok=True)
-        self._ready_file = self.folder.parent / f"ready-{number}"
-
-    def launch_bookie(self, *flags: str) -> None:
-        self._ready_file.unlink(missing_ok=True)
-        self.launch(
-            (
-                *COMMAND,
-                *("bookie", "start"),
-                f"--config={self._config}",
-                f"--set=bookie.listen={self.address}",
-                f"--set=bookie.data_folder={self.folder}",
-                f"--set=bookie.rack=rack-{self.store}",
-                "--set=bookie.lease_ms=2000",
-                "--set=logs.format=json",
-                f"--ready-file={self._ready_file}",
-                *flags,
-            )
-        )
-
-    async def ready(self) -> None:
-        began = time.monotonic()
-        while not self._ready_file.exists():
-            self.check_starts(began)
-            await asyncio.sleep(0.02)
-
-    async def start(self, *flags: str) -> None:
-        self.launch_bookie(*flags)
-        await self.ready()
 
 
 class BookieProcesses:
@@ -68,7 +46,7 @@ class BookieProcesses:
         self.stores = stores
         self.config = folder / "cluster.toml"
         self.all = [
-            BookieProcess(number, folder, f"127.0.0.1:{port}", self.config)
+            BookieProcess(number, folder, port, self.config)
             for number, port in enumerate(free_ports(count), 1)
         ]
 
@@ -78,7 +56,7 @@ class BookieProcesses:
 
     async def start(self) -> None:
         for each in self.all:
-            each.launch_bookie()
+            each.begin()
         for each in self.all:
             await each.ready()
 

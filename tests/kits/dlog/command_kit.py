@@ -17,12 +17,13 @@ class Commands:
 
     def run(self, *arguments: str, status: int = 0, expect: str = "") -> str:
         """What it printed, or its error where it is to fail."""
-        output, errors = io.StringIO(), io.StringIO()
-        with redirect_stdout(output), redirect_stderr(errors):
+        output, errors = io.BytesIO(), io.StringIO()
+        printed = io.TextIOWrapper(output, write_through=True)  # some print bytes
+        with redirect_stdout(printed), redirect_stderr(errors):
             ended = run([*arguments, *self.flags])
         assert ended == status, (arguments, output.getvalue(), errors.getvalue())
         assert "Traceback" not in errors.getvalue()
-        shown = errors.getvalue() if status else output.getvalue()
+        shown = errors.getvalue() if status else output.getvalue().decode()
         assert expect in shown
         return shown
 

@@ -12,7 +12,7 @@ from tests.kits.install import maven
 from tests.kits.loghub.sls_programs import HERE
 from tests.kits.servers import bookkeeper as bookkeeper_cluster
 
-END_SECONDS_MAX = 20
+END_SECONDS_MAX = 60
 
 
 class JavaFailed(Exception):

@@ -14,8 +14,9 @@ from raftwood.dlog.shared.shared_logs import SharedLogs
 from raftwood.dlog.shared.wire import PEER_ROLE
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.net import Identity, Secret, Server, ServerCredentials, Service
-from raftwood.simulation import Machine, Simulation, simulate
+from raftwood.simulation import Machine, Simulation
 from tests.kits.dlog.memory_ledgers import MemoryLedgerStore
+from tests.kits.models import run_scenario
 
 Result = TypeVar("Result")
 SECRET = Secret(b"of all who share" * 2)
@@ -149,20 +150,22 @@ class SharedWorld:
 
 
 def run_shared(
-    scenario: Callable[[SharedWorld], Coroutine[Any, Any, None]],
+    scenario: Callable[[SharedWorld], Coroutine[Any, Any, Result]],
     *,
     seed: int = 1,
     settings: SharedDlogSettings = SETTINGS,
     delay_ms: float = 1,
-) -> None:
-    async def whole(simulation: Simulation) -> None:
+    twice: bool = False,
+) -> Result:
+    async def whole(simulation: Simulation) -> Result:
         store = await FileMetaStore.open(simulation.environment, "meta")
         ledgers = MemoryLedgerStore(seed=seed, delay_ms=delay_ms, publish_ms=50)
         world = SharedWorld(simulation, store, ledgers, settings)
-        await scenario(world)
+        result = await scenario(world)
         await world.stop()
         await ledgers.close()
         await store.close()
         await asyncio.sleep(0)
+        return result
 
-    simulate(seed, whole)
+    return run_scenario("owners", seed, whole, twice=twice).result

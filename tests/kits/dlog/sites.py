@@ -4,7 +4,6 @@ Apache BookKeeper's.
 
 import asyncio
 import os
-import signal
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
@@ -29,10 +28,9 @@ from raftwood.dlog.ledgers.settings import LedgerSettings
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.settings import DlogSettings
 from raftwood.metastore.file_store import FileMetaStore
-from tests.kits import resources
 from tests.kits.dlog.bookie_processes import BookieProcesses
 from tests.kits.dlog.bookie_servers import BookieServers
-from tests.kits.raft.stores import COMMAND
+from tests.kits.processes import RAFTWOOD
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 from tests.kits.servers.zookeeper_clients import opened as opened_zookeeper
 
@@ -187,8 +185,6 @@ class ProcessSite(Site):
     def __init__(self, processes: BookieProcesses) -> None:
         self._processes = processes
         self._by_id = {each.id: each for each in processes.all}
-        for each in processes.all:
-            resources.lasts(each.pid)
 
     @asynccontextmanager
     async def seams(
@@ -198,24 +194,23 @@ class ProcessSite(Site):
             yield environment, store, bookies, MetaLedgers(store, environment.random)
 
     async def kill(self, bookie: BookieId) -> None:
-        resources.ended(self._by_id[bookie].pid)
         await self._by_id[bookie].kill()
 
     async def pause(self, bookie: BookieId) -> None:
-        self._by_id[bookie].signal(signal.SIGSTOP)
+        self._by_id[bookie].pause()
 
     async def mend(self, bookie: BookieId) -> None:
         process = self._by_id[bookie]
         if process.is_running:
-            process.signal(signal.SIGCONT)
+            process.resume()
         else:
-            await process.start()
-            resources.lasts(process.pid)
+            process.begin()
+            await process.ready()
         await self._registered(bookie)
 
     @property
     def append_command(self) -> tuple[str, ...]:
-        return (*COMMAND, "dlog", "append", f"--config={self._processes.config}")
+        return (*RAFTWOOD, "dlog", "append", f"--config={self._processes.config}")
 
 
 class BookKeeperSite(Site):
@@ -247,12 +242,12 @@ class BookKeeperSite(Site):
         if process.is_running():
             process.resume()
         else:
-            await asyncio.to_thread(self._cluster.restart, process)
+            await asyncio.to_thread(process.restart)
         await self._registered(bookie)
 
     @property
     def append_command(self) -> tuple[str, ...]:
-        return (*COMMAND, "dlog", "append", f"--bookkeeper={self._cluster.address}")
+        return (*RAFTWOOD, "dlog", "append", f"--bookkeeper={self._cluster.address}")
 
 
 class DoomedProcess:

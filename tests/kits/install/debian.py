@@ -6,21 +6,17 @@ What a package needs comes with it where the system doesn't have it.
 python -m tests.kits.install.debian redis-tools redis-server    # where they are
 """
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-CACHE = Path(__file__).parents[3] / ".cache" / "debian"
+from tests.kits.install.cache import NotInstalled, made_once
+
 FETCH_SECONDS_MAX = 240
-
-
-class NotInstalled(Exception):
-    """The package cannot be had here; says why."""
 
 
 @dataclass(frozen=True)
@@ -49,31 +45,24 @@ def install(name: str, *others: str) -> Package:
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
             raise NotInstalled(f"{tool} is missing, it fetches Debian's {name}")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    folder = CACHE / "+".join((name, *others))
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may want it at once
-        if not folder.exists():
-            _fetch(folder, (name, *others))
+    packages = (name, *others)
+    folder = made_once(name, "\n".join(packages), partial(_fetch, packages))
     return Package(folder, (folder / "version").read_text())
 
 
-def _fetch(folder: Path, packages: tuple[str, ...]) -> None:
-    print(f"fetching {' and '.join(packages)} of Debian …", file=sys.__stderr__, flush=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
-        state, fresh = Path(temporary) / "apt", Path(temporary) / "fresh"
-        for each in (state / "lists" / "partial", state / "archives" / "partial", fresh):
-            each.mkdir(parents=True)
-        command = _apt_get(state)
-        # A hook of the system's may fail here for want of rights: what counts is what comes next.
-        _run(*command, "update", is_checked=False)
-        what = ("install", "--download-only", "--reinstall", "--yes", "--no-install-recommends")
-        _run(*command, *what, *packages)
-        for archive in sorted((state / "archives").glob("*.deb")):
-            _run("dpkg-deb", "--extract", str(archive), str(fresh))
-        (own,) = (state / "archives").glob(f"{packages[0]}_*.deb")
-        (fresh / "version").write_text(_run("dpkg-deb", "--field", str(own), "Version").strip())
-        fresh.rename(folder)
+def _fetch(packages: tuple[str, ...], folder: Path) -> None:
+    state = folder.parent / "apt"
+    for each in (state / "lists" / "partial", state / "archives" / "partial", folder):
+        each.mkdir(parents=True)
+    command = _apt_get(state)
+    # A hook of the system's may fail here for want of rights: what counts is what comes next.
+    _run(*command, "update", is_checked=False)
+    what = ("install", "--download-only", "--reinstall", "--yes", "--no-install-recommends")
+    _run(*command, *what, *packages)
+    for archive in sorted((state / "archives").glob("*.deb")):
+        _run("dpkg-deb", "--extract", str(archive), str(folder))
+    (own,) = (state / "archives").glob(f"{packages[0]}_*.deb")
+    (folder / "version").write_text(_run("dpkg-deb", "--field", str(own), "Version").strip())
 
 
 def _apt_get(state: Path) -> tuple[str, ...]:

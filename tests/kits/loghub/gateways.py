@@ -5,7 +5,7 @@ memory.
         answer = await served.ask("GET", "/logstores", project="p")
 
     with threaded_gateway(tmp_path) as served:            # for clients that block
-        client = served.sls_client()
+        client = sdk.client(served)
 """
 
 import asyncio
@@ -154,13 +154,6 @@ class ThreadedGateway:
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """On the gateway's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30.0)
-
-    def sls_client(self, key: AccessKey | None = None, **options: Any) -> Any:
-        """SLS's own client, as it is."""
-        from aliyun.log import LogClient
-
-        used = key or self.admin
-        return LogClient("http://sls.test", used.id, used.secret, source="here", **options)
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from raftwood.loghub.server.http.serving import serve_http
 from raftwood.loghub.settings import GatewaySettings
 from tests.kits.loghub.gateways import SETTINGS, ThreadedGateway
 
-END_SECONDS_MAX = 40.0
+END_SECONDS_MAX = 120.0
+WAIT_SECONDS_MAX = 120.0
 
 
 class Worker:
@@ -113,8 +114,8 @@ def another_port(served: ThreadedGateway, settings: GatewaySettings) -> Iterator
         served.run(listener.close())
 
 
-def wait_until(is_done: Callable[[], bool], *, seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(is_done: Callable[[], bool], *, what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not is_done():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS_MAX} s: {what}"
         time.sleep(0.05)

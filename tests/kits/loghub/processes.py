@@ -2,9 +2,8 @@
 
 import asyncio
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,38 +16,13 @@ from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import AccessKey, LogKind, Role
 from raftwood.loghub.server.access import Access
 from raftwood.loghub.server.metadata import Metadata
-from tests.kits.disk.store_process import StoreProcess
 from tests.kits.logservice.processes import CLIENT_TIMEOUT_MS, WAIT_S_MAX, LogProcesses
-from tests.kits.raft.cluster import LOCAL, free_ports
+from tests.kits.ports import LOCAL, free_ports
+from tests.kits.processes import RAFTWOOD, StoreProcess
 
 PROJECT = "p"
 LOGSTORE = "s"
 _USUAL = ("debug", "info", "warning")
-
-
-class GatewayNode(StoreProcess):
-    """One gateway's process."""
-
-    def __init__(self, number: int, folder: Path, address: str) -> None:
-        super().__init__(number, folder, address)
-        self.output = folder / f"gateway-{number}.out"
-        self.log = folder / f"gateway-{number}.log"
-        self._ready_file = folder / f"gateway-{number}.ready"
-
-    def start(self, arguments: Sequence[str]) -> None:
-        self._ready_file.unlink(missing_ok=True)
-        command = (sys.executable, "-m", "raftwood.app", "gateway", "start")
-        self.launch((*command, f"--ready-file={self._ready_file}", *arguments))
-
-    @property
-    def serves(self) -> bool:
-        return self.is_running and self._ready_file.exists()
-
-    async def ready(self) -> None:
-        began = time.monotonic()
-        while not self._ready_file.exists():
-            self.check_starts(began)
-            await asyncio.sleep(0.01)
 
 
 class HubProcesses(LogProcesses):
@@ -66,10 +40,16 @@ class HubProcesses(LogProcesses):
         numbers = range(1, gateways + 1)
         ports = free_ports(gateways)
         self.gateways = {
-            number: GatewayNode(number, folder, f"{LOCAL}:{ports.pop()}") for number in numbers
+            number: self._gateway(number, folder, f"{LOCAL}:{ports.pop()}") for number in numbers
         }
         self._hub_clients: list[AsyncLogHubClient] = []
         self.key: AccessKey
+
+    def _gateway(self, number: int, folder: Path, address: str) -> StoreProcess:
+        own = {"gateway.listen": address, "gateway.http_listen": ""}
+        sets = [f"--set={name}={value}" for name, value in own.items()]
+        command = (*RAFTWOOD, "gateway", "start", f"--config={self._file}", *sets)
+        return StoreProcess(f"gateway-{number}", number, folder, address, command)
 
     async def __aexit__(self, *arguments: object) -> None:
         for client in self._hub_clients:
@@ -82,11 +62,7 @@ class HubProcesses(LogProcesses):
         """Start processes without waiting for them; all where none is named."""
         self._write_file()
         for number in numbers or self.gateways:
-            gateway = self.gateways[number]
-            own = {"gateway.listen": gateway.address, "gateway.http_listen": ""}
-            gateway.start(
-                [f"--config={self._file}", *(f"--set={name}={own[name]}" for name in own)]
-            )
+            self.gateways[number].begin()
 
     async def start_gateways(self, *numbers: int) -> None:
         self.launch_gateways(*numbers)
@@ -129,9 +105,9 @@ class HubProcesses(LogProcesses):
         for gateway in running:
             gateway.signal(signal.SIGTERM)
         for gateway in running:
-            assert await gateway.ended() == 0, gateway.log.read_text()[-2000:]
+            assert await gateway.ended() == 0, gateway.tail()
             strange = [what for level, what in gateway.events() if level not in _USUAL]
-            assert not strange, f"gateway {gateway.store} said {strange}"
+            assert not strange, f"{gateway.name} said {strange}"
         await super().stop()
 
 

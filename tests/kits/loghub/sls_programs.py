@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tests.kits.install import go as go_programs
 from tests.kits.install import maven
+from tests.kits.loghub import sls_sdk
 
 HERE = Path(__file__).parents[2] / "interop"
 JAVA_LIBRARIES = (
@@ -14,16 +15,18 @@ JAVA_LIBRARIES = (
 
 
 def python_command() -> list[str]:
-    return [sys.executable, str(HERE / "python" / "worker.py")]
+    """Raises `NotInstalled`."""
+    path = f"PYTHONPATH={sls_sdk.install()}"
+    return ["env", path, sys.executable, str(HERE / "python" / "worker.py")]
 
 
 def go_program() -> Path:
-    """Raises `NotBuilt`."""
+    """Raises `NotInstalled`."""
     return go_programs.build("sls-go", HERE / "go")
 
 
 def ways_in_go_program() -> Path:
-    """Raises `NotBuilt`."""
+    """Raises `NotInstalled`."""
     return go_programs.build("ways-in-go", HERE / "ways_in_go")
 
 

@@ -2,16 +2,15 @@
 
 import asyncio
 import random
-import signal
 from collections import Counter
 from pathlib import Path
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import ShardStatus
-from tests.kits.disk.store_process import StoreProcess
 from tests.kits.loghub.load import HubLoad
 from tests.kits.loghub.processes import LOGSTORE, PROJECT, HubProcesses, hub_processes
+from tests.kits.processes import RealProcess
 
 BETWEEN = 100
 """Records that are stored between two faults, so that none meets idle clients."""
@@ -62,12 +61,12 @@ class Storm:
             else:
                 await self._stop(hub.nodes[store])
 
-    async def _stop(self, process: StoreProcess) -> None:
-        process.signal(signal.SIGSTOP)
+    async def _stop(self, process: RealProcess) -> None:
+        process.pause()
         try:
             await asyncio.sleep(_STOPPED_S)
         finally:
-            process.signal(signal.SIGCONT)
+            process.resume()
 
     async def _busy_store(self) -> int:
         """One that leads a shard, as HAKeeper sees it."""

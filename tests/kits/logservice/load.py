@@ -112,7 +112,7 @@ class Load:
 
     # Questions
 
-    async def goes_on(self, *, within_s: float = 60.0, records: int = 20) -> float:
+    async def goes_on(self, *, within_s: float = WAIT_S_MAX, records: int = 20) -> float:
         """Wait until more was acknowledged that was asked from now on; how long it took."""
         began = time.monotonic()
         while True:

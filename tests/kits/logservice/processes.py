@@ -4,7 +4,6 @@ import asyncio
 import json
 import secrets
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,16 +21,16 @@ from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.hakeeper.state import Phase
 from raftwood.logservice.hakeeper.views import ClusterView, ShardView
 from raftwood.net.stores import Stores
-from tests.kits.disk.store_process import StoreProcess
-from tests.kits.raft.cluster import LOCAL, free_ports
+from tests.kits.ports import LOCAL, free_ports
+from tests.kits.processes import RAFTWOOD, StoreProcess
 
 # Generous: the machine may be busy with much else.
-WAIT_S_MAX = 60.0
-CLIENT_TIMEOUT_MS = 30_000
+WAIT_S_MAX = 120.0
+CLIENT_TIMEOUT_MS = 120_000
 SNAPSHOT_ENTRIES = 10
 
 FAST: Mapping[str, Any] = {
-    "raft.tick_ms": 50,
+    "raft.tick_ms": 100,
     "raft.message_bytes_max": 64 << 10,
     "raft.in_flight_bytes_max": 256 << 10,
     "log.segment_bytes": 1 << 20,
@@ -55,26 +54,12 @@ FAST: Mapping[str, Any] = {
 class LogNode(StoreProcess):
     """One log store's process."""
 
-    def start(self, arguments: Sequence[str], wrapper: Sequence[str] = ()) -> None:
-        self._ready_file.unlink(missing_ok=True)
-        command = (sys.executable, "-m", "raftwood.app", "logservice", "start")
-        self.launch((*wrapper, *command, f"--ready-file={self._ready_file}", *arguments))
-
     @property
-    def _ready_file(self) -> Path:
-        return self.folder.with_suffix(".ready")
-
-    async def ready(self) -> None:
-        began = time.monotonic()
-        while not self._ready_file.exists():
-            self.check_starts(began)
-            await asyncio.sleep(0.01)
-        self.pid = int(self._ready_file.read_text().split()[1])
-
-    async def stop(self) -> None:
-        """End in order."""
-        self.signal(signal.SIGTERM)
-        assert await self.ended() == 0, self.log.read_text()[-2000:]
+    def is_ready(self) -> bool:
+        if not super().is_ready:
+            return False
+        self.pid = int(self.ready_file.read_text().split()[1])
+        return True
 
     async def says(self, event: str, **about: Any) -> None:
         """Wait until its log has an event, and one with these fields."""
@@ -123,7 +108,13 @@ class LogProcesses:
         stores = range(1, first + later + 1)
         ports = free_ports(len(stores))
         self.nodes = {
-            store: LogNode(store, folder, f"{(hosts or {}).get(store, LOCAL)}:{ports.pop()}")
+            store: LogNode(
+                f"store-{store}",
+                store,
+                folder,
+                f"{(hosts or {}).get(store, LOCAL)}:{ports.pop()}",
+                (*RAFTWOOD, "logservice", "start", f"--config={self._file}"),
+            )
             for store in stores
         }
         self.first = tuple(range(1, first + 1))
@@ -175,10 +166,9 @@ class LogProcesses:
                 "node.advertise": self.members[store],
                 **self.own_settings[store],
             }
-            arguments = [f"--config={self._file}"]
-            arguments += [f"--set={name}={value}" for name, value in own.items()]
+            arguments = [f"--set={name}={value}" for name, value in own.items()]
             arguments += ["--join"] if joins else []
-            node.start(arguments, self._wrappers.get(store, ()))
+            node.begin(*arguments, wrapper=self._wrappers.get(store, ()))
 
     async def start(self, *stores: int, joins: bool = False) -> None:
         """Start processes and wait until they serve; all first ones where none is named."""
@@ -200,7 +190,7 @@ class LogProcesses:
         for node in running:
             node.signal(signal.SIGTERM)
         for node in running:
-            assert await node.ended() == 0, node.log.read_text()[-2000:]
+            assert await node.ended() == 0, node.tail()
         for node in self.nodes.values():
             if node.log.exists():
                 strange = [what for level, what in node.events() if level not in _USUAL]
@@ -292,7 +282,7 @@ class LogProcesses:
 
 _SECRETS = ("stores", "clients", "readers", "operators")
 _USUAL = ("debug", "info", "warning")
-_NOBODY = LogNode(0, Path(), "")
+_NOBODY = LogNode("nobody", 0, Path(), "")
 
 
 @asynccontextmanager

@@ -2,16 +2,19 @@
 
 import asyncio
 import random
-import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
+from raftwood.base.errors import RaftwoodError
+from raftwood.logservice.client.log_client import AsyncLogClient
 from tests.kits.logservice.load import Load
 from tests.kits.logservice.processes import LogProcesses, log_stores
 from tests.kits.raft.proxy import Proxies
 from tests.kits.running import run
 
+KINDS = 7
 _QUIET_S_MAX = 0.3
 
 
@@ -40,7 +43,16 @@ class Faults:
         self.counts: Counter[str] = Counter()
 
     async def happen(self, count: int) -> None:
-        kinds = [self._kill, self._kill_two, self._pause, self._isolate, self._one_way, self._reset]
+        kinds = [
+            self._kill,
+            self._kill_two,
+            self._kill_all,
+            self._pause,
+            self._isolate,
+            self._one_way,
+            self._reset,
+        ]
+        assert len(kinds) == KINDS
         for number in range(count):
             await asyncio.sleep(self._random.uniform(0, _QUIET_S_MAX))
             kind = kinds[number % len(kinds)]
@@ -63,10 +75,14 @@ class Faults:
         await self._stores.kill(store, other)
         await self._stores.start(other, store)
 
+    async def _kill_all(self, _: int) -> None:
+        await self._stores.kill(*self._stores.first)
+        await self._stores.start()
+
     async def _pause(self, store: int) -> None:
-        self._stores.nodes[store].signal(signal.SIGSTOP)
+        self._stores.nodes[store].pause()
         await asyncio.sleep(self._random.uniform(0.2, 1.5))
-        self._stores.nodes[store].signal(signal.SIGCONT)
+        self._stores.nodes[store].resume()
 
     async def _isolate(self, store: int) -> None:
         self._proxies.isolate(store)
@@ -84,9 +100,16 @@ class Faults:
         self._proxies.reset(store)
 
 
+async def _connected_soon(stores: LogProcesses) -> AsyncLogClient:
+    """A client that gives up early, also when it connects."""
+    while True:
+        with suppress(RaftwoodError):
+            return await stores.client(timeout_ms=300)
+
+
 async def _suffer(stores: LogProcesses, storm: Faults, count: int) -> None:
     clients = [await stores.client() for _ in range(3)]
-    impatient = await stores.client(timeout_ms=300)
+    impatient = await _connected_soon(stores)
     async with Load([*clients, impatient], clients[1:]) as load:
         await load.goes_on()
         began = time.monotonic()

@@ -3,9 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,14 +16,13 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client import LogHubClient
 from raftwood.logservice.wire import LOCATE
 from raftwood.net.stores import Stores
-from tests.cluster.test_standalone import consecutive_ports
 from tests.kits.pipeline.standalone import options_of
+from tests.kits.ports import consecutive_ports
+from tests.kits.processes import RAFTWOOD, RealProcess
 
 STORES = 3
 GATEWAYS = 2
-START_S_MAX = 90.0
-STOP_S_MAX = 60.0
-ASK_MS_MAX = 5_000
+ASK_MS_MAX = 60_000
 
 
 class ClusterUp:
@@ -34,57 +30,31 @@ class ClusterUp:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._output = folder / "cluster.out"
-        self._restarted: list[subprocess.Popen[bytes]] = []
-        self._up: subprocess.Popen[bytes]
+        parts = (f"--stores={STORES}", f"--gateways={GATEWAYS}", "--bookies=0", "--kv-nodes=0")
+        given = (*parts, f"--data={folder / 'data'}")
+        ports = f"--port-base={consecutive_ports(STORES + 3 * GATEWAYS)}"
+        self._up = RealProcess("cluster", folder, (*RAFTWOOD, "cluster", "up", *given, ports))
+        self._restarted: list[RealProcess] = []
         self.hub: LogHubPart
 
     def __enter__(self) -> Self:
-        ready = self._folder / "cluster.json"
-        command = (sys.executable, "-m", "raftwood.app", "cluster", "up")
-        parts = (f"--stores={STORES}", f"--gateways={GATEWAYS}", "--bookies=0", "--kv-nodes=0")
-        given = (*parts, f"--data={self._folder / 'data'}")
-        ports = f"--port-base={consecutive_ports(STORES + 3 * GATEWAYS)}"
-        with self._output.open("ab") as output:
-            self._up = subprocess.Popen(
-                (*command, *given, ports, f"--ready-file={ready}"),
-                stdout=output,
-                stderr=output,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            )
         try:
-            self._wait_until(ready)
+            self._up.start()
         except BaseException:
-            self.__exit__()  # which a context manager that did not begin is not asked for
+            self._up.discard()  # which a context manager that did not begin is not asked for
             raise
+        ready = self._up.ready_file.read_bytes()
+        self.hub = msgspec.json.decode(ready, type=Parts).loghub
+        children = psutil.Process(self._up.pid).children()
+        self._commands = {_name(each): each.cmdline() for each in children}
+        self._ids = {_name(each): each.pid for each in children}
         return self
-
-    def _wait_until(self, ready: Path) -> None:
-        deadline = time.monotonic() + START_S_MAX
-        while not ready.exists():
-            assert self._up.poll() is None, self._output.read_text()
-            assert time.monotonic() < deadline, self._output.read_text()
-            time.sleep(0.05)
-        self.hub = msgspec.json.decode(ready.read_bytes(), type=Parts).loghub
-        self._commands = {_name(each): each.cmdline() for each in self._children()}
-        self._ids = {_name(each): each.pid for each in self._children()}
 
     def __exit__(self, *_: object) -> None:
         for process in self._restarted:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.close()  # which ends it
-            process.stdout.close()
-            process.wait(STOP_S_MAX)
-        self._up.send_signal(signal.SIGTERM)
-        try:
-            self._up.wait(STOP_S_MAX)
-        finally:
-            self._up.kill()
-            self._up.wait()
-
-    def _children(self) -> list[psutil.Process]:
-        return psutil.Process(self._up.pid).children()
+            process.discard()
+        self._up.stop()
+        self._up.discard()
 
     # Faults
 
@@ -93,18 +63,11 @@ class ClusterUp:
 
     def restart(self, name: str) -> None:
         """As it was started before; returns once it serves."""
-        with (self._folder / "data" / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                self._commands[name],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            )
+        process = _Restarted(f"{name}-again", self._folder, self._commands[name])
         self._restarted.append(process)
+        process.launch(process.command)
+        process.wait_ready()
         self._ids[name] = process.pid
-        assert process.stdout is not None
-        assert process.stdout.readline(), f"{name} could not start: see {log.name}"
 
     def leader(self, log: str) -> str:
         """The store that leads a log."""
@@ -127,6 +90,14 @@ class ClusterUp:
         return LogHubClient.connect(
             self.hub.native, key_id=self.hub.access_key_id, secret=self.hub.access_key_secret
         )
+
+
+class _Restarted(RealProcess):
+    """Is ready when it says so."""
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_running and b"\n" in self.output.read_bytes()
 
 
 def _name(process: psutil.Process) -> str:

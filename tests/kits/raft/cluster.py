@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import random
 import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,29 +15,28 @@ from raftwood.net.store_names import OPERATOR_ROLE
 from raftwood.net.stores import ClientNetwork
 from raftwood.raft.host.status import GroupStatus
 from raftwood.raft.remote.client import AsyncRaftClient
-from tests.kits.disk.store_process import StoreProcess
+from tests.kits.ports import LOCAL, free_ports
+from tests.kits.processes import StoreProcess
 from tests.kits.raft.node import CLIENT_SECRET, CLUSTER, GROUPS
 
 STORES = (1, 2, 3)
-LOCAL = "127.0.0.1"
-LEADER_S_MAX = 20.0
+LEADER_S_MAX = 60.0
 CLIENT_NETWORK = ClientNetwork(cluster=CLUSTER, secret=CLIENT_SECRET, role=OPERATOR_ROLE)
 
 
 class Node(StoreProcess):
-    """A store of these tests' own program."""
+    """A store of these tests' own program, which prints what it has come to."""
 
-    def start(self, members: Mapping[int, str], wrapper: Sequence[str] = ()) -> None:
+    def begin_among(self, members: Mapping[int, str], wrapper: Sequence[str] = ()) -> None:
         program = (sys.executable, "-m", "tests.kits.raft.node")
         arguments = (str(self.store), self.address, str(self.folder), json.dumps(members))
         self.launch((*wrapper, *program, *arguments))
 
-    async def ready(self) -> None:
-        began = time.monotonic()
-        while not (words := self._said("ready")):
-            self.check_starts(began)
-            await asyncio.sleep(0.01)
-        self.pid = int(words)
+    @property
+    def is_ready(self) -> bool:
+        if words := self._said("ready"):
+            self.pid = int(words)
+        return self.is_running and bool(words)
 
     def _said(self, what: str) -> str:
         for line in self.output.read_text().splitlines():
@@ -48,10 +45,10 @@ class Node(StoreProcess):
                 return rest or what
         return ""
 
-    async def stop(self) -> int:
+    async def end_well(self) -> int:
         """End in order; answers how many tasks the process had."""
         self.signal(signal.SIGTERM)
-        assert await self.ended() == 0, self.log.read_text()[-2000:]
+        assert await self.ended() == 0, self.tail()
         assert self._said("closed")
         return int(self._said("tasks"))
 
@@ -64,7 +61,9 @@ class Cluster:
     ) -> None:
         ports = free_ports(len(STORES))
         self.nodes = {
-            store: Node(store, folder, f"{(hosts or {}).get(store, LOCAL)}:{ports.pop()}")
+            store: Node(
+                f"store-{store}", store, folder, f"{(hosts or {}).get(store, LOCAL)}:{ports.pop()}"
+            )
             for store in STORES
         }
         self.members = {store: node.address for store, node in self.nodes.items()}
@@ -90,13 +89,13 @@ class Cluster:
 
     async def start(self, wrappers: Mapping[int, Sequence[str]] | None = None) -> None:
         for store, node in self.nodes.items():
-            node.start(self.members, (wrappers or {}).get(store, ()))
+            node.begin_among(self.members, (wrappers or {}).get(store, ()))
         for node in self.nodes.values():
             await node.ready()
 
     async def restart(self, *stores: int, wrapper: Sequence[str] = ()) -> None:
         for store in stores:
-            self.nodes[store].start(self.members, wrapper)
+            self.nodes[store].begin_among(self.members, wrapper)
         for store in stores:
             await self.nodes[store].ready()
 
@@ -144,14 +143,3 @@ class Cluster:
                     await self._operator.admin.transfer(group, store, timeout_ms=2_000)
                 except RaftwoodError:
                     await asyncio.sleep(0.05)
-
-
-def free_ports(count: int) -> list[int]:
-    """Below those that the system gives to connections, which would take a dead store's."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(15_000, 30_000)
-        with socket.socket() as probe:
-            if port not in found and probe.connect_ex((LOCAL, port)):
-                found.append(port)
-    return found

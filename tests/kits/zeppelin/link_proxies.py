@@ -9,15 +9,16 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Coroutine, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Self
 
 import psutil
 
+from tests.kits import resources
+from tests.kits.links import OUTSIDE, Links
+from tests.kits.ports import LOCAL
+
 HOST = "127.0.0.2"
-OUTSIDE = "outside"
-"""Who dials and is none of the processes: a client."""
-_PIECE_BYTES = 64 << 10
 
 
 class LinkProxies:
@@ -30,11 +31,12 @@ class LinkProxies:
             stdout=subprocess.PIPE,
             text=True,
         )
+        resources.lasts(self._process.pid)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self._process.communicate()  # it ends with its input
+        resources.ended(self._process.pid)
 
     def _call(self, *words: object) -> None:
         sent, answered = self._process.stdin, self._process.stdout
@@ -63,83 +65,44 @@ class LinkProxies:
 class _Proxies:
     def __init__(self) -> None:
         self._pids: dict[str, int] = {}
-        self._gates: dict[tuple[str, str], asyncio.Event] = {}
-        self._listeners: list[asyncio.Server] = []
+        self._links = Links()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        while line := await loop.run_in_executor(None, sys.stdin.readline):
-            call, *words = json.loads(line)
-            await getattr(self, call)(*words)
-            sys.stdout.write("done\n")
-            sys.stdout.flush()
+        async with self._links:
+            while line := await loop.run_in_executor(None, sys.stdin.readline):
+                call, *words = json.loads(line)
+                await getattr(self, call)(*words)
+                sys.stdout.write("done\n")
+                sys.stdout.flush()
 
     async def knows(self, name: str, pid: int) -> None:
         self._pids[name] = pid
 
     async def add(self, name: str, port: int, is_for_clients: bool) -> None:
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            dialled = writer.get_extra_info("peername")[1]
-            source = OUTSIDE if is_for_clients else self._owner(dialled)
-            with contextlib.suppress(OSError):
-                await self._serve((source, name), port, reader, writer)
-            writer.transport.abort()
+        async def dialled(
+            _: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> tuple[str, bytes]:
+            source = OUTSIDE if is_for_clients else self._owner(writer)
+            return source, b""
 
-        self._listeners.append(await asyncio.start_server(accept, HOST, port))
+        await self._links.stand_before(name, (LOCAL, port), listen=(HOST, port), dialled=dialled)
 
     async def cut(self, one: str, others: Sequence[str]) -> None:
-        for other in others:
-            self._gate(one, other).clear()
-            self._gate(other, one).clear()
+        self._links.cut(one, others)
 
     async def heal(self) -> None:
-        for gate in self._gates.values():
-            gate.set()
+        self._links.heal()
 
-    def _gate(self, source: str, target: str) -> asyncio.Event:
-        if (source, target) not in self._gates:
-            gate = self._gates[source, target] = asyncio.Event()
-            gate.set()
-        return self._gates[source, target]
-
-    async def _serve(
-        self,
-        link: tuple[str, str],
-        port: int,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            await self._join(
-                self._pump(reader, far_writer, self._gate(*link)),
-                self._pump(far_reader, writer, self._gate(*link[::-1])),
-            )
-        finally:
-            far_writer.transport.abort()
-
-    async def _join(self, *pumps: Coroutine[Any, Any, None]) -> None:
-        tasks = [asyncio.create_task(pump) for pump in pumps]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _owner(self, port: int) -> str:
+    def _owner(self, writer: asyncio.StreamWriter) -> str:
+        """The process that has the other end of a connection."""
+        port = writer.get_extra_info("peername")[1]
         for name, pid in self._pids.items():
             with contextlib.suppress(psutil.Error):
                 connections = psutil.Process(pid).net_connections("tcp")
                 if any(each.laddr and each.laddr[1] == port for each in connections):
                     return name
         return OUTSIDE
-
-    async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
-    ) -> None:
-        while piece := await reader.read(_PIECE_BYTES):
-            await gate.wait()
-            writer.write(piece)
-            await writer.drain()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.disk.loop_thread import LoopThread
 from raftwood.zeppelin.meta.deltas import applied
 from raftwood.zeppelin.model import EPOCH_NONE, NodeId, Partition, PartitionState, Topology
-from tests.kits.zeppelin.process import Process
+from tests.kits.processes import RealProcess
 from tests.kits.zeppelin.processes import WAIT_S_MAX, KvProcesses
 
 _ATTEMPTS: Final = 10
@@ -73,7 +73,7 @@ class Move(NamedTuple):
 class _Killing(msgspec.Struct):
     step: Step
     moved: Move
-    victim: Process
+    victim: RealProcess
     is_needed: bool = True
 
 
@@ -100,7 +100,7 @@ class Watch:
         self.wait(lambda topology: topology.epoch >= plan)
 
     def kill_in(
-        self, step: Step, table: str, number: int, victim: Callable[[Move], Process]
+        self, step: Step, table: str, number: int, victim: Callable[[Move], RealProcess]
     ) -> Move:
         """Move a master, and kill a process with SIGKILL as soon as that is at a step.
 

@@ -40,14 +40,12 @@ from raftwood.zeppelin.model import Node, NodeAddresses, NodeId, TableConfig, To
 from raftwood.zeppelin.node.admin import ask_status
 from raftwood.zeppelin.node.admin_wire import NodeStatus
 from raftwood.zeppelin.passwords import password_hash
-from tests.kits import resources
-from tests.kits.raft.stores import COMMAND
-from tests.kits.servers.zookeeper import free_ports
+from tests.kits.ports import LOCAL, free_ports
+from tests.kits.processes import RAFTWOOD, StoreProcess
 from tests.kits.zeppelin.link_proxies import HOST, LinkProxies
-from tests.kits.zeppelin.process import Process
 
 QUICK: Mapping[str, Any] = {
-    "raft.tick_ms": 50,
+    "raft.tick_ms": 100,
     "logs.format": "json",
     "hakeeper.tick_ms": 100,
     "hakeeper.heartbeat_ms": 200,
@@ -57,8 +55,7 @@ QUICK: Mapping[str, Any] = {
     "zeppelin_meta.plan_ms": 50,
 }
 """A failover takes two seconds, and a lease is kept also where the machine is busy."""
-WAIT_S_MAX = 30.0
-LOCAL = "127.0.0.1"
+WAIT_S_MAX = 60.0
 _REPLICATION = 1
 """The place of its port among those of a node."""
 Result = TypeVar("Result")
@@ -70,6 +67,22 @@ class Login(msgspec.Struct, frozen=True):
     table: str
     user: str
     password: str
+
+
+class KvProcess(StoreProcess):
+    """A log store or a node; proxies hear that it began."""
+
+    proxies: LinkProxies | None = None
+
+    def begin(self, *more: str, wrapper: Sequence[str] = (), **environment: str) -> None:
+        super().begin(*more, wrapper=wrapper, **environment)
+        if self.proxies is not None:
+            self.proxies.knows(self.name, self.pid)
+
+    @property
+    def id(self) -> NodeId:
+        """Of a node that has been ready."""
+        return NodeId(self.ready_file.read_text().split()[3])
 
 
 class KvProcesses:
@@ -89,31 +102,31 @@ class KvProcesses:
         self._settings = {**QUICK, **settings}
         self.host = HOST if has_proxies else LOCAL
         ports = iter(free_ports(stores + 3 * nodes))
-        self.stores: dict[int, Process] = {}
-        self.nodes: dict[int, Process] = {}
+        self.proxies = LinkProxies() if has_proxies else None
+        self.stores: dict[int, KvProcess] = {}
+        self.nodes: dict[int, KvProcess] = {}
         self.ports: dict[str, list[int]] = {}
         for number in range(1, stores + 1):
             self.stores[number] = self._store(number, next(ports))
         for number in range(1, nodes + 1):
             self.nodes[number] = self._node(number, [next(ports) for _ in range(3)])
-        self.proxies = LinkProxies() if has_proxies else None
         self._write_file()
 
-    def _store(self, number: int, port: int) -> Process:
+    def _store(self, number: int, port: int) -> KvProcess:
         name = f"store-{number}"
         own = {
             "node.store_id": number,
-            "node.data_folder": self._folder / name / "data",
+            "node.data_folder": self._folder / name,
             "node.listen": f"{LOCAL}:{port}",
             "node.advertise": f"{self.host}:{port}",
         }
         return self._process(name, number, ("logservice", "start"), own, [port])
 
-    def _node(self, number: int, ports: list[int]) -> Process:
+    def _node(self, number: int, ports: list[int]) -> KvProcess:
         name = f"node-{number}"
         data, replication, admin = (f"{LOCAL}:{port}" for port in ports)
         own = {
-            "zeppelin_node.data_folder": self._folder / name / "data",
+            "zeppelin_node.data_folder": self._folder / name,
             "zeppelin_node.listen": data,
             "zeppelin_node.replication_listen": replication,
             "zeppelin_node.admin_listen": admin,
@@ -128,16 +141,13 @@ class KvProcesses:
         command: tuple[str, ...],
         own: Mapping[str, Any],
         ports: list[int],
-    ) -> Process:
+    ) -> KvProcess:
         self.ports[name] = ports
         sets = [f"--set={key}={value}" for key, value in own.items()]
-        whole = (*COMMAND, *command, f"--config={self.config}", *sets)
-        address = f"{self.host}:{ports[0]}"
-        return Process(name, number, self._folder, whole, address, self._begun)
-
-    def _begun(self, name: str, pid: int) -> None:
-        if self.proxies is not None:
-            self.proxies.knows(name, pid)
+        whole = (*RAFTWOOD, *command, f"--config={self.config}", *sets)
+        made = KvProcess(name, number, self._folder, f"{self.host}:{ports[0]}", whole)
+        made.proxies = self.proxies
+        return made
 
     def _write_file(self) -> None:
         members = [f"{number}={store.address}" for number, store in self.stores.items()]
@@ -150,7 +160,7 @@ class KvProcesses:
         self.config.write_text("\n".join(lines))
         self.config.chmod(0o600)
 
-    def _all(self) -> list[Process]:
+    def _all(self) -> list[KvProcess]:
         return [*self.stores.values(), *self.nodes.values()]
 
     def start(self) -> None:
@@ -198,7 +208,6 @@ class KvProcesses:
     def discard(self) -> None:
         for each in self._all():
             each.discard()
-            resources.ended(each.pid)
 
     # Asking.
 
@@ -358,7 +367,7 @@ class KvProcesses:
     def run(self, *arguments: str, status: int = 0) -> str:
         """A command of `raftwood`; what it printed."""
         ended = subprocess.run(
-            (*COMMAND, *arguments, f"--config={self.config}"),
+            (*RAFTWOOD, *arguments, f"--config={self.config}"),
             capture_output=True,
             text=True,
             check=False,
@@ -375,7 +384,7 @@ class KvProcesses:
     def cut_from_nodes(self, node: int) -> None:
         self._cut(node, [each for number, each in self.nodes.items() if number != node])
 
-    def _cut(self, node: int, others: list[Process]) -> None:
+    def _cut(self, node: int, others: list[KvProcess]) -> None:
         assert self.proxies is not None
         self.proxies.cut(self.nodes[node].name, [each.name for each in others])
 

@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Any
 
 from raftwood.zeppelin.client import AsyncKv
+from tests.kits.ports import LOCAL
 from tests.kits.zeppelin.decoding import AnswerError
-from tests.kits.zeppelin.processes import LOCAL, KvProcesses, Login
+from tests.kits.zeppelin.processes import KvProcesses, Login
 from tests.kits.zeppelin.simulation.clients import Connection
 
 _ANSWER_S_MAX = 2.0

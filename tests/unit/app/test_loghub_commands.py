@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.kits.app.gateway_thread import GatewayThread
-from tests.kits.raft.stores import INTERRUPTIBLE
+from tests.kits.processes import INTERRUPTIBLE
 
 from raftwood.app import line_producer
 from raftwood.app.command_line import run as raftwood

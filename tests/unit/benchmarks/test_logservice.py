@@ -12,6 +12,7 @@ from benchmarks.logservice.report import tables, verdicts
 from benchmarks.peers.kafka_system import KafkaSystem
 from tests.kits.app.sleepers import RESULT, WARM, Sleepers, figures_of
 from tests.kits.install import maven
+from tests.kits.install.cache import NotInstalled
 
 PACE = Pace(warm_s=0.0, seconds=0.0, rounds=2, kills_most=0)
 LAYOUT_PORTS = {"client_ports": (1, 2, 3), "peer_ports": (4, 5, 6)}
@@ -42,7 +43,7 @@ def test_a_system_that_cannot_be_had_is_named_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> Path:
-        raise maven.NotInstalled("there is no java")
+        raise NotInstalled("there is no java")
 
     monkeypatch.setattr(maven, "install", fails)
     results = compare.compare(("kafka",), PACE, folder=tmp_path, progress=lambda _step: None)

@@ -61,5 +61,6 @@ def test_the_extra_is_named_where_it_is_missing() -> None:
     )
     assert done.returncode == 1
     assert (
-        done.stderr == "error: --zookeeper needs the library kazoo: install raftwood[zookeeper]\n"
+        done.stderr
+        == "error: --zookeeper needs kazoo: install it with pip install 'raftwood[zookeeper]'\n"
     )

@@ -34,7 +34,8 @@ def consumers(
             f"--shards {shards} --records {records} --timeout {timeout}: give 4 to 64 shards, 10 "
             "to 20,000 records and 1 to 60 seconds"
         )
-    check_extra()
+    # Leases are kept in SQLite.
+    check_installed("sqlalchemy", "aiosqlite", extra="sql")
     plan = ConsumersPlan(shards=shards, records_per_s=records, timeout_s=timeout)
     # Told to end, it cleans up as if it was interrupted at the terminal.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -55,11 +56,11 @@ def consumers(
     return 0 if outcome.held else 1
 
 
-def check_extra() -> None:
-    """Leases are kept in SQLite."""
-    for name in ("sqlalchemy", "aiosqlite"):
+def check_installed(*libraries: str, extra: str) -> None:
+    """Tells what is missing before anything is started."""
+    for name in libraries:
         if importlib.util.find_spec(name) is None:
-            raise InvalidConfiguration(f"{name} is not installed: pip install 'raftwood[sql]'")
+            raise InvalidConfiguration(f"{name} is not installed: pip install 'raftwood[{extra}]'")
 
 
 def change_table(outcome: ConsumersOutcome) -> Table:

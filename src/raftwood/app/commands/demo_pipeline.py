@@ -1,6 +1,5 @@
 """`raftwood demo pipeline`: web servers' lines become figures, told step by step."""
 
-import importlib.util
 import os
 import signal
 import tempfile
@@ -12,14 +11,14 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from raftwood.app.commands.demo_consumers import change_table, check_extra
+from raftwood.app.commands.demo_consumers import change_table, check_installed
 from raftwood.app.demo import pipeline as scenario
 from raftwood.app.demo.pipeline import PipelineOutcome, PipelinePlan
 from raftwood.app.demo.png_chart import Series, bar_chart
 from raftwood.app.demo.progress_view import shown_on
 from raftwood.app.demo.shipping_figures import Shipped
 from raftwood.app.output import Format, size_text, write_line
-from raftwood.base.errors import InvalidConfiguration, InvalidInput
+from raftwood.base.errors import InvalidInput
 
 PLOT: Final = "raftwood-pipeline.png"
 _BLUE: Final = (66, 110, 180)
@@ -51,13 +50,7 @@ def pipeline(
         raise InvalidInput(
             f"--lines {lines} --later {later}: give 1,000 and 100 to 50,000,000 of them"
         )
-    if importlib.util.find_spec("pyspark") is None:
-        raise InvalidConfiguration("the pipeline needs Spark: pip install 'raftwood[spark]'")
-    if importlib.util.find_spec("redis") is None:
-        raise InvalidConfiguration(
-            "keys are read back with redis-py: pip install 'raftwood[redis]'"
-        )
-    check_extra()
+    check_installed("pyspark", "pandas", "redis", "sqlalchemy", "aiosqlite", extra="demo")
     if data is not None and os.path.exists(data) and os.listdir(data):
         raise InvalidInput(f"--data {data}: there is something in it already; give a new folder")
     # A short story has minutes as well.

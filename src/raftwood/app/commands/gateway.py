@@ -6,7 +6,6 @@ from cyclopts import App, Parameter
 
 from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.output import write_line
-from raftwood.base.errors import InvalidConfiguration
 
 app = App(name="gateway", help_format="plaintext")
 
@@ -30,12 +29,8 @@ def start(
 
     It keeps nothing: streams are logs of the log service, all else is in its metastore.
     """
-    try:
-        from raftwood.app.gateway_running import run_gateway  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise InvalidConfiguration(
-            f"a gateway needs {error.name}: install it with pip install 'raftwood[gateway]'"
-        ) from error
+    from raftwood.app.gateway_running import run_gateway  # noqa: PLC0415 (loads the server)
+
     run_gateway(source, connect, ready_file=ready_file)
 
 

@@ -73,6 +73,6 @@ async def _open_zookeeper(environment: Environment, address: str) -> MetaStore:
         if error.name is None or error.name.partition(".")[0] != "kazoo":
             raise
         raise Unavailable(
-            "--zookeeper needs the library kazoo: install raftwood[zookeeper]"
+            "--zookeeper needs kazoo: install it with pip install 'raftwood[zookeeper]'"
         ) from None
     return await ZooKeeperMetaStore.open(environment, address)

@@ -1,25 +1,13 @@
 """Bugs planted on purpose: each must be caught, or the oracle proves nothing."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
-from unittest import mock
+from functools import partial
 
 from raftwood.clogs.ha.actions import Action, Isolate, Recover
 from raftwood.clogs.ha.rules import Health
 from raftwood.clogs.ha.server_check import ServerCheck
 from raftwood.clogs.model import HaRules, RingConfiguration
-
-Plant = Callable[[], AbstractContextManager[None]]
-
-
-def _replacing(kind: type, **methods: Any) -> Plant:
-    @contextmanager
-    def plant() -> Iterator[None]:
-        with mock.patch.multiple(kind, **methods):
-            yield
-
-    return plant
+from tests.kits.clogs.health_model.world import run
+from tests.kits.models import Mutant, replaced
 
 
 def _take_pong_without_reset(server: ServerCheck, pong_id: int, now: float) -> bool:
@@ -132,36 +120,60 @@ def _added_from_the_first_id(health: Health, name: str, phase: float, now: float
 _added = Health._added
 
 
-MUTANTS: dict[str, Plant] = {
-    "a connection that is lost isolates": _replacing(Health, connection_lost=_lost_is_isolated),
-    "a connection that is lost counts as no pong": _replacing(Health, _judged=_judge_the_lost),
-    "a doubled pong is taken again": _replacing(ServerCheck, take_pong=_take_pong_twice),
-    "a pause counts as many checks": _replacing(Health, _checked=_check_each_missed),
-    "a pause leaves pongs no time": _replacing(Health, _checked=_check_at_once),
-    "a pong of an old ping is accepted": _replacing(ServerCheck, take_pong=_take_old_pong),
-    "a pong that is found when the check is due does not recover": _replacing(
-        Health, pong=_pong_in_time_recovers
+_run = partial(run, events=4_000)
+MUTANTS = {
+    "a connection that is lost isolates": Mutant(
+        _run, replaced(Health, connection_lost=_lost_is_isolated)
     ),
-    "a reload forgets state": _replacing(Health, configure=_configure_anew),
-    "a reload leaves too many isolated": _replacing(Health, _released=lambda *_: []),
-    "a server that comes back has its old ids": _replacing(Health, _added=_added_from_the_first_id),
-    "all isolated drops the ring": _replacing(Health, live=_live_alone),
-    "an isolated server is never pinged": _replacing(Health, _checked=_check_but_the_isolated),
-    "the counter is not reset": _replacing(ServerCheck, take_pong=_take_pong_without_reset),
-    "the limit of isolations is ignored": _replacing(
-        Health, _isolated_max=lambda health: len(health._servers)
+    "a connection that is lost counts as no pong": Mutant(
+        _run, replaced(Health, _judged=_judge_the_lost)
     ),
-    "the tick does not tell that a server recovered": _replacing(
-        Health, _work=_work_without_recovery
+    "a doubled pong is taken again": Mutant(
+        _run,
+        replaced(ServerCheck, take_pong=_take_pong_twice),
+        first=14,
     ),
-    "the time in isolation does not fade": _replacing(
-        ServerCheck, faded_repeats=lambda server, _: server.repeats
+    "a pause counts as many checks": Mutant(_run, replaced(Health, _checked=_check_each_missed)),
+    "a pause leaves pongs no time": Mutant(_run, replaced(Health, _checked=_check_at_once)),
+    "a pong of an old ping is accepted": Mutant(
+        _run, replaced(ServerCheck, take_pong=_take_old_pong)
     ),
-    "the time in isolation does not grow": _replacing(
-        ServerCheck, isolate=_isolate_as_the_first_time
+    "a pong that is found when the check is due does not recover": Mutant(
+        _run,
+        replaced(Health, pong=_pong_in_time_recovers),
+        first=10,
     ),
-    "the time in isolation is not waited for": _replacing(
-        ServerCheck,
-        may_recover=lambda server, *_: server.isolated_since is not None and server.is_well,
+    "a reload forgets state": Mutant(_run, replaced(Health, configure=_configure_anew)),
+    "a reload leaves too many isolated": Mutant(
+        _run, replaced(Health, _released=lambda *_: []), first=20
+    ),
+    "a server that comes back has its old ids": Mutant(
+        _run, replaced(Health, _added=_added_from_the_first_id)
+    ),
+    "all isolated drops the ring": Mutant(_run, replaced(Health, live=_live_alone), first=9),
+    "an isolated server is never pinged": Mutant(
+        _run, replaced(Health, _checked=_check_but_the_isolated)
+    ),
+    "the counter is not reset": Mutant(
+        _run, replaced(ServerCheck, take_pong=_take_pong_without_reset)
+    ),
+    "the limit of isolations is ignored": Mutant(
+        _run, replaced(Health, _isolated_max=lambda health: len(health._servers))
+    ),
+    "the tick does not tell that a server recovered": Mutant(
+        _run, replaced(Health, _work=_work_without_recovery)
+    ),
+    "the time in isolation does not fade": Mutant(
+        _run, replaced(ServerCheck, faded_repeats=lambda server, _: server.repeats)
+    ),
+    "the time in isolation does not grow": Mutant(
+        _run, replaced(ServerCheck, isolate=_isolate_as_the_first_time)
+    ),
+    "the time in isolation is not waited for": Mutant(
+        _run,
+        replaced(
+            ServerCheck,
+            may_recover=lambda server, *_: server.isolated_since is not None and server.is_well,
+        ),
     ),
 }

@@ -3,13 +3,10 @@
 from raftwood.clogs.ha.actions import Action, Isolate, Ping
 from raftwood.clogs.ha.rules import Health
 from raftwood.clogs.model import RingConfiguration
+from tests.kits.models import Violation
 
 _TINY_S = 1e-6
 """Of differences between times that were added up in another order."""
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 class Witness:

@@ -1,24 +1,13 @@
 """Bugs planted on purpose: each must be caught, or the oracle proves nothing."""
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
-from unittest import mock
+from collections.abc import Iterable
+from functools import partial
 
 from raftwood.clogs.client.entries import Entry, Lane
 from raftwood.clogs.client.shipping_rules import Send, ShippingRules
-
-Plant = Callable[[], AbstractContextManager[None]]
-
-
-def _replacing(**methods: Any) -> Plant:
-    @contextmanager
-    def plant() -> Iterator[None]:
-        with mock.patch.multiple(ShippingRules, **methods):
-            yield
-
-    return plant
+from tests.kits.clogs.shipping_model.world import run
+from tests.kits.models import Mutant, replaced
 
 
 def _failed_and_asks_anew(rules: ShippingRules, lane: Lane, attempt: int, *, now: float) -> None:
@@ -112,22 +101,46 @@ def _not_sent_is_sent(rules: ShippingRules, action: Send, *, now: float) -> None
     _failed(rules, action.lane, action.attempt, now=now)
 
 
-MUTANTS: dict[str, Plant] = {
-    "a batch is sent while another is under way": _replacing(_offer=_offered_while_under_way),
-    "a batch that was sent is dropped": _replacing(dropped=_dropped_though_sent),
-    "a batch that could not be sent counts as sent": _replacing(not_sent=_not_sent_is_sent),
-    "a failed attempt is made again at once": _replacing(_try_later=_try_at_once),
-    "a lane is stuck after a failure": _replacing(_try_later=_never_try_again),
-    "a lane that is held stays so though its batch is acked": _replacing(_reset=_reset_but_held),
-    "a late ack counts for nothing": _replacing(acked=_acked_if_in_time),
-    "a place changes while a batch is in doubt": _replacing(failed=_failed_and_asks_anew),
-    "a place that takes no more is kept": _replacing(moved=_moved_and_stays),
-    "a stale failure counts": _replacing(
-        _is_current=staticmethod(lambda lane, _attempt: lane.is_under_way)
+_run = partial(run, events=4_000)
+MUTANTS = {
+    "a batch is sent while another is under way": Mutant(
+        _run, replaced(ShippingRules, _offer=_offered_while_under_way)
     ),
-    "an ack does not make room": _replacing(acked=_acked_and_counted_on),
-    "an attempt's number is used again": _replacing(servers_changed=_late_answers_count),
-    "lanes stay under way at a server that left": _replacing(servers_changed=_all_stay),
-    "nobody hears that there is room at a server": _replacing(_leave=_leave_without_a_word),
-    "waits do not grow": _replacing(_try_later=_always_as_short),
+    "a batch that was sent is dropped": Mutant(
+        _run, replaced(ShippingRules, dropped=_dropped_though_sent)
+    ),
+    "a batch that could not be sent counts as sent": Mutant(
+        _run, replaced(ShippingRules, not_sent=_not_sent_is_sent)
+    ),
+    "a failed attempt is made again at once": Mutant(
+        _run, replaced(ShippingRules, _try_later=_try_at_once)
+    ),
+    "a lane is stuck after a failure": Mutant(
+        _run, replaced(ShippingRules, _try_later=_never_try_again)
+    ),
+    "a lane that is held stays so though its batch is acked": Mutant(
+        _run, replaced(ShippingRules, _reset=_reset_but_held)
+    ),
+    "a late ack counts for nothing": Mutant(_run, replaced(ShippingRules, acked=_acked_if_in_time)),
+    "a place changes while a batch is in doubt": Mutant(
+        _run, replaced(ShippingRules, failed=_failed_and_asks_anew)
+    ),
+    "a place that takes no more is kept": Mutant(
+        _run, replaced(ShippingRules, moved=_moved_and_stays)
+    ),
+    "a stale failure counts": Mutant(
+        _run,
+        replaced(ShippingRules, _is_current=staticmethod(lambda lane, _attempt: lane.is_under_way)),
+    ),
+    "an ack does not make room": Mutant(_run, replaced(ShippingRules, acked=_acked_and_counted_on)),
+    "an attempt's number is used again": Mutant(
+        _run, replaced(ShippingRules, servers_changed=_late_answers_count)
+    ),
+    "lanes stay under way at a server that left": Mutant(
+        _run, replaced(ShippingRules, servers_changed=_all_stay)
+    ),
+    "nobody hears that there is room at a server": Mutant(
+        _run, replaced(ShippingRules, _leave=_leave_without_a_word)
+    ),
+    "waits do not grow": Mutant(_run, replaced(ShippingRules, _try_later=_always_as_short)),
 }

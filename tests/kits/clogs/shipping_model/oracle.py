@@ -10,9 +10,8 @@ from raftwood.clogs.client.shipping_rules import (
     ShippingLimits,
     ShippingRules,
 )
-from tests.kits.clogs.shipping_model.storage import Storage, Violation
-
-__all__ = ["File", "Oracle", "Violation"]
+from tests.kits.clogs.shipping_model.storage import Storage
+from tests.kits.models import Violation
 
 
 class File:

@@ -2,12 +2,9 @@
 
 from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.client.shipping_rules import Send
+from tests.kits.models import Violation
 
 ACK, MOVED, BUSY, REFUSED = range(4)
-
-
-class Violation(Exception):
-    """A promise was broken."""
 
 
 class Storage:

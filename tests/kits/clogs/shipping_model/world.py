@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -11,14 +11,56 @@ from raftwood.base.errors import InvariantViolated
 from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.client.shipping_rules import Load, Locate, Send, ShippingLimits, ShippingRules
-from tests.kits.clogs.shipping_model.oracle import File, Oracle, Violation
-from tests.kits.clogs.shipping_model.profile import Profile
+from tests.kits.clogs.shipping_model.oracle import File, Oracle
 from tests.kits.clogs.shipping_model.storage import ACK, BUSY, MOVED, REFUSED
+from tests.kits.models import Violation
 
 _CHECK_EVERY = 32
 _UNDER_WAY_MAX = 64
 _DRAIN_STEPS_MAX = 100_000
 _PRODUCER = bytes(range(16))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Sizes, and how likely each thing is when its turn comes."""
+
+    files: int
+    servers: int
+    in_flight_max: int
+    waiting_max: int
+    """Batches of a file that wait, at the most."""
+    lost: float
+    """That a batch, or its answer, does not arrive."""
+    doubled: float
+    """That an answer arrives twice."""
+    hasty: float
+    """That a shipper gives up what is still to be answered."""
+    busy: float
+    """That a server takes no batch now."""
+    unsendable: float
+    refused: float
+    spooled: float
+    rare: float
+    """Of all events: places that move, rings that change, batches dropped or let go of."""
+
+    @classmethod
+    def choose(cls, seed: int) -> "Profile":
+        source = random.Random(f"clogs shipping model {seed}")
+        return cls(
+            files=source.choice((1, 2, 4, 8)),
+            servers=source.choice((1, 2, 3, 5)),
+            in_flight_max=source.choice((1, 1, 2, 3)),
+            waiting_max=source.choice((1, 3, 20)),
+            lost=source.choice((0.0, 0.05, 0.3)),
+            doubled=source.choice((0.0, 0.1)),
+            hasty=source.choice((0.0, 0.1, 0.5)),
+            busy=source.choice((0.0, 0.05, 0.3)),
+            unsendable=source.choice((0.0, 0.05, 0.3)),
+            refused=source.choice((0.0, 0.02)),
+            spooled=source.choice((0.0, 0.2, 0.8)),
+            rare=source.choice((0.002, 0.02, 0.1)),
+        )
 
 
 class Report(msgspec.Struct, frozen=True):

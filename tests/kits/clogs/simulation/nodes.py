@@ -12,8 +12,9 @@ from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
 from raftwood.net import Identity, Secret
 from tests.kits.clogs.ring import KEY, SECRET, settings_of
-from tests.kits.clogs.simulation.notebook import Life, Violation
+from tests.kits.clogs.simulation.notebook import Life
 from tests.kits.clogs.simulation.weather import PORT, RingSource, WeatheredSink
+from tests.kits.models import Violation
 
 if TYPE_CHECKING:
     from tests.kits.clogs.simulation.world import World

@@ -2,15 +2,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from enum import Enum
+from enum import StrEnum
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.clogs.client.counters import Counters
 from raftwood.clogs.client.deliveries import Delivery
 from raftwood.clogs.errors import LinesDropped
+from tests.kits.models import Violation
 
 
-class Harm(Enum):
+class Harm(StrEnum):
     """A promise that was broken."""
 
     LOST = "a line that was promised is not stored"
@@ -21,12 +22,6 @@ class Harm(Enum):
     STUCK = "lines wait though all is well"
     ISOLATED = "a server that is well stays isolated"
     FORGOTTEN = "a new configuration made a shipper forget who is isolated"
-
-
-class Violation(Exception):
-    def __init__(self, harm: Harm, detail: str) -> None:
-        super().__init__(f"{harm.value}: {detail}")
-        self.harm = harm
 
 
 class Life:

@@ -15,13 +15,14 @@ from raftwood.disk.segment_log import LogSettings
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.net import Secret
 from raftwood.simulation import FaultInjector, Simulation, SwarmProfile
-from raftwood.simulation.runner import Report, simulate
+from raftwood.simulation.runner import Report
 from tests.kits.clogs.ring import SECRET
 from tests.kits.clogs.simulation.notebook import check_stored
 from tests.kits.clogs.simulation.weather import PORT, Rings
-from tests.kits.clogs.simulation.world import COMMAND, Plan, World
+from tests.kits.clogs.simulation.world import Plan, World
 from tests.kits.loghub.memory_logs import MemoryLogs
 from tests.kits.loghub.streams import GatewayKit
+from tests.kits.models import run_scenario
 from tests.unit.app.test_clogs_sink import SETTINGS
 from tests.unit.app.test_clogs_sink_storm import change_shards, values
 
@@ -93,4 +94,4 @@ def run_streams(seed: int) -> Report[tuple[int, int]]:
                 await gateway.close()
             await store.close()
 
-    return simulate(seed, scenario, repeat_command=COMMAND)
+    return run_scenario("clogs", seed, scenario)

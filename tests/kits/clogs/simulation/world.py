@@ -12,15 +12,15 @@ from functools import partial
 import msgspec
 
 from raftwood.simulation import DISK_ERRORS, FAULTS, FaultInjector, Simulation, SwarmProfile
-from raftwood.simulation.runner import Machine, Report, assert_deterministic, simulate
+from raftwood.simulation.runner import Machine, Report
 from tests.kits.clogs.memory_sink import MemoryStorage
 from tests.kits.clogs.ring import ACCESS
 from tests.kits.clogs.simulation.nodes import Application, receive, ship
-from tests.kits.clogs.simulation.notebook import Harm, Life, Violation, check_stored
+from tests.kits.clogs.simulation.notebook import Harm, Life, check_stored
 from tests.kits.clogs.simulation.weather import PORT, Rings, Weather
+from tests.kits.models import Violation, run_scenario
 
 SHIPPERS = ("a", "b")
-COMMAND = ".venv/bin/python -m tests.soak clogs --seed {seed}"
 _FAULTS = tuple(fault for fault in FAULTS if fault != "power_loss_of_all")
 _SETTLE_S_MAX = 120.0
 _AMPLE_BYTES = 64 << 20
@@ -93,6 +93,8 @@ class Outcome(msgspec.Struct, frozen=True):
     spooled: int
     resumed: int
     faults: int
+    faults_s: float
+    """Without any fault, 0."""
 
 
 class World:
@@ -228,7 +230,7 @@ class World:
         for machine in self.receivers:
             machine.kill()
 
-    def check(self, faults: dict[str, int]) -> Outcome:
+    def check(self, faults: dict[str, int], faults_s: float) -> Outcome:
         stored = {name: self.storage.lines(name) for name in self.storage.places}
         when_full = self.plan.when_full
         # Where the spool takes nothing, the oldest lines are dropped.
@@ -249,18 +251,21 @@ class World:
             spooled=sum(each.spooled for each in servers),
             resumed=sum(each.resumed for each in counters),
             faults=sum(faults.values()),
+            faults_s=faults_s if faults else 0.0,
         )
 
 
 async def run_world(world: World) -> Outcome:
     await world.start()
+    began = world.simulation.now
     faults = await world.befall()
     if world.plan.gone_s:
         await world.be_gone()
     if world.plan.is_isolated:
         await world.isolate()
+    faults_s = world.simulation.now - began
     await world.settle()
-    return world.check(faults)
+    return world.check(faults, faults_s)
 
 
 def run_clogs(seed: int, plan: Plan | None = None, *, twice: bool = False) -> Report[Outcome]:
@@ -270,5 +275,4 @@ def run_clogs(seed: int, plan: Plan | None = None, *, twice: bool = False) -> Re
     async def scenario(simulation: Simulation) -> Outcome:
         return await run_world(World(simulation, chosen))
 
-    run = assert_deterministic if twice else simulate
-    return run(seed, scenario, repeat_command=COMMAND)
+    return run_scenario("clogs", seed, scenario, twice=twice)

@@ -1,42 +1,28 @@
 """Bugs planted in the rules on purpose: each must be caught, or the oracle proves nothing."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-from unittest import mock
 
-from raftwood.dlog.ledgers.model import BookieId, LedgerConfig, LedgerMetadata
+from raftwood.dlog.ledgers.model import LedgerConfig, LedgerMetadata
 from raftwood.dlog.ledgers.rules import recovering
 from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding
-from raftwood.dlog.ledgers.rules.writing import Pending, Writing
+from raftwood.dlog.ledgers.rules.writing import Writing
+from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledger_model import actors
 from tests.kits.dlog.ledger_model.actors import Recoverer, Writer
-from tests.kits.dlog.ledgers.mutants import acks_while_changing, keeps_acks_of_the_replaced
-from tests.kits.dlog.violations import Harm
+from tests.kits.dlog.ledger_model.world import run
+from tests.kits.dlog.ledgers.mutants import (
+    acks_whatever_is_stored,
+    acks_while_changing,
+    keeps_acks_of_the_replaced,
+    silence_is_a_miss,
+    stored_and_ackable,
+    without_floor,
+)
+from tests.kits.models import Mutant, replaced
 
-Plant = Callable[[], AbstractContextManager[Any]]
-_stored = Writing.stored
-_fencing = Fencing.__init__
-
-
-def _patched(owner: object, name: str, value: object) -> Plant:
-    return lambda: mock.patch.object(owner, name, value)
-
-
-def _always(self: Writing, entry: int, bookie: BookieId) -> bool:
-    _stored(self, entry, bookie)
-    return True
-
-
-def _any_stored(self: Writing) -> Pending | None:
-    for entry, pending in self.pending.items():
-        if pending.acks.bit_count() >= self._ack_quorum and not self.is_changing:
-            del self.pending[entry]
-            self.last_confirmed = max(self.last_confirmed, entry)
-            self.confirmed_bytes = max(self.confirmed_bytes, pending.length_bytes)
-            return pending
-    return None
+EVENTS = 20_000
 
 
 def _one_ack_less(self: Writing, config: LedgerConfig, *arguments: Any, **options: Any) -> None:
@@ -45,11 +31,6 @@ def _one_ack_less(self: Writing, config: LedgerConfig, *arguments: Any, **option
 
 
 _writing = Writing.__init__
-
-
-def _without_floor(self: Fencing, config: LedgerConfig, *, first: int) -> None:
-    _fencing(self, config, first=first)
-    self.last_confirmed = -1
 
 
 def _tells_nobody(
@@ -70,10 +51,6 @@ def _ignores_others(
         self.metadata, self.version = wanted, self.version + 1
 
 
-def _silence_is_a_miss(self: Finding, place: int, entry: int) -> None:
-    self.missing(place, entry)
-
-
 def _closes_early(self: Recoverer) -> None:
     """What was found is not stored by an ack quorum yet."""
     if self.finding is not None and not self.is_dead:
@@ -85,7 +62,8 @@ def _closes_early(self: Recoverer) -> None:
 
 _go_on = Recoverer.go_on
 
-_RACE = {
+
+_RACE: dict[str, Any] = {
     "quorums": (3, 3, 2),
     "slow": "all",
     "lost": 0,
@@ -94,64 +72,79 @@ _RACE = {
     "recoveries": 0.02,
     "appends": 0.05,
 }
-_CHANGES = {"quorums": (3, 3, 2), "spare_bookies": 2, "faults": 0.05, "recoveries": 0.02}
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A bug, what it must be seen to break, and the weather in which it shows sooner."""
-
-    plant: Plant
-    harm: Harm
-    weather: dict[str, Any] = field(default_factory=dict)
-
+_DAMAGE: dict[str, Any] = {**_RACE, "faults": 0.05, "is_one_damaged": True}
+_CHANGES: dict[str, Any] = {
+    "quorums": (3, 3, 2),
+    "spare_bookies": 2,
+    "faults": 0.05,
+    "recoveries": 0.02,
+}
+_in_any_weather = partial(run, events=EVENTS)
+_in_races = partial(run, events=EVENTS, **_RACE)
+_with_changes = partial(run, events=EVENTS, **_CHANGES)
 
 MUTANTS = {
-    "recovery reads without fencing": Planted(
-        _patched(Recoverer, "reads_fence", False), Harm.CLOSED_BEFORE_ACKED, _RACE
+    "recovery reads without fencing": Mutant(
+        _in_races, replaced(Recoverer, reads_fence=False), harm=Harm.CLOSED_BEFORE_ACKED
     ),
-    "a damaged entry is a missing one": Planted(
-        _patched(Recoverer, "damage_is_silence", False),
-        Harm.CLOSED_BEFORE_ACKED,
-        {**_RACE, "faults": 0.05, "is_one_damaged": True},
+    "a damaged entry is a missing one": Mutant(
+        partial(run, events=EVENTS, **_DAMAGE),
+        replaced(Recoverer, damage_is_silence=False),
+        harm=Harm.CLOSED_BEFORE_ACKED,
     ),
-    "silence is a miss": Planted(
-        _patched(Finding, "unknown", _silence_is_a_miss), Harm.CLOSED_BEFORE_ACKED
+    "silence is a miss": Mutant(
+        _in_any_weather, replaced(Finding, unknown=silence_is_a_miss), harm=Harm.CLOSED_BEFORE_ACKED
     ),
-    "an entry is absent after one miss": Planted(
-        _patched(recovering, "misses_needed", lambda _: 1), Harm.CLOSED_BEFORE_ACKED
+    "an entry is absent after one miss": Mutant(
+        _in_any_weather,
+        replaced(recovering, misses_needed=lambda _: 1),
+        harm=Harm.CLOSED_BEFORE_ACKED,
     ),
-    "one fenced bookie is enough": Planted(
-        _patched(recovering, "is_covered", lambda _, places: places != 0), Harm.UNFENCED_ACK
+    "one fenced bookie is enough": Mutant(
+        _in_any_weather,
+        replaced(recovering, is_covered=lambda _, places: places != 0),
+        harm=Harm.UNFENCED_ACK,
     ),
-    "the last segment says nothing of what is confirmed": Planted(
-        _patched(Fencing, "__init__", _without_floor), Harm.CLOSED_BEFORE_ACKED, _CHANGES
+    "the last segment says nothing of what is confirmed": Mutant(
+        _with_changes,
+        replaced(Fencing, __init__=without_floor),
+        harm=Harm.CLOSED_BEFORE_ACKED,
+        first=2,
     ),
-    "a recovery closes before its adds are acked": Planted(
-        _patched(Recoverer, "go_on", _closes_early), Harm.TOO_FEW_COPIES
+    "a recovery closes before its adds are acked": Mutant(
+        _in_any_weather,
+        replaced(Recoverer, go_on=_closes_early),
+        harm=Harm.TOO_FEW_COPIES,
+        first=1,
     ),
-    "a recovery tells nobody of its ensembles": Planted(
-        _patched(actors, "with_segment", lambda segments, _first, _bookies: segments),
-        Harm.TOO_FEW_COPIES,
+    "a recovery tells nobody of its ensembles": Mutant(
+        _in_any_weather,
+        replaced(actors, with_segment=lambda segments, _first, _bookies: segments),
+        harm=Harm.TOO_FEW_COPIES,
+        first=1,
     ),
-    "acks are out of order": Planted(
-        lambda: mock.patch.multiple(Writing, next_acked=_any_stored, stored=_always),
-        Harm.ACKS_OUT_OF_ORDER,
+    "acks are out of order": Mutant(
+        _in_any_weather,
+        replaced(Writing, next_acked=acks_whatever_is_stored, stored=stored_and_ackable),
+        harm=Harm.ACKS_OUT_OF_ORDER,
     ),
-    "acks go on while the ensemble changes": Planted(
-        lambda: mock.patch.multiple(Writing, next_acked=acks_while_changing, stored=_always),
-        Harm.TOO_FEW_COPIES,
+    "acks go on while the ensemble changes": Mutant(
+        _in_any_weather,
+        replaced(Writing, next_acked=acks_while_changing, stored=stored_and_ackable),
+        harm=Harm.TOO_FEW_COPIES,
     ),
-    "acks of replaced bookies count": Planted(
-        _patched(Writing, "changed", keeps_acks_of_the_replaced), Harm.TOO_FEW_COPIES
+    "acks of replaced bookies count": Mutant(
+        _in_any_weather,
+        replaced(Writing, changed=keeps_acks_of_the_replaced),
+        harm=Harm.TOO_FEW_COPIES,
     ),
-    "one ack less is enough": Planted(
-        _patched(Writing, "__init__", _one_ack_less), Harm.CLOSED_BEFORE_ACKED
+    "one ack less is enough": Mutant(
+        _in_any_weather, replaced(Writing, __init__=_one_ack_less), harm=Harm.CLOSED_BEFORE_ACKED
     ),
-    "a changed ensemble is told to nobody": Planted(
-        _patched(Writer, "persist", _tells_nobody), Harm.CLOSED_BEFORE_ACKED
+    "a changed ensemble is told to nobody": Mutant(
+        _in_any_weather, replaced(Writer, persist=_tells_nobody), harm=Harm.CLOSED_BEFORE_ACKED
     ),
-    "a lost compare-and-set is taken for done": Planted(
-        _patched(Writer, "update", _ignores_others), Harm.CLOSED_BEFORE_ACKED, _CHANGES
+    "a lost compare-and-set is taken for done": Mutant(
+        _with_changes, replaced(Writer, update=_ignores_others), harm=Harm.CLOSED_BEFORE_ACKED
     ),
 }

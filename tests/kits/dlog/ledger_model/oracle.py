@@ -1,8 +1,9 @@
 """What must hold at every moment of a ledger's life, and at its end."""
 
 from raftwood.dlog.ledgers.model import BookieId, LedgerConfig, LedgerMetadata, Segment
+from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledger_model.bookies import ModelBookie
-from tests.kits.dlog.violations import Harm, Violation
+from tests.kits.models import Violation
 
 
 def data_of(entry: int) -> bytes:

@@ -13,15 +13,47 @@ from raftwood.dlog.ledgers.model import (
     LedgerState,
     Segment,
 )
+from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledger_model.actors import Adder, Recoverer, Request, Writer
 from tests.kits.dlog.ledger_model.bookies import DOWN, ModelBookie
 from tests.kits.dlog.ledger_model.oracle import Oracle
-from tests.kits.dlog.ledger_model.profile import Profile
-from tests.kits.dlog.violations import Harm, Violation
+from tests.kits.models import Violation, repeatable
 
 _RECOVERERS_MAX = 3
 _ENDING_MAX = 20_000
 _LATE = 0.9
+_QUORUMS = [(3, 3, 2)] * 4 + [(3, 2, 2), (5, 3, 2), (4, 3, 3), (3, 3, 1), (4, 4, 2), (5, 5, 3)]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The weather of one life; chances are per event."""
+
+    quorums: tuple[int, int, int]
+    spare_bookies: int
+    lost: float
+    """Of adds and of changes of metadata: done, and not answered."""
+    lost_reads: float
+    slow: str
+    """Whom the writer's adds reach late: nobody, one, all."""
+    is_one_damaged: bool
+    faults: float
+    appends: float
+    recoveries: float
+
+    @classmethod
+    def choose(cls, chance: random.Random) -> "Profile":
+        return cls(
+            quorums=chance.choice(_QUORUMS),
+            spare_bookies=chance.randint(0, 2),
+            lost=chance.choice([0, 0.02, 0.15]),
+            lost_reads=chance.choice([0, 0.02, 0.3]),
+            slow=chance.choice(["nobody", "one", "all"]),
+            is_one_damaged=chance.random() < 0.3,
+            faults=chance.choice([0, 0.01, 0.05]),
+            appends=chance.choice([0.1, 0.3]),
+            recoveries=chance.choice([0.002, 0.02]),
+        )
 
 
 @dataclass(frozen=True)
@@ -222,7 +254,7 @@ class World:
         self.oracle.check_copies()
 
 
-def run(seed: int | str, events: int, **weather: Any) -> Report:
+def run(seed: int, events: int, **weather: Any) -> Report:
     """Lives one after the other until so many events have happened; each chooses its profile, but
     for what `weather` names.
     """
@@ -230,15 +262,9 @@ def run(seed: int | str, events: int, **weather: Any) -> Report:
     done = ledgers = acked = changes = recovered = 0
     while done < events:
         world = World(chance, replace(Profile.choose(chance), **weather))
-        try:
+        with repeatable("ledger_model", seed):
             world.live(chance.choice([50, 200, 600]))
             world.end()
-        except Violation as violation:
-            violation.add_note(
-                f"seed {seed}, ledger {ledgers}: .venv/bin/python -m tests.soak ledger_model "
-                f"--seed {seed}"
-            )
-            raise
         done += world.events
         ledgers += 1
         acked += world.oracle.acked + 1

@@ -1,10 +1,7 @@
 """Bugs planted on purpose: each must be caught, or the checkers prove nothing."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
-from unittest import mock
 
 from raftwood.base.files import Buffer
 from raftwood.dlog.errors import BadDigest, NoSuchEntry
@@ -15,18 +12,12 @@ from raftwood.dlog.ledgers.rules import recovering
 from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding
 from raftwood.dlog.ledgers.rules.writing import Pending, Writing
 from raftwood.dlog.ledgers.writer import QuorumWriter
-from tests.kits.dlog.ledgers.profile import Profile
+from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledgers.world import run
-from tests.kits.dlog.violations import Harm
-
-Plant = Callable[[], AbstractContextManager[Any]]
+from tests.kits.models import Mutant, replaced
 
 
-def _patched(owner: object, name: str, value: object) -> Plant:
-    return lambda: mock.patch.object(owner, name, value)
-
-
-def _acks_whatever_is_stored(self: Writing) -> Pending | None:
+def acks_whatever_is_stored(self: Writing) -> Pending | None:
     for entry, pending in self.pending.items():
         if pending.acks.bit_count() >= self._ack_quorum and not self.is_changing:
             del self.pending[entry]
@@ -39,7 +30,7 @@ def _acks_whatever_is_stored(self: Writing) -> Pending | None:
 _stored = Writing.stored
 
 
-def _stored_and_ackable(self: Writing, entry: int, bookie: BookieId) -> bool:
+def stored_and_ackable(self: Writing, entry: int, bookie: BookieId) -> bool:
     _stored(self, entry, bookie)
     return True
 
@@ -89,28 +80,13 @@ async def _persists_nothing(self: QuorumWriter, **_: object) -> None:
 _fencing = Fencing.__init__
 
 
-def _without_floor(self: Fencing, config: LedgerConfig, *, first: int) -> None:
+def without_floor(self: Fencing, config: LedgerConfig, *, first: int) -> None:
     _fencing(self, config, first=first)
     self.last_confirmed = -1
 
 
-def _silence_is_a_miss(self: Finding, place: int, entry: int) -> None:
+def silence_is_a_miss(self: Finding, place: int, entry: int) -> None:
     self.missing(place, entry)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A bug, what it must be seen to break, and the weather and first seed that bring it about."""
-
-    plant: Plant
-    harm: Harm
-    weather: dict[str, Any] = field(default_factory=dict)
-    first: int = 0
-
-    def run(self, seed: int) -> None:
-        profile = replace(Profile.choose(seed), **self.weather)
-        with self.plant():
-            run(seed, profile)
 
 
 _SLOW: dict[str, Any] = {
@@ -141,56 +117,56 @@ _RACE: dict[str, Any] = {
 _RACE_AND_FAULTS: dict[str, Any] = {**_RACE, "faults": 20, "spare_bookies": 0}
 _DAMAGE: dict[str, Any] = {**_SLOW, "is_corrupt": True, "faults": 6}
 
-MUTANTS: dict[str, Mutant] = {
+MUTANTS = {
     "an entry is absent after one miss": Mutant(
-        _patched(recovering, "misses_needed", lambda _: 1), Harm.CLOSED_BEFORE_ACKED, _SLOW
+        partial(run, **_SLOW),
+        replaced(recovering, misses_needed=lambda _: 1),
+        harm=Harm.CLOSED_BEFORE_ACKED,
     ),
     "silence is a miss": Mutant(
-        _patched(Finding, "unknown", _silence_is_a_miss),
-        Harm.CLOSED_BEFORE_ACKED,
-        _RACE_AND_FAULTS,
-        first=60,
+        partial(run, **_RACE_AND_FAULTS),
+        replaced(Finding, unknown=silence_is_a_miss),
+        harm=Harm.CLOSED_BEFORE_ACKED,
+        first=63,
     ),
     "a damaged entry is a missing one": Mutant(
-        _patched(recovery, "EntryDigest", _DamagedIsMissing),
-        Harm.CLOSED_BEFORE_ACKED,
-        _DAMAGE,
-        first=30,
-    ),
-    "the last segment says nothing of what is confirmed": Mutant(
-        _patched(Fencing, "__init__", _without_floor),
-        Harm.CLOSED_BEFORE_ACKED,
-        _FAULTS,
-        first=100,
-    ),
-    "acks are out of order": Mutant(
-        lambda: mock.patch.multiple(
-            Writing, next_acked=_acks_whatever_is_stored, stored=_stored_and_ackable
-        ),
-        Harm.ACKS_OUT_OF_ORDER,
-        _SLOW,
-    ),
-    "acks of replaced bookies count": Mutant(
-        _patched(Writing, "changed", keeps_acks_of_the_replaced),
-        Harm.TOO_FEW_COPIES,
-        _FAULTS,
+        partial(run, **_DAMAGE),
+        replaced(recovery, EntryDigest=_DamagedIsMissing),
+        harm=Harm.CLOSED_BEFORE_ACKED,
         first=35,
     ),
+    "the last segment says nothing of what is confirmed": Mutant(
+        partial(run, **_FAULTS),
+        replaced(Fencing, __init__=without_floor),
+        harm=Harm.CLOSED_BEFORE_ACKED,
+        first=46,
+    ),
+    "acks are out of order": Mutant(
+        partial(run, **_SLOW),
+        replaced(Writing, next_acked=acks_whatever_is_stored, stored=stored_and_ackable),
+        harm=Harm.ACKS_OUT_OF_ORDER,
+    ),
+    "acks of replaced bookies count": Mutant(
+        partial(run, **_FAULTS),
+        replaced(Writing, changed=keeps_acks_of_the_replaced),
+        harm=Harm.TOO_FEW_COPIES,
+        first=37,
+    ),
     "acks go on while the ensemble changes": Mutant(
-        lambda: mock.patch.multiple(
-            Writing, next_acked=acks_while_changing, stored=_stored_and_ackable
-        ),
-        Harm.TOO_FEW_COPIES,
-        _FAULTS,
-        first=65,
+        partial(run, **_FAULTS),
+        replaced(Writing, next_acked=acks_while_changing, stored=stored_and_ackable),
+        harm=Harm.TOO_FEW_COPIES,
+        first=46,
     ),
     "a changed ensemble is told to nobody": Mutant(
-        _patched(QuorumWriter, "_persist", _persists_nothing), Harm.TOO_FEW_COPIES, _FAULTS
+        partial(run, **_FAULTS),
+        replaced(QuorumWriter, _persist=_persists_nothing),
+        harm=Harm.TOO_FEW_COPIES,
     ),
     "readers take all entries for confirmed": Mutant(
-        _patched(reader, "EntryDigest", _AllIsConfirmed),
-        Harm.CLOSED_BEFORE_SEEN,
-        _RACE,
-        first=55,
+        partial(run, **_RACE),
+        replaced(reader, EntryDigest=_AllIsConfirmed),
+        harm=Harm.CLOSED_BEFORE_SEEN,
+        first=58,
     ),
 }

@@ -2,8 +2,9 @@
 
 from raftwood.dlog.ledgers.ledger_store import Entry
 from raftwood.dlog.ledgers.model import LedgerMetadata
+from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.memory_bookies import MemoryCluster
-from tests.kits.dlog.violations import Harm, Violation
+from tests.kits.models import Violation
 
 
 class Oracle:

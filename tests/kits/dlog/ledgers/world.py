@@ -2,17 +2,19 @@
 
 import asyncio
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from raftwood.base.errors import DeadlineExceeded, RaftwoodError, Unavailable
 from raftwood.dlog.ledgers.ledger_client import LedgerClient
+from raftwood.dlog.ledgers.model import LedgerConfig
 from raftwood.dlog.ledgers.settings import LedgerSettings
 from raftwood.dlog.ledgers.writer import QuorumWriter
 from raftwood.simulation import Report as SimulationReport
-from raftwood.simulation import Simulation, assert_deterministic, simulate
+from raftwood.simulation import Simulation
 from tests.kits.dlog.ledgers.oracle import Oracle
-from tests.kits.dlog.ledgers.profile import Profile
 from tests.kits.dlog.memory_bookies import MemoryBookie, MemoryBookies, MemoryCluster, Weather
+from tests.kits.models import run_scenario
 
 _SETTINGS = LedgerSettings(
     add_timeout_ms=400,
@@ -25,6 +27,57 @@ _SETTINGS = LedgerSettings(
     metadata_tries=8,
 )
 _PASSWORD = b"p"
+_QUORUMS = [(3, 3, 2)] * 4 + [(3, 2, 2), (5, 3, 2), (4, 3, 3), (3, 3, 1), (4, 4, 2), (1, 1, 1)]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The weather of one run."""
+
+    quorums: tuple[int, int, int]
+    spare_bookies: int
+    appends: int
+    burst: int
+    recoverers: int
+    recover_after_ms: int
+    delay_ms_max: float
+    stutters: float
+    stutter_ms: float
+    lost_answers: float
+    faults: int
+    is_corrupt: bool
+    writer_pause_ms: float
+
+    @classmethod
+    def choose(cls, seed: int) -> "Profile":
+        chance = random.Random(f"ledgers/{seed}")
+        quorums = chance.choice(_QUORUMS)
+        return cls(
+            quorums=quorums,
+            spare_bookies=chance.randint(0, 2),
+            appends=chance.randint(5, 60),
+            burst=chance.choice([1, 3, 10]),
+            recoverers=chance.randint(1, 3),
+            recover_after_ms=chance.choice([200, 1_000, 4_000]),
+            delay_ms_max=chance.choice([0.5, 5, 30]),
+            stutters=chance.choice([0, 0.02, 0.1]),
+            stutter_ms=chance.choice([20, 100, 1000]),
+            lost_answers=chance.choice([0, 0, 0.1]),
+            faults=chance.choice([0, 6, 20]),
+            is_corrupt=quorums[2] > 1 and chance.random() < 0.3,
+            writer_pause_ms=chance.choice([1, 20, 100]),
+        )
+
+    @property
+    def is_faulty(self) -> bool:
+        return bool(self.faults or self.lost_answers or self.stutters or self.is_corrupt)
+
+    @property
+    def config(self) -> LedgerConfig:
+        ensemble, write_quorum, ack_quorum = self.quorums
+        return LedgerConfig(
+            ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, password=_PASSWORD
+        )
 
 
 @dataclass(frozen=True)
@@ -35,12 +88,14 @@ class Report:
     seen: int
     recoveries: int
     segments: int
+    faults_s: float
+    """Until all was healed."""
 
 
 class World:
     """All that takes part in one run."""
 
-    def __init__(self, simulation: Simulation, seed: int | str, profile: Profile) -> None:
+    def __init__(self, simulation: Simulation, seed: int, profile: Profile) -> None:
         self.simulation = simulation
         self.seed = seed
         self.profile = profile
@@ -88,12 +143,14 @@ class World:
             asyncio.create_task(self.break_bookies(bookies)),
             asyncio.create_task(self.tail()),
         ]
+        began = self.simulation.now
         try:
             await self.write(writer)
             await asyncio.gather(*recoverers)
             others[0].cancel()
             await asyncio.gather(others[0], return_exceptions=True)
             bookies.is_cut_off = False
+            faults_s = self.simulation.now - began
             self.heal()
             await self.settle()
         finally:
@@ -113,6 +170,7 @@ class World:
             seen=self.oracle.seen + 1,
             recoveries=self.oracle.recoveries,
             segments=len(closed.segments),
+            faults_s=faults_s if self.profile.is_faulty else 0.0,
         )
 
     async def write(self, writer: QuorumWriter) -> None:
@@ -233,14 +291,11 @@ class World:
             self.oracle.entries_read(entries)
 
 
-def run(
-    seed: int | str, profile: Profile | None = None, *, twice: bool = False
-) -> SimulationReport[Report]:
-    """One run of one seed."""
+def run(seed: int, *, twice: bool = False, **weather: Any) -> SimulationReport[Report]:
+    """One run of one seed, which chooses its profile, but for what `weather` names."""
+    profile = replace(Profile.choose(seed), **weather)
 
     async def scenario(simulation: Simulation) -> Report:
-        return await World(simulation, seed, profile or Profile.choose(seed)).main()
+        return await World(simulation, seed, profile).main()
 
-    repeat = ".venv/bin/python -m tests.soak ledgers --seed {seed}"
-    go = assert_deterministic if twice else simulate
-    return go(seed, scenario, repeat_command=repeat)
+    return run_scenario("ledgers", seed, scenario, twice=twice)

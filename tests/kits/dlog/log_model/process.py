@@ -8,7 +8,8 @@ from raftwood.dlog.log.meta import LedgerInfo, LogMeta
 from raftwood.dlog.log.rules import events as on
 from raftwood.dlog.log.rules.events import Action, Event
 from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
-from tests.kits.dlog.violations import Harm, Violation
+from tests.kits.dlog.harms import Harm
+from tests.kits.models import Violation
 
 
 class ModelLedger:

@@ -8,8 +8,9 @@ import msgspec
 from raftwood.dlog.log.meta import LogMeta
 from raftwood.dlog.log.rules import events as on
 from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
+from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.log_model.process import ModelLedger, Process
-from tests.kits.dlog.violations import Harm, Violation
+from tests.kits.models import Violation
 
 PROCESSES_MAX = 5
 SETTLE_STEPS = 2_000

@@ -5,7 +5,8 @@ from collections import defaultdict, deque
 from raftwood.base.position import Position
 from raftwood.dlog.log.log_reader import StoredMessage
 from raftwood.dlog.log.meta import LogMeta
-from tests.kits.dlog.violations import Harm, Violation
+from tests.kits.dlog.harms import Harm
+from tests.kits.models import Violation
 
 Name = tuple[str, int]
 """A producer and its sequence."""

@@ -21,16 +21,16 @@ from raftwood.dlog.log.meta import LogConfig, LogMeta
 from raftwood.dlog.log.settings import DlogSettings
 from raftwood.dlog.log.writer_driver import LOG_PROPERTY
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation, assert_deterministic, simulate
+from raftwood.simulation import Simulation
+from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.memory_bookies import MemoryCluster, Weather
 from tests.kits.dlog.memory_ledgers import MemoryLedgerStore
 from tests.kits.dlog.simulation.faults import Client, FaultyLedgers, FaultyMeta
 from tests.kits.dlog.simulation.notebook import Name, Notebook, content
-from tests.kits.dlog.violations import Harm, Violation
+from tests.kits.models import Violation, run_scenario
 
 LOG = "log"
 VIRTUAL_S_MAX = 120
-COMMAND = ".venv/bin/python -m tests.soak dlog --seed {seed}"
 SETTINGS = DlogSettings(pause_ms=5, pause_max_ms=50, entry_bytes=60, open_timeout_ms=120_000)
 
 
@@ -345,8 +345,7 @@ def run_dlog(seed: int, plan: Plan | None = None, *, twice: bool = False) -> Rep
         await asyncio.sleep(0)
         return report
 
-    run = assert_deterministic if twice else simulate
-    return run(seed, scenario, repeat_command=COMMAND).result
+    return run_scenario("dlog", seed, scenario, twice=twice).result
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -1,38 +1,26 @@
 """Bugs planted on purpose: each must be caught, or the checkers prove nothing."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
-from unittest import mock
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from msgspec import structs
 
 from raftwood.loghub import consumer_group_rules as rules
 from raftwood.loghub.consumer_group_rules import NOBODY, Facts, ShardFacts, Tenure, Tenures
-from tests.kits.loghub.group_model.profile import Profile
 from tests.kits.loghub.group_model.world import run
+from tests.kits.models import Mutant, Plant, replaced
 
-Plant = Callable[[], AbstractContextManager[Any]]
+EVENTS = 2_000
+_share_out = rules._share_out
+_settled = rules._settled
 
 
-def _replaced(name: str, value: object) -> Plant:
-    return lambda: mock.patch.object(rules, name, value)
-
-
-@contextmanager
-def _moves_at_once() -> Iterator[None]:
-    original = rules._share_out
-
-    def share_out(tenures: dict[int, Tenure], free: list[int], facts: Facts) -> None:
-        before = dict(tenures)
-        original(tenures, free, facts)
-        for shard, tenure in tenures.items():
-            if tenure != before.get(shard):
-                tenures[shard] = Tenure(tenure.heir, tenure.heir)
-
-    with mock.patch.object(rules, "_share_out", share_out):
-        yield
+def _moves_at_once(tenures: dict[int, Tenure], free: list[int], facts: Facts) -> None:
+    before = dict(tenures)
+    _share_out(tenures, free, facts)
+    for shard, tenure in tenures.items():
+        if tenure != before.get(shard):
+            tenures[shard] = Tenure(tenure.heir, tenure.heir)
 
 
 def _told_by_heir(tenures: Tenures, consumer: str) -> list[int]:
@@ -43,15 +31,11 @@ def _told_by_holder(tenures: Tenures, consumer: str) -> list[int]:
     return sorted(shard for shard, tenure in tenures.items() if tenure.holder == consumer)
 
 
-@contextmanager
-def _settled_after(change: Callable[[int, Tenure, Facts, Tenure | None], Tenure | None]) -> Any:
-    original = rules._settled
-
+def _settled_after(change: Callable[[int, Tenure, Facts, Tenure | None], Tenure | None]) -> Plant:
     def settled(shard: int, tenure: Tenure, facts: Facts) -> Tenure | None:
-        return change(shard, tenure, facts, original(shard, tenure, facts))
+        return change(shard, tenure, facts, _settled(shard, tenure, facts))
 
-    with mock.patch.object(rules, "_settled", settled):
-        yield
+    return replaced(rules, _settled=settled)
 
 
 def _keeps_dead_heirs(_: int, before: Tenure, __: Facts, after: Tenure | None) -> Tenure | None:
@@ -123,69 +107,50 @@ def _is_same_begin(older: ShardFacts, shard: ShardFacts) -> bool:
     return not older.is_over and older.id < shard.id and older.begin == shard.begin
 
 
-@contextmanager
-def _counts_the_dead() -> Iterator[None]:
-    original = rules._share_out
-
-    def share_out(tenures: dict[int, Tenure], free: list[int], facts: Facts) -> None:
-        original(tenures, free, structs.replace(facts, alive={*facts.alive, "c0", "c1"}))
-
-    with mock.patch.object(rules, "_share_out", share_out):
-        yield
+def _counts_the_dead(tenures: dict[int, Tenure], free: list[int], facts: Facts) -> None:
+    _share_out(tenures, free, structs.replace(facts, alive={*facts.alive, "c0", "c1"}))
 
 
-@contextmanager
-def _moves_for_ever() -> Iterator[None]:
+def _moves_for_ever(tenures: dict[int, Tenure], free: list[int], facts: Facts) -> None:
     """One more, from who has one more."""
-    original = rules._share_out
-
-    def share_out(tenures: dict[int, Tenure], free: list[int], facts: Facts) -> None:
-        original(tenures, free, facts)
-        owned = {name: rules.told(tenures, name) for name in sorted(facts.alive)}
-        most = max(owned, key=lambda each: len(owned[each]))
-        least = min(owned, key=lambda each: len(owned[each]))
-        if len(owned[most]) > len(owned[least]):
-            tenures[owned[most][0]] = Tenure(most, least)
-
-    with mock.patch.object(rules, "_share_out", share_out):
-        yield
+    _share_out(tenures, free, facts)
+    owned = {name: rules.told(tenures, name) for name in sorted(facts.alive)}
+    most = max(owned, key=lambda each: len(owned[each]))
+    least = min(owned, key=lambda each: len(owned[each]))
+    if len(owned[most]) > len(owned[least]):
+        tenures[owned[most][0]] = Tenure(most, least)
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A bug, and the weather in which it shows sooner than in most."""
-
-    plant: Plant
-    weather: dict[str, Any] = field(default_factory=dict)
-
-    def run(self, seed: int, events: int) -> None:
-        profile = replace(Profile.choose(seed), **self.weather)
-        with self.plant():
-            run(seed, events, profile=profile)
-
-
-_ORDERED = {"is_ordered": True, "shards": 4}
-_CROWD = {"consumers": 5, "shards": 7}
-MUTANTS: dict[str, Mutant] = {
-    "counts the dead": Mutant(_counts_the_dead, _CROWD),
-    "drops shards that it does not know of yet": Mutant(
-        lambda: _settled_after(_drops_the_unknown), {"stale": 0.8, "gateways": 3}
+_in_any_weather = partial(run, events=EVENTS)
+_ordered = partial(run, events=EVENTS, is_ordered=True, shards=4)
+_crowded = partial(run, events=EVENTS, consumers=5, shards=7)
+_stale = partial(run, events=EVENTS, stale=0.8, gateways=3)
+MUTANTS = {
+    "counts the dead": Mutant(_crowded, replaced(rules, _share_out=_counts_the_dead)),
+    "drops shards that it does not know of yet": Mutant(_stale, _settled_after(_drops_the_unknown)),
+    "frees at once what is over": Mutant(
+        _in_any_weather, _settled_after(_frees_what_is_over), first=21
     ),
-    "frees at once what is over": Mutant(lambda: _settled_after(_frees_what_is_over)),
-    "keeps dead heirs": Mutant(lambda: _settled_after(_keeps_dead_heirs), _CROWD),
-    "keeps dead holders": Mutant(lambda: _settled_after(_keeps_dead_holders), _CROWD),
-    "keeps what is over": Mutant(lambda: _settled_after(_keeps_what_is_over)),
+    "keeps dead heirs": Mutant(_crowded, _settled_after(_keeps_dead_heirs), first=2),
+    "keeps dead holders": Mutant(_crowded, _settled_after(_keeps_dead_holders)),
+    "keeps what is over": Mutant(_in_any_weather, _settled_after(_keeps_what_is_over)),
     "lets go of a shard as its heir dies": Mutant(
-        lambda: _settled_after(_lets_go_for_the_dead), _CROWD
+        _crowded, _settled_after(_lets_go_for_the_dead), first=8
     ),
-    "looks at the first half of a range": Mutant(_replaced("_is_before", _is_same_begin), _ORDERED),
-    "lets nobody wait": Mutant(_replaced("_is_waiting", lambda *_: False), _ORDERED),
-    "moves at once": Mutant(_moves_at_once, _CROWD),
-    "moves for ever": Mutant(_moves_for_ever, _CROWD),
-    "moves too little": Mutant(_replaced("DIFFERENCE", 3), _CROWD),
-    "releases all of one that restarted": Mutant(_replaced("_released", _releases_all), _CROWD),
-    "releases nothing": Mutant(_replaced("_released", _releases_nothing), _CROWD),
-    "releases what is listed": Mutant(_replaced("_released", _releases_what_is_listed), _CROWD),
-    "tells heirs too early": Mutant(_replaced("told", _told_by_heir), _CROWD),
-    "tells holders what they are to end": Mutant(_replaced("told", _told_by_holder), _CROWD),
+    "looks at the first half of a range": Mutant(
+        _ordered, replaced(rules, _is_before=_is_same_begin)
+    ),
+    "lets nobody wait": Mutant(_ordered, replaced(rules, _is_waiting=lambda *_: False)),
+    "moves at once": Mutant(_crowded, replaced(rules, _share_out=_moves_at_once)),
+    "moves for ever": Mutant(_crowded, replaced(rules, _share_out=_moves_for_ever)),
+    "moves too little": Mutant(_crowded, replaced(rules, DIFFERENCE=3)),
+    "releases all of one that restarted": Mutant(
+        _crowded, replaced(rules, _released=_releases_all)
+    ),
+    "releases nothing": Mutant(_crowded, replaced(rules, _released=_releases_nothing)),
+    "releases what is listed": Mutant(
+        _crowded, replaced(rules, _released=_releases_what_is_listed)
+    ),
+    "tells heirs too early": Mutant(_crowded, replaced(rules, told=_told_by_heir)),
+    "tells holders what they are to end": Mutant(_crowded, replaced(rules, told=_told_by_holder)),
 }

@@ -4,10 +4,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from raftwood.loghub.consumer_group_rules import Facts, Tenures
-
-
-class Violation(Exception):
-    """A promise was broken."""
+from tests.kits.models import Violation
 
 
 def check_spread(

@@ -1,8 +1,7 @@
 """Bugs planted on purpose: each must be caught, or the checks prove nothing."""
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from unittest import mock
+from collections.abc import Collection
+from functools import partial
 
 from raftwood.base.seams import Compare, KeyOperation, Outcome
 from raftwood.loghub.consumer_group_rules import Tenures
@@ -10,83 +9,70 @@ from raftwood.loghub.server.consumer_groups import ConsumerGroups
 from raftwood.loghub.server.group_members import GroupMembers
 from raftwood.loghub.server.group_records import Group, GroupName
 from tests.kits.loghub.groups.slow_store import SlowStore
+from tests.kits.loghub.groups.world import Weather, run_groups
+from tests.kits.models import Mutant, replaced, together
+
+_transact = SlowStore.transact
+_renew = GroupMembers.renew
+_changed = ConsumerGroups._changed
 
 
-@contextmanager
-def _tells_what_was_refused() -> Iterator[None]:
+async def _transact_as_told(
+    store: SlowStore,
+    compares: list[Compare],
+    then: list[KeyOperation],
+    otherwise: tuple[KeyOperation, ...] = (),
+) -> Outcome:
     """Somebody else was faster, and it is told all the same."""
-    original = SlowStore.transact
-
-    async def transact(
-        store: SlowStore,
-        compares: list[Compare],
-        then: list[KeyOperation],
-        otherwise: tuple[KeyOperation, ...] = (),
-    ) -> Outcome:
-        outcome = await original(store, compares, then, otherwise)
-        is_record = then[0].key.endswith("/record")
-        return Outcome(True, outcome.version) if is_record else outcome
-
-    with mock.patch.object(SlowStore, "transact", transact):
-        yield
+    outcome = await _transact(store, compares, then, otherwise)
+    is_record = then[0].key.endswith("/record")
+    return Outcome(True, outcome.version) if is_record else outcome
 
 
-@contextmanager
-def _renews_when_it_is_told() -> Iterator[None]:
-    """Only after the record was read: the lease may have ended in between."""
-    renew, changed = GroupMembers.renew, ConsumerGroups._changed
-
-    async def remembered(members: GroupMembers, name: GroupName, consumer: str) -> int:
-        return members._leases.get(name.member(consumer), 0)
-
-    async def change(
-        groups: ConsumerGroups,
-        name: GroupName,
-        found: Group,
-        consumer: str,
-        held: Collection[int],
-    ) -> Tenures | None:
-        tenures = await changed(groups, name, found, consumer, held)
-        await renew(groups._members, name, consumer)
-        return tenures
-
-    with (
-        mock.patch.object(GroupMembers, "renew", remembered),
-        mock.patch.object(ConsumerGroups, "_changed", change),
-    ):
-        yield
-
-
-@contextmanager
-def _renews_never() -> Iterator[None]:
-    async def remembered(members: GroupMembers, name: GroupName, consumer: str) -> int:
-        return members._leases.get(name.member(consumer), 0)
-
-    with mock.patch.object(GroupMembers, "renew", remembered):
-        yield
-
-
-@contextmanager
-def _overwrites() -> Iterator[None]:
+async def _transact_whatever_is_there(
+    store: SlowStore,
+    compares: list[Compare],
+    then: list[KeyOperation],
+    otherwise: tuple[KeyOperation, ...] = (),
+) -> Outcome:
     """Whatever the record has become since it was read."""
-    original = SlowStore.transact
-
-    async def transact(
-        store: SlowStore,
-        compares: list[Compare],
-        then: list[KeyOperation],
-        otherwise: tuple[KeyOperation, ...] = (),
-    ) -> Outcome:
-        kept = [each for each in compares if not each.key.endswith("/record")]
-        return await original(store, kept, then, otherwise)
-
-    with mock.patch.object(SlowStore, "transact", transact):
-        yield
+    kept = [each for each in compares if not each.key.endswith("/record")]
+    return await _transact(store, kept, then, otherwise)
 
 
-MUTANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "overwrites what another gateway wrote": _overwrites,
-    "renews a lease after it read": _renews_when_it_is_told,
-    "renews no lease": _renews_never,
-    "tells what was refused": _tells_what_was_refused,
+async def _remembered(members: GroupMembers, name: GroupName, consumer: str) -> int:
+    return members._leases.get(name.member(consumer), 0)
+
+
+async def _change_and_renew(
+    groups: ConsumerGroups, name: GroupName, found: Group, consumer: str, held: Collection[int]
+) -> Tenures | None:
+    """Only after the record was read: the lease may have ended in between."""
+    tenures = await _changed(groups, name, found, consumer, held)
+    await _renew(groups._members, name, consumer)
+    return tenures
+
+
+_run = partial(
+    run_groups,
+    weather=Weather(slow=0.15, join=0.3, leave=0.0, crash=0.05, freeze=0.5, reshard=0.05),
+)
+MUTANTS = {
+    "overwrites what another gateway wrote": Mutant(
+        _run,
+        replaced(SlowStore, transact=_transact_whatever_is_there),
+        first=7,
+    ),
+    "renews a lease after it read": Mutant(
+        _run,
+        together(
+            replaced(GroupMembers, renew=_remembered),
+            replaced(ConsumerGroups, _changed=_change_and_renew),
+        ),
+        first=6,
+    ),
+    "renews no lease": Mutant(_run, replaced(GroupMembers, renew=_remembered)),
+    "tells what was refused": Mutant(
+        _run, replaced(SlowStore, transact=_transact_as_told), first=50
+    ),
 }

@@ -11,12 +11,13 @@ from raftwood.loghub.key_ranges import hash_key
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.settings import GatewaySettings, LogHubSettings
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation, simulate
+from raftwood.simulation import Simulation
 from tests.kits.loghub.groups.consumer import TIMEOUT_S, Consumer
-from tests.kits.loghub.groups.notebook import Notebook, Violation
+from tests.kits.loghub.groups.notebook import Notebook
 from tests.kits.loghub.groups.slow_store import SlowStore
 from tests.kits.loghub.memory_logs import MemoryLogs
 from tests.kits.loghub.streams import log_group
+from tests.kits.models import Violation, run_scenario
 
 GATEWAYS = 3
 KEYS = 12
@@ -37,6 +38,10 @@ class Weather:
     freeze: float = 0.0
     reshard: float = 0.1
 
+    @property
+    def is_bad(self) -> bool:
+        return bool(self.slow or self.crash or self.freeze)
+
     @classmethod
     def choose(cls, seed: int) -> "Weather":
         source = random.Random(f"consumer groups {seed}")
@@ -52,9 +57,12 @@ class Weather:
 
 @dataclass(frozen=True)
 class Report:
+    """What a run came to."""
+
     put: int
     doubles: int
     consumers: int
+    faults_s: float
 
 
 class World:
@@ -181,7 +189,7 @@ class World:
             await gateway.close()
 
 
-def run_groups(seed: int, weather: Weather | None = None) -> Report:
+def run_groups(seed: int, weather: Weather | None = None, *, twice: bool = False) -> Report:
     weather = weather or Weather.choose(seed)
 
     async def scenario(simulation: Simulation) -> Report:
@@ -190,18 +198,20 @@ def run_groups(seed: int, weather: Weather | None = None) -> Report:
         await world.start(store)
         try:
             world.join()
+            began = simulation.now
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(world.put_all())
                 for _ in range(int(FAULTS_S)):
                     await asyncio.sleep(1.0)
                     world.happen(tasks)
                 world.is_putting = False
+            faults_s = simulation.now - began if weather.is_bad else 0.0
             await world.end()
         finally:
             await world.close()
             await store.close()
         world.check()
         put = sum(world.notebook.put.values())
-        return Report(put, world.notebook.doubles, world.joined)
+        return Report(put, world.notebook.doubles, world.joined, faults_s)
 
-    return simulate(seed, scenario).result
+    return run_scenario("groups", seed, scenario, twice=twice).result

@@ -1,10 +1,8 @@
 """Bugs planted on purpose: each must be caught, or the checkers prove nothing."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
-from unittest import mock
 
 from msgspec import structs
 
@@ -18,17 +16,15 @@ from raftwood.loghub.consumer.rules.plan import Move, Situation
 from raftwood.loghub.consumer.rules.view import View
 from raftwood.loghub.consumer.stores import memory
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-from tests.kits.loghub.leases.profile import FAULTS, Profile
-from tests.kits.loghub.leases.runs import run
-
-Plant = Callable[[], AbstractContextManager[Any]]
-
-
-def _replaced(owner: object, name: str, value: object) -> Plant:
-    return lambda: mock.patch.object(owner, name, value)
+from tests.kits.loghub.leases import sim_worker
+from tests.kits.loghub.leases.profile import FAULTS
+from tests.kits.loghub.leases.runs import run_in
+from tests.kits.models import Mutant, replaced, together
 
 
-def _saved_by(is_refused: Callable[[Lease, str, Save], bool]) -> Plant:
+def _saved_by(
+    is_refused: Callable[[Lease, str, Save], bool],
+) -> Callable[[MemoryLeaseStore, str, Save], bool]:
     def saved(self: MemoryLeaseStore, process: str, save: Save) -> bool:
         lease = self.leases.get(save.shard)
         if lease is None or is_refused(lease, process, save):
@@ -36,7 +32,7 @@ def _saved_by(is_refused: Callable[[Lease, str, Save], bool]) -> Plant:
         self._change(lease, checkpoint=save.checkpoint, seq=save.seq)
         return True
 
-    return _replaced(MemoryLeaseStore, "_saved", saved)
+    return saved
 
 
 def _by_name(lease: Lease, process: str, save: Save) -> bool:
@@ -54,18 +50,6 @@ _NAMES: dict[str, str] = {}
 async def _register(self: MemoryLeaseStore, worker: Owner) -> Any:
     _NAMES[worker.process] = worker.instance
     return self._beat(worker, self.workers.get(worker.instance))
-
-
-def _fenced_by_name() -> Any:
-    return mock.patch.multiple(MemoryLeaseStore, register=_register, _saved=_with_name_fence)
-
-
-def _with_name_fence(self: MemoryLeaseStore, process: str, save: Save) -> bool:
-    lease = self.leases.get(save.shard)
-    if lease is None or _by_name(lease, process, save):
-        return False
-    self._change(lease, checkpoint=save.checkpoint, seq=save.seq)
-    return True
 
 
 async def _take_with_epoch(
@@ -94,15 +78,19 @@ async def _become_after_reading(
     """The checkpoint is the one that was there as the lease was taken."""
     found = []
     for lease in self._as_given(worker.process, renewals):
-        early = _EARLY.get((id(self), lease.shard), (lease.checkpoint, lease.seq))
+        early = _early(self).get(lease.shard, lease.checkpoint)
         self._change(lease, lease_id=lease.lease_id + 1, **memory._as_consumer(worker, lease))
         now = self.leases[lease.shard]
-        found.append(structs.replace(now, checkpoint=early[0]))
+        found.append(structs.replace(now, checkpoint=early))
     shown = {lease.shard for lease in found}
     return found + self._rows([each.shard for each in renewals if each.shard not in shown])
 
 
-_EARLY: dict[tuple[int, str], tuple[str | None, int]] = {}
+def _early(store: MemoryLeaseStore) -> dict[str, str | None]:
+    found: dict[str, str | None] = vars(store).setdefault("early", {})
+    return found
+
+
 _take = MemoryLeaseStore.take
 
 
@@ -111,15 +99,8 @@ async def _take_and_read(
 ) -> list[Lease]:
     found = await _take(self, worker, takes)
     for lease in found:
-        _EARLY[id(self), lease.shard] = (lease.checkpoint, lease.seq)
+        _early(self)[lease.shard] = lease.checkpoint
     return found
-
-
-def _read_too_early() -> Any:
-    _EARLY.clear()
-    return mock.patch.multiple(
-        MemoryLeaseStore, take=_take_and_read, become_consumer=_become_after_reading
-    )
 
 
 def _plan_at_one(situation: Situation) -> list[Move]:
@@ -171,15 +152,6 @@ def _only_known(parents: Any, new: Any) -> list[Any]:
     return [each for each in new if each.shard not in parents]
 
 
-@contextmanager
-def _made_again() -> Iterator[None]:
-    with (
-        mock.patch.object(memory, "creatable", _only_known),
-        mock.patch.object(view, "creatable", _only_known),
-    ):
-        yield
-
-
 def _adopts_nothing(self: LeaseAgent, leases: Any, now_ms: int, actions: Any) -> None:
     """A take whose answer was lost is forgotten."""
     known = [lease for lease in leases if lease.shard in self._holds]
@@ -195,15 +167,6 @@ def _keeps(self: LeaseAgent, hold: Hold, actions: Any) -> None:
 
 def _for_anybody(situation: Situation, free: Any, moves: Any) -> dict[str, list[str]]:  # noqa: ARG001
     return {}
-
-
-@contextmanager
-def _left_to_whom_it_hangs_in() -> Iterator[None]:
-    with (
-        mock.patch.object(plan, "_stuck", _for_anybody),
-        mock.patch.object(Offers, "planned", lambda _, moves, __: list(moves)),
-    ):
-        yield
 
 
 def _taken_by_its_own_timeout(self: MemoryLeaseStore, worker: Owner, takes: Any) -> Any:
@@ -224,27 +187,6 @@ async def _created_from_an_old_list(
 
 
 _create = MemoryLeaseStore.create
-
-
-@contextmanager
-def _lists_never_get_old() -> Iterator[None]:
-    with (
-        mock.patch.object(MemoryLeaseStore, "create", _created_from_an_old_list),
-        mock.patch.object(View, "is_listing_old", property(lambda _: False)),
-    ):
-        yield
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A bug, and the weather in which it shows sooner than in most."""
-
-    plant: Plant
-    weather: dict[str, Any] = field(default_factory=dict)
-
-    def run(self, seed: int) -> None:
-        with self.plant():
-            run(seed, replace(Profile.choose(seed), **self.weather))
 
 
 def _weights(**more: float) -> dict[str, Any]:
@@ -271,52 +213,89 @@ _HASTE |= {"is_mixed": True, "process_ms": 300, "pace_ms": 60}
 _HASTE["weights"]["write"] = 40
 _MERGES = _weights(merge=2) | _WELL | {"workers": 3, "shards": 8, "late": 0.1}
 _MERGES |= {"process_ms": 50, "save_every": 1, "pace_ms": 150}
-MUTANTS: dict[str, Mutant] = {
-    "fences by name": Mutant(_fenced_by_name, _ZOMBIES),
+MUTANTS = {
+    "fences by name": Mutant(
+        partial(run_in, **_ZOMBIES),
+        replaced(MemoryLeaseStore, register=_register, _saved=_saved_by(_by_name)),
+        first=39,
+    ),
     "bumps the epoch at the steal": Mutant(
-        _replaced(MemoryLeaseStore, "take", _take_with_epoch), _STEALS
+        partial(run_in, **_STEALS), replaced(MemoryLeaseStore, take=_take_with_epoch)
     ),
     "steals at a difference of one": Mutant(
-        lambda: mock.patch("tests.kits.loghub.leases.sim_worker.plan_by_count", _plan_at_one),
-        _STEALS,
+        partial(run_in, **_STEALS), replaced(sim_worker, plan_by_count=_plan_at_one)
     ),
     "does not stop by itself": Mutant(
-        _replaced(LeaseTimes, "hold_ms", property(lambda _: 1 << 40)), _CUTS
+        partial(run_in, **_CUTS),
+        replaced(LeaseTimes, hold_ms=property(lambda _: 1 << 40)),
+        first=1,
     ),
-    "reads the checkpoint before it is consumer": Mutant(_read_too_early, _STEALS),
-    "accepts an older checkpoint": Mutant(_saved_by(_with_older), {"save_every": 1}),
+    "reads the checkpoint before it is consumer": Mutant(
+        partial(run_in, **_STEALS),
+        replaced(MemoryLeaseStore, take=_take_and_read, become_consumer=_become_after_reading),
+    ),
+    "accepts an older checkpoint": Mutant(
+        partial(run_in, save_every=1),
+        replaced(MemoryLeaseStore, _saved=_saved_by(_with_older)),
+        first=2,
+    ),
     "starts a child before its parent": Mutant(
-        _replaced(plan, "is_ready", _ready_at_once), _FAMILY
+        partial(run_in, **_FAMILY), replaced(plan, is_ready=_ready_at_once)
     ),
     "begins before the victim handed over": Mutant(
-        _replaced(LeaseAgent, "_begin_ms", _begins_at_once), _STEALS | {"process_ms": 900}
+        partial(run_in, **(_STEALS | {"process_ms": 900})),
+        replaced(LeaseAgent, _begin_ms=_begins_at_once),
     ),
     "takes leases for expired too early": Mutant(
-        _replaced(Observations, "_at", _twice_as_fast), _CUTS
+        partial(run_in, **_CUTS),
+        replaced(Observations, _at=_twice_as_fast),
+        first=5,
     ),
     "never sees that time passes": Mutant(
-        _replaced(Observations, "_at", _at_the_last_look), _weights(crash=2, join=2)
+        partial(run_in, **_weights(crash=2, join=2)), replaced(Observations, _at=_at_the_last_look)
     ),
     "does not say what was deleted": Mutant(
-        _replaced(MemoryLeaseStore, "delete", _delete_unseen), _FAMILY | _weights(split=2, pause=2)
+        partial(run_in, **(_FAMILY | _weights(split=2, pause=2))),
+        replaced(MemoryLeaseStore, delete=_delete_unseen),
+        first=28,
     ),
-    "makes leases again that were deleted": Mutant(_made_again, _FAMILY),
-    "creates no lease": Mutant(_replaced(View, "unknown", _never_wants_a_lease)),
+    "makes leases again that were deleted": Mutant(
+        partial(run_in, **_FAMILY),
+        together(replaced(memory, creatable=_only_known), replaced(view, creatable=_only_known)),
+    ),
+    "creates no lease": Mutant(run_in, replaced(View, unknown=_never_wants_a_lease)),
     "adopts nothing": Mutant(
-        _replaced(LeaseAgent, "_reconcile", _adopts_nothing), _STEALS | {"lose_answer": 0.3}
+        partial(run_in, **(_STEALS | {"lose_answer": 0.3})),
+        replaced(LeaseAgent, _reconcile=_adopts_nothing),
     ),
-    "keeps a shard in which it hangs": Mutant(_replaced(LeaseAgent, "_give_up", _keeps), _HANGS),
-    "leaves a shard to whom it hangs in": Mutant(_left_to_whom_it_hangs_in, _HANGS),
+    "keeps a shard in which it hangs": Mutant(
+        partial(run_in, **_HANGS), replaced(LeaseAgent, _give_up=_keeps)
+    ),
+    "leaves a shard to whom it hangs in": Mutant(
+        partial(run_in, **_HANGS),
+        together(
+            replaced(plan, _stuck=_for_anybody),
+            replaced(Offers, planned=lambda _, moves, __: list(moves)),
+        ),
+    ),
     "does not care how long others may be silent": Mutant(
-        _replaced(Observations, "timeout_ms", lambda self, _: self._times.timeout_ms),
-        _CUTS | {"is_mixed": True, "latency_ms": 20},
+        partial(run_in, **(_CUTS | {"is_mixed": True, "latency_ms": 20})),
+        replaced(Observations, timeout_ms=lambda self, _: self._times.timeout_ms),
+        first=8,
     ),
     "forgets that its victim may be silent for longer": Mutant(
-        _replaced(MemoryLeaseStore, "take", _taken_by_its_own_timeout), _HASTE
+        partial(run_in, **_HASTE), replaced(MemoryLeaseStore, take=_taken_by_its_own_timeout)
     ),
-    "takes an old list of shards for a new one": Mutant(_lists_never_get_old, _MERGES),
+    "takes an old list of shards for a new one": Mutant(
+        partial(run_in, **_MERGES),
+        together(
+            replaced(MemoryLeaseStore, create=_created_from_an_old_list),
+            replaced(View, is_listing_old=property(lambda _: False)),
+        ),
+    ),
     "trusts its clock too much": Mutant(
-        _replaced(LeaseTimes, "hold_ms", property(lambda times: times.timeout_ms * 5 // 4)),
-        _CUTS,
+        partial(run_in, **_CUTS),
+        replaced(LeaseTimes, hold_ms=property(lambda times: times.timeout_ms * 5 // 4)),
+        first=5,
     ),
 }

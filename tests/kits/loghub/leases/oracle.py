@@ -3,12 +3,9 @@
 from dataclasses import dataclass, field
 
 from raftwood.loghub.consumer.leases import NOBODY, SHARD_END, Lease, Save
+from tests.kits.models import Violation
 
 END = 1 << 40
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 @dataclass

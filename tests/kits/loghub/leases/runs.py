@@ -1,10 +1,11 @@
 """One seeded run: some T of chaos, then peace, in which everything has to come right."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from tests.kits.loghub.leases.oracle import Violation
 from tests.kits.loghub.leases.profile import Profile
 from tests.kits.loghub.leases.world import World
+from tests.kits.models import Violation
 
 SETTLE_TIMEOUTS = 4.5
 """A death is noticed within 1.5 T, a hand-over takes T at most; each has a plan within T/2."""
@@ -14,6 +15,8 @@ READ_TIMEOUTS = 60
 
 @dataclass(frozen=True)
 class Report:
+    """What a run came to."""
+
     events: int
     moves: int
     steals: int
@@ -23,6 +26,7 @@ class Report:
     overruns: int
     crashes: int
     hangs: int
+    faults_s: float
 
 
 def run(seed: int, profile: Profile | None = None) -> Report:
@@ -32,6 +36,7 @@ def run(seed: int, profile: Profile | None = None) -> Report:
     while world.now < chaos_ms:
         world.run_for(world.random.expovariate(1 / profile.pace_ms))
         world.befall()
+    faults_s = 0.0 if profile.is_graceful else world.now / 1000
     world.heal()
     _settle(world)
     oracle = world.oracle
@@ -47,7 +52,13 @@ def run(seed: int, profile: Profile | None = None) -> Report:
         oracle.overruns,
         sum(not worker.is_up for worker in world.workers),
         world.hangs,
+        faults_s,
     )
+
+
+def run_in(seed: int, **weather: Any) -> Report:
+    """The seed chooses the profile, but for what `weather` names."""
+    return run(seed, replace(Profile.choose(seed), **weather))
 
 
 def _settle(world: World) -> None:

@@ -100,3 +100,33 @@ class ManyWorkers:
                 return steps.Done(Call.CREATE)
             case _:
                 raise AssertionError(f"nobody leaves, and no shard ends: {ask}")
+
+
+def balance(shards: int, first: int, workers: int) -> str:
+    """Some workers share all shards, then more join; what that took."""
+    world = ManyWorkers(shards=shards)
+    world.join(first)
+    world.run_for(TIMES.timeout_ms)
+    least, most = world.sizes()
+    assert most - least <= 1
+    assert world.starts == shards
+    world.join(workers - first)
+    world.run_for(TIMES.timeout_ms)
+    least, most = world.sizes()
+    assert most - least <= 1
+    # Sticky quotas: what the new ones have is all that moved.
+    joined = {agent.me.process for agent in world.agents[first:]}
+    moved = sum(lease.lease_process in joined for lease in world.store.leases.values())
+    assert world.starts == shards + moved
+    world.tally.calls.clear()
+    world.tally.rows.clear()
+    world.run_for(TIMES.timeout_ms)
+    calls, rows = world.tally.calls, world.tally.rows
+    assert calls["AskTake"] == 0
+    # At rest a scan by change shows workers, and no leases.
+    assert rows["AskScan"] <= shards * workers * TIMES.timeout_ms // TIMES.scan_ms // 15
+    return f"{shards} shards, {workers} workers, {moved} moved; in one T: {calls} {rows}"
+
+
+if __name__ == "__main__":
+    print(balance(10_000, 900, 1_000))

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from raftwood.loghub.consumer.leases import Lease, Owner, Save, Take
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-from tests.kits.loghub.leases.oracle import Oracle, Shard, Violation, counts, position
+from tests.kits.loghub.leases.oracle import Oracle, Shard, counts, position
 from tests.kits.loghub.leases.profile import TIMES, Profile
 from tests.kits.loghub.leases.sim_worker import SimWorker
+from tests.kits.models import Violation
 
 WORKERS_MAX = 5
 SHARDS_MAX = 14

@@ -18,8 +18,6 @@ from raftwood.simulation import (
     Report,
     Simulation,
     SwarmProfile,
-    assert_deterministic,
-    simulate,
 )
 from tests.kits.loghub.simulation.cluster import GATEWAY_PORT, HubCluster, gateway_name
 from tests.kits.loghub.simulation.crash_points import CrashPoints
@@ -41,16 +39,14 @@ from tests.kits.loghub.simulation.workload import (
 )
 from tests.kits.logservice.log_cluster import KEEPER
 from tests.kits.logservice.simulation.world import DISK_LOG, RAFT, SMALL
+from tests.kits.models import run_scenario
 
 FAULTS_S = 8.0
 SETTLING_S = 60.0
 """Once the faults have stopped, all that was begun is finished within this time."""
-REPEAT_COMMAND = ".venv/bin/python -m tests.soak hub --seed {seed}"
 FAULTS = ("kill", "power_loss", "partition", "one_way_cut", "pause", "wall_jump", "reset", "stall")
 _CALM = (1.0, 2.0, 4.0)
-_SHOWN_ERRORS_MAX = 3
 _LOOK_EVERY_S = 0.25
-_RAFT = msgspec.structs.replace(RAFT, tick_ms=80, election_ticks=6)
 _KEEPER = msgspec.structs.replace(
     KEEPER, log_shards=0, tick_ms=150, heartbeat_ms=250, store_down_ticks=60
 )
@@ -70,6 +66,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     late_share: float = 0.0
     """Of these steps that come seconds late."""
     churners: int = 1
+    tick_ms: int = 80
+    """Of raft."""
+    settling_s: float = SETTLING_S
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +81,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int
     changes: int
     faults_s: float
+    """Without any fault, 0."""
     settled_after_s: float
 
 
@@ -108,7 +108,7 @@ class _Run:
             machine=self._watch.machine,
             service=SMALL,
             keeper=_KEEPER,
-            raft=_RAFT,
+            raft=msgspec.structs.replace(RAFT, tick_ms=plan.tick_ms, election_ticks=6),
             log=DISK_LOG,
         )
         self._addresses = [
@@ -155,6 +155,7 @@ class _Run:
         )
         with self._crashes.planted():
             self._crashes.is_armed = True
+            began = simulation.now
             await injector.run(until=until)
             self._crashes.is_armed = False
             ended = simulation.now
@@ -173,7 +174,7 @@ class _Run:
             faults=injector.counts,
             crashes=self._crashes.count,
             changes=self._watch.changes,
-            faults_s=plan.faults_s,
+            faults_s=ended - began if injector.counts or self._crashes.count else 0.0,
             settled_after_s=settled_after_s,
         )
 
@@ -229,29 +230,30 @@ class _Run:
     async def _clients_end(self, clients: list[Machine]) -> None:
         """Readers come to their end once nothing more is sent."""
         senders = [each for each in clients if not each.name.startswith("t")]
+        limit_s = self._plan.settling_s
         try:
             await self._until_ended(senders)
             self._notebook.is_over = True
             await self._until_ended(clients)
         except TimeoutError as error:
             left = [each.name for each in clients if each.running]
-            raise Stuck(f"{left} are not answered, {SETTLING_S} s after the faults") from error
+            raise Stuck(f"{left} are not answered, {limit_s} s after the faults") from error
 
     async def _until_ended(self, machines: list[Machine]) -> None:
         await self._simulation.wait_until(
-            lambda: not any(each.running for each in machines), timeout_s=SETTLING_S
+            lambda: not any(each.running for each in machines), timeout_s=self._plan.settling_s
         )
 
     async def _settle(self) -> None:
         """Whatever was begun is finished, by whomever; no log is left that nobody knows."""
         self._keeper = self._cluster.operator()
-        deadline = self._simulation.now + SETTLING_S
+        deadline = self._simulation.now + self._plan.settling_s
         while True:
             reason = await self._unsettled()
             if not reason:
                 return
             if self._simulation.now > deadline:
-                raise Stuck(f"{SETTLING_S} s after the faults: {reason}")
+                raise Stuck(f"{self._plan.settling_s} s after the faults: {reason}")
             await asyncio.sleep(0.5)
 
     async def _unsettled(self) -> str:
@@ -312,17 +314,8 @@ def run_hub(
     plan = plan or choose_plan(seed)
 
     async def scenario(simulation: Simulation) -> Outcome:
-        try:
-            return await _Run(simulation, plan, profile).run()
-        except (TimeoutError, AssertionError) as error:
-            error.add_note("\n".join(simulation.loop.errors[:_SHOWN_ERRORS_MAX]))
-            raise
+        return await _Run(simulation, plan, profile).run()
 
-    run = assert_deterministic if twice else simulate
-    return run(
-        seed,
-        scenario,
-        disk=profile.disk,
-        repeat_command=REPEAT_COMMAND,
-        virtual_seconds_max=1200.0,
+    return run_scenario(
+        "hub", seed, scenario, twice=twice, disk=profile.disk, virtual_seconds_max=1200.0
     )

@@ -10,9 +10,10 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.zeppelin.client import AnswerLost, AsyncKv
 from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.slots import slot_of
+from tests.kits.models import Violation
+from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation.clients import PASSWORD
 from tests.kits.zeppelin.simulation.node import DATA_PORT
-from tests.kits.zeppelin.violations import Broken, Harm
 
 if TYPE_CHECKING:
     from tests.kits.zeppelin.simulation.world import World
@@ -65,17 +66,17 @@ class Caller:
     def check(self, *, may_lose: bool) -> None:
         """In the end; with one replica alone to ack, failures may have lost something."""
         if self.refused is not None:
-            raise Broken(Harm.REFUSED, self.refused)
+            raise Violation(Harm.REFUSED, self.refused)
         for key, count in self.counts.items():
             found = self._found(key)
             if found > count:
-                raise Broken(Harm.TWICE, f"{key} was counted up {count} times and is {found}")
+                raise Violation(Harm.TWICE, f"{key} was counted up {count} times and is {found}")
             if found < count and not may_lose:
-                raise Broken(Harm.LOST, f"{key} was counted up {count} times and is {found}")
+                raise Violation(Harm.LOST, f"{key} was counted up {count} times and is {found}")
 
     def check_speed(self, seconds_max: float) -> None:
         if self.slowest_s > seconds_max:
-            raise Broken(Harm.FROZEN, f"a call took {self.slowest_s:.2f} s")
+            raise Violation(Harm.FROZEN, f"a call took {self.slowest_s:.2f} s")
 
     def _found(self, key: str) -> int:
         world = self._world

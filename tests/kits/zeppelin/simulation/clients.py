@@ -117,7 +117,7 @@ class Client:
             while self._world.is_writing:
                 number += 1
                 await self._until_done(random_request(self._random, (self._producer, number)))
-                await asyncio.sleep(self._random.uniform(0.01, 0.1))
+                await asyncio.sleep(self._random.uniform(0.01, 0.1) * self._world.pace)
         finally:
             for name in [*self._connections]:
                 self._drop(name)

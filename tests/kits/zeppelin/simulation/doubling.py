@@ -1,23 +1,13 @@
 """A table that doubles while nodes fail and clients write."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 from unittest.mock import patch
 
-from raftwood.simulation import Simulation, simulate
-from raftwood.zeppelin.meta import splitting
-from raftwood.zeppelin.meta.changes import CancelSplit, EndSplit
-from raftwood.zeppelin.meta.view import Place, View
-from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig
+from raftwood.simulation import Simulation
+from raftwood.zeppelin.model import PartitionId, TableConfig
 from raftwood.zeppelin.node import node_server
-from raftwood.zeppelin.node.engine_state import EngineState
 from raftwood.zeppelin.node.stored_partition import StoredPartition
-from raftwood.zeppelin.replication.leading import Leading
-from raftwood.zeppelin.replication.replica import Replica
-from raftwood.zeppelin.replication.replicator import Replicator
-from raftwood.zeppelin.replication.trysync import Answer, Offer
+from tests.kits.models import run_scenario
 from tests.kits.zeppelin.simulation import world as worlds
 from tests.kits.zeppelin.simulation.clients import Client
 from tests.kits.zeppelin.simulation.world import TABLE, Outcome, World, _once_possible, watched
@@ -66,14 +56,14 @@ class DoublingWorld(World):
 
 
 def run_doubling(seed: int, *, config: TableConfig | None = None) -> Outcome:
-    """One seed; raises `Broken` where an invariant does not hold."""
+    """One seed; raises `Violation` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Outcome:
         world = DoublingWorld(simulation, config)
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run()
 
-    return simulate(seed, scenario).result
+    return run_scenario("doubling", seed, scenario).result
 
 
 class BehindWorld(World):
@@ -114,69 +104,4 @@ def run_behind(seed: int) -> None:
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             await world.run_behind()
 
-    simulate(seed, scenario)
-
-
-# Planted bugs.
-
-
-def _ends_at_once(view: View, place: Place) -> EndSplit | CancelSplit | None:
-    """A split without a freeze: what the master told last is where it is thought to be."""
-    before = place.partition
-    assert before.master is not None
-    offset = view.offset(before.master, place)
-    if offset is None:
-        return None
-    return EndSplit(place.table.name, place.number, before.epoch, offset.epoch, offset.sequence)
-
-
-_honest_may_write = Replica.may_write.fget  # type: ignore[attr-defined]
-
-
-def _writes_on(replica: Replica) -> bool:
-    known = replica._known
-    is_splitting = known is not None and known.is_splitting
-    return replica.is_leading if is_splitting else _honest_may_write(replica)
-
-
-@contextmanager
-def _without_freeze() -> Iterator[None]:
-    with (
-        patch.object(splitting, "next_step", _ends_at_once),
-        patch.object(Replica, "may_write", property(_writes_on)),
-    ):
-        yield
-
-
-_honest_try_sync = Leading.try_sync
-
-
-def _replaces(
-    leading: Leading, slave: NodeId, session: int, offer: Offer, *, may_replace: bool = True
-) -> Answer:
-    return _honest_try_sync(leading, slave, session, offer, may_replace=may_replace or True)
-
-
-def _whatever_it_knows(
-    replicator: Replicator, partition: PartitionId, slave: NodeId, _epoch: int
-) -> Leading:
-    leading = replicator._leading(partition, slave)
-    assert leading is not None
-    return leading
-
-
-@contextmanager
-def _trimmed_for_whole() -> Iterator[None]:
-    """A slave that does not know of a split takes a copy without what was split off."""
-    with (
-        patch.object(Leading, "try_sync", _replaces),
-        patch.object(Replicator, "_expected_leading", _whatever_it_knows),
-        patch.object(EngineState, "has_all_of", lambda _state, _slots: True),
-    ):
-        yield
-
-
-MUTANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
-    "a split without a freeze": _without_freeze,
-    "a trimmed copy is taken for whole": _trimmed_for_whole,
-}
+    run_scenario("doubling", seed, scenario)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 async def inject(world: "World") -> None:
     """Do something bad to somebody for a while; often to a master."""
     source, network = world.random, world.simulation.network
-    await asyncio.sleep(source.uniform(0.05, 1.0))
+    await asyncio.sleep(source.uniform(0.05, 1.0) * world.pace)
     names = [*world.nodes]
     partition = source.choice(world.meta.partitions())
     master = world.meta.machine_of(partition)

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import msgspec
 
-from raftwood.simulation import Simulation, simulate
-from raftwood.simulation.runner import Report, assert_deterministic
+from raftwood.simulation import Report, Simulation
 from raftwood.zeppelin.model import PartitionState, TableConfig
 from raftwood.zeppelin.node import node_server
+from tests.kits.models import run_scenario
 from tests.kits.zeppelin.simulation.caller import Caller
 from tests.kits.zeppelin.simulation.clients import Client
 from tests.kits.zeppelin.simulation.faults import inject
@@ -41,6 +41,8 @@ class Moved(msgspec.Struct, frozen=True):
     copies: int
     longest_freeze_s: float
     slowest_s: float
+    faults_s: float
+    """Without any, 0."""
 
 
 class MovingWorld(World):
@@ -78,7 +80,7 @@ class MovingWorld(World):
             ]
             for caller in self.callers:
                 caller.start()
-            await asyncio.gather(Operator(self).run(ORDERS), self._faults())
+            _, faults_s = await asyncio.gather(Operator(self).run(ORDERS), self._faults())
             self.heal()
             await self._until(self._is_settled, timeout_s=END_S)
             self.is_writing = False
@@ -96,17 +98,19 @@ class MovingWorld(World):
             copies=self.oracle.copies,
             longest_freeze_s=self.orders.longest_freeze_s,
             slowest_s=max(each.slowest_s for each in self.callers),
+            faults_s=faults_s,
         )
 
     def writes_done(self) -> int:
         return super().writes_done() + sum(sum(each.counts.values()) for each in self.callers)
 
-    async def _faults(self) -> None:
-        if self._is_calm:
-            return
-        for _ in range(FAULTS):
+    async def _faults(self) -> float:
+        """Returns how long they lasted."""
+        began = self.simulation.now
+        for _ in range(0 if self._is_calm else FAULTS):
             self.orders.failure()
             await inject(self)
+        return self.simulation.now - began
 
     def _is_settled(self) -> bool:
         self.orders.check()
@@ -126,11 +130,11 @@ class MovingWorld(World):
 def run_moving(
     seed: int, *, config: TableConfig | None = None, is_calm: bool = False, twice: bool = False
 ) -> Report[Moved]:
-    """One seed; raises `Broken` where an invariant does not hold."""
+    """One seed; raises `Violation` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Moved:
         world = MovingWorld(simulation, config, is_calm=is_calm)
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run_moving()
 
-    return (assert_deterministic if twice else simulate)(seed, scenario)
+    return run_scenario("migrations", seed, scenario, twice=twice)

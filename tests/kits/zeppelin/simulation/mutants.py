@@ -3,32 +3,44 @@
 Each is put in place of something that nodes or their meta server really run.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar
-from unittest.mock import patch
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import ClassVar
 
 from msgspec.structs import replace
 
 from raftwood.net import Identity, Payload
-from raftwood.zeppelin.meta import handover, state_machine
-from raftwood.zeppelin.meta.changes import CancelHandover, EndHandover
+from raftwood.zeppelin.meta import handover, splitting, state_machine
+from raftwood.zeppelin.meta.changes import CancelHandover, CancelSplit, EndHandover, EndSplit
 from raftwood.zeppelin.meta.heard import Heartbeat, Offset, Reign
 from raftwood.zeppelin.meta.view import Place, View
 from raftwood.zeppelin.model import NodeId, PartitionId, Topology
 from raftwood.zeppelin.node import node_server, node_store
 from raftwood.zeppelin.node.engine_home import first_engine
+from raftwood.zeppelin.node.engine_state import EngineState
 from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.seams import PartitionStore, Record
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.replication import following
 from raftwood.zeppelin.replication.leading import Leading
+from raftwood.zeppelin.replication.replica import Replica
 from raftwood.zeppelin.replication.replicator import Replicator
+from raftwood.zeppelin.replication.trysync import Answer, Offer
+from tests.kits.models import Mutant, replaced, together
 from tests.kits.zeppelin import engines
+from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation import world
+from tests.kits.zeppelin.simulation.doubling import run_behind, run_doubling
+from tests.kits.zeppelin.simulation.steps import ONE_ACK, Failure, How, Step, Who, run_failures
+from tests.kits.zeppelin.simulation.world import FAST, SAFE, run, run_cut_off
 
 STALE_MS = 5_000
+LINK_LOST = Failure(Step.FROZEN, Who.SOURCE, How.LINK, lasting_s=1.2)
+"""The master is well, and what it writes before it hears of the freeze, the target does not get."""
+_TARGET_LOST = Failure(Step.FROZEN, Who.TARGET, How.CUT, lasting_s=8.0)
+_LEADER_LOST = Failure(Step.ORDERED, Who.LEADER, How.POWER, lasting_s=0.2)
 
 
 class NoLease(Replicator):
@@ -83,17 +95,6 @@ def _does_not_wait_for_the_disk(store: StoredPartition) -> None:
     store._tell()
 
 
-@contextmanager
-def _engine_ahead() -> Iterator[None]:
-    with (
-        patch.object(StoredPartition, "logged", _does_not_wait_for_the_disk),
-        # The binlog has time to be lost, and the engine none.
-        patch.object(engines, "FLUSHES_BY_ITSELF", 1.0),
-        patch.object(world, "SETTINGS", [StoreSettings(sync_interval_ms=1_000)]),
-    ):
-        yield
-
-
 _honest_hear = Reign.hear
 
 
@@ -115,7 +116,7 @@ def _offsets_of_before() -> Iterator[None]:
         told[heartbeat.node] = heartbeat.offsets
         return _honest_hear(reign, replace(heartbeat, offsets=before), now_ms)
 
-    with patch.object(Reign, "hear", hears_late):
+    with replaced(Reign, hear=hears_late)():
         yield
 
 
@@ -161,37 +162,136 @@ def _without_migrations(data: bytes) -> Topology:
     )
 
 
-@contextmanager
-def _old_data_kept() -> Iterator[None]:
+def _same_engine(partition: PartitionId, *, epoch: int) -> str:  # noqa: ARG001
     """A node that gets a partition back goes on with the engine that it had before."""
-
-    def same_engine(partition: PartitionId, *, epoch: int) -> str:  # noqa: ARG001
-        return first_engine(partition, epoch=0)
-
-    async def keeps(store: NodeStore) -> None:
-        store._left.clear()
-
-    with (
-        patch.object(node_store, "first_engine", same_engine),
-        patch.object(NodeStore, "_remove_left", keeps),
-    ):
-        yield
+    return first_engine(partition, epoch=0)
 
 
-MUTANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
-    "stale offsets choose a master": lambda: patch.object(Reign, "hear", _hears_offsets_seldom),
-    "no lease": lambda: patch.object(node_server, "Replicator", NoLease),
-    "divergence is not undone": lambda: patch.object(StoredPartition, "touched", _touches_nothing),
-    "relative times to live": lambda: patch.object(following, "as_arrived", _counts_from_arrival),
-    "the engine is ahead of the binlog": _engine_ahead,
-    "hand-over without word of the freeze": lambda: patch.object(
-        handover, "_has_all", _needs_no_word_of_the_freeze
+async def _removes_nothing(store: NodeStore) -> None:
+    store._left.clear()
+
+
+def _ends_at_once(view: View, place: Place) -> EndSplit | CancelSplit | None:
+    """A split without a freeze: what the master told last is where it is thought to be."""
+    before = place.partition
+    assert before.master is not None
+    offset = view.offset(before.master, place)
+    if offset is None:
+        return None
+    return EndSplit(place.table.name, place.number, before.epoch, offset.epoch, offset.sequence)
+
+
+_honest_may_write = Replica.may_write.fget  # type: ignore[attr-defined]
+
+
+def _writes_on(replica: Replica) -> bool:
+    known = replica._known
+    is_splitting = known is not None and known.is_splitting
+    return replica.is_leading if is_splitting else _honest_may_write(replica)
+
+
+_honest_try_sync = Leading.try_sync
+
+
+def _replaces(
+    leading: Leading, slave: NodeId, session: int, offer: Offer, *, may_replace: bool = True
+) -> Answer:
+    return _honest_try_sync(leading, slave, session, offer, may_replace=may_replace or True)
+
+
+def _whatever_it_knows(
+    replicator: Replicator, partition: PartitionId, slave: NodeId, _epoch: int
+) -> Leading:
+    leading = replicator._leading(partition, slave)
+    assert leading is not None
+    return leading
+
+
+def _failing(*failures: Failure) -> partial[object]:
+    return partial(_run_failures, [*failures])
+
+
+def _run_failures(failures: list[Failure], seed: int) -> None:
+    run_failures(failures, seed=seed, config=ONE_ACK, is_calm=True)
+
+
+MUTANTS = {
+    "stale offsets choose a master": Mutant(
+        partial(run, config=SAFE),
+        replaced(Reign, hear=_hears_offsets_seldom),
+        harm=Harm.LOST,
     ),
-    "hand-over by old heartbeats": _offsets_of_before,
-    "stuck is never left": lambda: patch.object(handover, "next_step", _never_gives_up),
-    "migrations are forgotten": lambda: patch.object(
-        state_machine, "_restored", _without_migrations
+    "no lease": Mutant(
+        partial(run, config=FAST),
+        replaced(node_server, Replicator=NoLease),
+        first=2,
+        harm=Harm.TWO_MASTERS,
     ),
-    "old data is kept": _old_data_kept,
-    "global epochs have to be equal": lambda: patch.object(node_server, "Replicator", GlobalEpochs),
+    "divergence is not undone": Mutant(
+        partial(run, config=SAFE),
+        replaced(StoredPartition, touched=_touches_nothing),
+        first=1,
+        harm=Harm.GHOST,
+    ),
+    "relative times to live": Mutant(
+        partial(run, config=SAFE),
+        replaced(following, as_arrived=_counts_from_arrival),
+        harm=Harm.GHOST,
+    ),
+    "the engine is ahead of the binlog": Mutant(
+        partial(run, config=FAST),
+        together(
+            replaced(StoredPartition, logged=_does_not_wait_for_the_disk),
+            # The binlog has time to be lost, and the engine none.
+            replaced(engines, FLUSHES_BY_ITSELF=1.0),
+            replaced(world, SETTINGS=[StoreSettings(sync_interval_ms=1_000)]),
+        ),
+        harm=Harm.STALLED,
+    ),
+    "global epochs have to be equal": Mutant(
+        run_cut_off, replaced(node_server, Replicator=GlobalEpochs), first=1, harm=Harm.STALLED
+    ),
+    "hand-over without word of the freeze": Mutant(
+        _failing(*[LINK_LOST] * 4),
+        replaced(handover, _has_all=_needs_no_word_of_the_freeze),
+        harm=Harm.LOST,
+    ),
+    "hand-over by old heartbeats": Mutant(
+        _failing(*[LINK_LOST] * 4), _offsets_of_before, harm=Harm.LOST
+    ),
+    "stuck is never left": Mutant(
+        _failing(_TARGET_LOST), replaced(handover, next_step=_never_gives_up), harm=Harm.FROZEN
+    ),
+    "migrations are forgotten": Mutant(
+        _failing(*[_LEADER_LOST] * 2),
+        replaced(state_machine, _restored=_without_migrations),
+        harm=Harm.FORGOTTEN,
+    ),
+    "old data is kept": Mutant(
+        _failing(*[_LEADER_LOST] * 2),
+        together(
+            replaced(node_store, first_engine=_same_engine),
+            replaced(NodeStore, _remove_left=_removes_nothing),
+        ),
+        harm=Harm.STALLED,
+    ),
+    "a split without a freeze": Mutant(
+        partial(run_doubling, config=SAFE),
+        together(
+            replaced(splitting, next_step=_ends_at_once),
+            replaced(Replica, may_write=property(_writes_on)),
+        ),
+        harm=Harm.LOST,
+    ),
+    "a trimmed copy is taken for whole": Mutant(
+        # A slave that does not know of a split takes a copy without what was split off.
+        run_behind,
+        together(
+            replaced(Leading, try_sync=_replaces),
+            replaced(Replicator, _expected_leading=_whatever_it_knows),
+            replaced(EngineState, has_all_of=lambda _state, _slots: True),
+        ),
+        first=3,
+        harm=Harm.GHOST,
+    ),
 }

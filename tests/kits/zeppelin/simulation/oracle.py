@@ -18,8 +18,9 @@ from raftwood.zeppelin.node.seams import (
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.replication.epochs import epoch_at
 from raftwood.zeppelin.slots import slot_of
+from tests.kits.models import Violation
+from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation.meta import SETTINGS, MetaGroup
-from tests.kits.zeppelin.violations import Broken, Harm
 
 Origin = tuple[bytes, int]
 Mark = Origin | bytes
@@ -95,7 +96,7 @@ class Oracle:
         """A master wrote a record."""
         key = (partition, record.epoch, record.sequence)
         if key in self._records:
-            raise Broken(Harm.DIFFERENT_RECORDS, f"{self._records[key]} and {record}")
+            raise Violation(Harm.DIFFERENT_RECORDS, f"{self._records[key]} and {record}")
         self._records[key] = record, before
 
     def called_done(
@@ -104,7 +105,7 @@ class Oracle:
         """A client heard from a machine that a write is done, which it asked for at `since`."""
         now = self._simulation.now
         if not self._meta.was_master(partition, machine, since, now):
-            raise Broken(
+            raise Violation(
                 Harm.TWO_MASTERS, f"{machine} calls a write done: {self._meta.masters[partition]}"
             )
         self.done.append(Done(partition, mark, now))
@@ -129,14 +130,14 @@ class Oracle:
                 key = (partition, record.epoch, record.sequence)
                 # What is split off knows all that was known before, and clients come again soon.
                 if record.origin in seen and seen[record.origin] >= self._kept_from.get(key, 0):
-                    raise Broken(Harm.TWICE, f"{record.origin} in {partition}")
+                    raise Violation(Harm.TWICE, f"{record.origin} in {partition}")
                 seen[record.origin] = record.sequence
         for done in self.done:
             if done.partition != partition or done.mark in seen or done.mark in keys:
                 continue
             is_sure = self.is_calm or config.min_replicas > 1
             if is_sure or not self._was_replaced(partition, done.at):
-                raise Broken(Harm.LOST, f"{done} of {self._meta.masters[partition]}")
+                raise Violation(Harm.LOST, f"{done} of {self._meta.masters[partition]}")
         table = self._meta.table(partition.incarnation)
         assert table is not None
         slots = table.slots_of(partition.number)
@@ -149,7 +150,7 @@ class Oracle:
                 wrong = sorted(
                     key for key in {**found, **visible} if found.get(key) != visible.get(key)
                 )
-                raise Broken(
+                raise Violation(
                     Harm.GHOST,
                     f"{name} of {partition}: "
                     + "; ".join(f"{k!r} {found.get(k)} not {visible.get(k)}" for k in wrong[:3]),

@@ -11,8 +11,9 @@ from raftwood.zeppelin.meta.changes import (
     SetDraining,
 )
 from raftwood.zeppelin.model import NodeId, Partition, PartitionId, PartitionState
+from tests.kits.models import Violation
+from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation.meta import SETTINGS, MetaGroup
-from tests.kits.zeppelin.violations import Broken, Harm
 
 FREEZE_S_MAX = (SETTINGS.handover_stuck_ms + 2 * SETTINGS.plan_ms) / 1000
 """Where nobody fails."""
@@ -36,7 +37,7 @@ class Orders:
         self.longest_freeze_s = 0.0
         self._frozen: dict[PartitionId, tuple[float, int]] = {}
         """Since when, and how many had failed a while before."""
-        self._broken: Broken | None = None
+        self._broken: Violation | None = None
         meta.watchers.append(self._made)
 
     def failure(self) -> None:
@@ -116,7 +117,7 @@ class Orders:
             self._break(Harm.FROZEN, f"{partition} was frozen for {lasted_s:.2f} s")
 
     def _break(self, harm: Harm, detail: str) -> None:
-        self._broken = self._broken or Broken(harm, detail)
+        self._broken = self._broken or Violation(harm, detail)
 
 
 def _moves(known: Partition) -> tuple[Move, ...]:

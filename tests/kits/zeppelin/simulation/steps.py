@@ -11,14 +11,14 @@ from unittest.mock import patch
 
 import msgspec
 
-from raftwood.simulation import Simulation, simulate
-from raftwood.simulation.runner import Report
+from raftwood.simulation import Report, Simulation
 from raftwood.zeppelin.meta.changes import CancelMigration, Migrate
 from raftwood.zeppelin.model import Partition, PartitionState, TableConfig
 from raftwood.zeppelin.node import node_server
+from tests.kits.models import Violation, run_scenario
+from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation.moving import MovingWorld
 from tests.kits.zeppelin.simulation.world import NAMES, TABLE, watched
-from tests.kits.zeppelin.violations import Broken, Harm
 
 TWO_ACKS = TableConfig(partitions=1, replicas=3, ack="synced", min_replicas=2)
 ONE_ACK = TableConfig(partitions=1, replicas=3, ack="written", min_replicas=1)
@@ -166,7 +166,7 @@ class SteppedWorld(MovingWorld):
             for each in waiting:
                 each.cancel()
             if not done:
-                raise Broken(Harm.STALLED, f"{self._known} does not come to {step}")
+                raise Violation(Harm.STALLED, f"{self._known} does not come to {step}")
             return here.is_set()
 
         self.meta.watchers.append(look)
@@ -223,4 +223,4 @@ def run_failures(
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run_failures(failures)
 
-    return simulate(seed, scenario)
+    return run_scenario("migrations", seed, scenario)

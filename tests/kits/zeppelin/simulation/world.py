@@ -13,19 +13,19 @@ from unittest.mock import patch
 import msgspec
 
 from raftwood.base.errors import Conflict, RaftwoodError, Unavailable
-from raftwood.simulation import Simulation, simulate
-from raftwood.simulation.runner import Report, assert_deterministic
+from raftwood.simulation import Report, Simulation
 from raftwood.zeppelin.model import PartitionId, TableConfig, User
 from raftwood.zeppelin.node import node_server
 from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from tests.kits.models import Violation, run_scenario
+from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation.clients import HASH, Client
 from tests.kits.zeppelin.simulation.faults import inject
 from tests.kits.zeppelin.simulation.meta import MetaGroup
 from tests.kits.zeppelin.simulation.node import NodeMachine
 from tests.kits.zeppelin.simulation.oracle import Mark, Oracle
-from tests.kits.zeppelin.violations import Broken, Harm
 
 NAMES = ("n1", "n2", "n3")
 TABLE = "table"
@@ -64,13 +64,18 @@ class Outcome(msgspec.Struct, frozen=True):
     handovers: int
     rewinds: int
     copies: int
+    faults_s: float
 
 
 class World:
     """All there is in one run."""
 
-    def __init__(self, simulation: Simulation, config: TableConfig | None) -> None:
+    def __init__(
+        self, simulation: Simulation, config: TableConfig | None, *, pace: float = 1.0
+    ) -> None:
         self.simulation = simulation
+        self.pace = pace
+        """So much longer than usual are the pauses of clients, of faults and of changes."""
         self.random = random.Random(f"zeppelin {simulation.seed}")
         self.meta = MetaGroup(simulation)
         self.oracle = Oracle(simulation, self.meta)
@@ -95,7 +100,9 @@ class World:
                 asyncio.create_task(Client(self, number, TABLE if number else PASSING).run())
                 for number in range(CLIENTS + 1)
             ]
+            began = self.simulation.now
             await asyncio.gather(*(self._trouble() for _ in range(TROUBLES)))
+            faults_s = self.simulation.now - began
             self.heal()
             await asyncio.sleep(2)
             self.is_writing = False
@@ -107,6 +114,7 @@ class World:
             handovers=self.meta.handovers,
             rewinds=self.oracle.rewinds,
             copies=self.oracle.copies,
+            faults_s=faults_s,
         )
 
     async def run_cut_off(self) -> None:
@@ -178,7 +186,7 @@ class World:
     async def _noise(self) -> None:
         """The topology changes all the time, by what is none of the partitions' business."""
         while True:
-            await asyncio.sleep(self.random.uniform(*NOISE_S))
+            await asyncio.sleep(self.random.uniform(*NOISE_S) * self.pace)
             await self.meta.client.add_user(User(name="noise", table=TABLE, password_hash=HASH))
             await self.meta.client.remove_user("noise")
 
@@ -200,7 +208,7 @@ class World:
     async def become_equal(self) -> None:
         await self._until(self._is_equal, timeout_s=QUIET_S)
         if self.writes_done() < DONE_MIN:
-            raise Broken(Harm.STALLED, f"{self.writes_done()} writes were called done")
+            raise Violation(Harm.STALLED, f"{self.writes_done()} writes were called done")
         now_ms = max(node.now_ms for node in self.nodes.values())
         for partition in self.meta.partitions():
             table = self.meta.table(partition.incarnation)
@@ -219,7 +227,7 @@ class World:
         try:
             await self.simulation.wait_until(condition, timeout_s=timeout_s)
         except TimeoutError as error:
-            raise Broken(Harm.STALLED, "; ".join(self._describe())) from error
+            raise Violation(Harm.STALLED, "; ".join(self._describe())) from error
 
     def _is_equal(self) -> bool:
         """Whether each node has what it is to have, and replicas have the same."""
@@ -287,15 +295,17 @@ def watched(oracle: Oracle) -> type[NodeStore]:
     return WatchedStore
 
 
-def run(seed: int, *, config: TableConfig | None = None, twice: bool = False) -> Report[Outcome]:
-    """One seed; raises `Broken` where an invariant does not hold."""
+def run(
+    seed: int, *, config: TableConfig | None = None, pace: float = 1.0, twice: bool = False
+) -> Report[Outcome]:
+    """One seed; raises `Violation` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Outcome:
-        world = World(simulation, config)
+        world = World(simulation, config, pace=pace)
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run()
 
-    return (assert_deterministic if twice else simulate)(seed, scenario)
+    return run_scenario("zeppelin", seed, scenario, twice=twice)
 
 
 def run_cut_off(seed: int) -> None:
@@ -304,4 +314,4 @@ def run_cut_off(seed: int) -> None:
     async def scenario(simulation: Simulation) -> None:
         await World(simulation, SAFE).run_cut_off()
 
-    simulate(seed, scenario)
+    run_scenario("zeppelin", seed, scenario)

@@ -13,7 +13,7 @@ from raftwood.metastore.file_store import FileMetaStore
 from raftwood.simulation import Simulation, simulate
 from tests.kits.dlog.bookie_servers import BookieServers
 from tests.kits.dlog.bookies_suite import BookiesSuite, Scenario
-from tests.kits.servers.zookeeper import free_ports
+from tests.kits.ports import free_ports
 
 
 class MixedServers(BookieServers):

@@ -1,12 +1,11 @@
 """Signatures against those that SLS's own SDKs make: Python's by its code, Go's by its vectors."""
 
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import pytest
-from aliyun.log import auth as sdk_auth
-from aliyun.log.credentials import StaticCredentialsProvider
 
 from raftwood.loghub.server.sls.signatures import (
     Credential,
@@ -17,8 +16,8 @@ from raftwood.loghub.server.sls.signatures import (
     signature_v1,
     signature_v4,
 )
+from tests.kits.loghub.sls_sdk import Request, Sdk, sls_sdk
 
-SDK: Any = sdk_auth
 KEY, SECRET = "mockAccessKeyID", "mockAccessKeySecret"
 CASES: list[tuple[str, str, dict[str, Any], bytes]] = [
     ("GET", "/logstores", {}, b""),
@@ -28,6 +27,12 @@ CASES: list[tuple[str, str, dict[str, Any], bytes]] = [
     ("GET", "/logstores/a/shards/0", {"type": "log", "cursor": "MTIz==", "count": 10}, b""),
     ("POST", "/logstores/a/consumergroups/g", {"consumer": "hö +&/~*", "forceSuccess": True}, b"x"),
 ]
+
+
+@pytest.fixture(scope="module")
+def sdk() -> Iterator[Sdk]:
+    with sls_sdk() as found:
+        yield found
 
 
 def sdk_headers(body: bytes) -> dict[str, str]:
@@ -50,26 +55,25 @@ def as_received(
     return SignedParts(method, path, query, raw)
 
 
+@pytest.mark.needs("sls_python")
 @pytest.mark.parametrize(("method", "path", "parameters", "body"), CASES)
 def test_version_1_is_that_of_the_python_sdk(
-    method: str, path: str, parameters: dict[str, Any], body: bytes
+    sdk: Sdk, method: str, path: str, parameters: dict[str, Any], body: bytes
 ) -> None:
-    headers = sdk_headers(body)
-    auth = SDK.AuthV1(StaticCredentialsProvider(KEY, SECRET))
-    auth.sign_request(method, path, parameters, headers, body)
+    headers = sdk.sign(1, (method, path, parameters, sdk_headers(body), body), KEY, SECRET)
     credential = parse_authorization(headers.pop("Authorization"))
     received = as_received(method, path, parameters, headers)
     assert credential == Credential(1, KEY, signature_v1(SECRET, received))
     assert signature_v1(SECRET + "x", received) != credential.signature
 
 
+@pytest.mark.needs("sls_python")
 @pytest.mark.parametrize(("method", "path", "parameters", "body"), CASES)
 def test_version_4_is_that_of_the_python_sdk(
-    method: str, path: str, parameters: dict[str, Any], body: bytes
+    sdk: Sdk, method: str, path: str, parameters: dict[str, Any], body: bytes
 ) -> None:
-    headers = sdk_headers(body)
-    auth = SDK.AuthV4(StaticCredentialsProvider(KEY, SECRET), "cn-hangzhou")
-    auth.sign_request(method, path, parameters, headers, body)
+    request = (method, path, parameters, sdk_headers(body), body)
+    headers = sdk.sign(4, request, KEY, SECRET, region="cn-hangzhou")
     credential = parse_authorization(headers.pop("Authorization"))
     assert credential is not None
     assert (credential.version, credential.key_id, credential.region) == (4, KEY, "cn-hangzhou")
@@ -79,11 +83,11 @@ def test_version_4_is_that_of_the_python_sdk(
     )
 
 
-def test_a_security_token_is_signed_in_both_versions() -> None:
-    provider = StaticCredentialsProvider(KEY, SECRET, "a token")
-    for auth in (SDK.AuthV1(provider), SDK.AuthV4(provider, "r")):
-        headers = sdk_headers(b"x")
-        auth.sign_request("POST", "/", {}, headers, b"x")
+@pytest.mark.needs("sls_python")
+def test_a_security_token_is_signed_in_both_versions(sdk: Sdk) -> None:
+    for version in (1, 4):
+        request: Request = ("POST", "/", {}, sdk_headers(b"x"), b"x")
+        headers = sdk.sign(version, request, KEY, SECRET, "a token", region="r")
         credential = parse_authorization(headers.pop("Authorization"))
         received = as_received("POST", "/", {}, headers)
         assert credential is not None

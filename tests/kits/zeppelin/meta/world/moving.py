@@ -16,8 +16,9 @@ from raftwood.zeppelin.meta.changes import (
     SlowDown,
 )
 from raftwood.zeppelin.model import NodeId, Partition, PartitionId, PartitionState, Table, Topology
+from tests.kits.models import Violation
 from tests.kits.zeppelin.meta.world.nodes import TAKES_MAX
-from tests.kits.zeppelin.meta.world.world import SETTINGS, World, Wrong
+from tests.kits.zeppelin.meta.world.world import SETTINGS, World
 
 MOVING = msgspec.structs.replace(
     SETTINGS,
@@ -124,7 +125,7 @@ class MovingWorld(World):
                     self._since[key] = state, self.now_ms
                     self.slowed_down += state is PartitionState.SLOWDOWN
                 elif self.now_ms - since_ms > BOUNDS_MS.get(state, 1e9):
-                    raise Wrong(f"{key} is {state} since {since_ms} and it is {self.now_ms}")
+                    raise Violation(f"{key} is {state} since {since_ms} and it is {self.now_ms}")
 
     def check_plan(self, topology: Topology, changes: tuple[Change, ...]) -> None:
         for each in changes:
@@ -148,9 +149,9 @@ class MovingWorld(World):
         busiest = max(by_node.values(), default=0)
         settings = self.settings
         if at_once > settings.migrations_max and begun:
-            raise Wrong(f"{at_once} replicas move at once")
+            raise Violation(f"{at_once} replicas move at once")
         if busiest > settings.migrations_per_node_max:
-            raise Wrong(f"{busiest} replicas go from or to one node at once")
+            raise Violation(f"{busiest} replicas go from or to one node at once")
 
     def _up(self, topology: Topology, changes: tuple[Change, ...]) -> set[NodeId]:
         reign = self.machines[self.leader]._reign
@@ -172,13 +173,31 @@ class MovingWorld(World):
         long_ago_ms = self.now_ms - 4 * self.settings.down_ms
         for write, at_ms in self.acked.get(key, {}).items():
             if at_ms < long_ago_ms and write not in has and write not in self.forgiven:
-                raise Wrong(f"{moved.source} has left {key}, and {moved.target} lacks {write}")
+                raise Violation(f"{moved.source} has left {key}, and {moved.target} lacks {write}")
 
     def check_settled(self) -> None:
         super().check_settled()
         for table in self.topology.tables.values():
             for number, partition in enumerate(table.partitions):
                 if partition.migration is not None or partition.unproven:
-                    raise Wrong(f"{table.name}/{number} has not moved: {partition}")
+                    raise Violation(f"{table.name}/{number} has not moved: {partition}")
                 if len(partition.replicas) < table.config.min_replicas:
-                    raise Wrong(f"{table.name}/{number} has too few replicas: {partition}")
+                    raise Violation(f"{table.name}/{number} has too few replicas: {partition}")
+
+
+def move_through(seed: int, *, faults_ms: int = 20_000) -> MovingWorld:
+    """As `live_through`, with more orders than faults."""
+    world = MovingWorld(seed)
+    world.begin()
+    pace_ms = world.rng.choice([150, 400, 1_000])
+    end_ms = world.now_ms + faults_ms
+    while world.now_ms < end_ms:
+        world.run(world.rng.uniform(0, 2 * pace_ms))
+        if world.now_ms < world.calm_until_ms:
+            continue
+        for _ in range(world.rng.randint(2, 4)):
+            world.order()
+        if world.rng.random() < 0.4:
+            world.fault()
+    world.end(quiet_ms=15_000)
+    return world

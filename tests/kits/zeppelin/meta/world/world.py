@@ -33,6 +33,7 @@ from raftwood.zeppelin.model import (
     TableConfig,
     Topology,
 )
+from tests.kits.models import Violation
 from tests.kits.zeppelin.meta.world.nodes import FakeNode, Replica, common_length
 
 SETTINGS = ZeppelinMetaSettings(
@@ -46,10 +47,6 @@ SETTINGS = ZeppelinMetaSettings(
 )
 LAG_MAX = 1_000
 STORES = 3
-
-
-class Wrong(AssertionError):
-    """Something that must never be."""
 
 
 class _Entry:
@@ -120,6 +117,17 @@ class World:
 
     # The meta server
 
+    def begin(self) -> None:
+        self.start()
+        self.run(300)
+        self.create_tables()
+        self.run(2_000)
+
+    def end(self, *, quiet_ms: int) -> None:
+        self.heal()
+        self.run(quiet_ms)
+        self.check_settled()
+
     def start(self) -> None:
         for node in self.nodes.values():
             self.start_node(node)
@@ -143,7 +151,7 @@ class World:
         entry = _Entry(self._index, payload)
         results = [machine.update([entry])[0] for machine in self.machines]
         if any(result != results[0] for result in results):
-            raise Wrong("replicas disagree")
+            raise Violation("replicas disagree")
         self._check_topology(before, self.topology)
         done(results[0])
 
@@ -229,7 +237,7 @@ class World:
                 return
             answer = self.machines[self.leader].lookup(query)
             if isinstance(answer, RaftwoodError):
-                raise Wrong(f"a leader says {answer!r}")
+                raise Violation(f"a leader says {answer!r}")
             self.later(self.delay(), lambda: answered(answer))
 
         def answered(answer: bytes) -> None:
@@ -335,7 +343,7 @@ class World:
                     if node.serves(key, node.partition(key), self.now_ms)
                 ]
                 if len(serving) > 1:
-                    raise Wrong(f"{serving} are masters of {key} at once")
+                    raise Violation(f"{serving} are masters of {key} at once")
 
     def _check_topology(self, before: Topology, after: Topology) -> None:
         for name, table in after.tables.items():
@@ -343,14 +351,14 @@ class World:
             for number, partition in enumerate(table.partitions):
                 replicas = partition.replicas
                 if len(set(replicas)) != len(replicas):
-                    raise Wrong(f"{name}/{number} is twice on a node: {replicas}")
+                    raise Violation(f"{name}/{number} is twice on a node: {replicas}")
                 if old is None:
                     continue
                 previous = old.partitions[number]
                 if partition.epoch < previous.epoch:
-                    raise Wrong("an epoch goes back")
+                    raise Violation("an epoch goes back")
                 if (partition.epoch == previous.epoch) != (partition == previous):
-                    raise Wrong("a partition changes, and its epoch does not")
+                    raise Violation("a partition changes, and its epoch does not")
                 is_other = partition.master not in (None, previous.master)
                 self.failovers += is_other
 
@@ -361,7 +369,7 @@ class World:
             return
         had, has = self.nodes[old].replicas[key].log, self.nodes[new].replicas[key].log
         if had != has:
-            raise Wrong(
+            raise Violation(
                 f"{key} was handed over to {new} at {has[-1:]}, its master is at {had[-1:]}"
             )
 
@@ -382,13 +390,13 @@ class World:
         if not lost:
             return
         if table.config.min_replicas > 1:
-            raise Wrong(f"{node.id} lacks acked writes of {key}: {sorted(lost)[:5]}")
+            raise Violation(f"{node.id} lacks acked writes of {key}: {sorted(lost)[:5]}")
         # Behind the lag bound, and behind a master that went on without its slave for so long.
         last_ms = max(acked.values())
         long_ago_ms = last_ms - 4 * self.settings.down_ms
         old = [write for write, at_ms in lost.items() if at_ms < long_ago_ms]
         if old:
-            raise Wrong(f"{node.id} is stale: it lacks old acked writes of {key}: {old[:5]}")
+            raise Violation(f"{node.id} is stale: it lacks old acked writes of {key}: {old[:5]}")
         for write in lost:
             del acked[write]
 
@@ -532,7 +540,7 @@ class World:
 
         def done(result: bytes) -> None:
             if any(decode_applied(result).results):
-                raise Wrong(f"no tables: {decode_applied(result)}")
+                raise Violation(f"no tables: {decode_applied(result)}")
 
         self.propose((CreateTable("one", one),), done)
         self.propose((CreateTable("two", two),), done)
@@ -544,14 +552,31 @@ class World:
                 key = PartitionId(table.incarnation, number)
                 where = f"{table.name}/{number}: {partition}"
                 if partition.master is None or partition.master != partition.preferred:
-                    raise Wrong(f"not back with its preferred master: {where}")
+                    raise Violation(f"not back with its preferred master: {where}")
                 if partition.state is not PartitionState.ACTIVE or partition.lagging:
-                    raise Wrong(f"not settled: {where}")
+                    raise Violation(f"not settled: {where}")
                 master = self.nodes[partition.master]
                 if not master.serves(key, master.partition(key), self.now_ms):
-                    raise Wrong(f"its master does not serve: {where}")
+                    raise Violation(f"its master does not serve: {where}")
                 self._check_nothing_lost(master, key, -1)
                 for slave in partition.slaves:
                     log = self.nodes[slave].replicas[key].log
                     if log != master.replicas[key].log[: len(log)]:
-                        raise Wrong(f"{slave} has something else than its master: {where}")
+                        raise Violation(f"{slave} has something else than its master: {where}")
+
+
+def live_through(
+    seed: int, *, faults_ms: int = 20_000, more_faults: Callable[[World], None] | None = None
+) -> World:
+    """Some time with faults, then peace, in which all has to come right."""
+    world = World(seed)
+    world.begin()
+    pace_ms = world.rng.choice([150, 400, 1_000])
+    end_ms = world.now_ms + faults_ms
+    while world.now_ms < end_ms:
+        world.run(world.rng.uniform(0, 2 * pace_ms))
+        world.fault()
+        if more_faults is not None:
+            more_faults(world)
+    world.end(quiet_ms=12_000)
+    return world

@@ -1,0 +1,16 @@
+"""What is captured of a partition, whatever becomes of its masters and of the process."""
+
+import pytest
+
+from tests.kits.capture.mutants import MUTANTS
+from tests.kits.capture.world import run_world
+
+
+def test_a_stream_has_the_table_in_the_end_and_each_change_once() -> None:
+    for seed in range(100, 200):
+        run_world(seed)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    MUTANTS[name].catch(seeds_max=1_000)

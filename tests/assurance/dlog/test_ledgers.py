@@ -1,0 +1,24 @@
+"""The quorum client under seeded faults keeps its promises; planted bugs are found."""
+
+import pytest
+
+from tests.kits.dlog.ledgers import Report, run
+from tests.kits.dlog.ledgers.mutants import MUTANTS
+from tests.kits.floors import SHARES, is_first, under_faults
+
+
+def _run(seed: int) -> Report:
+    return run(seed, twice=is_first(seed)).result
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_faults_break_no_promise_and_a_seed_runs_the_same_twice(share: int) -> None:
+    reports = under_faults(share, _run)
+    # A run in which nothing is replaced or recovered would keep all promises.
+    assert sum(report.segments - 1 for report in reports) > 0
+    assert sum(report.recoveries for report in reports) > 20
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught_by_what_it_breaks(name: str) -> None:
+    MUTANTS[name].catch()

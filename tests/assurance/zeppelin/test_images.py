@@ -1,0 +1,138 @@
+"""Crash images of a node of Zeppelin, and mutants that they must catch."""
+
+from typing import Any
+
+import pytest
+
+from raftwood.base import files as seam
+from raftwood.base.files import Operation
+from raftwood.disk.segment_log import DropGroup, State, TruncateHead
+from raftwood.zeppelin.node import node_store, partition_engine, stored_partition
+from raftwood.zeppelin.node.cutting import cut_binlog
+from raftwood.zeppelin.node.engine_home import (
+    VERSION,
+    EngineHome,
+    Held,
+    encode_held,
+    group_of,
+)
+from raftwood.zeppelin.node.partition_engine import PartitionEngine
+from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.node.values import encode_value
+from tests.kits.disk.images import ForgetfulFiles
+from tests.kits.floors import IMAGES, SHARES
+from tests.kits.models import Mutant, replaced, together
+from tests.kits.zeppelin.images import NodeImages
+from tests.kits.zeppelin.split_images import SplitImages
+
+UNFIT = "the engine ends at record"
+OLDER = "as it never was, or without what was acked"
+UNTOLD = "which it was not told"
+
+
+@pytest.mark.parametrize("seed", range(SHARES))
+def test_a_node_comes_back_from_every_crash_image(seed: int) -> None:
+    assert NodeImages(seed).check(limit=IMAGES // SHARES) == IMAGES // SHARES
+
+
+def test_a_split_is_there_or_can_be_made_again_in_every_crash_image() -> None:
+    assert sum(SplitImages(seed).check(limit=IMAGES // SHARES) for seed in range(SHARES)) == IMAGES
+
+
+class _NoSync(ForgetfulFiles):
+    @staticmethod
+    def forgotten(operation: Operation) -> bool:
+        return isinstance(operation, seam.DataSync) and operation.path.endswith(".segment")
+
+
+def _written_to_the_engine_too(store: StoredPartition, sequence: int) -> None:
+    store.written_sequence = sequence
+    store._tell()
+    synced, store.synced_sequence = store.synced_sequence, sequence
+    store.apply_some(1_000_000)
+    store.synced_sequence = synced
+
+
+def _written_is_synced(store: StoredPartition, sequence: int) -> None:
+    store.written_sequence = store.synced_sequence = sequence
+    store._tell()
+
+
+async def _flush_nothing(engine: PartitionEngine) -> None:
+    engine.durable_sequence = engine.state.sequence
+
+
+async def _purge_all(store: StoredPartition, *, before: int) -> None:
+    durable, store.engine.durable_sequence = store.engine.durable_sequence, 1 << 40
+    await _purge(store, before=before)
+    store.engine.durable_sequence = durable
+
+
+def _encode_relative(data: bytes, expires_ms: int) -> bytes:
+    return encode_value(data, expires_ms and expires_ms + 1_000)
+
+
+async def _cut_later(*_: object, **__: object) -> None: ...
+
+
+async def _rewind_the_binlog_first(store: StoredPartition, *, after: int, **others: Any) -> None:
+    await store.settle()
+    await cut_binlog(store._binlog.log, store._group, after=after)
+    await _rewind(store, after=after, **others)
+
+
+async def _move_in_two_steps(home: EngineHome, folder: str, *, sequence: int) -> None:
+    group = group_of(home.partition)
+    home.held = Held(VERSION, home.held.table, folder.rpartition("/")[2])
+    state = State(group, encode_held(home.held))
+    await home._log.commit(state)
+    await home._log.commit(DropGroup(group), state, TruncateHead(group, sequence))
+
+
+def _check(seed: int) -> None:
+    NodeImages(seed).check(limit=150)
+
+
+_purge = StoredPartition.purge
+_rewind = StoredPartition.rewind
+MUTANTS = {
+    "a binlog is not synced": Mutant(
+        lambda seed: NodeImages(seed, _NoSync).check(limit=150), harm=UNTOLD
+    ),
+    "an engine is written before the sync": Mutant(
+        _check, replaced(StoredPartition, written=_written_to_the_engine_too), harm=UNFIT
+    ),
+    "an ack comes before the sync": Mutant(
+        _check, replaced(StoredPartition, written=_written_is_synced), harm=OLDER
+    ),
+    "nobody waits for a flush": Mutant(
+        _check, replaced(PartitionEngine, flush=_flush_nothing), harm=UNFIT
+    ),
+    "a purge of what the engine has not got": Mutant(
+        _check, replaced(StoredPartition, purge=_purge_all), harm=UNFIT
+    ),
+    "a relative expiry": Mutant(
+        _check, replaced(partition_engine, encode_value=_encode_relative), harm=OLDER
+    ),
+    "a dropped partition comes back": Mutant(
+        _check,
+        replaced(node_store, DropGroup=lambda _: node_store._own_state(1, 1)),
+        harm=UNTOLD,
+    ),
+    "a binlog is cut before the engine": Mutant(
+        _check,
+        together(
+            replaced(stored_partition, cut_binlog=_cut_later),
+            replaced(StoredPartition, rewind=_rewind_the_binlog_first),
+        ),
+        harm=OLDER,
+    ),
+    "a copy takes over in two steps": Mutant(
+        _check, replaced(EngineHome, move=_move_in_two_steps), harm=UNFIT
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    MUTANTS[name].catch()

@@ -1,1 +1,0 @@
-"""Workers of a group as real processes."""

@@ -1,0 +1,140 @@
+"""`raftwood` for tests that call it a hundred times: a process that has loaded it forks for each.
+
+What a command does, prints and ends with is what the installed one does; it only need not load the
+same modules again. `QuickCommands` runs that process, and has a folder for the front of PATH:
+
+raftwood ARGUMENT…         # carries out a command line
+run-example FILE           # runs a program in Python, with warnings as errors
+"""
+
+import importlib
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from raftwood.app import command_line
+
+_CLIENT = """#!{python} -IS
+import os, signal, socket, sys
+umask = os.umask(0o077)
+words = [os.path.basename(sys.argv[0]), *sys.argv[1:]]
+request = repr((words, os.getcwd(), dict(os.environ), umask)).encode()
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+socket.send_fds(server, [len(request).to_bytes(4, "big")], [0, 1, 2])
+server.sendall(request)
+pid = int.from_bytes(server.recv(4), "big")
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: os.kill(pid, number))
+sys.exit(server.recv(1)[0])
+"""
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """What is called, and all that a process has from the one that starts it."""
+
+    words: list[str]
+    folder: str
+    environment: dict[str, str]
+    umask: int
+
+
+class QuickCommands:
+    """The process, for the time of a block."""
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = f"{self._folder.name}/bin"
+        address = f"{self._folder.name}/socket"
+        os.mkdir(self.path)
+        for name in ("raftwood", "run-example"):
+            client = Path(self.path, name)
+            client.write_text(_CLIENT.format(python=sys.executable, address=address))
+            client.chmod(0o700)
+        self._process = subprocess.Popen(
+            (sys.executable, "-m", __name__, address), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline(), "the process that forks did not start"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+        self._folder.cleanup()
+
+
+def serve(address: str) -> None:
+    """Until the standard input ends."""
+    for target, _ in command_line._COMMANDS.values():
+        importlib.import_module(target.partition(":")[0])
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen()
+    print("ready", flush=True)
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            return
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            _attend(connection)
+            os._exit(0)
+        connection.close()
+        while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG):
+            pass  # whoever has ended
+
+
+def _attend(connection: socket.socket) -> None:
+    """One command, from its begin to its end; it ends with its client at the latest."""
+    length, streams, _, _ = socket.recv_fds(connection, 4, 3)
+    text = b""
+    while len(text) < int.from_bytes(length):
+        text += connection.recv(1 << 16)
+    request = msgspec.convert(eval(text), Request)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        sys.exit(_carry_out(request, streams))
+    for each in streams:
+        os.close(each)
+    connection.sendall(pid.to_bytes(4))
+    ended = os.pidfd_open(pid)
+    ready, _, _ = select.select([connection, ended], [], [])
+    is_over = ended in ready
+    if not is_over:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if is_over:
+        code = os.waitstatus_to_exitcode(status)
+        connection.sendall(bytes([code if code >= 0 else 128 - code]))
+
+
+def _carry_out(request: Request, streams: list[int]) -> int:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(request.folder)
+    os.umask(request.umask)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    program, *arguments = sys.argv = request.words
+    if program == "raftwood":
+        return command_line.run(arguments)
+    warnings.simplefilter("error")
+    runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

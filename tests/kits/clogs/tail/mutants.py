@@ -1,0 +1,81 @@
+"""Bugs planted in the tailer: each must be caught, or the world proves nothing."""
+
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from raftwood.clogs.tail import open_files, reader, rules
+from raftwood.clogs.tail.checkpoints import Checkpoints
+from raftwood.clogs.tail.followed import Followed
+from raftwood.clogs.tail.model import Checkpoint
+from raftwood.clogs.tail.rules import Close, Roster, Verdict
+from tests.kits.clogs.tail.tail_world import run_world
+from tests.kits.models import Mutant, replaced, together
+
+_save = Checkpoints.save
+_load = Checkpoints.load
+_checkpoint = Followed.checkpoint
+_judged = rules.judged
+
+
+def _save_without_a_wait(
+    checkpoints: Checkpoints, number: int, checkpoint: Checkpoint
+) -> asyncio.Event:
+    _save(checkpoints, number, checkpoint)
+    durable = asyncio.Event()
+    durable.set()
+    return durable
+
+
+def _checkpoint_behind_the_intent(file: Followed, **given: Any) -> Checkpoint:
+    made = _checkpoint(file, **given)
+    intent = given.get("intent")
+    if intent is None:
+        return made
+    return replace(made, offset=intent.end, intents=())
+
+
+def _judged_the_same(file: Followed, look: Any, *, is_held: bool) -> Verdict:
+    verdict = _judged(file, look, is_held=is_held)
+    return verdict if verdict is Verdict.ELSEWHERE else Verdict.SAME
+
+
+def _settle_at_once(_: Roster, file: Followed, *, now_ms: int, **__: bool) -> list[Close]:
+    if file.left_ms is None or file.rested_ms is not None or file.intents:
+        return []
+    file.rested_ms = now_ms
+    return [Close(file)]
+
+
+def _all_at_once(roster: Roster, name: str) -> list[Followed]:
+    files = [file for file in roster.of_name(name) if file.rested_ms is None]
+    return sorted(files, key=lambda file: file.left_ms is not None)
+
+
+def _load_without_intents(checkpoints: Checkpoints) -> dict[int, Checkpoint]:
+    """All intents are forgotten at a start, so that their bytes go under other names."""
+    return {number: replace(each, intents=()) for number, each in _load(checkpoints).items()}
+
+
+MUTANTS = {
+    "an intent that is not awaited": Mutant(
+        run_world, replaced(Checkpoints, save=_save_without_a_wait)
+    ),
+    "an offset that moves before the ack": Mutant(
+        run_world, replaced(Followed, checkpoint=_checkpoint_behind_the_intent)
+    ),
+    "an inode that is used again unnoticed": Mutant(
+        run_world,
+        together(
+            replaced(open_files, judged=_judged_the_same), replaced(reader, judged=_judged_the_same)
+        ),
+    ),
+    "a rotated file that is dropped early": Mutant(
+        run_world, replaced(Roster, settle=_settle_at_once)
+    ),
+    "a successor that does not wait": Mutant(run_world, replaced(Roster, turn=_all_at_once)),
+    "a resumed batch under a new name": Mutant(
+        run_world, replaced(Checkpoints, load=_load_without_intents)
+    ),
+}
