@@ -2,14 +2,20 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated
+from raftwood.simulation import Simulation
 from tests.kits.logservice.log_cluster import LogCluster
+from tests.kits.logservice.simulation.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
 
 SHARD = 1
 STORES = (1, 2, 3)
+RECORDS = 200
+TRUNCATED = 100
+"""This many records; their LSNs are higher by what the group itself wrote."""
 
 
 def payload(number: int) -> bytes:
@@ -45,3 +51,14 @@ def restart(cluster: LogCluster, *stores: int) -> None:
         if cluster.machines[store].running:
             cluster.machines[store].power_off()
     cluster.start(*stores)
+
+
+def truncating_cluster(simulation: Simulation) -> LogCluster:
+    service = msgspec.structs.replace(SMALL, snapshot_entries=20)
+    return LogCluster(simulation, service=service, keeper=CALM_KEEPER, raft=RAFT, log=DISK_LOG)
+
+
+def first_index(cluster: LogCluster, store: int) -> int:
+    if not cluster.is_running(store) or SHARD not in cluster.stores[store].host.groups():
+        return 0
+    return cluster.stores[store].host.status(SHARD).first_index

@@ -117,7 +117,7 @@ async def run_with_faults(simulation: Simulation) -> tuple[int, int, int, int]:
     return len(world.sent), world.refused, len(world.heard), len(world.changes)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_messages_are_lost_in_faults_only_and_never_come_twice(seed: int) -> None:
     network = NetworkProfile(split_probability=0.3, short_read_probability=0.3)
     sent, _, heard, _ = assert_deterministic(seed, run_with_faults, network=network).result

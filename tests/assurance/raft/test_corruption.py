@@ -77,9 +77,15 @@ async def _bring_damage(cluster: Cluster, store: int, kind: str, mode: str, seed
         cluster.start(store)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("mode", _MODES)
-@pytest.mark.parametrize("kind", _DAMAGES)
+@pytest.mark.parametrize(
+    ("kind", "mode", "seed"),
+    [
+        # By turns a follower and the leader.
+        (kind, mode, (place + turn) % 2)
+        for place, kind in enumerate(_DAMAGES)
+        for turn, mode in enumerate(_MODES)
+    ],
+)
 def test_bad_files_of_one_store_are_repaired_or_halt_it(kind: str, mode: str, seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.start(1, 2, 3)
