@@ -4,13 +4,11 @@ crashes. What is under way comes in any order; the watch of each process is late
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from raftwood.dlog.shared import ownership as rules
-from raftwood.dlog.shared.ownership import Owner, OwnerSeen, Ownership, Phase
-
-
-class Broken(AssertionError):
-    """A promise was broken."""
+from raftwood.dlog.shared.ownership import Action, Event, Owner, OwnerSeen, Ownership, Phase
+from tests.kits.models import Mutant, Violation
 
 
 class Process:
@@ -74,7 +72,7 @@ class World:
         process.me = None
         self.tell(process, rules.LeaseEnded())
         if process.writers:
-            raise Broken(f"{process.name} has an open writer without a lease")
+            raise Violation(f"{process.name} has an open writer without a lease")
 
     # What processes do
 
@@ -95,7 +93,7 @@ class World:
                 self.under_way.append(lambda: self._look(process))
             case rules.OpenWriter(claim):
                 if self.history[claim].name != process.name:
-                    raise Broken(f"{process.name} opens a writer under another's claim")
+                    raise Violation(f"{process.name} opens a writer under another's claim")
                 process.opening.add(claim)
                 self.under_way.append(lambda: self._open(process, claim))
             case rules.StopWriter(claim):
@@ -113,7 +111,7 @@ class World:
         if held == version and me.lease in self.leases:
             before = None if self.record is None else self.record[0]
             if before is not None and self._lives(before):
-                raise Broken(f"{process.name} takes the log from {before.name}, which lives")
+                raise Violation(f"{process.name} takes the log from {before.name}, which lives")
             found = self.set_record(me)
             self.takeovers += 1
         if self.random.random() < 0.2:
@@ -151,13 +149,15 @@ class World:
     def _check(self, process: Process) -> None:
         has = process.rules
         if not process.writers <= {has.claim}:
-            raise Broken(f"{process.name} has writers {process.writers}, its claim is {has.claim}")
+            raise Violation(
+                f"{process.name} has writers {process.writers}, its claim is {has.claim}"
+            )
         if has.phase is Phase.OWNING:
             later = [each for each in self.changes if has.claim < each.as_of <= process.told]
             if later:
-                raise Broken(f"{process.name} owns the log though it was told of {later[0]}")
+                raise Violation(f"{process.name} owns the log though it was told of {later[0]}")
             if has.claim not in process.writers:
-                raise Broken(f"{process.name} owns the log and has no writer")
+                raise Violation(f"{process.name} owns the log and has no writer")
 
     # What happens
 
@@ -234,7 +234,7 @@ class World:
                 if all(each.rules.elsewhere == me for each in others):
                     return
         phases = [(each.name, each.rules.phase, each.rules.elsewhere) for each in alive]
-        raise Broken(f"the log has no owner that all agree on: {phases}, record {self.record}")
+        raise Violation(f"the log has no owner that all agree on: {phases}, record {self.record}")
 
 
 def play(seed: int, make: Callable[[str], Ownership] = Ownership, *, steps: int = 300) -> World:
@@ -243,3 +243,69 @@ def play(seed: int, make: Callable[[str], Ownership] = Ownership, *, steps: int 
         world.step()
     world.settle()
     return world
+
+
+# Planted bugs
+
+
+class _BelievesOldNews(Ownership):
+    def _owner_seen(self, event: OwnerSeen) -> list[Action]:
+        self._as_of = 0
+        return super()._owner_seen(event)
+
+
+class _GoesOnWhenSuperseded(Ownership):
+    def _owner_seen(self, event: OwnerSeen) -> list[Action]:
+        return [] if self.claim else super()._owner_seen(event)
+
+
+class _KeepsWriterWithoutLease(Ownership):
+    def _lease_ended(self) -> list[Action]:
+        self._me = None
+        return []
+
+
+class _TakesLateWriter(Ownership):
+    def _of_writer(self, event: Event) -> list[Action]:
+        if isinstance(event, rules.WriterOpened) and event.claim != self.claim:
+            return []
+        return super()._of_writer(event)
+
+
+class _TakesWhatOthersOwn(Ownership):
+    @property
+    def elsewhere(self) -> Owner | None:
+        return None
+
+
+class _ForgetsLostAnswers(Ownership):
+    def _is_me(self) -> bool:
+        return bool(self.phase is Phase.AWAY and self._claiming is None) and super()._is_me()
+
+    def _claimed(self, event: rules.ClaimAnswered | rules.ClaimUnknown) -> list[Action]:
+        if isinstance(event, rules.ClaimUnknown):
+            self.phase = Phase.RESTING
+            return [rules.Rest()]
+        self._claiming, claimed = None, self._claiming
+        if event.version is not None:
+            self._claiming = claimed
+        return super()._claimed(event)
+
+
+class _BelievesAnyoneGone(Ownership):
+    def step(self, event: Event) -> list[Action]:
+        if isinstance(event, rules.OwnerGone):
+            self._is_gone = True
+            return self._try()
+        return super().step(event)
+
+
+MUTANTS = {
+    "believes old news": Mutant(partial(play, make=_BelievesOldNews)),
+    "goes on when superseded": Mutant(partial(play, make=_GoesOnWhenSuperseded)),
+    "keeps writer without lease": Mutant(partial(play, make=_KeepsWriterWithoutLease)),
+    "takes late writer": Mutant(partial(play, make=_TakesLateWriter)),
+    "takes what others own": Mutant(partial(play, make=_TakesWhatOthersOwn)),
+    "forgets lost answers": Mutant(partial(play, make=_ForgetsLostAnswers)),
+    "believes anyone gone": Mutant(partial(play, make=_BelievesAnyoneGone)),
+}

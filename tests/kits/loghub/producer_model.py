@@ -1,6 +1,9 @@
 """A hub in memory and a network that loses, delays and repeats, for the rules of a producer."""
 
 import random
+from collections import deque
+from functools import partial
+from typing import Any
 
 from raftwood.loghub.client.lanes import Batch, Lane, Record
 from raftwood.loghub.client.producer_rules import (
@@ -12,6 +15,7 @@ from raftwood.loghub.client.producer_rules import (
 )
 from raftwood.loghub.key_ranges import even_ranges, hash_key, middle
 from raftwood.loghub.model import Shard, ShardStatus
+from tests.kits.models import CATCHES, Mutant, Plant, replaced
 
 KEYS = 12
 
@@ -268,3 +272,106 @@ class World:
             if key != "key-0":
                 numbers = [record.number for record in stored if record.key == key]
                 assert numbers == sorted(numbers), f"{key} is out of order"
+
+
+def run(seed: int, *, deadlines: bool = False, linger_s: float = 0.0) -> World:
+    """One seed; raises where a record is not as it was told."""
+    world = World(seed, deadlines=deadlines, linger_s=linger_s)
+    world.run(400)
+    world.settle_all()
+    world.check()
+    return world
+
+
+# Planted bugs
+
+
+def _behind_the_others(self: ProducerRules, lane: Lane) -> None:
+    lane.queue.extend(self._take(lane).records)
+    self._seal(lane)
+
+
+def _gathered_anew(self: ProducerRules, lane: Lane, *, now: float) -> None:
+    self._try_later(lane, now)
+    lane.queue.extendleft(reversed(self._take(lane).records))
+    self._move_on()
+
+
+def _past_the_retired(self: ProducerRules, route: str) -> Lane | None:
+    retired, self._retired = self._retired, []
+    lane = _lane_of(self, route)
+    self._retired = retired
+    self._routes.clear()
+    return lane
+
+
+_lane_of = ProducerRules._lane_of
+
+
+def _without_waiting(self: ProducerRules) -> None:
+    self._routes.clear()
+    for lane in self._retired:
+        moved, lane.queue = lane.queue, deque()
+        for record in moved:
+            _add_to_table(self, record)
+    self._retired = [lane for lane in self._retired if lane.batch is not None]
+
+
+def _add_to_table(self: ProducerRules, record: Record) -> None:
+    retired, self._retired = self._retired, []
+    self.add(record)
+    self._retired = retired
+    self._routes.clear()
+
+
+def _same_sequence(self: ProducerRules, lane: Lane) -> Batch:
+    batch = _gather(self, lane)
+    self._sequences[lane.shard] -= 1
+    return batch
+
+
+_gather = ProducerRules._gather
+
+
+def _newest_first(self: ProducerRules) -> None:
+    self._retired.reverse()
+    for lane in self._retired:
+        lane.queue.reverse()
+    _move_on(self)
+
+
+_move_on = ProducerRules._move_on
+
+
+def _unsealed(self: ProducerRules, lane: Lane) -> None:
+    lane.queue.clear()
+    self._move_on()
+
+
+def _dropped_in_doubt(
+    self: ProducerRules, lane: Lane, batch: Batch, now: float, late: list[Record], actions: Any
+) -> None:
+    batch.is_doubtful = False
+    _expire_batch(self, lane, batch, now, late, actions)
+
+
+_expire_batch = ProducerRules._expire_batch
+
+
+def _of(plant: Plant) -> Mutant:
+    # What is taken from an empty lane is a sign, too.
+    return Mutant(run, plant, catches=(*CATCHES, IndexError))
+
+
+MUTANTS = {
+    "behind the others": _of(replaced(ProducerRules, readonly=_behind_the_others)),
+    "gathered anew": _of(replaced(ProducerRules, lost=_gathered_anew)),
+    "past the retired": _of(replaced(ProducerRules, _lane_of=_past_the_retired)),
+    "without waiting": _of(replaced(ProducerRules, _move_on=_without_waiting)),
+    "newest first": _of(replaced(ProducerRules, _move_on=_newest_first)),
+    "the same sequence": _of(replaced(ProducerRules, _gather=_same_sequence)),
+    "unsealed": _of(replaced(ProducerRules, _seal=_unsealed)),
+    "dropped in doubt": Mutant(
+        partial(run, deadlines=True), replaced(ProducerRules, _expire_batch=_dropped_in_doubt)
+    ),
+}

@@ -207,7 +207,7 @@ def _whatever_it_knows(
     return leading
 
 
-def _failing(*failures: Failure) -> partial[object]:
+def _failing(*failures: Failure) -> partial[None]:
     return partial(_run_failures, [*failures])
 
 

@@ -1,11 +1,10 @@
-"""A producer stores every record once and in order per key, through splits, merges and losses."""
+"""What a producer does next: one rule after the other."""
 
-from collections import deque
 from typing import Any
 
 import pytest
 
-from raftwood.loghub.client.lanes import Batch, Lane, Record
+from raftwood.loghub.client.lanes import Record
 from raftwood.loghub.client.producer_rules import (
     NEVER,
     AskForShards,
@@ -16,139 +15,6 @@ from raftwood.loghub.client.producer_rules import (
 )
 from raftwood.loghub.key_ranges import even_ranges
 from raftwood.loghub.model import Shard, ShardStatus
-from tests.kits.loghub.producer_model import World
-
-SEEDS = range(150)
-
-
-def _run(seed: int, *, deadlines: bool = False, linger_s: float = 0.0) -> World:
-    world = World(seed, deadlines=deadlines, linger_s=linger_s)
-    world.run(400)
-    world.settle_all()
-    world.check()
-    return world
-
-
-def test_every_record_is_stored_once_and_in_order_per_key() -> None:
-    for seed in SEEDS:
-        world = _run(seed, linger_s=0.05 * (seed % 2))
-        assert {record.outcome for record in world.given} == {"stored"}
-        assert sum(len(log.records) for log in world.logs.values()) == len(world.given)
-
-
-def test_a_record_whose_time_is_over_is_told_so_truthfully() -> None:
-    outcomes = set()
-    for seed in SEEDS:
-        world = _run(seed, deadlines=True)
-        outcomes |= {record.outcome for record in world.given}
-    assert outcomes == {"stored", "not stored", "unknown"}
-
-
-# Planted faults: each must show in the runs above.
-
-
-def _behind_the_others(self: ProducerRules, lane: Lane) -> None:
-    lane.queue.extend(self._take(lane).records)
-    self._seal(lane)
-
-
-def _gathered_anew(self: ProducerRules, lane: Lane, *, now: float) -> None:
-    self._try_later(lane, now)
-    lane.queue.extendleft(reversed(self._take(lane).records))
-    self._move_on()
-
-
-def _past_the_retired(self: ProducerRules, route: str) -> Lane | None:
-    retired, self._retired = self._retired, []
-    lane = _lane_of(self, route)
-    self._retired = retired
-    self._routes.clear()
-    return lane
-
-
-_lane_of = ProducerRules._lane_of
-
-
-def _without_waiting(self: ProducerRules) -> None:
-    self._routes.clear()
-    for lane in self._retired:
-        moved, lane.queue = lane.queue, deque()
-        for record in moved:
-            _add_to_table(self, record)
-    self._retired = [lane for lane in self._retired if lane.batch is not None]
-
-
-def _add_to_table(self: ProducerRules, record: Record) -> None:
-    retired, self._retired = self._retired, []
-    self.add(record)
-    self._retired = retired
-    self._routes.clear()
-
-
-def _same_sequence(self: ProducerRules, lane: Lane) -> Batch:
-    batch = _gather(self, lane)
-    self._sequences[lane.shard] -= 1
-    return batch
-
-
-_gather = ProducerRules._gather
-
-
-def _newest_first(self: ProducerRules) -> None:
-    self._retired.reverse()
-    for lane in self._retired:
-        lane.queue.reverse()
-    _move_on(self)
-
-
-_move_on = ProducerRules._move_on
-
-
-def _unsealed(self: ProducerRules, lane: Lane) -> None:
-    lane.queue.clear()
-    self._move_on()
-
-
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("readonly", _behind_the_others),
-        ("lost", _gathered_anew),
-        ("_lane_of", _past_the_retired),
-        ("_move_on", _without_waiting),
-        ("_move_on", _newest_first),
-        ("_gather", _same_sequence),
-        ("_seal", _unsealed),
-    ],
-)
-def test_a_planted_fault_is_found(name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerRules, name, fault)
-    for seed in SEEDS:
-        try:
-            _run(seed)
-        except (AssertionError, IndexError):
-            return
-    pytest.fail("nobody noticed")
-
-
-def _dropped_in_doubt(
-    self: ProducerRules, lane: Lane, batch: Batch, now: float, late: list[Record], actions: Any
-) -> None:
-    batch.is_doubtful = False
-    _expire_batch(self, lane, batch, now, late, actions)
-
-
-_expire_batch = ProducerRules._expire_batch
-
-
-def test_a_planted_fault_of_deadlines_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerRules, "_expire_batch", _dropped_in_doubt)
-    with pytest.raises(AssertionError):
-        for seed in SEEDS:
-            _run(seed, deadlines=True)
-
-
-# One by one
 
 
 def _shards(count: int, made: str = "first") -> list[Shard]:
