@@ -16,7 +16,7 @@ groups=' '
 while read -r word group; do
     case $word in
         began) groups="$groups$group " ;;
-        ended) groups="${groups%% $group *} ${groups#* $group }" ;;
+        *) groups="${groups%% $group *} ${groups#* $group }" ;;
     esac
 done
 for group in $groups; do kill -9 "-$group"; done
