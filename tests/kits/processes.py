@@ -77,7 +77,8 @@ class RealProcess:
     def launch(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         """Standard input stays open for as long as this process lives."""
         assert not self.is_running
-        self._forget()
+        if self._process is not None:
+            self._forget()  # it ended by itself, and nobody has asked how
         self.output.parent.mkdir(exist_ok=True)
         with self.output.open("wb") as output, self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -171,14 +172,14 @@ class RealProcess:
         self._forget()
 
     def _forget(self) -> int:
-        """The process, which has ended, if there was one."""
-        if self._process is None:
-            return 0
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        watchdog.ended(self._process.pid)
-        resources.ended(self._process.pid)
-        return self._process.returncode
+        """The process, which has ended; its exit status."""
+        process, self._process = self._process, None
+        assert process is not None
+        assert process.stdin is not None
+        process.stdin.close()
+        watchdog.ended(process.pid)
+        resources.ended(process.pid)
+        return process.returncode
 
     # Looking at it.
 

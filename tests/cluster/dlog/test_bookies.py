@@ -45,7 +45,8 @@ async def _kill_and_restart(processes: BookieProcesses) -> None:
                 answer is None or isinstance(answer, BookieUnavailable) for answer in answers
             )
         assert len(acked) >= 400
-        process.start()
+        process.begin()
+        await process.ready()
         await _until_it_answers(adding)
         for entry in acked:
             found = await bookies.read(process.id, ledger=1, entry=entry)
@@ -64,7 +65,8 @@ async def _deleted_ledgers_are_dropped(processes: BookieProcesses, ledgers: Meta
     segment = Segment(0, (process.id,))  # type: ignore[arg-type]
     config = LedgerConfig(ensemble=1, write_quorum=1, ack_quorum=1)
     await ledgers.create(1, LedgerMetadata(config=config, segments=(segment,)))
-    process.start("--set=bookie.garbage_interval_ms=100")
+    process.begin("--set=bookie.garbage_interval_ms=100")
+    await process.ready()
     async with processes.client() as (_, _, bookies):
         for _ in range(_LOOKS_MAX):
             _, highest = await bookies.read_last_confirmed(process.id, ledger=2)
@@ -102,9 +104,11 @@ async def _wipe(processes: BookieProcesses) -> None:
     told = process.tail()
     assert "it was wiped" in told
     assert "--begin-anew" in told
-    process.start("--begin-anew")
+    process.begin("--begin-anew")
+    await process.ready()
     await process.kill()
-    process.start()
+    process.begin()
+    await process.ready()
     rows = processes.stores.rows("bookie", "list")
     assert rows == [{"id": process.id, "rack": "rack-1", "is_read_only": False}]
     process.signal(signal.SIGTERM)

@@ -53,8 +53,10 @@ class ClusterUp:
     def __exit__(self, *_: object) -> None:
         for process in self._restarted:
             process.discard()
-        self._up.stop()
-        self._up.discard()
+        try:
+            self._up.stop()
+        finally:
+            self._up.discard()
 
     # Faults
 
