@@ -156,9 +156,11 @@ class QuorumReader:
             await self._refresh()
             await self.look()
         while not self.is_closed and self._last_confirmed <= after:
-            left_ms = int((deadline - loop.time()) * 1000)
-            if left_ms <= 0:
+            left_s = deadline - loop.time()
+            if left_s <= 0:
                 break
+            # A caller that waits again for the rest of a millisecond would never let others run.
+            left_ms = max(1, int(left_s * 1000))
             if not await self._poll(after, min(left_ms, _POLL_MS_MAX)):
                 await asyncio.sleep(min(left_ms, _PAUSE_MS) / 1000)
         return self._last_confirmed, self.is_closed

@@ -334,6 +334,20 @@ def test_a_reader_waits_no_longer_than_asked() -> None:
     run(scenario)
 
 
+def test_a_reader_that_waits_for_a_millisecond_lets_time_pass() -> None:
+    async def scenario(world: World) -> None:
+        store = world.client()
+        writer = await store.create(CONFIG)
+        reader = await store.open(writer.ledger, recover=False)
+        loop = asyncio.get_running_loop()
+        for _ in range(20):
+            begun = loop.time()
+            await reader.wait(after=-1, timeout_ms=1)
+            assert loop.time() >= begun + 0.001
+
+    run(scenario)
+
+
 def test_a_lost_answer_makes_no_second_ledger() -> None:
     async def scenario(world: World) -> None:
         store = world.client(LedgerSettings(metadata_tries=50))

@@ -204,19 +204,17 @@ class WriterRules:
     def _claim(self, now_ms: int) -> LogMeta:
         """What was fenced is so from now on, in the record; empty ledgers go, in time."""
         meta = self._known()
-        ledgers = tuple(
+        ledgers = [
             replace(each, fenced_ms=now_ms) if each.ledger in self._fenced_now else each
             for each in meta.ledgers
-        )
+        ]
         grace_ms = meta.config.grace_ms
-        kept = tuple(
-            each
-            for place, each in enumerate(ledgers)
-            if each.last_entry >= 0
-            or place >= len(ledgers) - 1
-            or not each.may_go(now_ms=now_ms, grace_ms=grace_ms)
+        self._dropped = tuple(
+            each.ledger
+            for each in ledgers[:-1]
+            if each.last_entry < 0 and each.may_go(now_ms=now_ms, grace_ms=grace_ms)
         )
-        self._dropped = tuple(each.ledger for each in ledgers if each not in kept)
+        kept = [each for each in ledgers if each.ledger not in self._dropped]
         return replace(
             meta,
             writer=self.writer,
