@@ -15,7 +15,7 @@ from raftwood.loghub.model import AccessKey, Role
 from raftwood.metastore.file_store import FileMetaStore
 from tests.kits.loghub.memory_logs import MemoryLogs
 
-START_S_MAX = 20.0
+START_S_MAX = 60.0
 
 
 def _free_port() -> int:

@@ -14,6 +14,7 @@ from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.disk.real_environment import real_environment
 from tests.kits.clogs.memory_sink import MemorySink, MemoryStorage
 from tests.kits.clogs.ring import ACCESS, Ring, StaticSource, settings_of
+from tests.kits.running import until
 
 NAMES = [f"/var/log/app{number}.log" for number in range(12)]
 
@@ -25,17 +26,12 @@ def scene(body: Callable[[Environment, Ring], Awaitable[None]], servers: int = 3
             for number in range(servers):
                 await ring.start(f"log-{number}")
             try:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     await body(environment, ring)
             finally:
                 await ring.close()
 
     asyncio.run(run())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  the scene has a time
-        await asyncio.sleep(0.02)
 
 
 def given(name: str, first: int, last: int) -> list[bytes]:
