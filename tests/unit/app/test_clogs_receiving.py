@@ -15,7 +15,6 @@ from tests.kits.loghub.memory_logs import MemoryLogs
 from tests.kits.loghub.streams import values_of
 from tests.kits.running import run, until
 
-
 from raftwood.app.clogs_files import lines_of
 from raftwood.app.gateway_server import GatewayServer
 from raftwood.app.settings import Settings
