@@ -33,7 +33,7 @@ from raftwood.zeppelin.meta.keeper import MetaKeeper
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.state_machine import MetaMachine
 from raftwood.zeppelin.model import Migration, NodeId, TableConfig, Topology, User
-from tests.kits.running import run
+from tests.kits.running import in_virtual_time
 from tests.kits.zeppelin.meta.group_in_memory import GROUP, Command, GroupInMemory
 from tests.kits.zeppelin.meta.tables import A, B, C, registered
 
@@ -97,7 +97,7 @@ def test_operators_get_clear_answers() -> None:
         assert [each is None for each in done.results] == [False, True]
         assert (await client.topology()).users == {}
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_operators_move_replicas() -> None:
@@ -118,7 +118,7 @@ def test_operators_move_replicas() -> None:
             await client.migrate("t", 0, A, C)
         assert (await client.topology()).epoch == epoch + 2
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_a_heartbeat_gives_a_lease_and_what_is_new() -> None:
@@ -137,7 +137,7 @@ def test_a_heartbeat_gives_a_lease_and_what_is_new() -> None:
         with pytest.raises(Conflict, match="register"):
             await client.heartbeat(Heartbeat(A, 2, 0), timeout_ms=60_000)
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_a_node_that_is_down_gets_no_lease_until_that_is_undone() -> None:
@@ -156,7 +156,7 @@ def test_a_node_that_is_down_gets_no_lease_until_that_is_undone() -> None:
         assert group.machine.topology.nodes[A].is_up
         assert (await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_only_the_leader_hears_and_each_term_begins_anew() -> None:
@@ -174,7 +174,7 @@ def test_only_the_leader_hears_and_each_term_begins_anew() -> None:
         group.now_ms += SETTINGS.down_ms - 1
         assert group.machine.plan() == ()
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_a_leader_that_was_stopped_for_a_while_blames_nobody_for_it() -> None:
@@ -186,7 +186,7 @@ def test_a_leader_that_was_stopped_for_a_while_blames_nobody_for_it() -> None:
         group.now_ms += 60_000
         assert group.machine.plan() == ()
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_a_node_that_is_being_declared_down_gets_no_lease_however_long_that_takes() -> None:
@@ -206,7 +206,7 @@ def test_a_node_that_is_being_declared_down_gets_no_lease_however_long_that_take
         group.plan()
         assert (await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_a_watch_tells_what_changes_and_outlives_a_leader() -> None:
@@ -228,7 +228,7 @@ def test_a_watch_tells_what_changes_and_outlives_a_leader() -> None:
         with pytest.raises(PermissionDenied):
             await anext(watch)
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_it_can_be_waited_for_that_all_nodes_have_applied_an_epoch() -> None:
@@ -243,7 +243,7 @@ def test_it_can_be_waited_for_that_all_nodes_have_applied_an_epoch() -> None:
         await client.heartbeat(Heartbeat(B, 1, 2), timeout_ms=60_000)
         await waiting
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_the_keeper_proposes_what_is_planned_where_its_store_leads() -> None:
@@ -286,7 +286,7 @@ def test_the_keeper_proposes_what_is_planned_where_its_store_leads() -> None:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-    run(body())
+    in_virtual_time(body())
 
 
 class Files:
@@ -324,7 +324,7 @@ def test_a_snapshot_is_all_that_is_replicated() -> None:
             with pytest.raises(StoreDamaged):
                 await recover(other, [damaged])
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_a_snapshot_has_these_bytes() -> None:
@@ -337,7 +337,7 @@ def test_a_snapshot_has_these_bytes() -> None:
         data = b"".join(group.machine.save_snapshot(Files(), lambda: False))
         assert data == GOLDEN
 
-    run(body())
+    in_virtual_time(body())
 
 
 def test_bytes_that_are_no_command_or_question_are_refused() -> None:
@@ -356,4 +356,4 @@ def test_bytes_that_are_no_command_or_question_are_refused() -> None:
         with pytest.raises(InvalidInput, match="0 partitions"):
             CreateTable("t", TableConfig(partitions=0))
 
-    run(body())
+    in_virtual_time(body())
