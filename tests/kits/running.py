@@ -1,13 +1,37 @@
 """Running a test's coroutine on a real loop, so that a task left behind fails the test."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from raftwood.simulation import simulate
 
 Result = TypeVar("Result")
 
+WAIT_S_MAX = 60
 
-def run(main: Coroutine[Any, Any, Result]) -> Result:
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """A real loop whose clock the test moves on: for timeouts on real sockets.
+
+    With timeouts of hours, they end when the test says so, and never because a machine is slow.
+    """
+
+    skipped_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.skipped_s
+
+    async def skip(self, seconds: float) -> None:
+        """What is due meanwhile happens, and some turns of the loop follow from that."""
+        self.skipped_s += seconds
+        await asyncio.sleep(0.01)
+
+
+def run(
+    main: Coroutine[Any, Any, Result],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> Result:
     """As `asyncio.run`, but tasks that are still there at the end are a failure."""
 
     async def guarded() -> Result:
@@ -16,4 +40,17 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
         assert not left, f"tasks left behind: {left}"
         return result
 
-    return asyncio.run(guarded())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(guarded())
+
+
+def in_virtual_time(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run where time passes only while nobody has anything to do: no real socket or thread."""
+    return simulate(1, lambda _: main).result
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """For what is seen from outside alone, so that it cannot be awaited."""
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not condition():  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0.002)

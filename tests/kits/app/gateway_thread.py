@@ -15,7 +15,7 @@ from raftwood.metastore.file_store import FileMetaStore
 from tests.kits.loghub.memory_logs import MemoryLogs
 from tests.kits.ports import free_ports
 
-START_S_MAX = 20.0
+START_S_MAX = 60.0
 
 
 class GatewayThread:

@@ -236,7 +236,7 @@ class LogSuite:
             reading = asyncio.create_task(log.read(start, bytes_max=1000, wait_ms=20_000))
             await asyncio.sleep(0.5)
             end = await (await kit.open()).seal()
-            assert await asyncio.wait_for(reading, 5) == ([], end)
+            assert await asyncio.wait_for(reading, 60) == ([], end)
             with pytest.raises(LogSealed):
                 await log.append(b"late", producer="a", sequence=2)
             assert await log.read(end, bytes_max=1000) == ([], end)

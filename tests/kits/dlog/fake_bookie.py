@@ -57,7 +57,7 @@ class Heard:
         self._more.set()
 
     async def until(self, count: int) -> list[tuple[int, RaftwoodError | None]]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self.adds) < count:
                 self._more.clear()
                 await self._more.wait()

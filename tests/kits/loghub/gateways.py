@@ -63,7 +63,7 @@ class HttpGateway(msgspec.Struct, frozen=True):
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
             writer.write(data)
-            async with asyncio.timeout(20.0):
+            async with asyncio.timeout(60):
                 return await reader.read()
         finally:
             writer.close()

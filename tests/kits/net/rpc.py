@@ -26,8 +26,12 @@ from raftwood.net import (
 )
 from raftwood.net.frames import Frame, FrameDecoder, Kind, encode_frame
 from raftwood.net.handshake import ClientHandshake, Welcome
+from raftwood.simulation import simulate
+from tests.kits.running import WAIT_S_MAX
 
 Result = TypeVar("Result")
+
+RUN_S_MAX = 120
 
 CLUSTER = "test-cluster"
 NODE = Identity(role="node", node_id="n1")
@@ -110,13 +114,6 @@ async def dial(
     return await connect(host, port, credentials, random.Random(2), limits=limits, tls=tls)
 
 
-async def eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Wait until a condition holds; for what crosses a socket and so cannot be awaited."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what changes it is on the other side
-            await asyncio.sleep(0.001)
-
-
 class RawPeer:
     """A client that speaks frames by hand, so that it can also speak them wrongly."""
 
@@ -136,7 +133,7 @@ class RawPeer:
 
     async def frame(self) -> Frame | None:
         """The next frame, or None at the end of the connection."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S_MAX):
             while not self._frames:
                 try:
                     data = await self.reader.read(1 << 16)
@@ -205,7 +202,7 @@ def run_checked(kind: str, main: Coroutine[Any, Any, Result]) -> Result:
     async def checked() -> Result:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: complaints.append(context))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(RUN_S_MAX):
             result = await main
         for _ in range(3):
             await asyncio.sleep(0)
@@ -213,8 +210,10 @@ def run_checked(kind: str, main: Coroutine[Any, Any, Result]) -> Result:
         assert not left, f"tasks left behind: {left}"
         return result
 
-    if kind == "uvloop":
-        result: Result = uvloop.run(checked())
+    if kind == "simulated":
+        result: Result = simulate(1, lambda _: checked()).result
+    elif kind == "uvloop":
+        result = uvloop.run(checked())
     else:
         result = asyncio.run(checked())
     assert not complaints, complaints

@@ -332,7 +332,7 @@ class PartitionSuite:
             await rewinding
             assert store.last_sequence == 2
             commit(store, Write(b"later", b"1"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await store.settle()
             assert store.applied_sequence == 3
             await node.close()

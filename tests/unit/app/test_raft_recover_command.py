@@ -53,7 +53,7 @@ def test_it_tells_what_it_does_and_the_store_leads_afterwards(
         with real_environment() as environment:
             host = await _open(environment, folder)
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await host.read(GROUP, b"count", timeout_ms=10_000)
                 assert await host.propose(GROUP, b"a line", timeout_ms=10_000) == b"1"
                 assert host.status(GROUP).voters == (1,)

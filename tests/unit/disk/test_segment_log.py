@@ -31,7 +31,7 @@ from raftwood.disk.segment_log import (
     TruncateTail,
 )
 from tests.kits.base.log_model import LogModel, contents
-from tests.kits.running import run
+from tests.kits.running import run, until
 
 SMALL = LogSettings(segment_bytes=16 << 10, cache_bytes_max=4 << 10, flush_bytes_max=8 << 10)
 
@@ -204,7 +204,7 @@ def test_truncated_groups_give_their_room_back_and_a_cold_group_pins_nothing(
                 await log.commit(Run(2, 1, index, 1, bytes(1000)))
                 if index > 10:
                     log.write((TruncateHead(2, index - 10),))
-            await _until(lambda: log.statistics().segments <= 6)
+            await until(lambda: log.statistics().segments <= 6)
             before = await contents(log)
         assert len(segments(tmp_path)) <= 6
         assert not (tmp_path / "log/0000000001.segment").exists()
@@ -225,22 +225,13 @@ def test_live_data_is_moved_when_dead_data_behind_it_grows(tmp_path: Path) -> No
             for index in range(1, 200):
                 await log.commit(Run(2, 1, index, 1, bytes(1000)))
             log.write((DropGroup(2),))
-            await _until(lambda: log.statistics().segments <= 6)
+            await until(lambda: log.statistics().segments <= 6)
             before = await contents(log)
             assert len(before[1].runs) == 19
         async with opened(tmp_path) as log:
             assert await contents(log) == before
 
     run(main())
-
-
-async def _until(condition: object) -> None:
-    assert callable(condition)
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("did not come true")
 
 
 def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def files() -> Iterator[ThreadFiles]:
 
 def do(files: ThreadFiles, *operations: Operation) -> list[Any]:
     async def main() -> list[Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await perform(files, *operations)
 
     return run(main())
@@ -41,14 +41,14 @@ def outcome(files: ThreadFiles, *operations: Operation) -> Completion:
     async def main() -> Completion:
         answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         files.submit(operations, answer.set_result)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await answer
 
     return run(main())
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "did not come true"
         gc.collect()

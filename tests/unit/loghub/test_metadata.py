@@ -14,7 +14,7 @@ from raftwood.loghub.model import Project
 from raftwood.loghub.server import metadata as metadata_module
 from raftwood.loghub.server.metadata import PROJECTS, Metadata, project_key
 from tests.kits.loghub.streams import gateway_kit
-from tests.kits.running import run
+from tests.kits.running import run, until
 
 
 class SlowAnswers:
@@ -86,12 +86,6 @@ class Away:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
             yield following.result()
-
-
-async def until(is_true: Any) -> None:
-    async with asyncio.timeout(10):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def described(metadata: Metadata) -> str:

@@ -228,7 +228,7 @@ def test_settling_ends_where_it_comes_to_nothing(tmp_path: Path) -> None:
 
             two.streams._settling._finish = nothing  # type: ignore[method-assign,assignment]
             with pytest.raises(Unavailable, match="try again"):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await two.streams._settling.settle("p", "s")
 
     run(body())

@@ -3,6 +3,7 @@
 import asyncio
 
 from raftwood.logservice.server.pacing import REST_SHARE, Pacing
+from tests.kits.running import in_virtual_time
 
 
 def test_the_first_piece_is_due_at_once_and_the_next_a_period_later() -> None:
@@ -15,7 +16,7 @@ def test_the_first_piece_is_due_at_once_and_the_next_a_period_later() -> None:
         assert await pacing.wait()
         assert loop.time() - began >= 0.045
 
-    asyncio.run(scenario())
+    in_virtual_time(scenario())
 
 
 def test_who_asks_does_not_wait_for_the_period() -> None:
@@ -28,7 +29,7 @@ def test_who_asks_does_not_wait_for_the_period() -> None:
         assert not await pacing.wait()
         assert 0.015 < loop.time() - began < 10
 
-    asyncio.run(scenario())
+    in_virtual_time(scenario())
 
 
 def test_asking_does_not_put_the_period_off() -> None:
@@ -46,7 +47,7 @@ def test_asking_does_not_put_the_period_off() -> None:
         assert asked > 1
         assert 0.14 <= loop.time() - began < 10
 
-    asyncio.run(scenario())
+    in_virtual_time(scenario())
 
 
 def test_work_that_takes_long_is_not_done_all_the_time() -> None:
@@ -60,4 +61,4 @@ def test_work_that_takes_long_is_not_done_all_the_time() -> None:
         assert not await pacing.wait()
         assert loop.time() - ended >= 0.02 * REST_SHARE
 
-    asyncio.run(scenario())
+    in_virtual_time(scenario())

@@ -25,7 +25,7 @@ from tests.kits.logservice.log_cluster import (
     address,
     run_log_cluster,
 )
-from tests.kits.running import run
+from tests.kits.running import run, until
 
 QUICK = msgspec.structs.replace(
     KEEPER, tn_shards=1, service_down_ticks=20, service_removed_ticks=100
@@ -201,12 +201,6 @@ def agent_of(keeper: KeeperClient, carry_out: Callable[[Order], Awaitable[None]]
     return ServiceAgent(
         keeper, service="tn", kind=ServiceKind.TN, address="", carry_out=carry_out, period_ms=1
     )
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 def test_orders_of_an_older_term_are_ignored_and_failures_are_reported() -> None:

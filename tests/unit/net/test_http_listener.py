@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trustme
 import uvloop
-from tests.kits.running import run
+from tests.kits.running import SkippingLoop, run
 
 from raftwood.net.http_listener import HttpLimits, HttpListener
 from raftwood.net.tls import ServerTls, TlsFiles
@@ -48,7 +48,7 @@ async def ask(listener: HttpListener, *parts: bytes) -> bytes:
             for part in parts:
                 writer.write(part)
                 await writer.drain()
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60):
             return await reader.read()
     except ConnectionError:
         return b""
@@ -154,16 +154,19 @@ def test_requests_of_one_connection_are_answered_in_order() -> None:
 
 
 def test_a_request_that_waits_does_not_hold_the_stop() -> None:
-    async def wait(_scope: Any, _receive: Any, _send: Any) -> None:
-        await asyncio.sleep(60.0)
-
     async def main() -> None:
+        is_asked = asyncio.Event()
+
+        async def wait(_scope: Any, _receive: Any, _send: Any) -> None:
+            is_asked.set()
+            await asyncio.get_running_loop().create_future()
+
         async with listening(wait) as listener:
             host, _, port = listener.address.rpartition(":")
             _, writer = await asyncio.open_connection(host, int(port))
             writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-            await asyncio.sleep(0.1)
-            async with asyncio.timeout(5.0):
+            await is_asked.wait()
+            async with asyncio.timeout(60):
                 await listener.close()
             writer.close()
 
@@ -171,18 +174,18 @@ def test_a_request_that_waits_does_not_hold_the_stop() -> None:
 
 
 def test_a_client_that_waits_for_its_answer_longer_than_for_a_request_gets_it() -> None:
+    loop = SkippingLoop()
+
     async def slow(scope: Any, receive: Any, send: Any) -> None:
-        await asyncio.sleep(0.5)
+        await loop.skip(30)
         await echo(scope, receive, send)
 
     async def main() -> None:
-        async with listening(slow, request_ms=200) as listener:
+        async with listening(slow, request_ms=20_000) as listener:
             head = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
             assert (await ask(listener, head)).endswith(b"GET /  0")
 
-    for loop_factory in (None, uvloop.new_event_loop):
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(main())
+    run(main(), lambda: loop)
 
 
 def test_requests_of_all_sizes_go_through_tls(tmp_path: Path) -> None:
@@ -203,7 +206,7 @@ def test_requests_of_all_sizes_go_through_tls(tmp_path: Path) -> None:
             head = b"POST /x HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
             writer.write(head % size)
             writer.write(b"x" * size)
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(60):
                 assert (await reader.read()).endswith(b"POST /x  %d" % size)
             writer.close()
             with suppress(ConnectionError, ssl.SSLError):

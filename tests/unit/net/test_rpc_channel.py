@@ -15,9 +15,9 @@ from tests.kits.net.rpc import (
     WAIT,
     Handlers,
     dial,
-    eventually,
     serving,
 )
+from tests.kits.running import until
 from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import ConnectionLost, ShuttingDown, Unauthenticated, Unavailable
@@ -43,20 +43,20 @@ def test_a_channel_comes_back_after_its_server_does(run: Run) -> None:
         port = await server.listen()
         async with Channel(lambda: dial(port), random.Random(4), QUICK) as channel:
             with pytest.raises(Unavailable):
-                channel.call(ECHO, b"", 1_000)
-            await channel.connected(1_000)
-            call = channel.call(WAIT, b"", 5_000)
-            await eventually(lambda: handlers.started == 1)
+                channel.call(ECHO, b"", 60_000)
+            await channel.connected(60_000)
+            call = channel.call(WAIT, b"", 60_000)
+            await until(lambda: handlers.started == 1)
             await server.close(0)
             with pytest.raises((ConnectionLost, ShuttingDown)):
                 await call
-            await eventually(lambda: not channel.is_connected)
+            await until(lambda: not channel.is_connected)
             with pytest.raises(Unavailable):
-                channel.call(ECHO, b"", 1_000)
+                channel.call(ECHO, b"", 60_000)
             again = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1))
             await again.listen(port=port)
-            await channel.connected(2_000)
-            assert await channel.call(ECHO, b"back", 1_000) == b"back"
+            await channel.connected(60_000)
+            assert await channel.call(ECHO, b"back", 60_000) == b"back"
             assert len([item async for item in channel.stream(COUNT, b"3 1")]) == 3
             # The call that was lost was not sent again.
             assert handlers.started == 1
@@ -71,15 +71,15 @@ def test_calls_on_a_draining_server_finish_beside_the_new_connection(run: Run) -
         first = Server(old.service, SERVER_CREDENTIALS, random.Random(1))
         port = await first.listen()
         async with Channel(lambda: dial(port), random.Random(4), QUICK) as channel:
-            await channel.connected(1_000)
-            call = channel.call(WAIT, b"old", 5_000)
-            await eventually(lambda: old.started == 1)
-            closing = asyncio.create_task(first.close(5_000))
-            await eventually(lambda: not channel.is_connected)
+            await channel.connected(60_000)
+            call = channel.call(WAIT, b"old", 60_000)
+            await until(lambda: old.started == 1)
+            closing = asyncio.create_task(first.close(60_000))
+            await until(lambda: not channel.is_connected)
             second = Server(new.service, SERVER_CREDENTIALS, random.Random(1))
             await second.listen(port=port)
-            await channel.connected(1_000)
-            assert await channel.call(ECHO, b"new", 1_000) == b"new"
+            await channel.connected(60_000)
+            assert await channel.call(ECHO, b"new", 60_000) == b"new"
             old.release.set()
             assert await call == b"old"
             await closing
@@ -88,7 +88,7 @@ def test_calls_on_a_draining_server_finish_beside_the_new_connection(run: Run) -
     run(main())
 
 
-def test_a_channel_says_why_it_cannot_connect(run: Run) -> None:
+def test_a_channel_says_why_it_cannot_connect(in_virtual_time: Run) -> None:
     async def main() -> None:
         wrong = ClientCredentials(
             cluster_id=CLUSTER, identity=CLIENT, secret=Secret(b"a wrong secret of the client")
@@ -99,15 +99,15 @@ def test_a_channel_says_why_it_cannot_connect(run: Run) -> None:
                 with pytest.raises(Unauthenticated):
                     await channel.connected(100)
                 with pytest.raises(Unauthenticated):
-                    channel.call(ECHO, b"", 1_000)
+                    channel.call(ECHO, b"", 60_000)
             # asyncio forgets a connection that it accepts in the turn in which its listener is
             # closed, and the last attempt may have come at any moment.
             await asyncio.sleep(0.05)
 
-    run(main())
+    in_virtual_time(main())
 
 
-def test_attempts_are_spaced_by_bounded_backoff_with_jitter(run: Run) -> None:
+def test_attempts_are_spaced_by_bounded_backoff_with_jitter(in_virtual_time: Run) -> None:
     attempts: list[float] = []
 
     async def refuse() -> Connection:
@@ -118,7 +118,7 @@ def test_attempts_are_spaced_by_bounded_backoff_with_jitter(run: Run) -> None:
         async with Channel(refuse, random.Random(4), QUICK):
             await asyncio.sleep(0.3)
 
-    run(main())
+    in_virtual_time(main())
     gaps = [later - earlier for earlier, later in itertools.pairwise(attempts)]
     assert 4 <= len(attempts) <= 40
     assert all(gap >= 0.002 for gap in gaps)
@@ -133,11 +133,11 @@ def test_a_closed_channel_says_so(run: Run) -> None:
         async with serving(Handlers().service) as (server, port):
             channel = Channel(lambda: dial(port), random.Random(4), QUICK)
             channel.start()
-            await channel.connected(1_000)
+            await channel.connected(60_000)
             await channel.close()
             with pytest.raises(ShuttingDown):
-                await channel.connected(1_000)
-            await eventually(lambda: server.connection_count == 0)
+                await channel.connected(60_000)
+            await until(lambda: server.connection_count == 0)
 
     run(main())
 
@@ -157,7 +157,7 @@ def test_connecting_that_is_cancelled_in_its_last_moment_leaves_no_connection(
             monkeypatch.setattr(Connection, "_welcomed", welcomed)
             with pytest.raises(asyncio.CancelledError):
                 await dialling
-            await eventually(lambda: server.connection_count == 0)
+            await until(lambda: server.connection_count == 0)
 
     run(main())
 
@@ -174,8 +174,8 @@ def test_structs_travel_through_a_channel(run: Run) -> None:
             serving(handlers.service) as (_, port),
             Channel(lambda: dial(port), random.Random(4), QUICK) as channel,
         ):
-            await channel.connected(1_000)
-            assert await channel.ask(method, 21, 1_000) == 42
+            await channel.connected(60_000)
+            assert await channel.ask(method, 21, 60_000) == 42
 
     run(main())
 
@@ -193,15 +193,15 @@ def test_a_channel_tells_of_each_connect_and_loss(run: Run) -> None:
             on_change=lambda is_connected: heard.append((is_connected, channel.is_connected)),
         )
         async with channel:
-            await eventually(lambda: heard == [(True, True)])
+            await until(lambda: heard == [(True, True)])
             await server.close(0)
-            await eventually(lambda: heard == [(True, True), (False, False)])
+            await until(lambda: heard == [(True, True), (False, False)])
             # Attempts that fail change nothing.
             await asyncio.sleep(0.03)
             assert len(heard) == 2
             second = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1))
             await second.listen(port=port)
-            await eventually(lambda: heard[2:] == [(True, True)])
+            await until(lambda: heard[2:] == [(True, True)])
         assert len(heard) == 3
         await second.close(0)
 
@@ -222,20 +222,20 @@ def test_a_channel_tells_once_that_nobody_listens_any_more(run: Run) -> None:
 
         channel = Channel(connect, random.Random(4), QUICK, on_gone=lambda: gone.append(1))
         async with channel:
-            await channel.connected(1_000)
+            await channel.connected(60_000)
             # A connection that is lost alone is made anew, and says nothing of the server.
             await connections[0].close()
-            await eventually(lambda: len(connections) == 2 and channel.is_connected)
+            await until(lambda: len(connections) == 2 and channel.is_connected)
             assert not gone
             await server.close(0)
-            await eventually(lambda: len(gone) == 1)
+            await until(lambda: len(gone) == 1)
             await asyncio.sleep(0.05)
             assert len(gone) == 1
             again = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1))
             await again.listen(port=port)
-            await channel.connected(2_000)
+            await channel.connected(60_000)
             await again.close(0)
-            await eventually(lambda: len(gone) == 2)
+            await until(lambda: len(gone) == 2)
 
     run(main())
 
@@ -247,11 +247,11 @@ def test_a_message_through_a_channel_without_connection_is_lost(run: Run) -> Non
         port = await server.listen()
         async with Channel(lambda: dial(port), random.Random(4), QUICK) as channel:
             assert not channel.send(TELL, b"not connected yet")
-            await channel.connected(1_000)
+            await channel.connected(60_000)
             assert channel.send(TELL, [b"in ", b"parts"])
-            await eventually(lambda: handlers.told == [(CLIENT, b"in parts")])
+            await until(lambda: handlers.told == [(CLIENT, b"in parts")])
             await server.close(0)
-            await eventually(lambda: not channel.is_connected)
+            await until(lambda: not channel.is_connected)
             assert not channel.send(TELL, b"connected no more")
 
     run(main())

@@ -12,11 +12,11 @@ from tests.kits.net.rpc import (
     WAIT,
     Handlers,
     dial,
-    eventually,
     raw_peer,
     raw_server,
     serving,
 )
+from tests.kits.running import until
 from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import ConnectionLost
@@ -27,7 +27,7 @@ from raftwood.net.handshake import PeerLimits, ServerHandshake
 QUICK = ServerLimits(ping_interval_ms=30, ping_timeout_ms=60)
 
 
-def test_an_idle_connection_is_kept_alive_by_pings(run: Run) -> None:
+def test_an_idle_connection_is_kept_alive_by_pings(in_virtual_time: Run) -> None:
     async def main() -> None:
         limits = ClientLimits(ping_interval_ms=20, ping_timeout_ms=60)
         async with (
@@ -35,9 +35,9 @@ def test_an_idle_connection_is_kept_alive_by_pings(run: Run) -> None:
             await dial(port, limits=limits) as connection,
         ):
             await asyncio.sleep(0.25)
-            assert await connection.call(ECHO, b"alive", 1_000) == b"alive"
+            assert await connection.call(ECHO, b"alive", 60_000) == b"alive"
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_process_that_stood_still_does_not_take_its_peer_for_dead(run: Run) -> None:
@@ -49,12 +49,12 @@ def test_a_process_that_stood_still_does_not_take_its_peer_for_dead(run: Run) ->
         ):
             for _ in range(3):
                 time.sleep(0.4)  # noqa: ASYNC251  as if it were stopped
-                assert await connection.call(ECHO, b"alive", 5_000) == b"alive"
+                assert await connection.call(ECHO, b"alive", 60_000) == b"alive"
 
     run(main())
 
 
-def test_a_long_call_outlives_the_ping_timeout(run: Run) -> None:
+def test_a_long_call_outlives_the_ping_timeout(in_virtual_time: Run) -> None:
     async def main() -> None:
         handlers = Handlers()
         limits = ClientLimits(ping_interval_ms=20, ping_timeout_ms=60)
@@ -62,15 +62,15 @@ def test_a_long_call_outlives_the_ping_timeout(run: Run) -> None:
             serving(handlers.service, limits=QUICK) as (_, port),
             await dial(port, limits=limits) as connection,
         ):
-            call = connection.call(WAIT, b"done", 5_000)
+            call = connection.call(WAIT, b"done", 60_000)
             await asyncio.sleep(0.25)
             handlers.release.set()
             assert await call == b"done"
 
-    run(main())
+    in_virtual_time(main())
 
 
-def test_the_server_drops_a_dead_client_and_its_work(run: Run) -> None:
+def test_the_server_drops_a_dead_client_and_its_work(in_virtual_time: Run) -> None:
     async def main() -> None:
         handlers = Handlers()
         async with (
@@ -78,17 +78,17 @@ def test_the_server_drops_a_dead_client_and_its_work(run: Run) -> None:
             raw_peer(port) as peer,
         ):
             peer.request(WAIT, 1)
-            await eventually(lambda: handlers.started == 1)
+            await until(lambda: handlers.started == 1)
             frame = await peer.frame()
             assert frame is not None
             assert frame[0] == Kind.PING
-            await eventually(lambda: server.connection_count == 0, 1.0)
-            await eventually(lambda: handlers.cancelled == 1)
+            await until(lambda: server.connection_count == 0)
+            await until(lambda: handlers.cancelled == 1)
 
-    run(main())
+    in_virtual_time(main())
 
 
-def test_the_client_notices_a_dead_server(run: Run) -> None:
+def test_the_client_notices_a_dead_server(in_virtual_time: Run) -> None:
     async def fall_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         decoder = FrameDecoder()
         handshake = ServerHandshake(
@@ -105,13 +105,13 @@ def test_the_client_notices_a_dead_server(run: Run) -> None:
         async with raw_server(fall_silent) as port:
             connection = await dial(port, limits=limits)
             with pytest.raises(ConnectionLost, match="silent"):
-                await connection.call(ECHO, b"", 5_000)
+                await connection.call(ECHO, b"", 60_000)
             await connection.wait_closed()
 
-    run(main())
+    in_virtual_time(main())
 
 
-def test_a_frame_that_trickles_in_is_given_up(run: Run) -> None:
+def test_a_frame_that_trickles_in_is_given_up(in_virtual_time: Run) -> None:
     async def main() -> None:
         limits = ServerLimits(ping_interval_ms=30, ping_timeout_ms=500, frame_timeout_ms=80)
         async with (
@@ -124,12 +124,12 @@ def test_a_frame_that_trickles_in_is_given_up(run: Run) -> None:
                 await asyncio.sleep(0.005)
                 if server.connection_count == 0:
                     break
-            await eventually(lambda: server.connection_count == 0, 0.3)
+            await until(lambda: server.connection_count == 0)
 
-    run(main())
+    in_virtual_time(main())
 
 
-def test_a_client_that_takes_no_bytes_is_given_up(run: Run) -> None:
+def test_a_client_that_takes_no_bytes_is_given_up(in_virtual_time: Run) -> None:
     async def main() -> None:
         handlers = Handlers()
         limits = ServerLimits(ping_interval_ms=30, ping_timeout_ms=50, unsent_bytes_max=1 << 16)
@@ -140,25 +140,27 @@ def test_a_client_that_takes_no_bytes_is_given_up(run: Run) -> None:
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             for number in range(1, 100):
                 peer.request(ECHO, number, bytes(200_000))
-            await eventually(lambda: server.connection_count == 0, 2.0)
+            await until(lambda: server.connection_count == 0)
 
-    run(main())
+    in_virtual_time(main())
 
 
-def test_a_connection_without_requests_is_closed_and_one_at_work_is_not(run: Run) -> None:
+def test_a_connection_without_requests_is_closed_and_one_at_work_is_not(
+    in_virtual_time: Run,
+) -> None:
     async def main() -> None:
         handlers = Handlers()
         limits = ServerLimits(idle_timeout_ms=80, ping_interval_ms=20, ping_timeout_ms=60)
         async with serving(handlers.service, limits=limits) as (server, port):
             idle, busy = await dial(port), await dial(port)
-            call = busy.call(HOLD, b"", 5_000)
-            await eventually(lambda: server.connection_count == 1, 1.0)
+            call = busy.call(HOLD, b"", 60_000)
+            await until(lambda: server.connection_count == 1)
             await idle.wait_closed()
             with pytest.raises(ConnectionLost):
-                idle.call(ECHO, b"", 1_000)
+                idle.call(ECHO, b"", 60_000)
             handlers.held[0].reply(b"kept")
             assert await call == b"kept"
-            await eventually(lambda: server.connection_count == 0, 1.0)
+            await until(lambda: server.connection_count == 0)
             await busy.wait_closed()
 
-    run(main())
+    in_virtual_time(main())

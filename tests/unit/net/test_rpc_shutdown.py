@@ -4,7 +4,8 @@ import asyncio
 import socket
 
 import pytest
-from tests.kits.net.rpc import ECHO, WAIT, Handlers, dial, eventually, raw_peer, serving
+from tests.kits.net.rpc import ECHO, WAIT, Handlers, dial, raw_peer, serving
+from tests.kits.running import until
 from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import ConnectionLost, ShuttingDown, Unavailable
@@ -17,12 +18,12 @@ def test_a_closing_server_finishes_what_is_under_way(run: Run) -> None:
         handlers = Handlers()
         async with serving(handlers.service) as (server, port):
             connection = await dial(port)
-            call = connection.call(WAIT, b"finished", 5_000)
-            await eventually(lambda: handlers.started == 1)
-            closing = asyncio.create_task(server.close(5_000))
-            await eventually(lambda: not connection.is_usable)
+            call = connection.call(WAIT, b"finished", 60_000)
+            await until(lambda: handlers.started == 1)
+            closing = asyncio.create_task(server.close(60_000))
+            await until(lambda: not connection.is_usable)
             with pytest.raises(ShuttingDown):
-                connection.call(ECHO, b"", 1_000)
+                connection.call(ECHO, b"", 60_000)
             with pytest.raises(Unavailable):
                 await dial(port)
             assert not call.done()
@@ -35,18 +36,18 @@ def test_a_closing_server_finishes_what_is_under_way(run: Run) -> None:
     run(main())
 
 
-def test_idle_clients_leave_at_once_when_the_server_closes(run: Run) -> None:
+def test_idle_clients_leave_at_once_when_the_server_closes(in_virtual_time: Run) -> None:
     async def main() -> None:
         async with serving(Handlers().service) as (server, port):
             connections = [await dial(port) for _ in range(3)]
             loop = asyncio.get_running_loop()
             began = loop.time()
-            await server.close(5_000)
+            await server.close(60_000)
             assert loop.time() - began < 1.0
             for connection in connections:
                 await connection.wait_closed()
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_new_request_to_a_draining_server_is_told_so(run: Run) -> None:
@@ -54,8 +55,8 @@ def test_a_new_request_to_a_draining_server_is_told_so(run: Run) -> None:
         handlers = Handlers()
         async with serving(handlers.service) as (server, port), raw_peer(port) as peer:
             peer.request(WAIT, 1)
-            await eventually(lambda: handlers.started == 1)
-            closing = asyncio.create_task(server.close(200))
+            await until(lambda: handlers.started == 1)
+            closing = asyncio.create_task(server.close(60_000))
             frame = await peer.frame()
             assert frame is not None
             assert frame[0] == Kind.GOAWAY
@@ -73,13 +74,13 @@ def test_a_new_request_to_a_draining_server_is_told_so(run: Run) -> None:
     run(main())
 
 
-def test_what_does_not_finish_in_time_is_cut(run: Run) -> None:
+def test_what_does_not_finish_in_time_is_cut(in_virtual_time: Run) -> None:
     async def main() -> None:
         handlers = Handlers()
         async with serving(handlers.service) as (server, port):
             connection = await dial(port)
-            call = connection.call(WAIT, b"", 5_000)
-            await eventually(lambda: handlers.started == 1)
+            call = connection.call(WAIT, b"", 60_000)
+            await until(lambda: handlers.started == 1)
             await server.close(30)
             assert (server.task_count, server.connection_count) == (0, 0)
             assert handlers.cancelled == 1
@@ -88,7 +89,7 @@ def test_what_does_not_finish_in_time_is_cut(run: Run) -> None:
                 await call
             await connection.wait_closed()
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_server_closes_in_order_when_its_own_task_is_cancelled(run: Run) -> None:
@@ -96,8 +97,8 @@ def test_a_server_closes_in_order_when_its_own_task_is_cancelled(run: Run) -> No
         handlers = Handlers()
         async with serving(handlers.service) as (server, port):
             connection = await dial(port)
-            call = connection.call(WAIT, b"", 5_000)
-            await eventually(lambda: handlers.started == 1)
+            call = connection.call(WAIT, b"", 60_000)
+            await until(lambda: handlers.started == 1)
 
             async def serve() -> None:
                 try:
@@ -125,12 +126,12 @@ def test_closing_a_connection_fails_its_calls(run: Run) -> None:
         handlers = Handlers()
         async with serving(handlers.service) as (server, port):
             connection = await dial(port)
-            call = connection.call(WAIT, b"", 5_000)
+            call = connection.call(WAIT, b"", 60_000)
             await connection.close()
             with pytest.raises(ConnectionLost):
                 await call
             await connection.close()
-            await eventually(lambda: server.connection_count == 0 and server.task_count == 0)
+            await until(lambda: server.connection_count == 0 and server.task_count == 0)
 
     run(main())
 
@@ -139,7 +140,7 @@ def test_closing_a_connection_fails_its_calls(run: Run) -> None:
 def test_a_connection_accepted_as_the_server_closes_is_closed_too(run: Run, turns: int) -> None:
     async def main() -> None:
         async with serving(Handlers().service) as (server, port):
-            with socket.create_connection(("127.0.0.1", port), timeout=1) as peer:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 await server.close(0)

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.kits.net.rpc import COUNT, ECHO, Handlers, dial, eventually, raw_peer, serving
+from tests.kits.net.rpc import COUNT, ECHO, Handlers, dial, raw_peer, serving
+from tests.kits.running import until
 from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import (
@@ -35,7 +36,7 @@ def test_items_arrive_in_order_and_the_stream_ends(run: Run) -> None:
                 items = [bytes(item) async for item in connection.stream(NUMBERS, b"%d" % count)]
                 assert items == [b"%d" % number for number in range(count)]
             assert connection.requests_under_way == 0
-            await eventually(lambda: server.task_count == 0)
+            await until(lambda: server.task_count == 0)
 
     run(main())
 
@@ -53,10 +54,11 @@ def test_a_slow_reader_bounds_what_the_server_produces(run: Run, size: int) -> N
         ):
             total = 20_000 if size == 0 else 2_000
             async with connection.stream(COUNT, b"%d %d" % (total, size)) as items:
+                await until(lambda: handlers.produced > 0)
                 await asyncio.sleep(0.05)
                 # The window, the item that overdrew it, and the one in the handler's hand.
                 most = window // (size + HEADER_BYTES) + 2
-                assert 0 < handlers.produced <= most
+                assert handlers.produced <= most
                 assert items.buffered_bytes <= window + size + HEADER_BYTES
                 read = 0
                 async for item in items:
@@ -65,7 +67,7 @@ def test_a_slow_reader_bounds_what_the_server_produces(run: Run, size: int) -> N
                     assert handlers.produced <= read + most
                 assert read == total
             # Other calls go on beside a stream.
-            assert await connection.call(ECHO, b"x", 1_000) == b"x"
+            assert await connection.call(ECHO, b"x", 60_000) == b"x"
 
     run(main())
 
@@ -97,7 +99,7 @@ def test_leaving_a_stream_stops_the_server(run: Run) -> None:
             async with connection.stream(COUNT, b"1000000 10000") as items:
                 async for _ in items:
                     break
-            await eventually(lambda: handlers.stream_closed and server.task_count == 0)
+            await until(lambda: handlers.stream_closed and server.task_count == 0)
             assert handlers.produced < 1_000
             assert connection.requests_under_way == 0
 
@@ -117,7 +119,7 @@ def test_a_stream_has_a_deadline_if_it_is_given_one(run: Run) -> None:
             assert await anext(stream) == b"first"
             with pytest.raises(DeadlineExceeded):
                 await anext(stream)
-            await eventually(lambda: server.task_count == 0)
+            await until(lambda: server.task_count == 0)
 
     run(main())
 
@@ -153,7 +155,7 @@ def test_an_item_above_the_clients_limit_fails_the_stream_only(run: Run) -> None
             with pytest.raises(TooLarge):
                 async for _ in connection.stream(COUNT, b"1 1001"):
                     pass
-            assert await connection.call(ECHO, b"x", 1_000) == b"x"
+            assert await connection.call(ECHO, b"x", 60_000) == b"x"
 
     run(main())
 
@@ -167,12 +169,14 @@ def test_a_client_that_never_grants_credit_gets_nothing(run: Run) -> None:
             frame = await peer.frame()
             assert frame is not None
             assert frame[2] == 2
+            await until(lambda: handlers.produced > 0)
             await asyncio.sleep(0.02)
             assert handlers.produced == 1
             peer.send(encode_frame(Kind.CREDIT, request_id=1, argument=1))
             frame = await peer.frame()
             assert frame is not None
             assert frame[0] == Kind.STREAM_ITEM
+            await until(lambda: handlers.produced > 1)
             await asyncio.sleep(0.02)
             assert handlers.produced == 2
 

@@ -14,9 +14,9 @@ from tests.kits.net.rpc import (
     TELL,
     Handlers,
     dial,
-    eventually,
     serving,
 )
+from tests.kits.running import until
 from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import InvalidConfiguration, Unauthenticated, Unavailable
@@ -68,7 +68,7 @@ def test_calls_of_all_sizes_go_through_tls(run: Run, files: Files) -> None:
             await dial(port, tls=ClientTls(files.of(None))) as connection,
         ):
             for size in (0, 100, 20_000, 65_536, 1 << 20):
-                assert await connection.call(ECHO, bytes(size), 5_000) == bytes(size)
+                assert await connection.call(ECHO, bytes(size), 60_000) == bytes(size)
 
     run(main())
 
@@ -87,7 +87,7 @@ def test_one_way_messages_go_through_tls_with_the_certificates_identity(
             payloads = [bytes(size) for size in (0, 100, 20_000, 65_536, 8 << 20)]
             for payload in payloads:
                 assert connection.send(TELL, [payload[:10], payload[10:]])
-            await eventually(lambda: len(handlers.told) == len(payloads))
+            await until(lambda: len(handlers.told) == len(payloads))
             assert handlers.told == [(CLIENT, payload) for payload in payloads]
 
     run(main())
@@ -108,7 +108,7 @@ def test_unsent_messages_are_bounded_through_tls(run: Run, files: Files) -> None
                 limits=ClientLimits(unsent_bytes_max=limit),
             ) as connection,
         ):
-            await connection.call(ECHO, b"", 5_000)
+            await connection.call(ECHO, b"", 60_000)
             (session,) = server._sessions
             assert session._transport is not None
             session._transport.pause_reading()
@@ -119,9 +119,9 @@ def test_unsent_messages_are_bounded_through_tls(run: Run, files: Files) -> None
                 assert sent * 100_000 < limit + (32 << 20)
                 await asyncio.sleep(0)
             session._transport.resume_reading()
-            await eventually(lambda: len(handlers.told) == sent)
+            await until(lambda: len(handlers.told) == sent)
             assert connection.send(TELL, b"room again")
-            await eventually(lambda: len(handlers.told) == sent + 1)
+            await until(lambda: len(handlers.told) == sent + 1)
 
     run(main())
 
@@ -168,7 +168,7 @@ def test_a_certificate_is_the_identity_under_mutual_tls(run: Run, files: Files) 
                 port, credentials=BY_CERTIFICATE, tls=ClientTls(files.of(CLIENT))
             ) as connection,
         ):
-            assert await connection.call(ECHO, b"", 5_000) == b"client/c1"
+            assert await connection.call(ECHO, b"", 60_000) == b"client/c1"
             assert connection.server == NODE
 
     run(main())
@@ -179,7 +179,7 @@ def test_a_certificate_does_not_lend_itself_to_another_identity(run: Run, files:
         async with serving(Handlers().service, tls=ServerTls(files.of(NODE))) as (server, port):
             with pytest.raises(Unauthenticated):
                 await dial(port, credentials=BY_CERTIFICATE, tls=ClientTls(files.of(OPERATOR)))
-            await eventually(lambda: server.connection_count == 0)
+            await until(lambda: server.connection_count == 0)
 
     run(main())
 
@@ -189,7 +189,7 @@ def test_mutual_tls_refuses_a_client_without_a_certificate(run: Run, files: File
         async with serving(Handlers().service, tls=ServerTls(files.of(NODE))) as (server, port):
             with pytest.raises((Unauthenticated, Unavailable)):
                 await dial(port, tls=ClientTls(files.of(None)))
-            await eventually(lambda: server.connection_count == 0)
+            await until(lambda: server.connection_count == 0)
 
     run(main())
 
@@ -220,8 +220,8 @@ def test_renewed_certificates_serve_new_connections_without_a_restart(
                 await dial(port, credentials=BY_CERTIFICATE, tls=client_tls)
             client_tls.reload()
             async with await dial(port, credentials=BY_CERTIFICATE, tls=client_tls) as connection:
-                assert await connection.call(ECHO, b"new", 5_000) == b"new"
-            assert await standing.call(ECHO, b"old", 5_000) == b"old"
+                assert await connection.call(ECHO, b"new", 60_000) == b"new"
+            assert await standing.call(ECHO, b"old", 60_000) == b"old"
             await standing.close()
 
     run(main())
@@ -254,7 +254,7 @@ def test_broken_files_are_refused_and_the_old_ones_kept(run: Run, files: Files) 
             with pytest.raises(InvalidConfiguration, match="authorities"):
                 client_tls.reload()
             async with await dial(port, tls=client_tls) as connection:
-                assert await connection.call(ECHO, b"kept", 5_000) == b"kept"
+                assert await connection.call(ECHO, b"kept", 60_000) == b"kept"
         with pytest.raises(InvalidConfiguration):
             ServerTls(TlsFiles())
 

@@ -94,7 +94,7 @@ def test_a_snapshot_under_way_is_given_up_when_its_group_stops() -> None:
         assert not saving.done()
         await host.stop_group(GROUP)
         with pytest.raises(ShuttingDown):
-            await asyncio.wait_for(saving, 5)
+            await asyncio.wait_for(saving, 60)
         assert host._snapshot_files.stored() == []
 
     run_cluster(scenario, machine=lambda _: EndlessLines())

@@ -16,7 +16,7 @@ from raftwood.clogs.tail.tailer import Tailer
 from raftwood.disk.real_environment import real_environment
 from tests.kits.clogs.tail.batch_lines import lines_of
 
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 
 
 class Taker:

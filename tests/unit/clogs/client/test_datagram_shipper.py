@@ -1,7 +1,5 @@
 """Lines as datagrams: they come or not, and servers that do not answer are left out."""
 
-import asyncio
-
 import pytest
 
 from raftwood.base.environment import Environment
@@ -10,6 +8,7 @@ from raftwood.clogs.client.datagram_shipper import LINES_BYTES_MAX, DatagramShip
 from raftwood.clogs.model import LogServer, RingConfiguration
 from raftwood.clogs.receiver.datagram_listener import DatagramListener
 from tests.kits.clogs.ring import KEY, QUICK, Ring, StaticSource, versioned
+from tests.kits.running import until
 from tests.unit.clogs.client.test_shipper import NAMES, given, scene
 
 SECRET = b"a secret of datagrams"
@@ -18,13 +17,6 @@ SECRET = b"a secret of datagrams"
 async def listening(ring: Ring, name: str, port: int = 0) -> tuple[DatagramListener, LogServer]:
     listener = DatagramListener(ring.receivers[name], secret=SECRET, key=KEY)
     return listener, LogServer("127.0.0.1", await listener.listen("127.0.0.1", port), name=name)
-
-
-async def until(condition: object) -> None:
-    assert callable(condition)
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (nobody tells)
-            await asyncio.sleep(0.01)
 
 
 def test_lines_come_and_a_server_that_does_not_answer_is_left_out_until_it_does() -> None:

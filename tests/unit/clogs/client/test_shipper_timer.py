@@ -24,7 +24,7 @@ def test_a_timer_that_is_due_at_once_can_be_set_again_before_it_fires(
             try:
                 source = StaticSource(ring.configuration())
                 async with (
-                    asyncio.timeout(10),
+                    asyncio.timeout(60),
                     await AsyncShipper.start(environment, settings_of(), ACCESS, source) as shipper,
                 ):
                     shipper._wake_at(loop.time())

@@ -40,7 +40,7 @@ def test_lines_are_shipped_without_a_spool_until_there_is_room_for_one(
                 await shipper.send("a.log", [b"one"])
                 assert shipper.counters.server("log-0").spooled == 0
                 is_full = False
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while not shipper.counters.server("log-0").spooled:
                         await asyncio.sleep(0.02)
                         await shipper.send("a.log", [b"two"])

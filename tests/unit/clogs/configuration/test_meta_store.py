@@ -189,7 +189,7 @@ def test_what_others_damaged_is_told_and_can_be_mended() -> None:
 
 
 async def following(changes: AsyncIterator[VersionedConfiguration]) -> VersionedConfiguration:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await anext(changes)
 
 

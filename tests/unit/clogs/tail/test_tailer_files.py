@@ -379,7 +379,7 @@ async def test_what_is_under_way_at_the_end_is_awaited_only_so_long(folder: Fold
     folder.taker.is_open.clear()
     tailer = await folder.start()
     await until(lambda: folder.taker.waiting == 1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await tailer.close()
     folder.taker.is_open.set()
     async with folder.tailing():

@@ -22,7 +22,7 @@ from tests.kits.dlog.fake_bookie import (
     read,
     response_to,
 )
-from tests.kits.running import run
+from tests.kits.running import in_virtual_time
 
 V3 = BookKeeperSettings(use_v3_alone=True)
 HASTY = BookKeeperSettings(request_timeout_ms=100, reconnect_pause_ms=1)
@@ -59,7 +59,7 @@ def test_answers_find_whoever_waits_in_any_order_and_in_any_pieces() -> None:
             assert await reading == b"x" * 1000
             assert fake.connections == 1
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_all_that_wait_for_one_key_are_answered_in_order() -> None:
@@ -75,7 +75,7 @@ def test_all_that_wait_for_one_key_are_answered_in_order() -> None:
             kinds = [type((await each.until(1))[0][1]) for each in heard]
             assert kinds == [Overloaded, type(None), BookieUnavailable]
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
@@ -87,7 +87,7 @@ def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
             fake.send(added(5, 9) + read(5, 9, b"", 2) + added(5, 0) + added(5, 0))
             assert await heard.until(1) == [(0, None)]
 
-    run(main())
+    in_virtual_time(main())
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_is_no_answer_of_a_bookie_ends_the_connection(answer: bytes) -> Non
             assert isinstance(error, BookieUnavailable)
             assert "breaks the protocol" in error.message
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_any_bytes_are_answers_or_end_the_connection() -> None:
@@ -134,7 +134,7 @@ def test_any_bytes_are_answers_or_end_the_connection() -> None:
             assert len(heard.adds) == 1
         assert 200 < ended < 1800
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_connection_that_ends_fails_all_and_the_next_request_makes_another() -> None:
@@ -158,7 +158,7 @@ def test_a_connection_that_ends_fails_all_and_the_next_request_makes_another() -
             assert (await heard.until(4))[-1] == (3, None)
             assert fake.connections == 2
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_bookie_that_says_nothing_is_given_up_in_time() -> None:
@@ -172,7 +172,7 @@ def test_a_bookie_that_says_nothing_is_given_up_in_time() -> None:
             assert isinstance(error, BookieUnavailable)
             assert asyncio.get_running_loop().time() - began < 1
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_one_request_that_is_never_answered_is_given_up_among_others() -> None:
@@ -191,7 +191,7 @@ def test_one_request_that_is_never_answered_is_given_up_among_others() -> None:
             assert all(error is None for _, error in heard.adds)
             assert fake.connections == 1
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_what_is_under_way_has_a_bound() -> None:
@@ -208,7 +208,7 @@ def test_what_is_under_way_has_a_bound() -> None:
             fake.send(added(5, 0) + added(5, 1))
             await heard.until(3)
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_bytes_that_a_bookie_does_not_take_have_a_bound() -> None:
@@ -226,7 +226,7 @@ def test_bytes_that_a_bookie_does_not_take_have_a_bound() -> None:
             for _ in range(sent):
                 assert len(await fake.frames.get()) > len(data)
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_an_entry_above_the_bookies_limit_is_refused() -> None:
@@ -235,7 +235,7 @@ def test_an_entry_above_the_bookies_limit_is_refused() -> None:
             with pytest.raises(TooLarge, match="make entries smaller"):
                 prepare(bookies, 0, bytes(5 << 20))
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_bookie_that_cannot_be_reached_is_left_alone_for_a_while() -> None:
@@ -258,7 +258,7 @@ def test_a_bookie_that_cannot_be_reached_is_left_alone_for_a_while() -> None:
         assert tries == 2
         await bookies.close()
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_client_that_is_closed_fails_what_is_under_way_and_asks_nobody() -> None:
@@ -275,7 +275,7 @@ def test_a_client_that_is_closed_fails_what_is_under_way_and_asks_nobody() -> No
                 await bookies.read_last_confirmed(BOOKIE, ledger=5)
             assert fake.connections == 1
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_read_that_fences_is_not_taken_for_one_that_does_not() -> None:
@@ -290,7 +290,7 @@ def test_a_read_that_fences_is_not_taken_for_one_that_does_not() -> None:
             fencing.cancel()
             await asyncio.wait((plain, fencing))
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_all_goes_by_the_third_protocol_where_it_is_asked_for() -> None:
@@ -316,7 +316,7 @@ def test_all_goes_by_the_third_protocol_where_it_is_asked_for() -> None:
                 await missing
             assert fake.connections == 1
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_wait_for_the_last_confirmed_entry_is_made_again_until_its_time_is_over() -> None:
@@ -338,7 +338,7 @@ def test_a_wait_for_the_last_confirmed_entry_is_made_again_until_its_time_is_ove
             fake.send(response_to(frame, maxLAC=4))
             assert await waiting == 4
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_the_last_confirmed_entry_is_written_and_read() -> None:
@@ -364,4 +364,4 @@ def test_the_last_confirmed_entry_is_written_and_read() -> None:
             with pytest.raises(BookieUnavailable, match="short"):
                 await reading
 
-    run(main())
+    in_virtual_time(main())

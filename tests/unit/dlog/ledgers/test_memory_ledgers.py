@@ -8,6 +8,7 @@ from raftwood.dlog.errors import Fenced, LedgerClosed
 from raftwood.dlog.ledgers.ledger_store import LedgerStore
 from raftwood.dlog.ledgers.model import LedgerConfig
 from tests.kits.dlog.memory_ledgers import MemoryLedgerStore
+from tests.kits.running import in_virtual_time
 
 CONFIG = LedgerConfig()
 
@@ -32,7 +33,7 @@ def test_what_was_acked_is_read_in_order() -> None:
         ]
         assert [each async for each in store.ledgers()] == [0]
 
-    asyncio.run(scenario())
+    in_virtual_time(scenario())
 
 
 def test_a_fenced_writer_never_acks_again() -> None:
@@ -54,7 +55,7 @@ def test_a_fenced_writer_never_acks_again() -> None:
         assert reader.is_closed
         assert reader.last_confirmed in (0, 1)
 
-    asyncio.run(scenario())
+    in_virtual_time(scenario())
 
 
 def test_a_closed_ledger_takes_no_more() -> None:
@@ -67,4 +68,4 @@ def test_a_closed_ledger_takes_no_more() -> None:
             await writer.append(b"late")
         assert (await store.info(writer.ledger)).is_closed
 
-    asyncio.run(scenario())
+    in_virtual_time(scenario())

@@ -11,7 +11,7 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.errors import DeliveryUnknown
 from raftwood.loghub.client.producer import AsyncProducer
 from raftwood.loghub.model import KEY_END, KEY_FIRST, Shard, ShardStatus
-from tests.kits.running import run
+from tests.kits.running import run, until
 
 SHARD = Shard(
     id=0, log="l", status=ShardStatus.READWRITE, begin=KEY_FIRST, end=KEY_END, created_s=0
@@ -44,9 +44,7 @@ def test_a_connection_that_ends_after_the_producer_is_no_news_to_anybody() -> No
         with real_environment() as environment:
             producer = AsyncProducer(environment, gateways, project="p", logstore="s")  # type: ignore[arg-type]
             delivery = await producer.send({"message": "x"})
-            for _ in range(10):
-                await asyncio.sleep(0)
-            assert gateways.calls
+            await until(lambda: bool(gateways.calls))
             await producer.close(is_waiting=False)
             with pytest.raises(DeliveryUnknown):
                 await delivery

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from raftwood.loghub.client.reader import AsyncReader, ReaderSettings
 from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import LogstoreNotFound, ShardNotFound
 from tests.kits.loghub.hub import LOGSTORE, PROJECT, Hub, hub
-from tests.kits.running import run
+from tests.kits.running import run, until
 
 
 async def send(
@@ -72,7 +72,7 @@ def test_a_reader_that_follows_hears_of_what_comes(tmp_path: Path) -> None:
                 records = aiter(reader)
                 for start in (0, 10, 20):
                     await send(client, start, start + 10, each=3)
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(60):
                         found += [int((await anext(records)).contents["n"]) for _ in range(10)]
             assert found == list(range(30))
 
@@ -110,20 +110,13 @@ def test_a_reader_that_follows_goes_on_with_the_children(tmp_path: Path) -> None
             async with client.reader(PROJECT, LOGSTORE, follow=True, start="end") as reader:
                 records = aiter(reader)
                 first = asyncio.get_running_loop().create_task(_next_number(records))
-                await _until(lambda: bool(reader.positions))  # its end is before what is sent
+                await until(lambda: bool(reader.positions))  # its end is before what is sent
                 await _resharded(client)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     found = [await first] + [await _next_number(records) for _ in range(79)]
             assert found == list(range(80))
 
     run(body())
-
-
-async def _until(is_met: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if is_met():
-            return
-        await asyncio.sleep(0.01)
 
 
 async def _next_number(records: AsyncIterator[Any]) -> int:
@@ -185,7 +178,7 @@ def test_who_gives_up_waiting_and_comes_again_misses_nothing(tmp_path: Path) -> 
             found: list[int] = []
             async with client.reader(PROJECT, LOGSTORE, follow=True) as reader:
                 while len(found) < 80:
-                    async with asyncio.timeout(10):
+                    async with asyncio.timeout(60):
                         batch = await _impatient(reader, 30)
                     assert batch is not None, f"it ended after {len(found)} records"
                     found += [int(each.contents["n"]) for each in batch.records()]
@@ -232,7 +225,7 @@ def test_after_an_error_a_reader_says_it_again(tmp_path: Path) -> None:
                 await made.kill(0)
                 for _ in range(2):
                     with pytest.raises(Unavailable, match="gateway"):
-                        async with asyncio.timeout(5):
+                        async with asyncio.timeout(60):
                             await reader.next_batch()
 
     run(body())

@@ -112,13 +112,15 @@ def test_tables_and_batches_go_in_and_out(tmp_path: Path) -> None:
 
 def test_a_full_producer_blocks_up_to_its_time(tmp_path: Path) -> None:
     def work(client: LogHubClient, made: Hub) -> None:
-        settings = ProducerSettings(memory_bytes_max=10_000, delivery_timeout_ms=300)
-        producer = client.producer(PROJECT, LOGSTORE, settings=settings)
-        for _ in range(100):
-            producer.send({"a": "x" * 500})
-        producer.flush()
-        assert producer.stored == 100
+        settings = ProducerSettings(memory_bytes_max=10_000)
+        with client.producer(PROJECT, LOGSTORE, settings=settings) as producer:
+            for _ in range(100):
+                producer.send({"a": "x" * 500})
+            producer.flush()
+            assert producer.stored == 100
         made.call(made.kill(0))
+        settings = ProducerSettings(memory_bytes_max=10_000, delivery_timeout_ms=1_000)
+        producer = client.producer(PROJECT, LOGSTORE, settings=settings)
         with pytest.raises(Overloaded, match="memory_bytes_max"):
             for _ in range(100):
                 producer.send({"a": "x" * 500}, is_waiting=False)

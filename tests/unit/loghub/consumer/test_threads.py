@@ -61,7 +61,7 @@ def test_blocking_processors_run_side_by_side_in_a_bounded_pool() -> None:
         )
         worker = Worker(config, Blocking, store, source=source, environment=environment)
         running = asyncio.create_task(worker.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(Blocking.seen) < 120:  # noqa: ASYNC110 - threads fill it
                 await asyncio.sleep(0.02)
         assert {lease.checkpoint for lease in store.leases.values()} <= {"20"}

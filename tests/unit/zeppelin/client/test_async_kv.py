@@ -21,7 +21,7 @@ from raftwood.zeppelin.client import AsyncKv, CommandRefused
 from raftwood.zeppelin.client.link import IN_FLIGHT_MAX
 from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.slots import slot_of
-from tests.kits.running import run
+from tests.kits.running import in_virtual_time, run
 from tests.kits.zeppelin.static_cluster import StaticCluster, listening
 from tests.kits.zeppelin.static_view import PASSWORD, READER, WRITER
 
@@ -45,7 +45,7 @@ def on_cluster(scenario: Scenario, **options: Any) -> None:
         async with connected(**options) as given:
             await scenario(*given)
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_values_are_set_and_read() -> None:
@@ -367,7 +367,7 @@ def test_a_wrong_password_is_refused() -> None:
             async with connected(password="guessed"):
                 pass
 
-    run(scenario())
+    in_virtual_time(scenario())
 
 
 def test_nobody_there_is_said() -> None:
@@ -375,7 +375,7 @@ def test_nobody_there_is_said() -> None:
         with pytest.raises(Unavailable, match=r"cannot connect to 127\.0\.0\.1:1: "):
             await AsyncKv.connect("127.0.0.1:1", user="a", password="b", timeout_ms=100)
 
-    run(scenario())
+    in_virtual_time(scenario())
 
 
 def test_a_closed_client_says_so() -> None:
@@ -385,4 +385,4 @@ def test_a_closed_client_says_so() -> None:
         with pytest.raises(Unavailable, match="closed"):
             await kv.get("a")
 
-    run(scenario())
+    in_virtual_time(scenario())

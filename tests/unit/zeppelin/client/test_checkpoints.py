@@ -11,7 +11,7 @@ from raftwood.zeppelin.client import AsyncKv, CheckpointGone, CommandRefused, Kv
 from raftwood.zeppelin.client.checkpoints import AsyncCheckpoint
 from raftwood.zeppelin.node.seams import BinlogPosition
 from raftwood.zeppelin.slots import slot_of
-from tests.kits.running import run
+from tests.kits.running import in_virtual_time
 from tests.kits.zeppelin.data_node import data_node
 from tests.kits.zeppelin.static_cluster import StaticCluster
 from tests.kits.zeppelin.static_view import PASSWORD, READER, WRITER
@@ -96,7 +96,7 @@ def test_a_node_that_is_gone_takes_its_checkpoints_along() -> None:
             async with await kv.checkpoint(0) as another:
                 assert another.about.address != checkpoint.about.address
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_frozen_partition_is_waited_for() -> None:

@@ -9,7 +9,7 @@ from raftwood.zeppelin.meta.heard import Heartbeat, Offset
 from raftwood.zeppelin.meta.keeper import MetaKeeper
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig
-from tests.kits.running import run
+from tests.kits.running import in_virtual_time
 from tests.kits.zeppelin.meta.group_in_memory import GROUP, GroupInMemory
 from tests.kits.zeppelin.meta.tables import A, B, registered
 
@@ -87,7 +87,7 @@ def test_a_hand_over_ends_as_soon_as_both_have_told_where_they_are() -> None:
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_what_is_told_again_is_no_reason_to_plan() -> None:
@@ -106,4 +106,4 @@ def test_what_is_told_again_is_no_reason_to_plan() -> None:
         await group.machine.wait_for_plan(PAUSE_S)
         assert loop.time() - began < PAUSE_S / 2
 
-    run(main())
+    in_virtual_time(main())

@@ -15,7 +15,7 @@ from raftwood.zeppelin.meta.plans import orders
 from raftwood.zeppelin.meta.plans.plan import Plan
 from raftwood.zeppelin.meta.plans.progress import Progress
 from raftwood.zeppelin.model import TableConfig, Topology
-from tests.kits.running import run
+from tests.kits.running import in_virtual_time
 from tests.kits.zeppelin.meta.group_in_memory import GROUP, Command, GroupInMemory
 from tests.kits.zeppelin.meta.tables import A, B, C, D, registered
 
@@ -23,7 +23,7 @@ from tests.kits.zeppelin.meta.tables import A, B, C, D, registered
 def ran(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @wraps(test)
     def running(*fixtures: Any, **named: Any) -> None:
-        run(test(*fixtures, **named))
+        in_virtual_time(test(*fixtures, **named))
 
     return running
 

@@ -254,7 +254,7 @@ def test_keys_that_went_with_a_split_are_not_told_until_they_are_taken_out_nor_t
             one = await checkpoints.begin(store, halves, PARTITION.number, ttl_ms=TTL_MS)
             assert (one.told is None) is is_trimmed
             assert await all_of(checkpoints, one) == expected
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not store.engine.state.is_trimmed:
                     await store.maintain()
         await checkpoints.close()
@@ -275,7 +275,7 @@ async def ends_with_its_partition(place: Place) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
         await node.hold({}, epoch=8)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with suppress(Unavailable):
                 await task
             await checkpoints.close()

@@ -8,7 +8,7 @@ from raftwood.zeppelin.commands import execution
 from raftwood.zeppelin.model import NodeId, TableConfig
 from raftwood.zeppelin.node import data_connection, held_answers
 from raftwood.zeppelin.slots import slot_of
-from tests.kits.running import run
+from tests.kits.running import in_virtual_time
 from tests.kits.zeppelin.acks import StaticAcks
 from tests.kits.zeppelin.data_client import connected, key_of, two_nodes
 from tests.kits.zeppelin.static_view import PASSWORD, WRITER, single_node
@@ -31,7 +31,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
             assert answers[204].startswith("ERR unknown command")
             assert answers[205] == b"5"
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_write_is_answered_once_it_is_synced_and_what_follows_with_it() -> None:
@@ -53,7 +53,7 @@ def test_a_write_is_answered_once_it_is_synced_and_what_follows_with_it() -> Non
             store.sync(2)
             assert await client.answers(1) == [1]
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_write_that_too_few_replicas_have_is_refused_in_the_end(
@@ -81,7 +81,7 @@ def test_a_write_that_too_few_replicas_have_is_refused_in_the_end(
             acks.replica_left(NodeId("slave"))
             assert await client("WAIT 1 10") == [0]
 
-    run(main())
+    in_virtual_time(main())
     assert b"NOREPLICAS" in held_answers.NOT_ACKED
 
 
@@ -105,7 +105,7 @@ def test_clients_are_told_where_their_keys_are() -> None:
             view.copy(0).is_leading = view.copy(0).is_serving = False
             assert await client(f"GET {mine}") == ["CLUSTERDOWN The cluster is down"]
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_writes_wait_for_a_disk_that_is_behind_and_are_refused_if_it_stays_so(
@@ -134,7 +134,7 @@ def test_writes_wait_for_a_disk_that_is_behind_and_are_refused_if_it_stays_so(
             store.is_overloaded = False
             assert await client.answers(4) == [[3], "OK", "OK", "OK"]
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_bulk_write_that_is_half_done_waits_for_the_disk_only_if_it_has_a_name(
@@ -161,7 +161,7 @@ def test_a_bulk_write_that_is_half_done_waits_for_the_disk_only_if_it_has_a_name
             assert str(refused).startswith("TRYAGAIN the disk is behind")
             assert await client(f"GET {keys[0]}", f"GET {keys[1]}") == [b"2", b"1"]
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_requests_with_too_many_words_are_refused_where_the_short_way_would_take_them() -> None:
@@ -175,7 +175,7 @@ def test_requests_with_too_many_words_are_refused_where_the_short_way_would_take
                 3,
             ]
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_half_a_request_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_half_a_request_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) ->
             with pytest.raises((AssertionError, ConnectionError)):
                 await client.answers(1, within_s=2)
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_what_comes_behind_a_login_is_held_to_what_a_user_may_send() -> None:
@@ -217,7 +217,7 @@ def test_what_comes_behind_a_login_is_held_to_what_a_user_may_send() -> None:
             assert "NOAUTH" in str(refused)
             assert answers == ["OK"] * 3
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_values_that_are_not_in_memory_are_waited_for_in_order() -> None:
@@ -233,7 +233,7 @@ def test_values_that_are_not_in_memory_are_waited_for_in_order() -> None:
             assert answers[1][1] == b"a"
             assert answers[2:] == ["OK", b"b"]
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_a_client_that_takes_no_answers_is_not_read_from() -> None:
@@ -254,7 +254,7 @@ def test_a_client_that_takes_no_answers_is_not_read_from() -> None:
                 got += len(await client.reader.read(1 << 20))
             assert (await client("PING"))[-1] == "PONG"
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_who_breaks_the_protocol_is_told_and_cut_off() -> None:
@@ -265,7 +265,7 @@ def test_who_breaks_the_protocol_is_told_and_cut_off() -> None:
             assert await client.answers(2) == ["OK", "ERR Protocol error: expected '$', got '+'"]
             assert await client.reader.read() == b""
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_quit_is_answered_and_ends_the_connection() -> None:
@@ -275,7 +275,7 @@ def test_quit_is_answered_and_ends_the_connection() -> None:
             assert await client.answers(2) == ["OK", "OK"]
             assert await client.reader.read() == b""
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_strangers_are_bounded_and_given_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_strangers_are_bounded_and_given_little_time(monkeypatch: pytest.MonkeyP
             with pytest.raises((AssertionError, ConnectionError)):
                 await client.answers(1)
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_connections_above_the_most_are_refused() -> None:
@@ -299,4 +299,4 @@ def test_connections_above_the_most_are_refused() -> None:
             assert await client.answers(1) == ["ERR max number of clients reached"]
             assert await client.reader.read() == b""
 
-    run(main())
+    in_virtual_time(main())
