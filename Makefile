@@ -17,13 +17,16 @@ PACKAGES := $(patsubst src/raftwood/%/__init__.py,%,$(wildcard src/raftwood/*/__
 # Tests start a thousand processes: none of them should compile what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test all-tests check fast-tests lint bench soak install format clean
+.PHONY: run test all-tests check components fast-tests lint bench soak install format clean
 
 run: install ## The main job: web-server logs through streams and Spark to figures, with a report
 	$(BIN)/raftwood demo pipeline
 
 test: $(INSTALLED)-dev ## Everything that CI runs: lint and all tests; make test WORKERS=6
-	$(MAKE) --no-print-directory -j 2 lint all-tests
+	$(MAKE) --no-print-directory -j 3 components lint all-tests
+
+components: $(INSTALLED)-dev # Servers and clients of others, fetched and built before their tests come
+	@$(BIN)/python -m tests.kits.install
 
 all-tests: $(INSTALLED)-dev
 	$(PYTEST)

@@ -14,9 +14,10 @@ from tests.kits import resources
 _PROGRAM = """
 groups=' '
 while read -r word group; do
-    case $word in
-        began) groups="$groups$group " ;;
-        *) groups="${groups%% $group *} ${groups#* $group }" ;;
+    case "$word$groups" in
+        began*) groups="$groups$group " ;;
+        # Of a group that it does not know, the two parts would be the whole list twice.
+        *" $group "*) groups="${groups%% $group *} ${groups#* $group }" ;;
     esac
 done
 for group in $groups; do kill -9 "-$group"; done
