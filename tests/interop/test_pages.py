@@ -10,8 +10,8 @@ import pytest
 
 from tests.kits.app.pages import PAGES, blocks
 from tests.kits.app.quick_commands import QuickCommands
+from tests.kits.ports import free_ports
 from tests.kits.servers.shared import shared
-from tests.kits.servers.zookeeper import free_ports
 
 STORY_S_MAX = 280
 

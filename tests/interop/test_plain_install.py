@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from raftwood.app.standalone import PORTS
-from tests.cluster.test_standalone import consecutive_ports
 from tests.kits.install.fresh_environment import build_wheel, make_environment
+from tests.kits.ports import consecutive_ports
 
 EVERY_HELP = Path(__file__).parent / "python" / "every_help.py"
 COMMANDS_MIN = 150

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -109,7 +109,7 @@ def _attend(connection: socket.socket) -> None:
     for each in streams:
         os.close(each)
     connection.sendall(pid.to_bytes(4))
-    ended = os.pidfd_open(pid)
+    ended: Any = os.pidfd_open(pid)
     ready, _, _ = select.select([connection, ended], [], [])
     is_over = ended in ready
     if not is_over:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import trustme
-from tests.kits.app.gateway_thread import _free_port
 from tests.kits.clogs.receiver import Shipper
 from tests.kits.loghub.memory_logs import MemoryLogs
 from tests.kits.loghub.streams import values_of
+from tests.kits.ports import free_ports
 from tests.kits.running import run, until
 
 from raftwood.app.clogs_files import lines_of
@@ -55,7 +55,7 @@ UDP_SECRET = "a secret of datagrams"
 @asynccontextmanager
 async def gateway(folder: Path, *flags: str) -> AsyncIterator[tuple[GatewayServer, AccessKey]]:
     given = (
-        f"gateway.listen=127.0.0.1:{_free_port()}",
+        f"gateway.listen=127.0.0.1:{free_ports(1)[0]}",
         "gateway.http_listen=",
         "clogs.listen=127.0.0.1:0",
         "clogs.project=p",

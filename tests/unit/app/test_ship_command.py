@@ -14,9 +14,10 @@ from typing import Any, Self
 from unittest.mock import Mock
 
 import pytest
-from tests.kits.app.gateway_thread import START_S_MAX, _free_port
+from tests.kits.app.gateway_thread import START_S_MAX
 from tests.kits.loghub.memory_logs import MemoryLogs
 from tests.kits.loghub.streams import values_of
+from tests.kits.ports import free_ports
 
 from raftwood.app.command_line import run
 from raftwood.app.gateway_server import GatewayServer
@@ -82,7 +83,7 @@ class Receiver:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         flags = (
-            f"gateway.listen=127.0.0.1:{_free_port()}",
+            f"gateway.listen=127.0.0.1:{free_ports(1)[0]}",
             "gateway.http_listen=",
             "clogs.listen=127.0.0.1:0",
             "clogs.project=p",

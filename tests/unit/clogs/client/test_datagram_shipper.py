@@ -55,7 +55,7 @@ def test_many_lines_go_in_several_datagrams_and_long_ones_are_cut() -> None:
         lines = [bytes([65 + number % 26]) * 3000 for number in range(20)]
         try:
             async with await DatagramShipper.start(environment, source, secret=SECRET) as shipper:
-                await until(lambda: shipper.live)
+                await until(lambda: bool(shipper.live))
                 shipper.send("a.log", [*lines, b"z" * 100_000])
                 wanted = [*lines, b"z" * LINES_BYTES_MAX]
                 await until(lambda: ring.storage.lines("a.log") == wanted)
@@ -75,7 +75,7 @@ def test_who_has_another_secret_stores_nothing_and_hears_nothing() -> None:
             async with await DatagramShipper.start(
                 environment, source, secret=b"another secret, as long"
             ) as shipper:
-                await until(lambda: shipper.live)
+                await until(lambda: bool(shipper.live))
                 assert shipper.send("a.log", [b"line"]) == 1
                 figures = ring.receivers["log-0"].figures, ring.receivers["log-1"].figures
                 await until(lambda: sum(each.dropped_datagrams for each in figures) > 3)
