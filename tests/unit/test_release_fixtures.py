@@ -1,7 +1,7 @@
 """Folders and frames of earlier releases: the present code reads them, and finds what they hold."""
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,10 +202,9 @@ def test_bookies_have_the_messages_of_a_log(role: Callable[[str], Role]) -> None
                 id_=BookieId(name),
             )
             try:
-                found = {}
-                for ledger in ledgers:
-                    async for at, data in messages(bookie, ledger):
-                        found[at] = data
+                found = {
+                    at: data for ledger in ledgers async for at, data in messages(bookie, ledger)
+                }
             finally:
                 await bookie.close()
             assert found == acked, name
@@ -213,7 +212,7 @@ def test_bookies_have_the_messages_of_a_log(role: Callable[[str], Role]) -> None
     in_environment(work)
 
 
-async def messages(bookie: Bookie, ledger: int) -> Any:
+async def messages(bookie: Bookie, ledger: int) -> AsyncIterator[tuple[str, bytes]]:
     digest = EntryDigest(ledger, Digest.CRC32C, b"")
     for number in range(bookie.entry_count(ledger)):
         unpacked = digest.unpack(await bookie.read(ledger, number), entry=number)
@@ -230,9 +229,7 @@ def test_a_zeppelin_node_has_its_keys_and_their_ends(role: Callable[[str], Role]
         engines = RocksFolders(
             f"{path}/{ENGINES_FOLDER}", cache_bytes=1 << 20, write_buffer_bytes=1 << 20
         )
-        store = await NodeStore.open(
-            environment, path, engines, cluster=kept.expected["cluster"]
-        )
+        store = await NodeStore.open(environment, path, engines, cluster=kept.expected["cluster"])
         try:
             found: dict[str, list[Any]] = {}
             now_ms = environment.clock.wall_ns() // 1_000_000
@@ -360,7 +357,7 @@ def test_a_backup_of_a_table_has_its_keys(role: Callable[[str], Role]) -> None:
 
     async def work(_: Environment) -> None:
         manifest = await verify(folder)
-        found = {}
+        found: dict[bytes, bytes] = {}
         for file in manifest.files:
             for page in pages_in(await folder.read(file.name), file.name):
                 found |= dict(zip(page.keys(), page.values(), strict=True))
