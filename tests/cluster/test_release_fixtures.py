@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from raftwood.app.standalone import PORTS
-from tests.cluster.test_standalone import consecutive_ports, running
+from tests.cluster.test_standalone import running
 from tests.fixtures.packing import unpack
-from tests.fixtures.release_processes import WORK, access
+from tests.fixtures.release_processes import PORT_BASE, WORK, access
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RELEASES = sorted(each.parent for each in FIXTURES.glob("*/frames"))
@@ -36,40 +35,47 @@ def rows(*arguments: str, environment: dict[str, str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("release", RELEASES, ids=lambda each: each.name)
-def test_all_that_an_earlier_release_kept_is_served(tmp_path: Path, release: Path) -> None:
-    for role in ROLES:
-        unpack(release / role / "data.tar.xz", tmp_path)
-    settings = tmp_path / "data/standalone.toml"
-    settings.write_text(settings.read_text().replace(str(WORK), str(tmp_path)))
+def test_all_that_earlier_releases_kept_is_served(tmp_path: Path) -> None:
+    """One after the other: their folders are of the same ports."""
+    assert RELEASES
+    for release in RELEASES:
+        serve(tmp_path / release.name, release)
 
+
+def serve(folder: Path, release: Path) -> None:
+    for role in ROLES:
+        unpack(release / role / "data.tar.xz", folder)
+    settings = folder / "data/standalone.toml"
+    settings.write_text(settings.read_text().replace(str(WORK), str(folder)))
+    with running(
+        "standalone", f"--data={folder}/data", f"--port-base={PORT_BASE}", folder=folder
+    ) as parts:
+        check(access(parts), release)
+
+
+def check(environment: dict[str, str], release: Path) -> None:
     def expected(role: str) -> Any:
         return json.loads((release / role / "expected.json").read_text())
 
-    given = ("standalone", f"--data={tmp_path}/data", f"--port-base={consecutive_ports(PORTS)}")
-    with running(*given, folder=tmp_path) as parts:
-        environment = access(parts)
+    log = expected("log-store")["logs"]["orders"]
+    first = log["records"][0][0]
+    found = rows("log", "read", "orders", f"--from={first}", environment=environment)
+    assert [[each["lsn"], each["data"]] for each in found] == log["records"]
+    more = rows("log", "append", "orders", "one more", environment=environment)
+    assert more[0]["first_lsn"] >= log["next_lsn"]
 
-        log = expected("log-store")["logs"]["orders"]
-        first = log["records"][0][0]
-        found = rows("log", "read", "orders", f"--from={first}", environment=environment)
-        assert [[each["lsn"], each["data"]] for each in found] == log["records"]
-        more = rows("log", "append", "orders", "one more", environment=environment)
-        assert more[0]["first_lsn"] >= log["next_lsn"]
+    acked = expected("bookies")["logs"]["ledgers"]
+    found = rows("dlog", "read", "ledgers", environment=environment)
+    assert [[each["at"], each["data"]] for each in found] == acked
 
-        acked = expected("bookies")["logs"]["ledgers"]
-        found = rows("dlog", "read", "ledgers", environment=environment)
-        assert [[each["at"], each["data"]] for each in found] == acked
+    for logstore, records in expected("gateway")["records"].items():
+        found = rows("tail", f"shop/{logstore}", "--from=begin", environment=environment)
+        assert sorted(found, key=place) == sorted(records, key=place)
 
-        streams = expected("gateway")["records"]
-        for logstore, records in streams.items():
-            found = rows("tail", f"shop/{logstore}", "--from=begin", environment=environment)
-            assert sorted(found, key=place) == sorted(records, key=place)
-
-        table = expected("zeppelin-node")["tables"]["default"]
-        texts = {text(key): text(value) for key, value, _ in table if is_text(key, value)}
-        found = rows("kv", "get", *texts, environment=environment)
-        assert {each["key"]: each["value"] for each in found} == texts
+    table = expected("zeppelin-node")["tables"]["default"]
+    texts = {text(key): text(value) for key, value, _ in table if is_text(key, value)}
+    found = rows("kv", "get", *texts, environment=environment)
+    assert {each["key"]: each["value"] for each in found} == texts
 
 
 def place(record: dict[str, Any]) -> tuple[int, int, str]:
