@@ -16,6 +16,8 @@ def test_a_seed_counts_something(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(kinds, "IMAGES", 3)
     monkeypatch.setattr(kinds, "FUZZ_INPUTS", 20)
     monkeypatch.setattr(kinds, "HOSTS_FAULTS_S", 5.0)
+    monkeypatch.setattr(kinds, "FLIPS_FAULTS_S", 5.0)
+    monkeypatch.setattr(kinds, "SESSION_ENTRIES", 1_000)
     monkeypatch.setattr(kinds, "LOGS_FAULTS_S", 5.0)
     monkeypatch.setattr(kinds, "HUB_FAULTS_S", 5.0)
     monkeypatch.setattr(kinds, "DLOG_EVENTS", 5_000)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from raftwood.simulation import fuzz
+from raftwood.simulation import SwarmProfile, fuzz
 from tests.kits.capture.world import run_world as run_capture
 from tests.kits.clogs.health_model import run as run_clogs_ha
 from tests.kits.clogs.shipping_model import run as run_clogs_shipping
@@ -18,6 +18,7 @@ from tests.kits.clogs.simulation import run_clogs
 from tests.kits.clogs.simulation.streams import run_streams as run_clogs_streams
 from tests.kits.clogs.tail.tail_world import run_world as run_tailer
 from tests.kits.disk.images import FolderImages, LogImages
+from tests.kits.disk.store_lives import FAILING, run_lives
 from tests.kits.dlog.images import BookieImages
 from tests.kits.dlog.ledger_model import run as run_ledger_model
 from tests.kits.dlog.ledgers import run as run_ledger
@@ -37,8 +38,11 @@ from tests.kits.logservice.hakeeper_model.world import run as run_hakeeper
 from tests.kits.logservice.simulation.world import choose_plan, run_logs
 from tests.kits.logservice.storm import run_storm
 from tests.kits.pipeline.storm import run_pipeline_matrix
-from tests.kits.raft.hosts.cluster import choose_cluster, run_hosts
+from tests.kits.raft.damaged_stores import DAMAGES, MODES, run_damage
+from tests.kits.raft.hosts.cluster import Cluster, choose_cluster, run_hosts
 from tests.kits.raft.model.world import run as run_raft
+from tests.kits.raft.repairs import run_repairs
+from tests.kits.raft.session_model import run as run_sessions
 from tests.kits.raft.snapshot_images import SnapshotImages
 from tests.kits.raft.storm import run_storm as run_raft_storm
 from tests.kits.simulation.toy.cluster import run_toy
@@ -69,6 +73,8 @@ CAPTURE_RUNS = 20
 ZEPPELIN_PACE = 10.0
 LEDGER_EVENTS = 40_000
 HOSTS_FAULTS_S = 120.0
+FLIPS_FAULTS_S = 30.0
+SESSION_ENTRIES = 30_000
 PROCESSES_EVERY = 500
 """One seed of so many, for real processes take real time."""
 REAL_FAULTS = 12
@@ -202,6 +208,21 @@ def _processes(seed: int) -> Counts:
         spark_counts = run_pipeline_matrix(Path(folder), seed)
     counts += Counter({f"pipeline: {name}": count for name, count in spark_counts.items()})
     return {f"real faults: {name}": count for name, count in counts.items()}
+
+
+def _stores(seed: int) -> Counts:
+    lives = [run_lives(seed), run_lives(seed, FAILING)]
+    for kind in DAMAGES:
+        run_damage(kind, MODES[seed % len(MODES)], seed)
+    flipping = Cluster(faults_s=FLIPS_FAULTS_S, flip_every_s=3.0)
+    profile = SwarmProfile(seed=seed, every_s={"kill": 10.0, "reset": 5.0})
+    return {
+        "stores: writes acked through crashes": sum(life.acks for life in lives),
+        "stores: damaged files": len(DAMAGES),
+        "stores: writes acked through repairs": run_repairs(seed),
+        "stores: flipped bits": run_hosts(seed, flipping, profile=profile).result.flips,
+        "stores: entries of sessions": sum(run_sessions(seed, SESSION_ENTRIES).values()),
+    }
 
 
 def _raft(seed: int) -> Counts:
@@ -374,6 +395,7 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "hosts": _hosts,
     "logs": _logs,
     "hub": _hub,
+    "stores": _stores,
     "raft": _raft,
     "hakeeper": _hakeeper,
     "groups": _groups,

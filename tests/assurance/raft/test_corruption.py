@@ -1,127 +1,27 @@
 """One store of three gets bad files: it is repaired or halts, and the others never notice."""
 
-import asyncio
 import random
-from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from raftwood.raft.host.membership import MemberAction, MemberStep
-from raftwood.simulation import Machine
-from tests.kits.raft.damage import STORE, HaltingCluster, files_of, is_whole, snapshots_of
-from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_cluster, write
-
-_SETTINGS = msgspec.structs.replace(SETTINGS, snapshot_entries=60, snapshot_entries_kept=20)
-_IDENTITY = f"{STORE}/IDENTITY"
-_MODES = ("stopped", "powered off", "running")
-
-
-def _written(machine: Machine, path: str) -> int:
-    """Up to where a file holds anything: a segment ends in zeros."""
-    return len(machine.disk.file_system.contents(path).rstrip(b"\0"))
-
-
-def _flip(machine: Machine, path: str, chosen: random.Random) -> None:
-    offset = chosen.randrange(_written(machine, path))
-    machine.disk.flip_bit(path, offset=offset, bit=chosen.randrange(8))
-
-
-def _cut(machine: Machine, path: str, chosen: random.Random) -> None:
-    machine.disk.cut(path, length=chosen.randrange(_written(machine, path)))
-
-
-def _lose(machine: Machine, path: str, _: random.Random) -> None:
-    machine.disk.lose(path)
-
-
-def _segment(machine: Machine, chosen: random.Random) -> str:
-    return chosen.choice(
-        [path for path in files_of(machine, ".segment") if _written(machine, path)]
-    )
-
-
-def _snapshot(machine: Machine, chosen: random.Random) -> str:
-    return chosen.choice(snapshots_of(machine))
-
-
-def _identity(*_: object) -> str:
-    return _IDENTITY
-
-
-_Pick = Callable[[Machine, random.Random], str]
-_Damage = Callable[[Machine, str, random.Random], None]
-_DAMAGES: dict[str, tuple[_Pick, _Damage]] = {
-    "flipped segment": (_segment, _flip),
-    "cut segment": (_segment, _cut),
-    "lost segment": (_segment, _lose),
-    "flipped snapshot": (_snapshot, _flip),
-    "cut snapshot": (_snapshot, _cut),
-    "lost snapshot": (_snapshot, _lose),
-    "flipped identity": (_identity, _flip),
-    "cut identity": (_identity, _cut),
-}
-
-
-async def _bring_damage(cluster: Cluster, store: int, kind: str, mode: str, seed: int) -> None:
-    machine = cluster.machines[store]
-    chosen = random.Random(f"{kind} {mode} {seed}")
-    await asyncio.sleep(chosen.random() * 0.1)
-    if mode == "stopped":
-        await cluster.stop(store)
-    elif mode == "powered off":
-        machine.power_off()
-    pick, damage = _DAMAGES[kind]
-    damage(machine, pick(machine, chosen), chosen)
-    if mode != "running":
-        cluster.start(store)
-
-
-@pytest.mark.parametrize(
-    ("kind", "mode", "seed"),
-    [
-        # By turns a follower and the leader.
-        (kind, mode, (place + turn) % 2)
-        for place, kind in enumerate(_DAMAGES)
-        for turn, mode in enumerate(_MODES)
-    ],
+from tests.kits.raft.damage import HaltingCluster
+from tests.kits.raft.damaged_stores import (
+    DAMAGES,
+    MODES,
+    SMALL_SNAPSHOTS,
+    flip_any,
+    run_damage,
+    segment_of,
 )
-def test_bad_files_of_one_store_are_repaired_or_halt_it(kind: str, mode: str, seed: int) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        cluster.start(1, 2, 3)
-        async with cluster.client() as client:
-            await write(client, 200)
-            leader = await cluster.wait_for_leader()
-            store = leader if seed % 2 else leader % 3 + 1
-            others = [each for each in (1, 2, 3) if each != store]
-            await _bring_damage(cluster, store, kind, mode, seed)
-            await write(client, 100, start=200)
-            if mode == "running":
-                # A follower that needs what is damaged, and a start that reads all of it.
-                cluster.machines[others[0]].power_off()
-                await asyncio.sleep(3)
-                cluster.start(others[0])
-                await write(client, 50, start=300)
-                cluster.machines[store].power_off()
-                cluster.start(store)
-            else:
-                await write(client, 50, start=300)
-            await write(client, 50, start=350)
-        await _check(cluster, store, others, 400)
-
-    run_cluster(scenario, seed=seed + 1, settings=_SETTINGS, cluster_type=HaltingCluster)
+from tests.kits.raft.host_cluster import GROUP, Cluster, address, run_cluster, write
 
 
-async def _check(cluster: Cluster, store: int, others: list[int], count: int) -> None:
-    assert isinstance(cluster, HaltingCluster)
-    await cluster.until(
-        lambda: is_whole(cluster, store) or not cluster.machines[store].running, timeout_s=200.0
-    )
-    serving = others if store in cluster.halts else [*others, store]
-    if store in cluster.halts:
-        assert "new replica" in cluster.halts[store] or "version" in cluster.halts[store]
-    lines = await cluster.agree(*serving)
-    assert sorted(lines) == sorted(b"line %d" % number for number in range(count))
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_bad_files_of_one_store_are_repaired_or_halt_it(kind: str, mode: str) -> None:
+    """By turns of a follower and of the leader."""
+    run_damage(kind, mode, ([*DAMAGES].index(kind) + MODES.index(mode)) % 2)
 
 
 def test_a_store_that_halts_for_damage_is_replaced_by_one_with_a_new_number() -> None:
@@ -134,7 +34,7 @@ def test_a_store_that_halts_for_damage_is_replaced_by_one_with_a_new_number() ->
             store = (await cluster.wait_for_leader()) % 3 + 1
             await cluster.stop(store)
             machine = cluster.machines[store]
-            _flip(machine, _segment(machine, random.Random(1)), random.Random(1))
+            flip_any(machine, segment_of(machine, random.Random(1)), random.Random(1))
             cluster.start(store)
             await cluster.until(lambda: store in cluster.halts)
             assert "new replica" in cluster.halts[store]
@@ -148,4 +48,4 @@ def test_a_store_that_halts_for_damage_is_replaced_by_one_with_a_new_number() ->
         others = [each for each in (1, 2, 3) if each != store]
         assert len(await cluster.agree(4, *others)) == 250
 
-    run_cluster(scenario, settings=_SETTINGS, cluster_type=HaltingCluster)
+    run_cluster(scenario, settings=SMALL_SNAPSHOTS, cluster_type=HaltingCluster)

@@ -13,7 +13,7 @@ SHARES = 4
 @pytest.mark.parametrize("share", range(SHARES))
 def test_faults_break_no_promise(share: int) -> None:
     def run(seed: int) -> float:
-        outcome = run_toy(seed, Toy(faults_s=30.0)).result
+        outcome = run_toy(seed, Toy(faults_s=60.0, pause_s=0.6)).result
         # A run in which nothing is answered would keep all promises.
         assert sum(event.outcome == "ok" for event in outcome.events) > outcome.operations / 5
         return outcome.faults_s if outcome.faults else 0.0

@@ -186,7 +186,7 @@ class _Run:
         await asyncio.gather(
             injector.run(until=until), self._die(plan.faults_s / 3), self._transfer(until)
         )
-        faults_s = simulation.now - began
+        faults_s = min(simulation.now, until) - began
         live_after_s = await self._come_to_life()
         await simulation.wait_until(
             lambda: not any(each.running for each in clients), timeout_s=_CONVERGENCE_S
