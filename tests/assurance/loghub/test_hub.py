@@ -16,7 +16,7 @@ def _run_for_long(seed: int) -> Outcome:
     network = replace(profile.network, split_probability=0.0, short_read_probability=0.0)
     return run_hub(
         seed,
-        replace(plan, gateways=2, pause_s=1.5, reshard_every_s=8.0, tick_ms=240),
+        replace(plan, gateways=2, pause_s=1.5, reshard_every_s=8.0, is_slow=True),
         profile=replace(profile, network=network),
     ).result
 
