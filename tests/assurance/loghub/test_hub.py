@@ -16,7 +16,7 @@ def _run_for_long(seed: int) -> Outcome:
     network = replace(profile.network, split_probability=0.0, short_read_probability=0.0)
     return run_hub(
         seed,
-        replace(plan, gateways=2, pause_s=1.5, reshard_every_s=8.0, tick_ms=240),
+        replace(plan, gateways=2, pause_s=3.0, reshard_every_s=12.0, is_slow=True),
         profile=replace(profile, network=network),
     ).result
 
@@ -24,7 +24,7 @@ def _run_for_long(seed: int) -> Outcome:
 @pytest.mark.parametrize("share", range(SHARES))
 def test_faults_break_no_promise(share: int) -> None:
     outcomes = under_faults(share, _run_for_long)
-    assert sum(outcome.acked for outcome in outcomes) > 100
+    assert sum(outcome.acked for outcome in outcomes) > 50
 
 
 @pytest.mark.parametrize("seed", range(5))

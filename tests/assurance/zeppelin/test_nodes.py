@@ -6,7 +6,7 @@ from tests.kits.floors import SHARES, under_faults
 from tests.kits.zeppelin.simulation import run
 from tests.kits.zeppelin.simulation.mutants import MUTANTS
 
-PACE = 10.0
+PACE = 20.0
 
 
 @pytest.mark.parametrize("share", range(SHARES))

@@ -38,7 +38,7 @@ from tests.kits.loghub.simulation.workload import (
     Tailer,
 )
 from tests.kits.logservice.log_cluster import KEEPER
-from tests.kits.logservice.simulation.world import DISK_LOG, RAFT, SMALL
+from tests.kits.logservice.simulation.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
 from tests.kits.models import run_scenario
 
 FAULTS_S = 8.0
@@ -47,6 +47,9 @@ SETTLING_S = 60.0
 FAULTS = ("kill", "power_loss", "partition", "one_way_cut", "pause", "wall_jump", "reset", "stall")
 _CALM = (1.0, 2.0, 4.0)
 _LOOK_EVERY_S = 0.25
+_RAFT = msgspec.structs.replace(RAFT, tick_ms=80, election_ticks=6)
+_SLOW_RAFT = msgspec.structs.replace(RAFT, tick_ms=320, election_ticks=6)
+_SLOW_KEEPER = msgspec.structs.replace(CALM_KEEPER, log_shards=0)
 _KEEPER = msgspec.structs.replace(
     KEEPER, log_shards=0, tick_ms=150, heartbeat_ms=250, store_down_ticks=60
 )
@@ -66,8 +69,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     late_share: float = 0.0
     """Of these steps that come seconds late."""
     churners: int = 1
-    tick_ms: int = 80
-    """Of raft."""
+    is_slow: bool = False
+    """Raft, the keeper and retention look at the time more seldom."""
     settling_s: float = SETTLING_S
 
 
@@ -101,14 +104,14 @@ class _Run:
         self._cluster = HubCluster(
             simulation,
             flags=(
-                "loghub.retention_ms=1000",
+                f"loghub.retention_ms={4_000 if plan.is_slow else 1_000}",
                 "loghub.stray_log_ms=2000",
                 "logservice.record_bytes_max=2048",
             ),
             machine=self._watch.machine,
-            service=SMALL,
-            keeper=_KEEPER,
-            raft=msgspec.structs.replace(RAFT, tick_ms=plan.tick_ms, election_ticks=6),
+            service=msgspec.structs.replace(SMALL, truncation_ms=2_000) if plan.is_slow else SMALL,
+            keeper=_SLOW_KEEPER if plan.is_slow else _KEEPER,
+            raft=_SLOW_RAFT if plan.is_slow else _RAFT,
             log=DISK_LOG,
         )
         self._addresses = [

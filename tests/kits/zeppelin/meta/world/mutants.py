@@ -183,7 +183,7 @@ MUTANTS = {
     ),
     "never unstuck": Mutant(move_through, replaced(handover, next_step=_never_cancelled), first=1),
     "slowed down for ever": Mutant(
-        move_through, replaced(migration, _is_slow_in_vain=lambda _view, _place: False), first=3
+        move_through, replaced(migration, _is_slow_in_vain=lambda _view, _place: False), first=10
     ),
     "forgotten by the next leader": Mutant(move_through, _forgotten_by_the_next_leader, first=1),
     "the source is gone too early": Mutant(
