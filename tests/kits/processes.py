@@ -35,8 +35,8 @@ _WITH_INTERRUPTS = (
 )
 INTERRUPTIBLE = (sys.executable, "-c", _WITH_INTERRUPTS)
 """The same, where the tests run in the background: a shell has interrupts ignored there."""
-START_S_MAX = 120.0
-END_S_MAX = 120.0
+START_S_MAX = 240.0
+END_S_MAX = 240.0
 _POLL_S = 0.02
 _TAIL = 2000
 
