@@ -7,6 +7,7 @@ raftwood ARGUMENT…         # carries out a command line
 run-example FILE           # runs a program in Python, with warnings as errors
 """
 
+import ast
 import importlib
 import os
 import runpy
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -101,7 +102,7 @@ def _attend(connection: socket.socket) -> None:
     text = b""
     while len(text) < int.from_bytes(length):
         text += connection.recv(1 << 16)
-    request = msgspec.convert(eval(text), Request)
+    request = msgspec.convert(ast.literal_eval(text.decode()), Request)
     pid = os.fork()
     if pid == 0:
         connection.close()
@@ -109,8 +110,8 @@ def _attend(connection: socket.socket) -> None:
     for each in streams:
         os.close(each)
     connection.sendall(pid.to_bytes(4))
-    ended: Any = os.pidfd_open(pid)
-    ready, _, _ = select.select([connection, ended], [], [])
+    ended = os.pidfd_open(pid)
+    ready, _, _ = select.select([connection.fileno(), ended], [], [])
     is_over = ended in ready
     if not is_over:
         os.kill(pid, signal.SIGKILL)

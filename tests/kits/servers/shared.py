@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +28,7 @@ from tests.kits import resources
 
 VARIABLE = "RAFTWOOD_TEST_SERVERS"
 """The folder of the run's keeper, for workers."""
+START_SECONDS_MAX = 60
 END_SECONDS_MAX = 60
 _SOCKET = "socket"
 
@@ -88,7 +90,7 @@ class _Remote:
 
 
 def _ask(steps: Steps, *call: Any) -> Any:
-    with Client(f"{os.environ[VARIABLE]}/{_SOCKET}", "AF_UNIX") as connection:
+    with _connected() as connection:
         connection.send((steps, call))
         what, answer = connection.recv()
     match what:
@@ -102,6 +104,16 @@ def _ask(steps: Steps, *call: Any) -> Any:
             return [_Remote((*steps, number)) for number in range(answer)]
         case _:
             return _Remote(steps)
+
+
+def _connected() -> Connection:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while True:
+        try:
+            return Client(f"{os.environ[VARIABLE]}/{_SOCKET}", "AF_UNIX")
+        except (FileNotFoundError, ConnectionRefusedError):
+            assert time.monotonic() < deadline, "nobody keeps servers"
+            time.sleep(0.05)
 
 
 # What the keeper does
