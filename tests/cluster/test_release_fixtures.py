@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.cluster.test_standalone import running
 from tests.fixtures.packing import unpack
 from tests.fixtures.release_processes import PORT_BASE, WORK, access
+from tests.kits.app.running import running
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RELEASES = sorted(each.parent for each in FIXTURES.glob("*/frames"))
@@ -34,7 +32,6 @@ def rows(*arguments: str, environment: dict[str, str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.slow
 def test_all_that_earlier_releases_kept_is_served(tmp_path: Path) -> None:
     """One after the other: their folders are of the same ports."""
     assert RELEASES

@@ -49,9 +49,9 @@ from tests.fixtures.plain import plain, says_all
 from tests.fixtures.resp_streams import decoded_answers, decoded_requests
 from tests.fixtures.rpc_payloads import decoded_frame
 from tests.fixtures.seed_decoders import DECODERS
-from tests.fuzz_targets import TARGETS
-from tests.running import run
-from tests.unit.raft.host_cluster import NETWORK
+from tests.kits.fuzz import TARGETS
+from tests.kits.raft.host_cluster import NETWORK
+from tests.kits.running import run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RELEASES = sorted(each.parent for each in FIXTURES.glob("*/frames"))

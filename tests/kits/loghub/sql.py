@@ -1,12 +1,15 @@
 """Stores of leases in SQL databases, for tests."""
 
+import asyncio
 import itertools
 from contextlib import AsyncExitStack
 
 from raftwood.base.environment import Environment
+from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.consumer.lease_store import LeaseStore
 from raftwood.loghub.consumer.leases import signature
 from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
+from tests.kits.loghub.lease_store_suite import LeaseStoreSuite, Scenario
 
 _groups = itertools.count(1)
 SIGNATURE = signature("project", "logstore")
@@ -29,3 +32,17 @@ class SqlKit:
         self._ends.push_async_callback(store.close)
         await store.open()
         return store
+
+
+class SqlSuite(LeaseStoreSuite):
+    """On the database of this URL."""
+
+    url: str
+
+    def run(self, scenario: Scenario) -> None:
+        async def main() -> None:
+            with real_environment() as environment:
+                async with AsyncExitStack() as ends:
+                    await scenario(SqlKit(environment, self.url, ends))
+
+        asyncio.run(main())

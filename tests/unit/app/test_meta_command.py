@@ -2,7 +2,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.kits.servers.zookeeper import ZooKeeperServer
 
 from raftwood.app.command_line import run as raftwood
 from raftwood.metastore import zookeeper_store
@@ -54,20 +53,6 @@ def test_a_metastore_is_named_once_and_rightly(
     assert message in captured.err
     assert "Traceback" not in captured.err
     assert not (tmp_path / "meta").exists()
-
-
-@pytest.mark.needs("zookeeper")
-def test_a_metastore_in_zookeeper_from_the_command_line(
-    zookeeper: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def meta(*arguments: str) -> str:
-        assert raftwood(["meta", *arguments, "--zookeeper", f"{zookeeper.address}/cli"]) == 0
-        return capsys.readouterr().out
-
-    assert meta("put", "a/x", "one").split() == ["version", "1"]
-    assert meta("watch", "a/", "--count", "1") == "1  a/x  one\n"
-    shown = json.loads(meta("list", "--format", "json"))
-    assert shown == [{"key": "a/x", "value": "one", "version": 1}]
 
 
 def test_a_server_that_is_away_is_told_without_a_traceback(

@@ -15,7 +15,6 @@ from benchmarks.clogs.shipping import (
     Figures,
     Results,
     check_arrived,
-    measure,
 )
 from benchmarks.clogs.shipping_lines import LogFile, make_log_file
 from benchmarks.clogs.shipping_ours import Receiving, ship_command, ship_environment
@@ -90,14 +89,6 @@ def test_one_that_has_ended_by_the_time_it_is_told_to_is_reaped_all_the_same(
     with Shipper(["true"], {}, tmp_path) as shipper:
         os.waitid(os.P_PID, shipper.pid, os.WEXITED | os.WNOWAIT)
     assert shipper.ended_s >= shipper.began_s
-
-
-@pytest.mark.slow
-def test_raftwood_ship_is_measured_with_a_receiver_that_counts(tmp_path: Path) -> None:
-    file = make_log_file(tmp_path / "access.log", 300_000, lines=1000)
-    found = measure(COUNTED, file, tmp_path)
-    assert found.cpu_s_per_gb > 0
-    assert 0 < found.wire_share < 0.5
 
 
 def test_lines_that_do_not_arrive_are_no_figures() -> None:

@@ -1,6 +1,5 @@
 """Nodes on a real disk and real sockets: streaming, divergence, lag."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,15 +7,9 @@ import pytest
 from raftwood.base.errors import StoreDamaged, Unavailable
 from raftwood.zeppelin.model import PartitionState
 from raftwood.zeppelin.node.seams import Write
-from raftwood.zeppelin.replication import pacing, sender, sender_rules
 from raftwood.zeppelin.replication.leading import Leading
 from raftwood.zeppelin.replication.replica import Role
 from tests.kits.zeppelin.real_nodes import RealNode, changed, run_pair, topology, until
-
-WRITES_A_TURN = 64
-TURNS = 200
-LAG_TURNS_MAX = 60
-"""A slave shares this process's turns, so its lag is counted in them and not in seconds."""
 
 
 def test_a_write_is_done_once_the_slave_has_synced_it(tmp_path: Path) -> None:
@@ -146,60 +139,6 @@ def test_a_slave_comes_back_and_goes_on_where_it_was(tmp_path: Path) -> None:
     run_pair(tmp_path, scenario)
 
 
-@pytest.mark.slow
-def test_the_lag_of_a_slave_is_bounded_at_the_masters_full_rate(tmp_path: Path) -> None:
-    async def scenario(one: RealNode, two: RealNode) -> None:
-        told = topology(1, [one, two], min_replicas=1)
-        await one.apply(told)
-        await two.apply(told)
-        await until(lambda: one.replica.acks.replicas_with(1) == 1)
-        worst = 0
-        for turn in range(TURNS):
-            for number in range(WRITES_A_TURN):
-                one.write(Write(b"key%d" % (turn * number), b"v" * 100))
-            await asyncio.sleep(0)
-            worst = max(worst, one.store.last_sequence - two.store.last_sequence)
-        assert worst <= LAG_TURNS_MAX * WRITES_A_TURN
-        await until(lambda: two.store.last_sequence == one.store.last_sequence)
-        assert two.contents() == one.contents()
-
-    run_pair(tmp_path, scenario)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_paced", [True, False])
-def test_a_master_does_not_run_away_from_a_slow_slave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_paced: bool
-) -> None:
-    """The slave takes about 0.5 MB a second, and clients write as fast as they are answered."""
-    lag_max_bytes = 200_000
-    monkeypatch.setattr(sender_rules, "WINDOW_BYTES", 1 << 10)
-    monkeypatch.setattr(sender, "SLICE_BYTES", 4 << 10)
-    monkeypatch.setattr(pacing, "LOOK_MS", 50)
-    if not is_paced:
-        monkeypatch.setattr(pacing.Pace, "allowed", lambda _self, done, *_, **__: done)
-
-    async def scenario(one: RealNode, two: RealNode) -> None:
-        told = topology(1, [one, two], min_replicas=1, lag_max_bytes=lag_max_bytes)
-        await one.apply(told)
-        await two.apply(told)
-        await until(lambda: one.replica.acks.replicas_with(1) == 1)
-        loop = asyncio.get_running_loop()
-        end, worst = loop.time() + 1.5, 0
-        while loop.time() < end:
-            for number in range(20):
-                sequence = one.write(Write(b"key%d" % number, b"v" * 1_000))
-            answered = asyncio.Event()
-            one.replica.acks.wait(sequence, answered.set)
-            await answered.wait()
-            behind = one.store.last_sequence - two.store.synced_sequence
-            worst = max(worst, behind * 1_000)
-        assert (worst <= 1.2 * lag_max_bytes) is is_paced
-        assert one.store.last_sequence > 300
-
-    run_pair(tmp_path, scenario)
-
-
 @pytest.mark.parametrize("is_handed_over", [True, False])
 def test_what_was_written_before_a_freeze_is_done_once_its_target_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_handed_over: bool
@@ -224,56 +163,5 @@ def test_what_was_written_before_a_freeze_is_done_once_its_target_leads(
         await one.apply(changed(topology(3, [two, one]), lagging=lagging))
         assert acks.is_over
         assert (acks.reached >= sequence) is is_handed_over
-
-    run_pair(tmp_path, scenario)
-
-
-@pytest.mark.slow
-def test_a_target_catches_up_with_a_master_that_is_slowed_down_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It takes about 0.5 MB a second, and clients write as fast as they are answered."""
-    monkeypatch.setattr(sender_rules, "WINDOW_BYTES", 1 << 10)
-    monkeypatch.setattr(sender, "SLICE_BYTES", 4 << 10)
-    monkeypatch.setattr(pacing, "SLOWED_CLOSE_BYTES", 20_000)
-
-    async def scenario(one: RealNode, two: RealNode) -> None:
-        told = topology(1, [one, two], min_replicas=1, ack="memory")
-        await one.apply(told)
-        await two.apply(told)
-        await until(lambda: one.replica.acks.replicas_with(1) == 1)
-        loop = asyncio.get_running_loop()
-
-        async def write_on(until_s: float) -> tuple[int, float]:
-            """The last lag, and how long one answer took at the most."""
-            longest_s = 0.0
-            while loop.time() < until_s and behind() > 40_000:
-                began = loop.time()
-                for number in range(20):
-                    sequence = one.write(Write(b"key%d" % number, b"v" * 1_000))
-                acks = one.replica.acks
-                if not acks.is_immediate and acks.reached < sequence:
-                    answered = asyncio.Event()
-                    acks.wait(sequence, answered.set)
-                    await answered.wait()
-                longest_s = max(longest_s, loop.time() - began)
-                await asyncio.sleep(0.005)
-            return behind(), longest_s
-
-        def behind() -> int:
-            return (one.store.last_sequence - two.store.synced_sequence) * 1_000
-
-        for number in range(100):
-            one.write(Write(b"old%d" % number, b"v" * 1_000))
-        before = behind()
-        lag, _ = await write_on(loop.time() + 0.03)
-        assert lag > before, "nobody waits for it yet"
-        slow = topology(2, [one, two], min_replicas=1, ack="memory")
-        await one.apply(changed(slow, state=PartitionState.SLOWDOWN, target=two.id))
-        lag, longest_s = await write_on(loop.time() + 20)
-        assert lag <= 40_000
-        assert longest_s < 2.5
-        await one.apply(topology(3, [one, two], min_replicas=1, ack="memory"))
-        assert one.replica.acks.is_immediate
 
     run_pair(tmp_path, scenario)

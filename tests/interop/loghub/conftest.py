@@ -8,8 +8,8 @@ from tests.kits.servers.databases import DatabaseServer
 
 DATABASES = (
     "sqlite",
-    pytest.param("postgresql", marks=(pytest.mark.slow, pytest.mark.needs("postgresql"))),
-    pytest.param("mariadb", marks=(pytest.mark.slow, pytest.mark.needs("mariadb"))),
+    pytest.param("postgresql", marks=pytest.mark.needs("postgresql")),
+    pytest.param("mariadb", marks=pytest.mark.needs("mariadb")),
 )
 
 

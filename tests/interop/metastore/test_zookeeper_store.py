@@ -11,10 +11,6 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
-from tests.kits.metastore.meta_suite import MetaSuite
-from tests.kits.running import run
-from tests.kits.servers.zookeeper import ZooKeeperServer
-from tests.kits.servers.zookeeper_clients import follow, opened, until
 
 from raftwood.base.errors import (
     ConnectionLost,
@@ -26,6 +22,10 @@ from raftwood.base.errors import (
 from raftwood.base.seams import Change, Compare, MetaStore, SetKey
 from raftwood.metastore import zookeeper_store
 from raftwood.metastore.zookeeper_store import ZooKeeperMetaStore
+from tests.kits.metastore.meta_suite import MetaSuite
+from tests.kits.running import run
+from tests.kits.servers.zookeeper import ZooKeeperServer
+from tests.kits.servers.zookeeper_clients import follow, opened, until
 
 pytestmark = pytest.mark.needs("zookeeper")
 

@@ -156,7 +156,6 @@ def test_many_who_open_at_once_make_the_tables_once(database_url: str) -> None:
     _run(database_url, scenario)
 
 
-@pytest.mark.slow
 def test_whoever_makes_the_tables_is_waited_for_longer_than_for_a_call(database_url: str) -> None:
     async def scenario(kit: SqlKit, connection: AsyncConnection) -> None:
         begin, end = {
