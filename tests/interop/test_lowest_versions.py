@@ -25,7 +25,6 @@ SHOWN = "import sys; from importlib.metadata import version; print(*map(version,
 TEST_S_MAX = 500.0
 
 
-@pytest.mark.slow
 @pytest.mark.needs("lowest_versions")
 @pytest.mark.timeout(600)
 def test_our_formats_are_parsed_by_the_lowest_versions_that_are_allowed() -> None:

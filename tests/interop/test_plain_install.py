@@ -19,7 +19,7 @@ EVERY_HELP = Path(__file__).parent / "python" / "every_help.py"
 COMMANDS_MIN = 150
 WAIT_S_MAX = 120.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 class Plain:
