@@ -7,25 +7,36 @@ _ZEROS: Final = bytes(PAGE_BYTES)
 
 
 class Content:
-    """Sparse bytes: a page that is missing reads as zeros."""
+    """Sparse bytes: a page that is missing reads as zeros.
 
-    __slots__ = ("_pages", "length")
+    Copies share the table of pages until one of them is written: most are only read, or not at all.
+    """
+
+    __slots__ = ("_is_shared", "_pages", "length")
 
     def __init__(self) -> None:
         self.length = 0
         self._pages: dict[int, bytes] = {}
+        self._is_shared = False
 
     def copy(self) -> "Content":
         other = Content()
         other.length = self.length
-        other._pages = self._pages.copy()
+        other._pages = self._pages
+        other._is_shared = self._is_shared = True
         return other
+
+    def _own_pages(self) -> dict[int, bytes]:
+        if self._is_shared:
+            self._pages = self._pages.copy()
+            self._is_shared = False
+        return self._pages
 
     def write(self, offset: int, data: bytes) -> None:
         """Write, growing the file if needed."""
         end = offset + len(data)
         self.length = max(self.length, end)
-        pages = self._pages
+        pages = self._own_pages()
         index, start = divmod(offset, PAGE_BYTES)
         if start + len(data) <= PAGE_BYTES:
             page = pages.get(index, _ZEROS)
@@ -58,7 +69,7 @@ class Content:
         """Cut or extend; what is cut off and comes back reads as zeros."""
         if length < self.length:
             index, start = divmod(length, PAGE_BYTES)
-            pages = self._pages
+            pages = self._own_pages()
             for gone in [each for each in pages if each > index or (each == index and not start)]:
                 del pages[gone]
             if start and index in pages:

@@ -5,6 +5,7 @@ Contents become durable with `DataSync`, names with `SyncDirectory` of the direc
 """
 
 import errno
+import functools
 import os
 import posixpath
 from collections.abc import Callable, Iterable
@@ -91,7 +92,7 @@ class FileSystem:
         if inode is None:
             if path in self.directories:
                 raise _error(errno.EISDIR, path)
-            if not operation.create or posixpath.dirname(path) not in self.directories:
+            if not operation.create or _parent(path) not in self.directories:
                 raise _error(errno.ENOENT, path)
             inode = self.files[path] = Inode()
             self._name_change("create", path, inode=inode)
@@ -148,7 +149,7 @@ class FileSystem:
         if source in self.directories:
             raise OSError(errno.ENOTSUP, "renaming a directory is not simulated", source)
         inode = self.files.get(source)
-        if inode is None or posixpath.dirname(target) not in self.directories:
+        if inode is None or _parent(target) not in self.directories:
             raise _error(errno.ENOENT, source if inode is None else target)
         if target in self.directories:
             raise _error(errno.EISDIR, target)
@@ -179,7 +180,7 @@ class FileSystem:
             return
         if path in self.files:
             raise _error(errno.EEXIST, path)
-        self._make_directories(posixpath.dirname(path))
+        self._make_directories(_parent(path))
         self.directories[path] = None
         self._name_change("mkdir", path)
 
@@ -191,7 +192,7 @@ class FileSystem:
             posixpath.basename(each)
             for names in (self.files, self.directories)
             for each in names
-            if each != path and posixpath.dirname(each) == path and posixpath.basename(each)
+            if each != path and _parent(each) == path and posixpath.basename(each)
         )
 
     def _space(self, _session: Session, _operation: files.Space) -> tuple[int, int]:
@@ -222,9 +223,9 @@ class FileSystem:
     def _name_change(
         self, kind: str, path: str, *, target: str = "", inode: Inode | None = None
     ) -> None:
-        parents = [posixpath.dirname(path)]
-        if target and posixpath.dirname(target) != parents[0]:
-            parents.append(posixpath.dirname(target))
+        parents = [_parent(path)]
+        if target and _parent(target) != parents[0]:
+            parents.append(_parent(target))
         self.name_changes.append(_NameChange(kind, path, target, inode, parents))
 
     # State.
@@ -253,7 +254,7 @@ class FileSystem:
         image.files = {
             path: Inode(survivors(inode.durable, inode.changes, fate).copy())
             for path, inode in names.items()
-            if posixpath.dirname(path) in image.directories
+            if _parent(path) in image.directories
         }
         image.durable_files = image.files.copy()
         image.durable_directories = image.directories.copy()
@@ -319,8 +320,14 @@ def _is_reachable(path: str, directories: dict[str, None]) -> bool:
     while path not in ("", "/", "."):
         if path not in directories:
             return False
-        path = posixpath.dirname(path)
+        path = _parent(path)
     return True
+
+
+# Hot: images of a disk ask for the folders of all its files, again and again.
+@functools.lru_cache(maxsize=4096)
+def _parent(path: str) -> str:
+    return posixpath.dirname(path)
 
 
 def normal_path(path: str) -> str:
