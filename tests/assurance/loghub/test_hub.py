@@ -10,14 +10,14 @@ from tests.kits.models import weathers
 
 
 def _run_for_long(seed: int) -> Outcome:
-    """At a slow pace, and without the many small reads that short runs have."""
+    """At a slow pace, with kills in every run, and without the many small reads of short runs."""
     plan = choose_plan(seed, faults_s=72.0)
     profile = choose_profile(seed)
     network = replace(profile.network, split_probability=0.0, short_read_probability=0.0)
     return run_hub(
         seed,
         replace(plan, gateways=2, pause_s=3.0, reshard_every_s=12.0, is_slow=True),
-        profile=replace(profile, network=network),
+        profile=replace(profile, network=network, every_s={"kill": 15.0, **profile.every_s}),
     ).result
 
 
