@@ -17,7 +17,7 @@ from tests.kits.loghub.processes import LOGSTORE, PROJECT
 from tests.kits.loghub.simulation.notebook import Content, Notebook, Sent
 
 KEYS = "abcdefghijkl"
-_PAUSE_S = 0.005
+_PAUSE_S = 0.02
 _TOGETHER = 5
 _DELIVERY_MS = 120_000
 _CAUGHT_UP_S = 60.0

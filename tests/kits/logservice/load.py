@@ -22,7 +22,7 @@ from tests.kits.logservice.simulation.records import LOG, Notebook
 from tests.kits.logservice.simulation.workload import read_output, text_of
 
 UNDER_WAY = 8
-_PAUSE_S = 0.01
+_PAUSE_S = 0.02
 _WAIT_MS = 500
 _LOOK_BYTES = 4 << 10
 
@@ -95,6 +95,7 @@ class Load:
         while True:
             first = await self._read(name, log, first, wait_ms=_WAIT_MS)
             await self._read(name, log, random.randint(1, first), bytes_max=_LOOK_BYTES)
+            await asyncio.sleep(_PAUSE_S)
 
     async def _read(self, name: str, log: AsyncLogClient, first: int, **options: Any) -> int:
         event = self.notebook.history.call(name, "read", first, key=LOG)

@@ -18,7 +18,7 @@ from tests.kits.raft.ledger import command, count_from, count_query
 from tests.kits.raft.node import BUSY_GROUPS, QUIET_GROUP
 
 COMMAND_BYTES = 200
-_PAUSE_S = 0.004
+_PAUSE_S = 0.02
 _WRITERS_EACH = 2
 _TIMEOUT_MS = 30_000
 _IMPATIENT_TIMEOUT_MS = 200
