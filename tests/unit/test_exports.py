@@ -30,9 +30,10 @@ PACKAGES = [name for name, file in FILES.items() if file.name == "__init__.py"]
 
 
 def _has_all(name: str) -> bool:
-    return any(
+    text = FILES[name].read_text()
+    return "__all__" in text and any(
         isinstance(target, ast.Name) and target.id == "__all__"
-        for node in ast.parse(FILES[name].read_text()).body
+        for node in ast.parse(text).body
         if isinstance(node, ast.Assign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     )

@@ -67,7 +67,7 @@ class KvSuite:
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         asyncio.run(main)
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
     @given(steps=STEPS)
     def test_it_behaves_as_a_sorted_dictionary(self, steps: list[Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -242,7 +242,7 @@ texts = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)
 blocks = st.lists(texts, max_size=8).map("\n".join)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(blocks)
 def test_a_block_is_masked_as_its_lines_are_one_by_one(text: str) -> None:
     masking = Masking(built_in_rules(ALL))

@@ -85,7 +85,7 @@ _records = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(_records)
 def test_reading_all_records_at_once_finds_what_protobuf_finds(records: list[Any]) -> None:
     group = LogGroup()
@@ -103,7 +103,7 @@ def test_reading_all_records_at_once_finds_what_protobuf_finds(records: list[Any
     }
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data())
 def test_damaged_groups_are_refused_or_read_as_protobuf_reads_them(draws: st.DataObject) -> None:
     data = bytearray(
@@ -311,7 +311,7 @@ def test_a_stream_has_a_bound_and_what_a_dictionary_stands_for_another() -> None
     assert batch.num_rows == 2000
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_damaged_stream_is_refused_or_read(draws: st.DataObject) -> None:
     data = bytearray(_stream(pyarrow.record_batch({"a": ["x", "yy"], "b": [[1], [2, 3]]})))

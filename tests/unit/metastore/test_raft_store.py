@@ -81,7 +81,7 @@ def _set(key: str, value: bytes, lease: int = 0) -> bytes:
 def test_a_lease_never_ends_early_and_soon_enough_late(ttl_ms: int) -> None:
     async def scenario(simulation: Simulation) -> None:  # noqa: ARG001
         loop = asyncio.get_running_loop()
-        for attempt in range(20):
+        for attempt in range(6):
             async with _opened(GroupInMemory(attempt), tickers=1 + attempt % 3) as store:
                 other = await store.grant_lease(ttl_ms=60_000)
                 await asyncio.sleep(attempt * 0.043)

@@ -83,7 +83,7 @@ def test_a_scan_equals_a_sorted_dict() -> None:
 @pytest.mark.parametrize("way", ["kill", "power_off"])
 def test_a_crash_keeps_what_was_flushed_and_a_beginning_of_the_rest(way: str) -> None:
     left: set[int] = set()
-    for seed in range(30):
+    for seed in range(15):
 
         async def scenario(simulation: Simulation) -> None:
             async def program(_: Environment) -> None:

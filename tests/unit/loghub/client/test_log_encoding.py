@@ -13,7 +13,7 @@ from raftwood.loghub.log_groups import LogGroup
 _values = st.text(max_size=20) | st.binary(max_size=200) | st.just("x" * 20_000)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.dictionaries(st.text(max_size=10), _values, max_size=5),
     st.integers(0, (1 << 32) * 1_000_000_000 - 1),

@@ -119,7 +119,7 @@ class Signed(requests.auth.AuthBase):
 
 @schema.parametrize()
 @settings(
-    max_examples=8,
+    max_examples=4,
     deadline=None,
     derandomize=True,
     database=None,
