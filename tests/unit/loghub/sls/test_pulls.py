@@ -25,7 +25,7 @@ from tests.kits.loghub.sls import (
     values_of,
 )
 from tests.kits.loghub.streams import log_group
-from tests.kits.running import run
+from tests.kits.running import run, until
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -109,7 +109,7 @@ def test_a_long_poll_waits_for_the_next_batch_and_not_for_ever(tmp_path: Path) -
             start = await cursor(served, "end")
             answer = await pull(served, start, wait_ms="300")
             assert values_of(answer) == []
-            assert 0.25 < loop.time() - began < 5.0
+            assert loop.time() - began >= 0.29
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(pull(served, start, wait_ms="20000"))
                 await asyncio.sleep(0.1)
@@ -128,11 +128,7 @@ def test_a_long_poll_ends_when_its_client_goes_away(tmp_path: Path) -> None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await pull(served, start, wait_ms="20000")
-            for _ in range(50):
-                if "gateway_requests 0.0" in served.metrics.render().decode():
-                    break
-                await asyncio.sleep(0.02)
-            assert "gateway_requests 0.0" in served.metrics.render().decode()
+            await until(lambda: b"gateway_requests 0.0" in served.metrics.render())
 
     run(main())
 
