@@ -65,7 +65,6 @@ class DatabaseServer:
     """There from the start."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
         self._process: subprocess.Popen[bytes] | None = None
         self._database = self.first_database
         self.port = 0
@@ -119,6 +118,7 @@ class DatabaseServer:
         return (Path(self._folder.name) / "output").read_text(errors="replace")[-2000:]
 
     def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory()
         # It takes seconds with MariaDB, and a copy of it does not.
         made_of = str(self._set_up(Path()))
         shutil.copytree(made_once(f"{self.name}-data", made_of, self._make_data), self._data)
