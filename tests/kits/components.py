@@ -29,7 +29,7 @@ def why_missing(name: str) -> str | None:
     """Nothing where the component is there. Asked once: to install one may take minutes."""
     try:
         COMPONENTS[name]()
-    except (NotInstalled, OSError, subprocess.SubprocessError) as error:
+    except (NotInstalled, OSError) as error:
         return str(error)
     return None
 

