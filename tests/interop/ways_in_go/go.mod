@@ -4,7 +4,7 @@ go 1.25
 
 require (
 	github.com/RackSec/srslog v0.0.0-20180709174129-a4725f04ec91
-	github.com/elastic/go-elasticsearch/v9 v9.5.2
+	github.com/elastic/go-elasticsearch/v8 v8.3.0
 	github.com/fluent/fluent-logger-golang v1.10.2
 	github.com/grafana/loki-client-go v0.0.0-20240913122146-e119d400c3a5
 	github.com/prometheus/common v0.59.1
