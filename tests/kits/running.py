@@ -49,7 +49,7 @@ def in_virtual_time(main: Coroutine[Any, Any, Result]) -> Result:
     return simulate(1, lambda _: main).result
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """For what is seen from outside alone, so that it cannot be awaited."""
     async with asyncio.timeout(WAIT_S_MAX):
         while not condition():  # noqa: ASYNC110  nobody tells

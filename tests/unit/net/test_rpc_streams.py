@@ -106,7 +106,7 @@ def test_leaving_a_stream_stops_the_server(run: Run) -> None:
     run(main())
 
 
-def test_a_stream_has_a_deadline_if_it_is_given_one(run: Run) -> None:
+def test_a_stream_has_a_deadline_if_it_is_given_one(in_virtual_time: Run) -> None:
     async def forever(_call: Call, _payload: Payload) -> AsyncIterator[bytes]:
         yield b"first"
         await asyncio.Event().wait()
@@ -121,7 +121,7 @@ def test_a_stream_has_a_deadline_if_it_is_given_one(run: Run) -> None:
                 await anext(stream)
             await until(lambda: server.task_count == 0)
 
-    run(main())
+    in_virtual_time(main())
 
 
 def test_streams_of_a_connection_are_bounded_on_both_sides(run: Run) -> None:
