@@ -92,6 +92,10 @@ async def _until_it_answers(adding: Adding) -> None:
 def test_a_wiped_bookie_is_refused_until_it_is_told_to_begin_anew(tmp_path: Path) -> None:
     with bookie_processes(tmp_path, 1) as processes:
         run(_wipe(processes))
+        (process,) = processes.all
+        rows = processes.stores.rows("bookie", "list")
+        assert rows == [{"id": process.id, "rack": "rack-1", "is_read_only": False}]
+        assert process.stop() == 0
 
 
 async def _wipe(processes: BookieProcesses) -> None:
@@ -109,7 +113,3 @@ async def _wipe(processes: BookieProcesses) -> None:
     await process.kill()
     process.begin()
     await process.ready()
-    rows = processes.stores.rows("bookie", "list")
-    assert rows == [{"id": process.id, "rack": "rack-1", "is_read_only": False}]
-    process.signal(signal.SIGTERM)
-    assert await process.ended() == 0

@@ -25,7 +25,7 @@ from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
 
 STILL = {b"still%d" % number: b"%d" % number * 40 for number in range(12_000)}
 MOVING = [f"moving{number}" for number in range(60)]
-RATE = "1500KB"
+RATE = "1500kB"
 WAIT_S_MAX = 60.0
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
@@ -17,13 +18,16 @@ class Commands:
 
     def run(self, *arguments: str, status: int = 0, expect: str = "") -> str:
         """What it printed, or its error where it is to fail."""
-        output, errors = io.BytesIO(), io.StringIO()
-        printed = io.TextIOWrapper(output, write_through=True)  # some print bytes
-        with redirect_stdout(printed), redirect_stderr(errors):
-            ended = run([*arguments, *self.flags])
-        assert ended == status, (arguments, output.getvalue(), errors.getvalue())
+        errors = io.StringIO()
+        # A real file: some commands print bytes, and some look whether anybody reads them.
+        with tempfile.TemporaryFile("w+") as output:
+            with redirect_stdout(output), redirect_stderr(errors):
+                ended = run([*arguments, *self.flags])
+            output.seek(0)
+            printed = output.read()
+        assert ended == status, (arguments, printed, errors.getvalue())
         assert "Traceback" not in errors.getvalue()
-        shown = errors.getvalue() if status else output.getvalue().decode()
+        shown = errors.getvalue() if status else printed
         assert expect in shown
         return shown
 
