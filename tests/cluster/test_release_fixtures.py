@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures.packing import unpack
-from tests.fixtures.release_processes import PORT_BASE, WORK, access
 from tests.kits.app.running import running
+from tests.kits.releases.packing import unpack
+from tests.kits.releases.release_processes import PORT_BASE, WORK, access
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RELEASES = sorted(each.parent for each in FIXTURES.glob("*/frames"))

@@ -43,14 +43,14 @@ from raftwood.zeppelin.backup.backup_format import pages_in
 from raftwood.zeppelin.backup.restoring import verify
 from raftwood.zeppelin.node.node_server import ENGINES_FOLDER
 from raftwood.zeppelin.node.node_store import NodeStore
-from tests.fixtures.http_messages import decoded_http
-from tests.fixtures.packing import unpack
-from tests.fixtures.plain import plain, says_all
-from tests.fixtures.resp_streams import decoded_answers, decoded_requests
-from tests.fixtures.rpc_payloads import decoded_frame
-from tests.fixtures.seed_decoders import DECODERS
 from tests.kits.fuzz import TARGETS
 from tests.kits.raft.host_cluster import NETWORK
+from tests.kits.releases.http_messages import decoded_http
+from tests.kits.releases.packing import unpack
+from tests.kits.releases.plain import plain, says_all
+from tests.kits.releases.resp_streams import decoded_answers, decoded_requests
+from tests.kits.releases.rpc_payloads import decoded_frame
+from tests.kits.releases.seed_decoders import DECODERS
 from tests.kits.running import run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
