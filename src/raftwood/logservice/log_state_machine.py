@@ -64,6 +64,11 @@ class LogStateMachine:
     def lookup(self, query: Question) -> Any:
         return query(self.state)
 
+    @property
+    def freeable_index(self) -> int:
+        """The records stay in the log until they are truncated: no snapshot has them."""
+        return self.state.freeable_index
+
     async def wait_past(self, index: int, timeout_ms: int) -> None:
         """Until an entry above an index is applied here, or for as long; both end alike."""
         try:

@@ -67,3 +67,12 @@ class PatientMachine(Protocol):
 
     async def wait(self, query: Any, timeout_ms: int) -> bool:
         """Until `lookup` tells something, or for as long; False where it need not have waited."""
+
+
+@runtime_checkable
+class RetainingMachine(Protocol):
+    """A state machine that has not all in its snapshots: it reads some of it in the log itself."""
+
+    @property
+    def freeable_index(self) -> int:
+        """Up to here the log need not be kept."""

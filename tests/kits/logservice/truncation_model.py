@@ -56,6 +56,9 @@ class ModelHost:
         assert shard == SHARD
         return self.applied_index
 
+    def freeable_index(self, shard: int) -> int:
+        return self.machine(shard).freeable_index
+
     def machine(self, shard: int) -> LogStateMachine:
         assert shard == SHARD
         return self.state_machine

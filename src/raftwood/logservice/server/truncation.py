@@ -75,7 +75,7 @@ class TruncationWorker:
         step = next_step(
             host.status(shard).snapshots,
             applied=host.applied(shard),
-            freeable=self._freeable(shard),
+            freeable=host.freeable_index(shard),
             entries_between=settings.snapshot_entries,
             kept_max=settings.snapshots_kept,
         )
@@ -88,13 +88,6 @@ class TruncationWorker:
         if step.takes_snapshot:
             await host.snapshot(shard)
         self._observe(shard)
-
-    def _freeable(self, shard: int) -> int:
-        """Up to where the log need not be kept: of what is no log, all that a snapshot has."""
-        machine = self._host.machine(shard)
-        if isinstance(machine, LogStateMachine):
-            return machine.state.freeable_index
-        return self._host.applied(shard)
 
     def _truncated_lsn(self, shard: int) -> int:
         machine = self._host.machine(shard)
@@ -112,7 +105,7 @@ class TruncationWorker:
         newest = max(status.snapshots, default=0)
         if newest != known.newest_snapshot:
             known.newest_snapshot, known.snapshot_ms = newest, now
-        freed, freeable = status.first_index - 1, self._freeable(shard)
+        freed, freeable = status.first_index - 1, self._host.freeable_index(shard)
         # Between two snapshots nothing can be freed, and old ones are far apart.
         spread = 2 * (status.applied - freed) // self._settings.snapshots_kept
         usual = max(self._settings.snapshot_entries, spread)

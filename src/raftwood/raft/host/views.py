@@ -5,7 +5,7 @@ from raftwood.raft.host.groups import Groups
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.snapshotting import Snapshotting
-from raftwood.raft.state_machine import StateMachine
+from raftwood.raft.state_machine import RetainingMachine, StateMachine
 
 
 class HostViews:
@@ -41,6 +41,13 @@ class HostViews:
     def machine(self, group: int) -> StateMachine:
         """The state machine itself, for what is of this replica alone."""
         return self._groups.get(group).applier.machine
+
+    def freeable_index(self, group: int) -> int:
+        """Up to where the log need not be kept, once a snapshot is there."""
+        machine = self.machine(group)
+        return (
+            machine.freeable_index if isinstance(machine, RetainingMachine) else self.applied(group)
+        )
 
     def leader_changes(self, group: int) -> int:
         """How often another store was seen to lead than before, since the replica's start."""

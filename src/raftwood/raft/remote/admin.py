@@ -74,7 +74,10 @@ class RaftAdminService:
 
     async def _snapshot(self, _: Call, group: int) -> int:
         index = await self._host.snapshot(group)
-        return await self._host.compact(group, index)
+        freeable = self._host.freeable_index(group)
+        if self._host.status(group).snapshots[0] <= freeable:
+            await self._host.compact(group, min(index, freeable))
+        return index
 
 
 async def ask_members(group: int, connection: Connection, timeout_ms: int) -> dict[int, str]:
