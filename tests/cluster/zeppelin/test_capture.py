@@ -76,7 +76,7 @@ class Writer:
                     await self._kv.set(key, str(self.count))
             except RaftwoodError:
                 pass  # nobody knows whether it was done: whatever it is, it is captured
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
 
 
 async def _pairs(kv: AsyncKv, since_ms: int) -> Pairs:
