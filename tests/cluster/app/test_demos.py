@@ -96,7 +96,7 @@ def test_nothing_acked_is_lost_when_shards_are_split_and_processes_killed(
 def test_each_record_is_processed_when_one_joins_one_is_killed_and_a_shard_is_split(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    short = ("--shards", "4", "--records", "300", "--timeout", "1")
+    short = ("--shards", "4", "--records", "100", "--timeout", "4")
     status = raftwood(["demo", "consumers", *short])
     said = capsys.readouterr().out
     assert status == 0, said

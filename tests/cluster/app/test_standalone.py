@@ -14,7 +14,7 @@ from tests.kits.ports import consecutive_ports
     ("command", "ports"),
     [
         (("standalone",), PORTS),
-        (("cluster", "up", "--stores=3", "--gateways=2", "--kv-nodes=2"), 14),
+        (("cluster", "up", "--stores=3", "--gateways=1", "--kv-nodes=1"), 14),
     ],
     ids=["standalone", "cluster up"],
 )

@@ -23,6 +23,8 @@ from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
 
 SAFE = TableConfig(partitions=4, min_replicas=2)
 FAST = TableConfig(partitions=4, replicas=2, min_replicas=1, ack="memory")
+PATIENT = {"zeppelin_meta.down_ms": 15_000}
+"""A slave that has not heard from its master for a while may still take its place."""
 EQUAL_S_MAX = 120.0
 KEYS = 300
 Pairs = dict[bytes, tuple[bytes, int]]
@@ -32,7 +34,7 @@ Pairs = dict[bytes, tuple[bytes, int]]
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KvProcesses, Streams]]:
     folder = tmp_path_factory.mktemp("capture")
     with (
-        kv_processes(folder, settings=STREAMS, has_proxies=True) as cluster,
+        kv_processes(folder, settings={**STREAMS, **PATIENT}, has_proxies=True) as cluster,
         capturing(cluster, folder) as streams,
     ):
         yield cluster, streams
@@ -74,7 +76,7 @@ class Writer:
                     await self._kv.set(key, str(self.count))
             except RaftwoodError:
                 pass  # nobody knows whether it was done: whatever it is, it is captured
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
 
 
 async def _pairs(kv: AsyncKv, since_ms: int) -> Pairs:
