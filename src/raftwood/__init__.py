@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from raftwood.pipeline.read import read
 
 __all__ = ["read"]
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 
 def __getattr__(name: str) -> Any:
