@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -77,17 +78,15 @@ def _folder(nodeid: str) -> str:
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
     """A worker takes a file at a time, so that what a file shares is started once.
 
-    Spark is started once in all: its tests are one piece. A seed shares nothing with another.
+    Spark and bookies are started once in all: their tests are one piece each. A seed shares nothing
+    with another.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        match _folder(nodeid):
-            case "pipeline":
-                return "pipeline"
-            case "assurance":
-                return nodeid
-            case _:
-                return nodeid.partition("::")[0]
+        for piece in ("tests/pipeline/test_", "tests/interop/dlog/"):
+            if nodeid.startswith(piece):
+                return piece
+        return nodeid if _folder(nodeid) == "assurance" else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -127,6 +126,17 @@ def pytest_configure(config: pytest.Config) -> None:
         ends = ExitStack()
         ends.enter_context(Keeper())
         config.add_cleanup(ends.close)
+
+
+@pytest.fixture(scope="module")
+def module_folder(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Path]:
+    """Of what the tests of a file share; it goes with them, for servers reserve much room."""
+    folder = tmp_path_factory.mktemp("module")
+    yield folder
+    if not request.session.testsfailed:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
-"""What tests of several files share: one `raftwood standalone` for all of a process."""
+"""What the tests of a file share: one `raftwood standalone`."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,14 +10,14 @@ from tests.kits.app.running import standalone
 from tests.kits.dlog.command_kit import Commands
 
 
-@pytest.fixture(scope="session")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def parts(module_folder: Path) -> Iterator[dict[str, Any]]:
     """Whoever makes something in it gives it a name of its own."""
-    with standalone(tmp_path_factory.mktemp("standalone")) as served:
+    with standalone(module_folder) as served:
         yield served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def operator(parts: dict[str, Any]) -> Commands:
     service = parts["logservice"]
     return Commands(f"--connect={service['address']}", f"--config={service['config']}")

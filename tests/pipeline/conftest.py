@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _GRACE_S = 30.0
-_SECONDS_MAX = 900
-"""Of a test that may have to start Spark first, on a busy machine."""
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Who shares a Spark runs in one worker: each worker would start another one."""
-    item.add_marker(pytest.mark.timeout(_SECONDS_MAX))
-    if "spark" in getattr(item, "fixturenames", ()):
-        item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(autouse=True)

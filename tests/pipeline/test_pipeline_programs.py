@@ -1,4 +1,4 @@
-"""The demo, the notebook and the commands, as users start them."""
+"""The notebook and the commands, as users start them."""
 
 import json
 import signal
@@ -12,28 +12,12 @@ import pytest
 
 from raftwood.app import command_line
 from tests.kits.pipeline.kit import PROJECT, Hub
-from tests.kits.pipeline.processes import RAFTWOOD, REPOSITORY, TIMEOUT_S, environment, run
+from tests.kits.pipeline.processes import RAFTWOOD, REPOSITORY, TIMEOUT_S, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NOTEBOOK = REPOSITORY / "notebooks" / "pipeline.ipynb"
-
-
-def test_a_short_demo_agrees_from_end_to_end_and_draws_a_picture(tmp_path: Path) -> None:
-    arguments = ("demo", "pipeline", "--lines", "3000", "--later", "500", "--format", "json")
-    ended = run(*arguments, folder=tmp_path)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    outcome = json.loads(ended.stdout)
-    assert outcome["figures"]["parsed"] == 3500
-    assert outcome["figures"]["tail"] == 500
-    assert all(each["expected"] == each["found"] for each in outcome["checks"])
-    assert [each["what"] for each in outcome["consumers"]["changes"]] == [
-        "dora joins",
-        "ben is killed with -9",
-        "shard 0 is split",
-    ]
-    assert (tmp_path / "raftwood-pipeline.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_notebook_runs_from_its_first_cell_to_its_last(

@@ -16,9 +16,9 @@ from tests.kits.raft.stores import WAIT, Stores
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+def stores(module_folder: Path) -> Iterator[Stores]:
     """Three, which speak TLS with one another and with clients."""
-    folder = tmp_path_factory.mktemp("stores")
+    folder = module_folder
     issue_certificate(folder)
     tls = f"""
 [tls]

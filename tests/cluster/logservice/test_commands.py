@@ -41,9 +41,8 @@ SERVICE = ("logservice", "start")
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
-    folder = tmp_path_factory.mktemp("stores")
-    with Stores(folder, first=1, more=1, extra=ALONE, service=SERVICE) as stores:
+def stores(module_folder: Path) -> Iterator[Stores]:
+    with Stores(module_folder, first=1, more=1, extra=ALONE, service=SERVICE) as stores:
         stores.start(1)
         stores.run("cluster", "status", *WAIT)
         yield stores

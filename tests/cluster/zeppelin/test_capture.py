@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -31,11 +32,10 @@ Pairs = dict[bytes, tuple[bytes, int]]
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KvProcesses, Streams]]:
-    folder = tmp_path_factory.mktemp("capture")
+def places(module_folder: Path) -> Iterator[tuple[KvProcesses, Streams]]:
     with (
-        kv_processes(folder, settings={**STREAMS, **PATIENT}, has_proxies=True) as cluster,
-        capturing(cluster, folder) as streams,
+        kv_processes(module_folder, settings={**STREAMS, **PATIENT}, has_proxies=True) as cluster,
+        capturing(cluster, module_folder) as streams,
     ):
         yield cluster, streams
 

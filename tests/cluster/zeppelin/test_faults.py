@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,8 +24,8 @@ LATER_WRITES = 20
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KvProcesses]:
-    with kv_processes(tmp_path_factory.mktemp("kv"), has_proxies=True) as cluster:
+def cluster(module_folder: Path) -> Iterator[KvProcesses]:
+    with kv_processes(module_folder, has_proxies=True) as cluster:
         yield cluster
 
 

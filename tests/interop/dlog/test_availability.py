@@ -21,8 +21,6 @@ from tests.kits.dlog.bookie_calls import Sink
 from tests.kits.dlog.sites import DoomedProcess, Seat, Site
 from tests.kits.running import run
 
-pytestmark = pytest.mark.xdist_group("bookkeeper")
-
 QUORUMS = LedgerConfig(ensemble=3, write_quorum=3, ack_quorum=2)
 BEFORE = [b"before %d" % number for number in range(10)]
 OPERATION_S_MAX = 60

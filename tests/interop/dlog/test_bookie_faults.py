@@ -23,7 +23,7 @@ from tests.kits.running import run
 from tests.kits.servers.bookkeeper import Bookie, BookKeeperCluster
 from tests.kits.servers.bookkeeper_clients import opened
 
-pytestmark = [pytest.mark.needs("bookkeeper"), pytest.mark.xdist_group("bookkeeper")]
+pytestmark = pytest.mark.needs("bookkeeper")
 
 COUNT = 20
 WORK_S_MAX = 60

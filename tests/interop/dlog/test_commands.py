@@ -12,7 +12,7 @@ from tests.kits.dlog.command_kit import Commands
 from tests.kits.ports import consecutive_ports
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 
-pytestmark = [pytest.mark.needs("bookkeeper"), pytest.mark.xdist_group("bookkeeper")]
+pytestmark = pytest.mark.needs("bookkeeper")
 
 
 def test_logs_in_bookkeeper_are_made_written_read_and_fenced(

@@ -14,8 +14,6 @@ from tests.kits.dlog.simulation import Plan, Report, World, run_world
 from tests.kits.dlog.sites import Seat, Site
 from tests.kits.running import run
 
-pytestmark = pytest.mark.xdist_group("bookkeeper")
-
 PLAN = Plan(
     sessions=2,
     messages=12,

@@ -14,7 +14,7 @@ from tests.kits.running import run
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 from tests.kits.servers.bookkeeper_clients import opened
 
-pytestmark = [pytest.mark.needs("bookkeeper"), pytest.mark.xdist_group("bookkeeper")]
+pytestmark = pytest.mark.needs("bookkeeper")
 
 PASSWORD = "secret"
 NAMES = {Digest.CRC32C: "CRC32C", Digest.CRC32: "CRC32", Digest.MAC: "MAC", Digest.DUMMY: "DUMMY"}

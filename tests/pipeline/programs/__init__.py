@@ -1,0 +1,1 @@
+"""Tests that start a Spark of their own. The other ones share one."""
