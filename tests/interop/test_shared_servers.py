@@ -17,6 +17,8 @@ from tests.kits.servers.shared import locked, shared
 ENDED_S_MAX = 60
 RUN = """
 import signal
+# A shell has interrupts ignored in what it starts in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests.interop.test_shared_servers import Sleeper
 from tests.kits.servers.shared import Keeper, shared
 with Keeper():
