@@ -246,6 +246,7 @@ MUTANTS = {
             replaced(engines, FLUSHES_BY_ITSELF=1.0),
             replaced(world, SETTINGS=[StoreSettings(sync_interval_ms=1_000)]),
         ),
+        first=9,
         harm=Harm.STALLED,
     ),
     "global epochs have to be equal": Mutant(
