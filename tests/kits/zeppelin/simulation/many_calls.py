@@ -191,6 +191,6 @@ MUTANTS = {
     "rows of a partition that go apart are lost": Mutant(
         run_client,
         replaced(SlotMap, told=property(lambda found: found.masters, lambda *_: None)),
-        first=9,
+        first=15,
     ),
 }
