@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -28,7 +29,7 @@ from tests.kits.servers.shared import Keeper, locked, shared
 from tests.kits.servers.zookeeper import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
-_GRACE_SECONDS = 30.0
+GRACE_SECONDS = 30.0
 _DISK_BYTES_MIN = 2 << 30
 """What a run keeps on disk at a time, beside `.venv` and `.cache`."""
 
@@ -188,10 +189,18 @@ def _no_task_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _logs_stay_as_they_are() -> Iterator[None]:
+    """A command that a test runs here decides how log lines look, and which are told."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+@pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
     before = resources()
     yield
-    deadline = time.monotonic() + _GRACE_SECONDS
+    deadline = time.monotonic() + GRACE_SECONDS
     while left := resources() - before:
         if time.monotonic() > deadline:
             pytest.fail(f"left behind: {', '.join(sorted(left))}")

@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 LEAKS = {
     "task": "asyncio.run(leak_task())",
     "socket": "KEPT.append(socket.create_server(('127.0.0.1', 0)))",
-    "thread": "threading.Thread(target=time.sleep, args=(30,), daemon=True).start()",
-    "process": "KEPT.append(subprocess.Popen(['sleep', '5'], stdout=subprocess.DEVNULL))",
+    "thread": "threading.Thread(target=time.sleep, args=(100,), daemon=True).start()",
+    "process": "KEPT.append(subprocess.Popen(['sleep', '100'], stdout=subprocess.DEVNULL))",
 }
 LEAKY = """
 import asyncio, socket, subprocess, threading, time
@@ -24,7 +24,11 @@ async def leak_task():
 def test_leaks():
     {leak}
 """
-CONFTEST = "from tests.conftest import _no_task_is_left, _nothing_leaks\n"
+CONFTEST = """
+from tests import conftest
+from tests.conftest import _no_task_is_left, _nothing_leaks
+conftest.GRACE_SECONDS = 0.5
+"""
 
 
 @pytest.mark.parametrize("kind", sorted(LEAKS))

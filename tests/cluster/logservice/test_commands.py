@@ -36,7 +36,7 @@ heartbeat_ms = 100
 bootstrap_ticks = 50
 """
 JSON = "--format=json"
-GONE_S_MAX = 60.0
+GONE_S_MAX = 240.0
 SERVICE = ("logservice", "start")
 
 

@@ -22,7 +22,7 @@ def test_the_command_counts_files_and_fails_on_a_difference(tmp_path: Path) -> N
     good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
     good.write_text("vote cfg=(1) votes=(y)\n----\nVoteWon\n")
     bad.write_text("vote cfg=(1) votes=(y)\n----\nVoteLost\n")
-    command = (sys.executable, str(TESTS / "raft_scripts.py"), "--semantic")
+    command = (sys.executable, "-m", "tests.kits.raft.scripts", "--semantic")
     both = subprocess.run(
         (*command, str(tmp_path)), capture_output=True, text=True, check=False, timeout=60
     )
