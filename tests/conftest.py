@@ -35,15 +35,16 @@ _DISK_BYTES_MIN = 2 << 30
 
 TIMEOUTS_S = {
     "pipeline": 900,
-    "interop": 900,
     "cluster": 600,
     "assurance": 600,
+    "interop": 900,
     "simulation": 300,
     "unit": 300,
 }
 """How long a test may take, by its folder, on a machine that is busy with something else.
 
 The order is that of the run: long ones begin, so that the short ones fill the gaps at the end.
+Servers and clients of others are fetched and built meanwhile, where this is the first run.
 """
 
 # How long an example takes says how busy the machine is, and nothing else.
