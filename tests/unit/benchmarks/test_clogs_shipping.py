@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -55,12 +56,16 @@ def test_each_line_of_the_file_is_another_one(tmp_path: Path) -> None:
 
 
 def test_the_sink_of_lines_tells_when_all_have_come(tmp_path: Path) -> None:
-    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+    begun = tmp_path / "begun"
+    program = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(60)"
     with (
         counting_sink("lines", 12) as sink,
-        Shipper(sleeping, {}, tmp_path) as shipper,
+        Shipper([sys.executable, "-c", program], {}, tmp_path) as shipper,
         socket.create_connection(("127.0.0.1", sink.port)) as connection,
     ):
+        # One that has not begun yet has used neither time nor memory.
+        while not begun.exists():
+            time.sleep(0.01)
         connection.sendall(b"one\ntw")
         connection.sendall(b"o\nfour\n")
         arrived = sink.arrived(shipper)
