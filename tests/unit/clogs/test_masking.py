@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raftwood.base.errors import InvalidConfiguration
@@ -253,6 +253,8 @@ def test_a_block_is_masked_as_its_lines_are_one_by_one(text: str) -> None:
     assert masking.mask_lines(lines) == alone
 
 
+@example({"password": "\\"})
+@example({"password": 'a\\\\"\\', "text": "\\"})
 @given(st.dictionaries(st.sampled_from(["password", "user", "api_key", "text"]), st.text()))
 def test_json_stays_json(record: dict[str, str]) -> None:
     expected = {

@@ -31,7 +31,8 @@ def _quoted(number: int) -> str:
         (?P<plain{number}>["']) (?P<plain_value{number}>(?:
             \\[^\n] | (?!(?P=plain{number}))[^\n\\] )++)
         | (?P<once{number}>\\["']) (?P<once_value{number}>(?:
-            \\{{3}}["'] | (?!(?P=once{number}))[^\n] )++)
+            # A backslash of the value is four here: the last of them escapes no quote.
+            \\{{4}} | \\{{3}}["'] | (?!(?P=once{number}))[^\n] )++)
         | (?P<twice{number}>\\{{3}}["']) (?P<twice_value{number}>(?:
             (?!(?P=twice{number}))[^\n] )++)
     """
