@@ -16,13 +16,14 @@ from tests.kits.servers.shared import locked, shared
 
 ENDED_S_MAX = 60
 RUN = """
-import signal
+import signal, subprocess
 # A shell has interrupts ignored in what it starts in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests.interop.test_shared_servers import Sleeper
 from tests.kits.servers.shared import Keeper, shared
 with Keeper():
-    print(shared(Sleeper).child, flush=True)
+    stray = subprocess.Popen(("sleep", "1000"), start_new_session=True)
+    print(shared(Sleeper).child, stray.pid, flush=True)
     signal.pause()
 """
 
@@ -89,7 +90,7 @@ def test_who_breaks_a_server_has_it_alone() -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_servers_end_with_the_run(how: signal.Signals) -> None:
+def test_servers_and_whatever_else_was_started_end_with_the_run(how: signal.Signals) -> None:
     with subprocess.Popen(
         (sys.executable, "-c", RUN),
         stdout=subprocess.PIPE,
@@ -98,9 +99,10 @@ def test_servers_end_with_the_run(how: signal.Signals) -> None:
         text=True,
     ) as run:
         assert run.stdout is not None
-        server = psutil.Process(int(run.stdout.readline()))
+        below = [psutil.Process(int(each)) for each in run.stdout.readline().split()]
+        assert len(below) == 2
         run.send_signal(how)
     deadline = time.monotonic() + ENDED_S_MAX
-    while server.is_running():
-        assert time.monotonic() < deadline, "the server outlives the run"
+    while any(each.is_running() for each in below):
+        assert time.monotonic() < deadline, f"{below} outlive the run"
         time.sleep(0.05)

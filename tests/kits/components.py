@@ -13,7 +13,7 @@ from functools import cache, partial
 from tests.kits.install import debian, lowest_versions
 from tests.kits.install.cache import NotInstalled
 from tests.kits.loghub import sls_programs, sls_sdk
-from tests.kits.pipeline import delta
+from tests.kits.pipeline import delta, quick_java
 from tests.kits.servers import bookkeeper, databases, kafka, zookeeper
 from tests.kits.zeppelin import redis_py
 
@@ -92,6 +92,7 @@ def _redis_clients() -> None:
 
 
 INSTALLED: dict[str, Callable[[], object]] = {
+    "spark_classes": quick_java.spark_classes,
     "ways_in_go": sls_programs.ways_in_go_program,
     "sls_go": sls_programs.go_program,
     "bookkeeper": bookkeeper.install,

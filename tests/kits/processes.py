@@ -20,13 +20,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
 from tests.kits import resources, watchdog
+from tests.kits.app.quick_commands import QuickCommands, QuickProcess
 from tests.kits.components import NEW_MOUNTS
+from tests.kits.servers.shared import VARIABLE, shared
 
 RAFTWOOD = (sys.executable, "-m", "raftwood.app")
 _WITH_INTERRUPTS = (
@@ -52,7 +55,7 @@ class RealProcess:
         self.log = folder / f"{name}.log"
         """What it has logged in all its lives."""
         self.ready_file = folder / f"{name}.ready"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | QuickProcess | None = None
         self.pid = 0
         """Of the program itself, which may run below a tracer."""
         self.rss_peak_bytes = 0
@@ -80,15 +83,9 @@ class RealProcess:
         if self._process is not None:
             self._forget()  # it ended by itself, and nobody has asked how
         self.output.parent.mkdir(exist_ok=True)
+        given = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})}
         with self.output.open("wb") as output, self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
-                process_group=0,
-            )
+            self._process = _begun(tuple(command), output, log, given)
         self.pid = self._process.pid
         watchdog.began(self._process.pid)
         resources.lasts(self._process.pid)
@@ -179,6 +176,7 @@ class RealProcess:
         process.stdin.close()
         watchdog.ended(process.pid)
         resources.ended(process.pid)
+        assert process.returncode is not None
         return process.returncode
 
     # Looking at it.
@@ -209,6 +207,35 @@ class RealProcess:
             is_event = isinstance(told, dict) and told.keys() >= {"level", "event"}
             found.append(told if is_event else {"level": "none", "event": line})
         return found
+
+
+def _begun(
+    command: tuple[str, ...], output: IO[bytes], log: IO[bytes], environment: dict[str, str]
+) -> "subprocess.Popen[bytes] | QuickProcess":
+    """A process that leads a group; a command of ours is forked, where the run has who does it."""
+    own = len(RAFTWOOD)
+    if command[:own] == RAFTWOOD and VARIABLE in os.environ:
+        words = ("raftwood", *command[own:])
+        return QuickProcess(_forking(), words, output.fileno(), log.fileno(), environment)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=log,
+        env=environment,
+        process_group=0,
+    )
+
+
+@cache
+def _forking() -> str:
+    return shared(QuickCommands).address
+
+
+@cache
+def quick_raftwood() -> str:
+    """A program that does what `raftwood` does, and has it loaded already."""
+    return f"{shared(QuickCommands).path}/raftwood"
 
 
 class StoreProcess(RealProcess):

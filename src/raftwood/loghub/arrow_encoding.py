@@ -1,6 +1,7 @@
 """Arrow's record batches as LogGroups, column by column: Arrow itself puts the bytes together."""
 
 import itertools
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -14,8 +15,7 @@ from raftwood.base.protobuf_bytes import field_bytes, varint
 from raftwood.loghub.arrow_batches import SOURCE, TAG_PREFIX, TIME, TOPIC
 
 _NS: Final = 1_000_000_000
-_SIZES: Final = pyarrow.array([varint(size) for size in range(1 << 14)], pyarrow.binary())
-"""The encoded length of most values."""
+_SIZES_MAX: Final = 1 << 14
 
 
 def log_groups_of(batch: Any, *, received_s: int) -> list[bytes]:
@@ -136,11 +136,17 @@ def _sizes(values: Any) -> Any:
     """The encoded length of each value."""
     lengths = pyarrow.compute.binary_length(values)
     longest = pyarrow.compute.max(lengths).as_py() or 0
-    if longest < len(_SIZES):
-        return _SIZES.take(lengths)
+    if longest < _SIZES_MAX:
+        return _most_sizes().take(lengths)
     unique = lengths.dictionary_encode()
     encoded = [None if size is None else varint(size) for size in unique.dictionary.to_pylist()]
     return pyarrow.array(encoded, pyarrow.binary()).take(unique.indices)
+
+
+@cache
+def _most_sizes() -> Any:
+    """Made on first use: Arrow loads all of pandas when it makes an array, if pandas is there."""
+    return pyarrow.array([varint(size) for size in range(_SIZES_MAX)], pyarrow.binary())
 
 
 def _concatenated(*parts: Any, nulls: str = "emit_null") -> Any:

@@ -25,8 +25,11 @@ SETTINGS: Final[Mapping[str, str]] = {
 _LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "raftwood.pipeline.worker_daemon",
 }
-"""Where all of Spark is in one process; a cluster's executors have to reach the driver."""
+"""Where all of Spark is in one process: a cluster's executors have to reach the driver, and may
+have our package from a file that comes with the job.
+"""
 
 
 DELTA: Final[Mapping[str, str]] = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from raftwood.loghub.client import LogHubClient
 from tests.kits.app.running import connected
-from tests.kits.processes import RAFTWOOD, RealProcess
+from tests.kits.processes import RAFTWOOD, RealProcess, quick_raftwood
 
 SHARDS = 4
 TIMEOUT_S = 4
@@ -89,7 +89,7 @@ def operate(folder: Path, hub: dict[str, Any], worker: Consuming) -> None:
         command, *others = arguments
         done = subprocess.run(
             (
-                *(*RAFTWOOD, "group", command, STREAM, "g", *others),
+                *(quick_raftwood(), "group", command, STREAM, "g", *others),
                 *(f"--store=sqlite:///{folder / 'leases.sqlite'}", "--format=json"),
             ),
             env=os.environ | environment_of(hub),

@@ -5,9 +5,12 @@ same modules again. `QuickCommands` runs that process, and has a folder for the 
 
 raftwood ARGUMENT…         # carries out a command line
 run-example FILE           # runs a program in Python, with warnings as errors
+
+Whoever needs the process itself, to pause and to kill it, has it as a `QuickProcess`.
 """
 
 import ast
+import gc
 import importlib
 import os
 import runpy
@@ -18,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -37,7 +42,8 @@ server.sendall(request)
 pid = int.from_bytes(server.recv(4), "big")
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: os.kill(pid, number))
-sys.exit(server.recv(1)[0])
+code = int.from_bytes(server.recv(4), "big", signed=True)
+sys.exit(code if code >= 0 else 128 - code)
 """
 
 
@@ -50,13 +56,55 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     umask: int
 
 
+class QuickProcess:
+    """One command, as `subprocess.Popen` has it: it leads a group of its own."""
+
+    def __init__(
+        self, address: str, words: Sequence[str], output: int, log: int, environment: dict[str, str]
+    ) -> None:
+        self.returncode: int | None = None
+        umask = os.umask(0o022)
+        os.umask(umask)
+        request = repr((tuple(words), os.getcwd(), environment, umask)).encode()
+        given, stdin = os.pipe()
+        self.stdin = open(stdin, "wb", buffering=0)  # noqa: SIM115  as long as the process
+        self._server = socket.socket(socket.AF_UNIX)
+        try:
+            self._server.connect(address)
+            length = len(request).to_bytes(4)
+            socket.send_fds(self._server, [length], [given, output, log])
+            self._server.sendall(request)
+        finally:
+            os.close(given)
+        self.pid = int.from_bytes(self._server.recv(4))
+        assert self.pid, "the process that forks has ended"
+
+    def poll(self) -> int | None:
+        """The exit status of one that has ended."""
+        return self._status(0)
+
+    def wait(self, timeout: float) -> int:
+        status = self._status(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired("raftwood", timeout)
+        return status
+
+    def _status(self, timeout: float) -> int | None:
+        if self.returncode is None and select.select([self._server], [], [], timeout)[0]:
+            told = self._server.recv(4)
+            assert told, "the process that forks has ended"
+            self.returncode = int.from_bytes(told, signed=True)
+            self._server.close()
+        return self.returncode
+
+
 class QuickCommands:
-    """The process, for the time of a block."""
+    """The process that forks, for the time of a block."""
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory()
         self.path = f"{self._folder.name}/bin"
-        address = f"{self._folder.name}/socket"
+        self.address = address = f"{self._folder.name}/socket"
         os.mkdir(self.path)
         for name in ("raftwood", "run-example"):
             client = Path(self.path, name)
@@ -78,6 +126,7 @@ def serve(address: str) -> None:
     """Until the standard input ends."""
     for target, _ in command_line._COMMANDS.values():
         importlib.import_module(target.partition(":")[0])
+    gc.freeze()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
@@ -106,19 +155,22 @@ def _attend(connection: socket.socket) -> None:
     pid = os.fork()
     if pid == 0:
         connection.close()
+        os.setpgid(0, 0)
         sys.exit(_carry_out(request, streams))
     for each in streams:
         os.close(each)
+    with suppress(PermissionError, ProcessLookupError):
+        os.setpgid(pid, pid)  # it does the same: whoever comes first
     connection.sendall(pid.to_bytes(4))
     ended = os.pidfd_open(pid)
     ready, _, _ = select.select([connection.fileno(), ended], [], [])
     is_over = ended in ready
     if not is_over:
-        os.kill(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if is_over:
-        code = os.waitstatus_to_exitcode(status)
-        connection.sendall(bytes([code if code >= 0 else 128 - code]))
+        with suppress(BrokenPipeError):
+            connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, signed=True))
 
 
 def _carry_out(request: Request, streams: list[int]) -> int:

@@ -41,6 +41,8 @@ class Storm:
                 self.counts[kind] += 1
                 assert not resharding.done(), resharding
             await load.more(BETWEEN)
+            while not self.counts["split"]:
+                await load.more(BETWEEN)
         finally:
             resharding.cancel()
             await asyncio.gather(resharding, return_exceptions=True)
@@ -87,7 +89,8 @@ class Storm:
         if not writable:
             return
         shard = self._random.choice(writable)
-        if len(writable) < self._random.randint(1, _WRITABLE_MAX):
+        is_split = len(writable) < self._random.randint(1, _WRITABLE_MAX)
+        if is_split or not self.counts["split"]:
             await client.split_shard(PROJECT, LOGSTORE, shard=shard)
             self.counts["split"] += 1
         else:

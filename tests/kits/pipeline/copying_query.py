@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from raftwood.pipeline.session import LOCAL, spark_session
 from tests.kits.pipeline.held_sink import FORGETFUL, FORMAT, GATE, HeldSink
-from tests.kits.pipeline.processes import QUICK_JAVA
+from tests.kits.pipeline.quick_java import quick_java
 
 CONNECT = "sc://"
 ROWS_PER_CHUNK = 20
@@ -39,8 +39,8 @@ def session(job: Job) -> SparkSession:
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "768m",
-        "spark.driver.extraJavaOptions": QUICK_JAVA,
-        "spark.executor.extraJavaOptions": QUICK_JAVA,
+        "spark.driver.extraJavaOptions": quick_java(),
+        "spark.executor.extraJavaOptions": quick_java(),
         "spark.executor.memory": "768m",
         "spark.local.dir": job.scratch,
         "spark.sql.warehouse.dir": f"{job.scratch}/warehouse",

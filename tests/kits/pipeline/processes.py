@@ -5,11 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.kits.pipeline.quick_java import quick_java
+
 REPOSITORY = Path(__file__).parents[3]
 RAFTWOOD = (sys.executable, "-c", "from raftwood.app.command_line import main; main()")
 TIMEOUT_S = 280.0
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a Spark that lives for seconds: a third less work than to compile all of it well."""
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -17,7 +17,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     return {
         **os.environ,
         "SPARK_LOCAL_DIRS": str(folder),
-        "JDK_JAVA_OPTIONS": QUICK_JAVA,
+        "JDK_JAVA_OPTIONS": quick_java(),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         **more,
     }

@@ -12,7 +12,7 @@ import pyspark
 
 from raftwood.pipeline.java import java_home
 from raftwood.pipeline.session import LOCAL
-from tests.kits.pipeline.processes import QUICK_JAVA
+from tests.kits.pipeline.quick_java import quick_java
 
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0
@@ -62,7 +62,7 @@ class SparkServer:
                     "SPARK_HOME": HOME,
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     "SPARK_DAEMON_MEMORY": memory,
-                    "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
+                    "SPARK_DAEMON_JAVA_OPTS": quick_java(),
                     "PYSPARK_PYTHON": sys.executable,
                     # Executors, and the Python workers below them, have it from here.
                     "PYTHONPATH": os.pathsep.join(sys.path),

@@ -1,7 +1,8 @@
 """Servers that all workers of a run share: each is started when a test needs it for the first time.
 
 A process below pytest's first one, the keeper, runs them. It ends them when its standard input
-ends: when the run is over, and when the run is killed. Tests use a server of the keeper's as if it
+ends: when the run is over, and when the run is killed. Whatever else the run has started has the
+keeper's folder in its environment, and is killed then. Tests use a server of the keeper's as if it
 were their own: `shared(BookKeeperCluster).bookies[1].kill()`.
 
 python -m tests.kits.servers.shared FOLDER        # the keeper; FOLDER is where it is reached
@@ -18,11 +19,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, TypeVar, cast
+
+import psutil
 
 from tests.kits import resources
 
@@ -167,8 +170,24 @@ def _serve(folder: str) -> None:
                 threading.Thread(target=each, daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
-        with servers.ends:
-            sys.stdin.buffer.read()
+        try:
+            with servers.ends:
+                sys.stdin.buffer.read()
+        finally:
+            _end_all(folder)
+
+
+def _end_all(folder: str) -> None:
+    """Whoever was started below the run, and has not ended with it: the run was killed."""
+    mark = f"{VARIABLE}={folder}\0".encode()
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            if process.pid != os.getpid() and mark in _environment(process.pid):
+                process.kill()
+
+
+def _environment(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
 
 
 if __name__ == "__main__":

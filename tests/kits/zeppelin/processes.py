@@ -41,7 +41,7 @@ from raftwood.zeppelin.node.admin import ask_status
 from raftwood.zeppelin.node.admin_wire import NodeStatus
 from raftwood.zeppelin.passwords import password_hash
 from tests.kits.ports import LOCAL, free_ports
-from tests.kits.processes import RAFTWOOD, StoreProcess
+from tests.kits.processes import RAFTWOOD, StoreProcess, quick_raftwood
 from tests.kits.zeppelin.link_proxies import HOST, LinkProxies
 
 QUICK: Mapping[str, Any] = {
@@ -367,7 +367,7 @@ class KvProcesses:
     def run(self, *arguments: str, status: int = 0) -> str:
         """A command of `raftwood`; what it printed."""
         ended = subprocess.run(
-            (*RAFTWOOD, *arguments, f"--config={self.config}"),
+            (quick_raftwood(), *arguments, f"--config={self.config}"),
             capture_output=True,
             text=True,
             check=False,

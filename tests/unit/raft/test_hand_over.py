@@ -1,9 +1,11 @@
-"""A store that ends lets others lead what it leads."""
+"""Leadership that goes to another store, and what that one does at once."""
 
 import asyncio
 
 import pytest
 from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster
+
+from raftwood.raft.host.membership import MemberAction, MemberStep
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -24,5 +26,26 @@ def test_a_group_that_came_to_a_store_a_moment_ago_is_handed_over_too(seed: int)
         await cluster.until(lambda: cluster.leader() not in (0, store))
         assert simulation.now - began < 1.0, "an election timeout was waited for"
         await transfer
+
+    run_cluster(scenario, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leader_changes_members_before_it_has_applied_what_its_predecessor_left(
+    seed: int,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        before = await cluster.wait_for_leader()
+        store = before % 3 + 1
+        host = cluster.hosts[store]
+        transfer = asyncio.create_task(
+            cluster.hosts[before].transfer_leadership(GROUP, store, timeout_ms=5_000)
+        )
+        await cluster.simulation.wait_until(lambda: host.is_leading(GROUP), every_s=0.000_01)
+        step = MemberStep(MemberAction.REMOVE, before)
+        left = await host.change_members(GROUP, [step], timeout_ms=5_000)
+        assert sorted(left.voters) == sorted({1, 2, 3} - {before})
+        await asyncio.gather(transfer, return_exceptions=True)
 
     run_cluster(scenario, seed=seed)

@@ -383,6 +383,8 @@ class Host(HostViews):
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
         replica.check_change(steps)
+        if replica.must_apply_before_a_change:
+            await self._wait_to_read(replica, timeout_ms)
         members = members_of(replica.configuration)
         entry = change_entry(change_from(steps, self.addresses(), members))
         future, done = waiter(self._loop)

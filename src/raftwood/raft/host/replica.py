@@ -141,6 +141,14 @@ class Replica:
         log = self.node.raft.log
         return self.applied == log.committed and self.applier.applied_term == self.term
 
+    @property
+    def must_apply_before_a_change(self) -> bool:
+        """A leader takes no change of the members before it has applied the one before, and all
+        that its predecessors have left: there may be one among it.
+        """
+        raft = self.node.raft
+        return self.is_leader and raft.log.applied < raft.pending_change_index
+
     def has_given_up(self, store: int) -> bool:
         """Whether an operator did, when the group had lost its quorum: it may hold another log."""
         return store in self.storage.state.given_up
