@@ -1,4 +1,4 @@
-"""What every test gets: tasks, sockets, threads and processes left behind fail it.
+"""What every test gets: tasks, loops, sockets, threads and processes left behind fail it.
 
 Also counts the tests whose component this machine does not have, by name: `needs` marks them, the
 summary prints them, and nothing is skipped in silence.
@@ -22,7 +22,7 @@ from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.kits.components import why_missing
-from tests.kits.resources import resources
+from tests.kits.resources import CountingPolicy, resources
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 from tests.kits.servers.databases import DatabaseServer, MariaServer, PostgresServer
 from tests.kits.servers.shared import Keeper, locked, shared
@@ -51,6 +51,7 @@ Servers and clients of others are fetched and built meanwhile, where this is the
 # each time: a change does not fail by what an earlier one left behind.
 settings.register_profile("raftwood", deadline=None, derandomize=True)
 settings.load_profile("raftwood")
+asyncio.set_event_loop_policy(CountingPolicy())
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

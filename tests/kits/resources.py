@@ -1,13 +1,16 @@
-"""What a test may leave behind: threads, child processes and sockets of this process, by name.
+"""What a test may leave behind: threads, child processes, sockets and event loops of this process,
+by name.
 
 Every test asks twice, most of them beside servers that last. The kernel is asked about this process
 alone: psutil looks through every process and every connection of the machine, for 50 ms a time.
 """
 
+import asyncio
 import os
 import socket
 import stat
 import threading
+import weakref
 from contextlib import suppress
 
 import psutil
@@ -17,6 +20,29 @@ _TCP_CLOSE = 7
 """A state of the kernel's: such a socket is bound at most."""
 _shared: set[int] = set()
 """Processes that several tests share, and may restart."""
+
+
+_loops: "dict[int, weakref.ref[asyncio.AbstractEventLoop]]" = {}
+
+
+class CountingPolicy(asyncio.DefaultEventLoopPolicy):
+    """Event loops that are made are known. One that is left open says so only when it is collected
+    as garbage, in the middle of another test.
+    """
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        loop = super().new_event_loop()
+        _loops[id(loop)] = weakref.ref(loop)
+        return loop
+
+
+def loops() -> set[str]:
+    """All that are open."""
+    for key, known in list(_loops.items()):
+        loop = known()
+        if loop is None or loop.is_closed():
+            _loops.pop(key, None)
+    return {f"event loop {key}" for key in list(_loops)}
 
 
 def lasts(pid: int) -> None:
@@ -31,7 +57,8 @@ def resources() -> set[str]:
     """All there is now, but for processes that several tests share and all below them."""
     threads = {f"thread {thread.name} {thread.ident}" for thread in threading.enumerate()}
     processes = {f"process {pid}" for pid in _descendants()}
-    return {name for name in threads if "execnet" not in name} | processes | _sockets()
+    ours = {name for name in threads if "execnet" not in name}
+    return ours | processes | _sockets() | loops()
 
 
 def _descendants() -> set[int]:

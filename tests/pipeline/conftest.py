@@ -13,6 +13,7 @@ from tests.kits.pipeline.delta import delta_jars
 from tests.kits.pipeline.kit import Hub
 from tests.kits.pipeline.quick_java import quick_java
 from tests.kits.pipeline.standalone import Standalone
+from tests.kits.resources import loops
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,20 +24,21 @@ _GRACE_S = 30.0
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
     """Spark's workers, sockets and threads stay for the next test: only ours are counted."""
-    before = _our_threads()
+    before = _ours()
     yield
     deadline = time.monotonic() + _GRACE_S
-    while left := _our_threads() - before:
+    while left := _ours() - before:
         assert time.monotonic() < deadline, f"left behind: {', '.join(sorted(left))}"
         time.sleep(0.01)
 
 
-def _our_threads() -> set[str]:
-    return {
+def _ours() -> set[str]:
+    threads = {
         f"{thread.name} {thread.ident}"
         for thread in threading.enumerate()
         if thread.name.startswith("raftwood")
     }
+    return threads | loops()
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,17 @@
 """The checks of conftest.py can fail: each kind of thing left behind is noticed."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 LEAKS = {
     "task": "asyncio.run(leak_task())",
     "socket": "KEPT.append(socket.create_server(('127.0.0.1', 0)))",
     "thread": "threading.Thread(target=time.sleep, args=(100,), daemon=True).start()",
+    "loop": "KEPT.append(asyncio.new_event_loop())",
     "process": "KEPT.append(subprocess.Popen(['sleep', '100'], stdout=subprocess.DEVNULL))",
 }
 LEAKY = """
@@ -20,8 +20,9 @@ KEPT = []
 
 async def leak_task():
     KEPT.append(asyncio.create_task(asyncio.sleep(30)))
-
-def test_leaks():
+"""
+LEAK = """
+def test_leaks_{kind}():
     {leak}
 """
 CONFTEST = """
@@ -31,10 +32,10 @@ conftest.GRACE_SECONDS = 0.5
 """
 
 
-@pytest.mark.parametrize("kind", sorted(LEAKS))
-def test_what_a_test_leaves_behind_fails_it(kind: str, tmp_path: Path) -> None:
+def test_what_a_test_leaves_behind_fails_it(tmp_path: Path) -> None:
+    leaks = [LEAK.format(kind=kind, leak=leak) for kind, leak in LEAKS.items()]
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_leaky.py").write_text(LEAKY.format(leak=LEAKS[kind]))
+    (tmp_path / "test_leaky.py").write_text("".join([LEAKY, *leaks]))
     ended = subprocess.run(
         (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)),
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -45,6 +46,7 @@ def test_what_a_test_leaves_behind_fails_it(kind: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert ended.returncode == 1
-    assert "left behind: " in ended.stdout
-    assert kind in ended.stdout.partition("left behind: ")[2].lower()
-    assert "1 passed, 1 error" in ended.stdout
+    assert f"{len(LEAKS)} passed, {len(LEAKS)} errors" in ended.stdout
+    for kind in LEAKS:
+        told = ended.stdout.partition(f"ERROR at teardown of test_leaks_{kind} ")[2]
+        assert kind in re.findall(r"^E +.*left behind: (.*)$", told, re.MULTILINE)[0].lower()

@@ -13,7 +13,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Coroutine
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
@@ -183,7 +183,7 @@ def simulate(
     # The collector closes abandoned generators, so it has to run at the same steps in every run;
     # what was there before is frozen, because looking through it again and again takes long.
     collects = gc.isenabled()
-    freezes = not gc.get_freeze_count()
+    freezes = not _is_frozen()
     gc.disable()
     if freezes:
         gc.freeze()
@@ -195,6 +195,12 @@ def simulate(
             gc.unfreeze()
         if collects:
             gc.enable()
+
+
+@cache
+def _is_frozen() -> bool:
+    """Whether the process has frozen what it has; asked once, since Python counts it one by one."""
+    return gc.get_freeze_count() > 0
 
 
 def _simulate(

@@ -15,7 +15,7 @@ def test_every_promised_line_is_stored_once_and_in_order(share: int) -> None:
     assert sum(outcome.promised for outcome in outcomes) > 1_000
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_seed_runs_the_same_twice(seed: int) -> None:
     plan = msgspec.structs.replace(choose_plan(seed), faults_s=5.0, gone_s=0.0, is_isolated=False)
     assert run_clogs(seed, plan, twice=True).result.promised > 50

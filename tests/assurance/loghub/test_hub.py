@@ -27,7 +27,7 @@ def test_faults_break_no_promise(share: int) -> None:
     assert sum(outcome.acked for outcome in outcomes) > 50
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_seed_runs_the_same_twice(seed: int) -> None:
     assert run_hub(seed, choose_plan(seed, faults_s=3.0), twice=True).result.acked > 10
 

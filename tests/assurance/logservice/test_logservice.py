@@ -24,7 +24,7 @@ def test_faults_break_no_promise(first: int) -> None:
     run_seeds(first, run, until=FAULTS_S / len(FIRST_SEEDS))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_seed_runs_the_same_twice(seed: int) -> None:
     outcome = run_logs(seed, choose_plan(seed, faults_s=8.0), twice=True).result
     assert outcome.operations > 100

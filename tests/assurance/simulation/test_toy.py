@@ -21,7 +21,7 @@ def test_faults_break_no_promise(share: int) -> None:
     run_seeds(100 * share, run, until=FAULTS_S / SHARES)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_seed_runs_the_same_twice(seed: int) -> None:
     outcome = run_toy(seed, Toy(faults_s=10.0), twice=True).result
     assert sum(event.outcome == "ok" for event in outcome.events) > 40

@@ -9,8 +9,8 @@ from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound, OutOfRange
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net.store_names import store_identity
-from raftwood.raft.core import Message, MessageKind
-from raftwood.raft.host.membership import MemberAction, MemberStep, change_from
+from raftwood.raft.core import ConfState, Message, MessageKind
+from raftwood.raft.host.membership import MemberAction, MemberStep, change_of_members
 from raftwood.raft.host.protocol import Introduction
 from raftwood.raft.host.runs import RunBook
 from raftwood.raft.host.settings import RaftHostSettings, check_fit
@@ -435,7 +435,7 @@ def test_a_stranger_with_another_folder_than_before_is_refused_when_its_address_
 def test_a_store_is_not_added_with_an_address_that_is_none() -> None:
     for wrong in ("store-four", "s4:", ":7000", "s4:70000"):
         with pytest.raises(InvalidInput, match="is no address"):
-            change_from([MemberStep(MemberAction.ADD_VOTER, 4, wrong)], {}, [1, 2, 3])
+            change_of_members([MemberStep(MemberAction.ADD_VOTER, 4, wrong)], {}, ConfState())
 
 
 def test_a_store_that_cannot_tick_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:

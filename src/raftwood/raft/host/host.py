@@ -28,7 +28,7 @@ from raftwood.base.metrics import Metrics
 from raftwood.disk.segment_log import LogSettings
 from raftwood.disk.store import Store
 from raftwood.net import Service
-from raftwood.raft.core import ConfState, Entry, EntryKind, change_entry
+from raftwood.raft.core import ConfState, Entry, EntryKind
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.book import StoreBook
 from raftwood.raft.host.chores import Chores
@@ -40,9 +40,8 @@ from raftwood.raft.host.incoming import Incoming
 from raftwood.raft.host.membership import (
     MemberStep,
     addresses_in,
-    change_from,
+    change_of_members,
     checked_result,
-    members_of,
 )
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.outbox import Outbox
@@ -385,8 +384,7 @@ class Host(HostViews):
         replica.check_change(steps)
         if replica.must_apply_before_a_change:
             await self._wait_to_read(replica, timeout_ms)
-        members = members_of(replica.configuration)
-        entry = change_entry(change_from(steps, self.addresses(), members))
+        entry = change_of_members(steps, self.addresses(), replica.configuration)
         future, done = waiter(self._loop)
         self._propose(replica, Batch([entry], len(entry.payload), done))
         async with within(timeout_ms, f"a change of group {group}"):

@@ -48,15 +48,16 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_addresses = msgspec.msgpack.Decoder(dict[int, str]).decode
 
 
-def change_from(
-    steps: Sequence[MemberStep], known: Mapping[int, str], members: Sequence[int]
-) -> ChangeV2:
-    """The change that carries the steps out; `known` are addresses that need not be given.
+def change_of_members(
+    steps: Sequence[MemberStep], known: Mapping[int, str], configuration: ConfState
+) -> Entry:
+    """The entry that carries the steps out; `known` are addresses that need not be given.
 
     It tells the addresses of all members: who is added has heard of nobody.
     """
     if not 0 < len(steps) <= STEPS_MAX:
         raise InvalidInput(f"a change has 1 to {STEPS_MAX} steps, not {len(steps)}")
+    members = members_of(configuration)
     addresses = {member: known[member] for member in members if member in known}
     for step in steps:
         if step.store <= 0:
@@ -69,10 +70,8 @@ def change_from(
             raise InvalidInput(f"give the address of store {step.store}: nobody knows it yet")
         split_address(address)
         addresses[step.store] = address
-    return ChangeV2(
-        tuple(ChangeStep(_KINDS[step.action], step.store) for step in steps),
-        context=_encode(addresses),
-    )
+    changes = tuple(ChangeStep(_KINDS[step.action], step.store) for step in steps)
+    return change_entry(ChangeV2(changes, context=_encode(addresses)))
 
 
 def forced_changes(old: ConfState, voters: Sequence[int], known: Mapping[int, str]) -> list[Entry]:
