@@ -52,6 +52,8 @@ Servers and clients of others are fetched and built meanwhile, where this is the
 settings.register_profile("raftwood", deadline=None, derandomize=True)
 settings.load_profile("raftwood")
 asyncio.set_event_loop_policy(CountingPolicy())
+# Nobody gets a loop by asking for one where none runs: Python would make one that nobody closes.
+asyncio.set_event_loop(None)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
