@@ -11,7 +11,7 @@ from raftwood.pipeline.session import DELTA, spark_session
 from tests.kits.install.cache import NotInstalled
 from tests.kits.pipeline.delta import delta_jars
 from tests.kits.pipeline.kit import Hub
-from tests.kits.pipeline.quick_java import quick_java
+from tests.kits.pipeline.quick_java import QUICK_SPARK, quick_java
 from tests.kits.pipeline.standalone import Standalone
 from tests.kits.resources import loops
 
@@ -63,9 +63,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
             "spark.driver.memory": "768m",
             "spark.driver.extraJavaOptions": quick_java(),
             "spark.sql.streaming.pollingDelay": "50ms",
-            # Spark writes and compiles code for each query, to be quick with more rows than these.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            **QUICK_SPARK,
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "2",
         },

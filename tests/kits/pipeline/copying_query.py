@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from raftwood.pipeline.session import LOCAL, spark_session
 from tests.kits.pipeline.held_sink import FORGETFUL, FORMAT, GATE, HeldSink
-from tests.kits.pipeline.quick_java import quick_java
+from tests.kits.pipeline.quick_java import QUICK_SPARK, quick_java
 
 CONNECT = "sc://"
 ROWS_PER_CHUNK = 20
@@ -37,6 +37,7 @@ def session(job: Job) -> SparkSession:
     if job.master.startswith(CONNECT):
         return SparkSession.builder.remote(job.master).getOrCreate()
     settings = {
+        **QUICK_SPARK,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "768m",
         "spark.driver.extraJavaOptions": quick_java(),

@@ -19,6 +19,11 @@ from raftwood.pipeline.session import spark_session
 from tests.kits.install.cache import NotInstalled, made_once, text_of
 
 ARCHIVE = "spark.jsa"
+QUICK_SPARK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Spark writes and compiles code for each query, to be quick with more rows than ours."""
 _COMPILES_LITTLE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _JARS = Path(pyspark.__file__).parent / "jars"
 _TRAIN_S_MAX = 300

@@ -12,7 +12,7 @@ import pyspark
 
 from raftwood.pipeline.java import java_home
 from raftwood.pipeline.session import LOCAL
-from tests.kits.pipeline.quick_java import quick_java
+from tests.kits.pipeline.quick_java import QUICK_SPARK, quick_java
 
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0
@@ -109,6 +109,7 @@ class SparkConnectServer(SparkServer):
             *("--master", LOCAL),
             *("--conf", "spark.connect.grpc.binding.port=0"),
             *("--conf", "spark.ui.enabled=false"),
+            *(word for each in QUICK_SPARK.items() for word in ("--conf", "=".join(each))),
             *("--conf", f"spark.local.dir={self._folder / 'scratch'}"),
             *("--conf", f"spark.sql.warehouse.dir={self._folder / 'warehouse'}"),
             "spark-internal",

@@ -13,6 +13,7 @@ from raftwood.app.demo.web_truth import WebTruth
 from raftwood.loghub.client import LogHubClient
 from raftwood.pipeline.java import java_home
 from tests.kits.pipeline.processes import REPOSITORY, run
+from tests.kits.pipeline.quick_java import QUICK_SPARK
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -48,6 +49,7 @@ def test_the_declared_pipeline_runs_and_writes_errors_to_a_stream(tmp_path: Path
             ended = run(
                 *("run", "--conf", "spark.sql.catalogImplementation=hive"),
                 *("--conf", "spark.ui.enabled=false"),
+                *(word for each in QUICK_SPARK.items() for word in ("--conf", "=".join(each))),
                 folder=project,
                 before=(str(SPARK_HOME / "bin" / "spark-pipelines"),),
                 SPARK_HOME=str(SPARK_HOME),
