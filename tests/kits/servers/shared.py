@@ -170,10 +170,8 @@ def _serve(folder: str) -> None:
                 threading.Thread(target=each, daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
-        try:
-            with servers.ends:
-                sys.stdin.buffer.read()
-        finally:
+        with servers.ends:
+            sys.stdin.buffer.read()
             _end_all(folder)
 
 
