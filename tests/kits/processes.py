@@ -233,9 +233,9 @@ def _forking() -> str:
 
 
 @cache
-def quick_raftwood() -> str:
-    """A program that does what `raftwood` does, and has it loaded already."""
-    return f"{shared(QuickCommands).path}/raftwood"
+def quick_raftwood() -> tuple[str, ...]:
+    """Does what `raftwood` does, and has it loaded already, where the run has who forks."""
+    return (f"{shared(QuickCommands).path}/raftwood",) if VARIABLE in os.environ else RAFTWOOD
 
 
 class StoreProcess(RealProcess):

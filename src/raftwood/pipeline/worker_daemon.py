@@ -5,12 +5,14 @@ that each worker loads it again: a second of work, before its first row.
 """
 
 import sys
+from contextlib import suppress
 
 from pyspark import daemon
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["pyspark.worker"]:  # the other kinds live for one question
-        import pandas  # noqa: F401 (Arrow asks for it when it makes its first array)
+        with suppress(ImportError):  # Arrow asks for it when it makes its first array
+            import pandas  # noqa: F401
 
         import raftwood.pipeline.sink.writers
         import raftwood.pipeline.source.range_reader  # noqa: F401

@@ -89,7 +89,7 @@ def operate(folder: Path, hub: dict[str, Any], worker: Consuming) -> None:
         command, *others = arguments
         done = subprocess.run(
             (
-                *(quick_raftwood(), "group", command, STREAM, "g", *others),
+                *(*quick_raftwood(), "group", command, STREAM, "g", *others),
                 *(f"--store=sqlite:///{folder / 'leases.sqlite'}", "--format=json"),
             ),
             env=os.environ | environment_of(hub),

@@ -367,7 +367,7 @@ class KvProcesses:
     def run(self, *arguments: str, status: int = 0) -> str:
         """A command of `raftwood`; what it printed."""
         ended = subprocess.run(
-            (quick_raftwood(), *arguments, f"--config={self.config}"),
+            (*quick_raftwood(), *arguments, f"--config={self.config}"),
             capture_output=True,
             text=True,
             check=False,

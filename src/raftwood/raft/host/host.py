@@ -382,12 +382,12 @@ class Host(HostViews):
         """Add, promote, demote or remove stores; several steps take effect together."""
         replica = self._replica(group)
         replica.check_change(steps)
-        if replica.must_apply_before_a_change:
-            await self._wait_to_read(replica, timeout_ms)
-        entry = change_of_members(steps, self.addresses(), replica.configuration)
-        future, done = waiter(self._loop)
-        self._propose(replica, Batch([entry], len(entry.payload), done))
         async with within(timeout_ms, f"a change of group {group}"):
+            if replica.must_apply_before_a_change:
+                await self._wait_to_read(replica, timeout_ms)
+            entry = change_of_members(steps, self.addresses(), replica.configuration)
+            future, done = waiter(self._loop)
+            self._propose(replica, Batch([entry], len(entry.payload), done))
             return checked_result(group, await future)
 
     async def transfer_leadership(self, group: int, store: int, *, timeout_ms: int) -> None:
