@@ -17,7 +17,7 @@ PACKAGES := $(patsubst src/raftwood/%/__init__.py,%,$(wildcard src/raftwood/*/__
 # Tests start a thousand processes: none of them should compile what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test all-tests check components fast-tests lint bench soak install format clean
+.PHONY: run test all-tests check components damage fast-tests lint bench soak install format clean
 
 run: install ## The main job: web-server logs through streams and Spark to figures, with a report
 	$(BIN)/raftwood demo pipeline
@@ -59,6 +59,9 @@ format: $(INSTALLED)-dev
 
 bench: $(INSTALLED)-bench ## Comparisons with peers, ratios in one run; writes benchmarks/results/
 	$(BIN)/python -m benchmarks.run
+
+damage: $(INSTALLED)-dev ## What becomes of damaged files: every class of file × damage × how many processes
+	$(BIN)/python -m tests.damage
 
 soak: $(INSTALLED)-dev ## Long runs: make soak KINDS=raft,fuzz SEEDS=1000:2000, or next:N to go on
 	$(BIN)/python -m tests.soak --workers 2 --seeds $(SEEDS) $(if $(KINDS),--only $(KINDS))

@@ -34,7 +34,7 @@ _DISK_BYTES_MIN = 2 << 30
 """What a run keeps on disk at a time, beside `.venv` and `.cache`."""
 
 TIMEOUTS_S = {
-    "pipeline": 900,
+    "pipeline": 1500,
     "cluster": 600,
     "assurance": 600,
     "interop": 900,

@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 
 from raftwood.simulation import SwarmProfile, fuzz
+from tests.damage.matrix import cells, run_cell
+from tests.damage.matrix import command as command_of_cell
 from tests.kits.capture.world import run_world as run_capture
 from tests.kits.clogs.health_model import run as run_clogs_ha
 from tests.kits.clogs.shipping_model import run as run_clogs_shipping
@@ -56,6 +58,7 @@ from tests.kits.zeppelin.simulation.moving import run_moving
 from tests.kits.zeppelin.simulation.steps import Who, failures_of, run_failures
 from tests.kits.zeppelin.split_images import SplitImages
 
+DAMAGE_SHARES = 24
 TWICE_EVERY = 10
 """One seed of so many is run twice."""
 IMAGES = 50
@@ -225,6 +228,17 @@ def _stores(seed: int) -> Counts:
     }
 
 
+def _damage(seed: int) -> Counts:
+    found: Counter[str] = Counter()
+    # So many seeds run every cell once.
+    for cell in list(cells())[seed % DAMAGE_SHARES :: DAMAGE_SHARES]:
+        seen = run_cell(cell, seed)
+        if seen.outcome.is_failure:
+            raise AssertionError(f"{cell}: {seen.reason}; repeat: {command_of_cell(cell, seed)}")
+        found[f"damaged files: {cell.process}s, {seen.outcome}"] += 1
+    return dict(found)
+
+
 def _raft(seed: int) -> Counts:
     return {"raft: sans-io events": run_raft(seed, RAFT_EVENTS).events}
 
@@ -249,7 +263,7 @@ def _ledger_model(seed: int) -> Counts:
 
 def _ledgers(seed: int) -> Counts:
     twice = seed % TWICE_EVERY == 0
-    report = run_ledger(seed, twice=twice)
+    report = run_ledger(seed, twice=twice, wipes=seed % 4)
     return {
         "ledgers: runs of the quorum client": 1,
         "ledgers: simulated hours": report.result.faults_s / 3600,
@@ -396,6 +410,7 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "logs": _logs,
     "hub": _hub,
     "stores": _stores,
+    "damage": _damage,
     "raft": _raft,
     "hakeeper": _hakeeper,
     "groups": _groups,

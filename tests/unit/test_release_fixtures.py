@@ -41,7 +41,7 @@ from raftwood.raft.host.host import Host
 from raftwood.zeppelin.backup.backup_folder import BackupFolder
 from raftwood.zeppelin.backup.backup_format import pages_in
 from raftwood.zeppelin.backup.restoring import verify
-from raftwood.zeppelin.node.node_server import ENGINES_FOLDER
+from raftwood.zeppelin.node.engine_home import ENGINES_FOLDER
 from raftwood.zeppelin.node.node_store import NodeStore
 from tests.kits.fuzz import TARGETS
 from tests.kits.raft.host_cluster import NETWORK

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from raftwood.app.bookies import auditing, remote_bookies
 from raftwood.app.cluster_network import bookie_network, reload_certificates
 from raftwood.app.commands.source import Source
 from raftwood.app.connecting import awaited_metastore
@@ -35,6 +36,16 @@ def run_bookie(
             begins_anew=begins_anew,
         )
         name, address = settings.cluster.name, server.bookie.id
+        await place.stack.enter_async_context(
+            auditing(
+                place.environment,
+                settings,
+                store,
+                remote_bookies(place.environment, settings, store),
+                name=address,
+                metrics=place.metrics,
+            )
+        )
         return Started(
             server=server,
             line=f"bookie {address} of cluster {name} serves on {settings.bookie.listen}",

@@ -18,12 +18,14 @@ from raftwood.app.settings import Settings
 from raftwood.app.standalone import access_key, begun, new_secrets
 from raftwood.base.configuration import compose
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InternalError, InvalidInput
+from raftwood.base.logs import get_logger
 from raftwood.loghub.server.access import Access
 from raftwood.loghub.server.metadata import Metadata
 
 CONFIG_FILE: Final = "cluster.toml"
 STORES_MAX: Final = 9
+_log = get_logger("cluster")
 
 
 class LocalCluster:
@@ -154,10 +156,7 @@ async def running_cluster(
             await begun(store.status)
             key = await access_key(cluster.folder, Access(environment, Metadata(store)))
         await asyncio.gather(
-            *(
-                children.start(f"bookie-{number}", cluster.bookie_arguments(number))
-                for number in cluster.bookies
-            ),
+            *(start_bookie(children, cluster, number) for number in cluster.bookies),
             *(
                 children.start(f"kv-{number}", cluster.kv_arguments(number))
                 for number in cluster.kv_nodes
@@ -181,6 +180,21 @@ async def running_cluster(
         yield Parts(loghub, service, os.getpid(), kv, clogs), children
         for kind in ("gateway-", "kv-", "bookie-", "store-"):
             await children.end(kind)
+
+
+async def start_bookie(children: ChildProcesses, cluster: LocalCluster, number: int) -> None:
+    """One that is damaged stays away, and the others serve."""
+    try:
+        await children.start(f"bookie-{number}", cluster.bookie_arguments(number))
+    except InternalError as error:
+        # What it said last is all that is known of it: damage names this remedy.
+        if "--begin-anew" not in error.message:
+            raise
+        _log.error(
+            "a bookie is damaged and stays away",
+            bookie=cluster.bookies[number],
+            reason=error.message,
+        )
 
 
 async def _kv_part(

@@ -133,6 +133,25 @@ async def remove_member(
     return await _next_leader(admin, group, removed=store)
 
 
+async def replace_member(
+    stores: Stores, group: int, *, old: int, new: int, address: str, wait_s: float
+) -> GroupStatus:
+    """A new store in the place of one that is lost or is to go; goes on where it was interrupted.
+
+    The new one has its vote before the old one goes, so that the group never counts on fewer.
+    """
+    leader = await RaftAdmin(stores).leader_status(group)
+    if old not in {*leader.voters, *leader.learners}:
+        raise InvalidInput(f"store {old} is no member of group {group}")
+    if new == old:
+        raise InvalidInput(f"store {old} cannot replace itself: give the new store a new number")
+    if new not in {*leader.voters, *leader.learners}:
+        await add_learner(stores, group, new, address)
+    if old in leader.voters and new not in leader.voters:
+        await promote_when_caught_up(stores, group, new, wait_s=wait_s)
+    return await remove_member(stores, group, old)
+
+
 async def _next_leader(admin: RaftAdmin, group: int, *, removed: int) -> GroupStatus:
     """A leader that removed itself leaves, and another one stands up."""
     for _ in range(50):

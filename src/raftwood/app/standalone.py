@@ -9,7 +9,7 @@ the same users.
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
@@ -109,7 +109,12 @@ def new_secrets() -> str:
 
 @asynccontextmanager
 async def running_standalone(
-    environment: Environment, folder: str, settings: Settings, *, metrics: Metrics
+    environment: Environment,
+    folder: str,
+    settings: Settings,
+    *,
+    metrics: Metrics,
+    begin_anew: Collection[str] = (),
 ) -> AsyncIterator[tuple[Parts, GatewayServer]]:
     """All parts, from the store up; at the end they are closed in the other order."""
     store_server = await StoreServer.start(
@@ -129,6 +134,8 @@ async def running_standalone(
                     folder,
                     count=BOOKIES,
                     addresses=_bookie_addresses(settings),
+                    metrics=metrics,
+                    begin_anew=begin_anew,
                 )
             )
             dlogs = await stack.enter_async_context(

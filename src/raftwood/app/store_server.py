@@ -76,6 +76,7 @@ class StoreServer:
             network=network,
             settings=settings.raft,
             log_settings=settings.log,
+            peers=settings.cluster.addresses(),
         )
         service = Service()
         host.register(service)

@@ -3,6 +3,7 @@
     LOCK          held while a process uses the folder
     IDENTITY      one line: format and version, cluster, store, incarnation, checksum
     log/          the segment log
+    log-2/        the log that took its place, where IDENTITY names it; log/ is kept for an operator
 
 The incarnation is drawn when the folder is made: a store whose disk was wiped comes back as
 somebody else, and can't vote again under an identity that has forgotten its votes. For the same
@@ -10,6 +11,7 @@ reason a folder that once held a log and has none now is damaged, not new.
 """
 
 import posixpath
+import re
 from contextlib import suppress
 from typing import Final
 
@@ -32,6 +34,10 @@ from raftwood.disk.explaining import explained
 FORMAT: Final = "raftwood-store"
 VERSION: Final = 1
 _IDENTITY_BYTES_MAX: Final = 4096
+_FIRST_LOG: Final = "log"
+_LOG_NAME: Final = re.compile(r"log(-[1-9][0-9]{0,8})?")
+LOGS_ASIDE_MAX: Final = 2
+"""Damaged logs that are kept; with more, somebody has to look at the disk first."""
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,6 +48,8 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     incarnation: str
     initialised: bool = False
     """A log was made in it: from then on, a folder without one is damaged."""
+    log: str = _FIRST_LOG
+    """The folder of the log; another one once a damaged log was set aside."""
 
 
 class _Stamp(msgspec.Struct, frozen=True):
@@ -52,7 +60,10 @@ class _Stamp(msgspec.Struct, frozen=True):
 
 
 def encode_identity(identity: Identity) -> bytes:
-    body = msgspec.json.encode(identity)
+    fields = msgspec.structs.asdict(identity)
+    if identity.log == _FIRST_LOG:
+        del fields["log"]  # release 0.1.0 reads no other field than its own
+    body = msgspec.json.encode(fields)
     stamp = _Stamp(FORMAT, VERSION, msgspec.Raw(body), xxh3_64_hexdigest(body))
     return msgspec.json.encode(stamp) + b"\n"
 
@@ -70,14 +81,16 @@ def decode_identity(data: Buffer, *, path: str) -> Identity:
             )
         if stamp.version < 1 or stamp.checksum != xxh3_64_hexdigest(bytes(stamp.identity)):
             raise StoreDamaged(f"{path} does not match its checksum: {_REMEDY}")
-        return msgspec.json.decode(stamp.identity, type=Identity)
+        identity = msgspec.json.decode(stamp.identity, type=Identity)
+        if _LOG_NAME.fullmatch(identity.log) is None:
+            raise StoreDamaged(f"{path} names no folder of a log: {_REMEDY}")
+        return identity
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"{path} cannot be read ({error}): {_REMEDY}") from None
 
 
-_REMEDY: Final = (
-    "restore it from a backup, or remove the folder and let the store come back as a new replica"
-)
+_REMEDY: Final = "restore the file from a backup"
+"""Who owns the folder adds what else can be done."""
 
 
 class DataFolder:
@@ -90,7 +103,7 @@ class DataFolder:
 
     @property
     def log_path(self) -> str:
-        return f"{self.path}/log"
+        return f"{self.path}/{self.identity.log}"
 
     @classmethod
     async def open(
@@ -99,7 +112,8 @@ class DataFolder:
         """Open the store's folder, making it where there is none.
 
         `StoreLocked` where another process uses it, `InvalidInput` where it belongs to another
-        store, `StoreDamaged` or `UnsupportedVersion` where it can't be used.
+        store, `StoreDamaged` or `UnsupportedVersion` where it can't be used. Whether its log is
+        there is asked by `check_log`.
         """
         checked_name("cluster", cluster)
         files = environment.files
@@ -137,11 +151,41 @@ class DataFolder:
             await _lock(files, path)
             try:
                 identity = await _load(files, path)
+                assert identity is not None
+                folder = cls(files, path, identity)
+                await folder.check_log()
             except BaseException:
                 await perform(files, seam.Close(f"{path}/LOCK"))
                 raise
-        assert identity is not None
-        return cls(files, path, identity)
+        return folder
+
+    async def check_log(self) -> None:
+        """`StoreDamaged` where the folder had a log and has none now."""
+        if self.identity.initialised and not await _has_log(self._files, self.log_path):
+            raise StoreDamaged(f"{self.path} has lost its log: {self.log_path} has no segment")
+
+    async def logs_aside(self) -> list[str]:
+        """The folders of damaged logs that were set aside and are still there, oldest first."""
+        current = log_number(self.identity.log)
+        if current == 1:
+            return []
+        (names,) = await perform(self._files, seam.ListDirectory(self.path))
+        logs = sorted((log_number(name), name) for name in names if _LOG_NAME.fullmatch(name))
+        return [f"{self.path}/{name}" for number, name in logs if number < current]
+
+    def next_log_path(self) -> str:
+        """Where a log is built that is to take the place of the one in use."""
+        return f"{self.path}/log-{log_number(self.identity.log) + 1}"
+
+    async def use_next_log(self) -> None:
+        """Let the log at `next_log_path` take the place of the one in use, which stays as it is.
+
+        One file is replaced, so that a crash leaves the old log in use or the new one.
+        """
+        name = posixpath.basename(self.next_log_path())
+        identity = msgspec.structs.replace(self.identity, log=name, initialised=True)
+        await _save(self._files, self.path, identity)
+        self.identity = identity
 
     async def mark_initialised(self) -> None:
         """Note that the folder's log exists and has to be there from now on."""
@@ -186,17 +230,29 @@ async def _load(files: Files, path: str) -> Identity | None:
     """The identity on disk, or None for a folder that is new."""
     stamp = f"{path}/IDENTITY"
     (size,) = await perform(files, seam.Size(stamp))
-    (log_names,) = await perform(files, seam.ListDirectory(f"{path}/log"))
-    has_log = any(name.endswith(".segment") for name in log_names or ())
     if size is None:
-        if has_log:
-            raise StoreDamaged(f"{path} holds a log but no IDENTITY: {_REMEDY}")
+        (names,) = await perform(files, seam.ListDirectory(path))
+        for name in names or ():
+            if _LOG_NAME.fullmatch(name) and await _has_log(files, f"{path}/{name}"):
+                raise StoreDamaged(f"{path} holds a log but no IDENTITY: {_REMEDY}")
         return None
     (data,) = await perform(files, seam.Read(stamp, 0, min(size, _IDENTITY_BYTES_MAX)))
-    identity = decode_identity(data, path=stamp)
-    if identity.initialised and not has_log:
-        raise StoreDamaged(f"{path} has lost its log: {_REMEDY}")
-    return identity
+    return decode_identity(data, path=stamp)
+
+
+async def _has_log(files: Files, path: str) -> bool:
+    (names,) = await perform(files, seam.ListDirectory(path))
+    return any(name.endswith(".segment") for name in names or ())
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a folder of this name in a data folder has, or had, its log."""
+    return _LOG_NAME.fullmatch(name) is not None
+
+
+def log_number(name: str) -> int:
+    """Of several logs in a folder, the one with the highest number was made last."""
+    return int(name.partition("-")[2] or 1)
 
 
 async def _save(files: Files, path: str, identity: Identity) -> None:

@@ -1,13 +1,23 @@
-"""Looking into a data folder without changing it: what `raftwood store check` and `dump` show."""
+"""Looking into a data folder without changing it: what `raftwood store check` and `dump` show.
 
-from collections.abc import Callable
+`check_store` verifies what every folder has: identity, log, and which files there are. What the
+log's records refer to (snapshots, engines) only the role knows that wrote them: it adds a
+`RoleCheck`, which gets the `FolderContent` and answers `Findings`.
+"""
+
+import posixpath
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Final
 
 import msgspec
 
+from raftwood.base import files as seam
 from raftwood.base.environment import Environment
-from raftwood.base.errors import StoreDamaged
+from raftwood.base.errors import NotFound, StoreDamaged
+from raftwood.base.files import Files, perform
 from raftwood.disk.explaining import explained
-from raftwood.disk.folder import DataFolder, Identity
+from raftwood.disk.folder import DataFolder, Identity, is_log_name, log_number
 from raftwood.disk.segment_log.format import (
     KIND_DROP,
     KIND_HEAD,
@@ -15,9 +25,12 @@ from raftwood.disk.segment_log.format import (
     KIND_STATE,
     KIND_TAIL,
 )
-from raftwood.disk.segment_log.recovery import Damage, inspect
+from raftwood.disk.segment_log.horizon import NAME as HORIZON
+from raftwood.disk.segment_log.index import GroupIndex
+from raftwood.disk.segment_log.recovery import Damage, Inspection, inspect
 from raftwood.disk.segment_log.replay import Replay
 from raftwood.disk.segment_log.scan import ScannedRecord
+from raftwood.disk.segment_log.segments import segment_number
 
 KIND_NAMES = {
     KIND_RUN: "run",
@@ -26,6 +39,10 @@ KIND_NAMES = {
     KIND_TAIL: "truncate-tail",
     KIND_DROP: "drop-group",
 }
+FOLDERS_DEEP_MAX: Final = 2
+"""So far below a folder stores are looked for."""
+_FOLDERS_MAX: Final = 4096
+_OWN_NAMES: Final = ("IDENTITY", "LOCK")
 
 
 class GroupReport(msgspec.Struct, frozen=True):
@@ -38,11 +55,49 @@ class GroupReport(msgspec.Struct, frozen=True):
     state_bytes: int
 
 
+class FolderContent(msgspec.Struct, frozen=True):
+    """What a role's check starts from."""
+
+    path: str
+    identity: Identity | None
+    """None where it cannot be read."""
+    log_path: str
+    names: list[str]
+    """Of the files and folders in it."""
+    groups: dict[int, GroupIndex]
+    """Of the log; empty where that is damaged beyond use."""
+
+    def state(self, group: int) -> bytes | None:
+        index = self.groups.get(group)
+        return None if index is None else index.state
+
+
+class Findings(msgspec.Struct):
+    """What a role says of its folder."""
+
+    role: str
+    """Whose folder it is, in words: "raft store 3"."""
+    remedy: str
+    """What an operator does when something is damaged."""
+    names: tuple[str, ...] = ()
+    """Files and folders that the role keeps beside the log."""
+    checked: str = ""
+    """What there is beside the log, in words: "2 snapshots"."""
+    damages: list[Damage] = msgspec.field(default_factory=list)
+    left_over: list[str] = msgspec.field(default_factory=list)
+    """Paths that nothing refers to: no damage."""
+
+
+RoleCheck = Callable[[Environment, FolderContent], Awaitable[Findings]]
+RoleOf = Callable[[FolderContent], RoleCheck]
+REMEDY: Final = "restore the folder from a backup"
+
+
 class StoreReport(msgspec.Struct, frozen=True):
     """The state of a data folder."""
 
     path: str
-    identity: Identity
+    identity: Identity | None
     segments: int
     log_bytes: int
     flushes: int
@@ -50,15 +105,66 @@ class StoreReport(msgspec.Struct, frozen=True):
     live_bytes: int
     groups: list[GroupReport]
     damages: list[Damage]
+    role: str
+    remedy: str
+    checked: str
+    left_over: list[str]
 
     @property
     def is_intact(self) -> bool:
         return not self.damages
 
 
-async def check_store(environment: Environment, path: str) -> StoreReport:
-    """Read and verify everything in a folder that no process uses."""
-    folder = await DataFolder.open_existing(environment, path)
+async def plain_store(_: Environment, content: FolderContent) -> Findings:
+    """A log of which nobody knows the role, and so not what stands beside it."""
+    return Findings(role=name_of(content.identity), remedy=REMEDY, names=tuple(content.names))
+
+
+def name_of(identity: Identity | None) -> str:
+    if identity is None:
+        return "a store that cannot tell its name"
+    return f"store {identity.store} of cluster {identity.cluster}"
+
+
+def _any_role(_: FolderContent) -> RoleCheck:
+    return plain_store
+
+
+async def check_store(
+    environment: Environment, path: str, role_of: RoleOf = _any_role
+) -> StoreReport:
+    """Read and verify everything in a folder that no process uses.
+
+    `NotFound` where the folder is no store's, `StoreLocked` where a process uses it.
+    """
+    path = path.rstrip("/") or "/"
+    files = environment.files
+    with explained(path):
+        names = await _names(files, path)
+        if not await _is_store(files, path, names):
+            raise NotFound(f"there is no Raftwood store in {path}: give the path of a data folder")
+        damages: list[Damage] = []
+        folder: DataFolder | None = None
+        try:
+            folder = await DataFolder.open_existing(environment, path)
+        except (NotFound, StoreDamaged) as error:
+            reason = "it is missing" if isinstance(error, NotFound) else error.message
+            damages.append(Damage(f"{path}/IDENTITY", None, reason))
+        try:
+            return await _check(environment, path, names, folder, damages, role_of)
+        finally:
+            if folder is not None:
+                await folder.close()
+
+
+async def _check(
+    environment: Environment,
+    path: str,
+    names: list[str],
+    folder: DataFolder | None,
+    damages: list[Damage],
+    role_of: RoleOf,
+) -> StoreReport:
     replay = Replay()
     records = 0
 
@@ -67,34 +173,55 @@ async def check_store(environment: Environment, path: str) -> StoreReport:
         records += 1
         replay.apply(record)
 
-    try:
-        with explained(path):
-            found = await inspect(environment.files, folder.log_path, take)
-    finally:
-        await folder.close()
-    groups: list[GroupReport] = []
+    identity = None if folder is None else folder.identity
+    log_path = f"{path}/{_newest_log(names)}" if folder is None else folder.log_path
+    found = await inspect(environment.files, log_path, take)
+    damages += found.damages
+    index: dict[int, GroupIndex] = {}
     live_bytes = 0
-    damages = list(found.damages)
     try:
         index, live = replay.finish()
         live_bytes = live.total
-        groups = [
-            GroupReport(n, g.head, g.next_index, g.run_count, len(g.state or b""))
-            for n, g in sorted(index.items())
-        ]
     except StoreDamaged as error:
-        damages.append(Damage(folder.log_path, 0, error.message))
+        damages.append(Damage(log_path, None, error.message))
+    content = FolderContent(path, identity, log_path, names, index)
+    findings = await role_of(content)(environment, content)
     return StoreReport(
         path=path,
-        identity=folder.identity,
+        identity=identity,
         segments=len(found.used_bytes),
         log_bytes=sum(found.used_bytes.values()),
         flushes=found.flush_count,
         records=records,
         live_bytes=live_bytes,
-        groups=groups,
-        damages=damages,
+        groups=[
+            GroupReport(n, g.head, g.next_index, g.run_count, len(g.state or b""))
+            for n, g in sorted(index.items())
+        ],
+        damages=[*damages, *findings.damages],
+        role=findings.role,
+        remedy=findings.remedy,
+        checked=findings.checked,
+        left_over=[*_left_over(content, found, findings.names), *findings.left_over],
     )
+
+
+def _newest_log(names: list[str]) -> str:
+    """The folder of the log in use, as far as names tell: IDENTITY says it, and cannot be read."""
+    return max((name for name in names if is_log_name(name)), key=log_number, default="log")
+
+
+def _left_over(content: FolderContent, found: Inspection, of_role: Iterable[str]) -> list[str]:
+    """What nothing refers to: a crash leaves some that go at the next start, and a log that was
+    damaged and replaced stays until somebody removes it.
+    """
+    known = (*_OWN_NAMES, posixpath.basename(content.log_path), *of_role)
+    paths = [f"{content.path}/{name}" for name in content.names if name not in known]
+    for name in found.names:
+        number = segment_number(name)
+        if name != HORIZON and (number is None or number < found.oldest):
+            paths.append(f"{content.log_path}/{name}")
+    return paths
 
 
 async def visit_records(
@@ -107,3 +234,46 @@ async def visit_records(
             return (await inspect(environment.files, folder.log_path, visit)).damages
     finally:
         await folder.close()
+
+
+async def find_stores(environment: Environment, path: str) -> list[str]:
+    """The data folders at a path: itself, or those up to two folders below it.
+
+    A standalone's folder, a spool and a local cluster's hold several. `NotFound` where none is.
+    """
+    path = path.rstrip("/") or "/"
+    found: list[str] = []
+    with explained(path):
+        level = [path]
+        for _ in range(FOLDERS_DEEP_MAX + 1):
+            below: list[str] = []
+            for folder in level[:_FOLDERS_MAX]:
+                names: list[str] = []
+                with suppress(PermissionError):  # one below that others keep for themselves
+                    names = await _names(environment.files, folder)
+                if await _is_store(environment.files, folder, names):
+                    found.append(folder)
+                else:
+                    below += [f"{folder}/{name}" for name in names]
+            level = below
+    if not found:
+        raise NotFound(f"there is no Raftwood store in {path}: give the path of a data folder")
+    return sorted(found)
+
+
+async def _names(files: Files, path: str) -> list[str]:
+    """What is in a folder; nothing where it is a file."""
+    with suppress(NotADirectoryError):
+        (names,) = await perform(files, seam.ListDirectory(path))
+        return names or []
+    return []
+
+
+async def _is_store(files: Files, path: str, names: list[str]) -> bool:
+    """A folder with a log and no identity is a store too: a damaged one."""
+    if "IDENTITY" in names:
+        return "CURRENT" not in names  # RocksDB's folders have an IDENTITY as well
+    for log in filter(is_log_name, names):
+        if any(segment_number(name) is not None for name in await _names(files, f"{path}/{log}")):
+            return True
+    return False

@@ -23,7 +23,8 @@ class RocksFolders:
 
     async def open(self, folder: str, *, is_read_only: bool = False) -> RocksEngine:
         """The engine in a folder, new where there is none."""
-        await asyncio.to_thread(os.makedirs, self._path, exist_ok=True)
+        if not is_read_only:
+            await asyncio.to_thread(os.makedirs, self._path, exist_ok=True)
         return await RocksEngine.open(
             folder,
             cache_bytes=self._cache_bytes,

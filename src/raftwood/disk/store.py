@@ -1,8 +1,10 @@
 """`Store`: a data folder with its log open, the unit that one process runs on."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from raftwood.base.environment import Environment
+from raftwood.base.errors import StoreDamaged
 from raftwood.disk.explaining import explained
 from raftwood.disk.folder import DataFolder, Identity
 from raftwood.disk.segment_log import LogSettings, SegmentLog
@@ -33,12 +35,23 @@ class Store:
         cluster: str,
         store: int,
         settings: LogSettings | None = None,
+        replace_log: Callable[[DataFolder, StoreDamaged], Awaitable[None]] | None = None,
     ) -> "Store":
-        """Lock the folder, recover its log, and note that it has one."""
+        """Lock the folder, recover its log, and note that it has one.
+
+        `replace_log` is for an owner that can do without a damaged log: it puts another one in its
+        place (`DataFolder.use_next_log`), or raises what is to be told.
+        """
         folder = await DataFolder.open(environment, path, cluster=cluster, store=store)
         try:
             with explained(path):
-                log = await SegmentLog.open(environment, folder.log_path, settings)
+                try:
+                    log = await _open_log(environment, folder, settings)
+                except StoreDamaged as error:
+                    if replace_log is None:
+                        raise
+                    await replace_log(folder, error)
+                    log = await _open_log(environment, folder, settings)
                 try:
                     # Before anything is acked, so that a log which vanishes later is noticed.
                     await folder.mark_initialised()
@@ -49,6 +62,10 @@ class Store:
             await folder.close()
             raise
         return cls(folder, log)
+
+    async def logs_aside(self) -> list[str]:
+        """The folders of damaged logs that were set aside and are still there."""
+        return await self._folder.logs_aside()
 
     async def close(self) -> None:
         """Make all durable, then give the folder back; goes on when the caller is cancelled."""
@@ -72,3 +89,10 @@ class Store:
             await self.log.close()
         finally:
             await self._folder.close()
+
+
+async def _open_log(
+    environment: Environment, folder: DataFolder, settings: LogSettings | None
+) -> SegmentLog:
+    await folder.check_log()
+    return await SegmentLog.open(environment, folder.log_path, settings)

@@ -12,9 +12,11 @@ Unavailable
 ├── BookieUnavailable     one bookie does not answer, is full, or takes no writes
 │   └── BookieReadOnly
 ├── CannotRecover         what a ledger holds cannot be told until more of its bookies answer
+├── CannotRepair          an entry cannot be copied until more of its bookies answer
 └── NotOwner              another process owns the log's writer, or nobody does
 StoreError
 └── BadDigest             an entry is not what was written
+    └── EntryUnknown      a bookie that began anew cannot tell whether it ever had the entry
 """
 
 from raftwood.base.errors import Conflict, LogSealed, NotFound, StoreError, Unavailable
@@ -72,6 +74,20 @@ class BadDigest(StoreError):
     """The bytes of an entry are not those that its writer wrote."""
 
     code = "bad_digest"
+
+
+class EntryUnknown(BadDigest):
+    """A bookie that began anew does not have the entry, and may have acked it before.
+
+    It has no code of its own: for a client of any version a damaged copy is neither an entry nor
+    the lack of one, and this is the same.
+    """
+
+
+class CannotRepair(Unavailable):
+    """An entry has no intact copy that can be read now, or there is nobody to copy it to."""
+
+    code = "cannot_repair"
 
 
 class NotOwner(Unavailable):

@@ -11,7 +11,10 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, Overloaded, ShuttingDown
+from raftwood.base.futures import fail
+from raftwood.disk.inspection import REMEDY, Findings, FolderContent
 from raftwood.disk.segment_log import LogSettings, Run, State, TruncateHead
+from raftwood.disk.segment_log.recovery import Damage
 from raftwood.disk.store import Store
 from raftwood.metastore import commands
 from raftwood.metastore.command_store import CommandStore
@@ -21,6 +24,8 @@ from raftwood.metastore.snapshot import of_size
 
 _COMMANDS = 1
 _SNAPSHOTS = 2
+CLUSTER = "metastore"
+"""What the folder says it belongs to."""
 _PIECE_BYTES_MAX = 256 << 10
 _TICK_PAUSE_S = 0.05
 SNAPSHOT_BYTES_MIN = 4 << 20
@@ -37,6 +42,25 @@ class _Mark(msgspec.Struct, frozen=True, array_like=True):
     applied: int
     first: int
     last: int
+
+
+async def check_file_store(_: Environment, content: FolderContent) -> Findings:
+    """What `raftwood store check` verifies beside the log: the snapshot that the log names."""
+    found = Findings(role="a metastore in one folder", remedy=REMEDY)
+    state, pieces = content.state(_COMMANDS), content.groups.get(_SNAPSHOTS)
+    if state is None:
+        return found
+    try:
+        mark = msgspec.msgpack.decode(state, type=_Mark)
+    except (msgspec.MsgspecError, ValueError) as error:
+        reason = f"the mark of the snapshot cannot be read: {error}"
+        found.damages.append(Damage(content.log_path, None, reason))
+        return found
+    if pieces is None or not pieces.head <= mark.first <= mark.last < pieces.next_index:
+        reason = f"the snapshot's pieces {mark.first} to {mark.last} are missing"
+        found.damages.append(Damage(content.log_path, None, reason))
+    found.checked = f"a snapshot of {mark.last - mark.first + 1} pieces"
+    return found
 
 
 class FileMetaStore(CommandStore):
@@ -73,7 +97,7 @@ class FileMetaStore(CommandStore):
     ) -> "FileMetaStore":
         """Recover the store in a folder, or begin one there; errors as of `disk.Store`."""
         settings = settings or LogSettings(segment_bytes=16 << 20)
-        store = await Store.open(environment, path, cluster="metastore", store=1, settings=settings)
+        store = await Store.open(environment, path, cluster=CLUSTER, store=1, settings=settings)
         opened = cls(
             environment,
             store,
@@ -208,5 +232,4 @@ class FileMetaStore(CommandStore):
         except DiskFull as error:
             # The log is closed all the same; what waited for room was never written.
             for answer in self._unanswered.values():
-                if not answer.done():
-                    answer.set_exception(DiskFull(error.message))
+                fail(answer, DiskFull(error.message))

@@ -29,6 +29,7 @@ from raftwood.base.errors import (
     StoreDamaged,
     Unavailable,
 )
+from raftwood.base.futures import fail
 from raftwood.base.seams import SetKey
 from raftwood.metastore import commands
 from raftwood.metastore.command_store import CommandStore
@@ -333,8 +334,8 @@ class ZooKeeperMetaStore(CommandStore):
         """From the snapshot: others wrote so much that entries are gone that were not read yet."""
         # What became of these stood in one of them.
         for pending in self._pending.values():
-            if pending.proposed and not pending.answer.done():
-                pending.answer.set_exception(self._given_up(pending))
+            if pending.proposed:
+                fail(pending.answer, self._given_up(pending))
         for operation in [number for number, each in self._pending.items() if each.proposed]:
             self._forget(operation)
         await self._load()
@@ -377,11 +378,9 @@ class ZooKeeperMetaStore(CommandStore):
         """Nothing can be done from now on; everybody hears why."""
         self._failure = error
         for pending in self._pending.values():
-            if not pending.answer.done():
-                pending.answer.set_exception(self._given_up(pending) if pending.proposed else error)
+            fail(pending.answer, self._given_up(pending) if pending.proposed else error)
         for reader in self._readers:
-            if not reader.done():
-                reader.set_exception(error)
+            fail(reader, error)
         self._tell_change()
 
     async def close(self) -> None:

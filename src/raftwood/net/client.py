@@ -23,6 +23,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.futures import fail
 from raftwood.net.connection import UNSENT_BYTES_MAX
 from raftwood.net.deadlines import NEVER
 from raftwood.net.frames import ARGUMENT_MAX, Frame, Kind, Payload, gathered, size_of
@@ -230,8 +231,9 @@ class Connection(OutstandingRequests):
     def connection_lost(self, error: Exception | None) -> None:
         if isinstance(error, ssl.SSLError) and not self._ready.done():
             # TLS 1.3 lets a client begin before the server has judged its certificate.
-            self._ready.set_exception(
-                Unauthenticated(f"the server refuses this TLS certificate: {error.reason}")
+            fail(
+                self._ready,
+                Unauthenticated(f"the server refuses this TLS certificate: {error.reason}"),
             )
         super().connection_lost(error)
 
@@ -246,8 +248,7 @@ class Connection(OutstandingRequests):
         try:
             answer = handshake.received(frame)
         except RaftwoodError as refusal:
-            if not self._ready.done():
-                self._ready.set_exception(refusal)
+            fail(self._ready, refusal)
             self._close()
             return
         if isinstance(answer, Welcome):
@@ -274,8 +275,7 @@ class Connection(OutstandingRequests):
 
     def _ended(self, error: RaftwoodError, /) -> None:
         self._refuse_from_now_on(error)
-        if not self._ready.done():
-            self._ready.set_exception(error)
+        fail(self._ready, error)
         self._fail_all(error)
         if not self._closed.done():
             self._closed.set_result(None)

@@ -16,6 +16,7 @@ from raftwood.base.errors import (
     ShuttingDown,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.futures import fail
 from raftwood.net.connection import FramedConnection
 from raftwood.net.deadlines import NEVER, DeadlineSweep
 from raftwood.net.frames import Kind, Payload
@@ -75,7 +76,7 @@ class OutstandingRequests(FramedConnection):
     def _fail(self, future: "asyncio.Future[Payload]", error: RaftwoodError) -> None:
         if not future.done():
             future.remove_done_callback(self._on_cancelled)
-            future.set_exception(error)
+            fail(future, error)
 
     def _fail_all(self, error: RaftwoodError) -> None:
         """The connection ended: nobody will answer."""

@@ -21,6 +21,7 @@ from kazoo.exceptions import (
 )
 
 from raftwood.base.errors import InvalidInput, Unavailable
+from raftwood.base.futures import fail
 
 CONNECTION_ERRORS: Final = (
     ConnectionLoss,
@@ -136,4 +137,4 @@ def _hand_over(result: Any, answer: asyncio.Future[Any]) -> None:
     if result.exception is None:
         answer.set_result(result.value)
     else:
-        answer.set_exception(result.exception)
+        fail(answer, result.exception)

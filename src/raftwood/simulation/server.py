@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from raftwood.base.futures import fail
 from raftwood.simulation.errors import ProcessEnded, refuse
 from raftwood.simulation.nodes import Process
 from raftwood.simulation.transport import SimulatedTransport
@@ -256,8 +257,7 @@ class _Attempt:
         return self._network.delay(self._source, self._target)
 
     def _fail(self, error: OSError) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(error)
+        fail(self._answer, error)
 
     def _request_arrives(self) -> None:
         if self._answer.done():

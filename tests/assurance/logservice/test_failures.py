@@ -145,9 +145,9 @@ def test_a_change_of_members_outlives_snapshots_and_the_restart_of_all() -> None
             cluster.start(4, joins=True)
             cluster.machines[3].power_off()
             await cluster.until(lambda: voters(cluster) == [1, 2, 4])
+            await fill(client, lsns, 140)  # the change has ended by then, its second step too
             leader = cluster.leader(SHARD)
             epoch = cluster.stores[leader].host.status(SHARD).epoch
-            await fill(client, lsns, 140)
             await client.truncate(lsns[119])
             await cluster.until(
                 lambda: all(

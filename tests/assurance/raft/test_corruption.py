@@ -5,14 +5,13 @@ import random
 import pytest
 
 from raftwood.raft.host.membership import MemberAction, MemberStep
-from tests.kits.raft.damage import HaltingCluster
+from tests.kits.raft.damage import STORE, HaltingCluster
 from tests.kits.raft.damaged_stores import (
     DAMAGES,
     MODES,
     SMALL_SNAPSHOTS,
     flip_any,
     run_damage,
-    segment_of,
 )
 from tests.kits.raft.host_cluster import GROUP, Cluster, address, run_cluster, write
 
@@ -34,10 +33,10 @@ def test_a_store_that_halts_for_damage_is_replaced_by_one_with_a_new_number() ->
             store = (await cluster.wait_for_leader()) % 3 + 1
             await cluster.stop(store)
             machine = cluster.machines[store]
-            flip_any(machine, segment_of(machine, random.Random(1)), random.Random(1))
+            flip_any(machine, f"{STORE}/IDENTITY", random.Random(1))
             cluster.start(store)
             await cluster.until(lambda: store in cluster.halts)
-            assert "new replica" in cluster.halts[store]
+            assert f"raftwood raft replace {store} NEW" in cluster.halts[store]
             assert not machine.running
             cluster.start(4, joins=True)
             admin = client.admin

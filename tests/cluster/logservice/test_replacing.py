@@ -74,7 +74,9 @@ async def one_loses_its_disk(stores: LogProcesses, load: Load) -> None:
     shutil.rmtree(stores.nodes[3].folder)
     stores.expected_errors = ("refused by a store", "replica is damaged")
     await stores.start(3)
-    assert "joins with a new number" in await stores.alarm("another data folder")
+    told = await stores.alarm("another data folder")
+    assert "raftwood logservice start --join" in told
+    assert "raftwood cluster forget 3" in told
     await load.goes_on()
     await stores.alarm("shard 1 has 2 voters, and wants 3")
     await stores.seen("a voter less", lambda view: not has_voter(view, 3))

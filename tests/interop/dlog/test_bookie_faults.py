@@ -102,7 +102,6 @@ def test_damage_in_an_entry_log_is_not_an_entry_that_never_was(
             writer = await client.create(LedgerConfig(ensemble=3, write_quorum=3, ack_quorum=2))
             for data in ENTRIES:
                 await writer.append(data)
-            await writer.publish()
             await writer.abandon()
             return writer.ledger, writer.metadata.segments[0].bookies
 

@@ -3,13 +3,18 @@
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from raftwood.app.standalone import PORTS
+from raftwood.disk.real_environment import real_environment
+from raftwood.dlog.bookkeeper.connecting import connect_bookkeeper
+from raftwood.dlog.ledgers.model import LedgerConfig
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.streams import StreamLimits
 from tests.kits.app.running import connected, running
 from tests.kits.dlog.command_kit import Commands
 from tests.kits.ports import consecutive_ports
+from tests.kits.running import run
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 
 pytestmark = pytest.mark.needs("bookkeeper")
@@ -41,6 +46,44 @@ def test_logs_in_bookkeeper_are_made_written_read_and_fenced(
 
     commands.run("dlog", "read", "nothing", status=1, expect="log 'nothing'")
     commands.run("ledger", "show", "999999999", status=1, expect="no ledger 999999999")
+
+
+def test_logs_on_ledgers_below_another_chroot_are_others(bookkeeper: BookKeeperCluster) -> None:
+    here = Commands(f"--bookkeeper={bookkeeper.address}")
+    here.run("dlog", "create", "here")
+    hosts, _, chroot = bookkeeper.address.partition("/")
+    client = KazooClient(hosts)
+    client.start()
+    try:
+        layout, _ = client.get(f"/{chroot}/LAYOUT")
+        client.create("/bk2/ledgers/LAYOUT", layout, makepath=True)
+    finally:
+        client.stop()
+        client.close()
+    there = Commands(f"--bookkeeper={hosts}/bk2/ledgers")
+    there.run("dlog", "create", "there")
+    assert there.json("dlog", "list") == [{"log": "there"}]
+    listed = [row["log"] for row in here.json("dlog", "list")]
+    assert "here" in listed
+    assert "there" not in listed
+
+
+def test_a_ledger_with_a_password_is_recovered_by_whoever_gives_it(
+    bookkeeper: BookKeeperCluster,
+) -> None:
+    async def write() -> int:
+        with real_environment() as environment:
+            client = await connect_bookkeeper(bookkeeper.address, environment)
+            writer = await client.create(LedgerConfig(password=b"open sesame"))
+            await writer.append(b"treasure")
+            await client.close()
+            return writer.ledger
+
+    ledger = str(run(write()))
+    commands = Commands(f"--bookkeeper={bookkeeper.address}")
+    commands.run("ledger", "recover", ledger, status=1, expect="give it by --password")
+    shown = commands.json("ledger", "recover", ledger, "--password=open sesame")
+    assert (shown["state"], shown["last_entry"]) == ("closed", 0)
 
 
 def test_bookies_are_reached_over_tls_and_copies_spread_over_racks(

@@ -38,7 +38,7 @@ class Program:
             "linger_ms": 5,
             "retry_first_ms": 20,
             "retry_longest_ms": 200,
-            "exit_ms": 5_000,
+            "exit_ms": 60_000,
             **{
                 key: str(each) if isinstance(each, Path) else each for key, each in settings.items()
             },

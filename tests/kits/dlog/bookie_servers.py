@@ -48,13 +48,16 @@ class BookieServers:
         self._log_settings = log_settings
         self.running: dict[BookieId, BookieServer] = {}
         self._local: dict[BookieId, Bookie] = {}
+        self._anew: dict[BookieId, int] = {}
+        """How often a bookie has begun anew, each time in another folder."""
 
     @property
     def local(self) -> Mapping[BookieId, Bookie]:
         return self._local
 
     def folder_of(self, id_: BookieId) -> str:
-        return f"{self._folder}/bookie-{self.ids.index(id_)}"
+        times = self._anew.get(id_, 0)
+        return f"{self._folder}/bookie-{self.ids.index(id_)}" + (f"-{times}" if times else "")
 
     async def start(self, id_: BookieId, *, begins_anew: bool = False) -> BookieServer:
         settings = BookieSettings(
@@ -77,6 +80,11 @@ class BookieServers:
         self._local[id_] = server.bookie
         return server
 
+    async def start_anew(self, id_: BookieId) -> BookieServer:
+        """In an empty folder, under its old id."""
+        self._anew[id_] = self._anew.get(id_, 0) + 1
+        return await self.start(id_, begins_anew=True)
+
     async def start_all(self) -> None:
         for id_ in self.ids:
             await self.start(id_)
@@ -84,6 +92,10 @@ class BookieServers:
     async def stop(self, id_: BookieId) -> None:
         self._local.pop(id_, None)
         await self.running.pop(id_).close()
+
+    def hide(self, id_: BookieId) -> None:
+        """Clients in this process reach the bookie no more, until it is started again."""
+        del self._local[id_]
 
     def replace(self, id_: BookieId, bookie: Bookie) -> None:
         """What this process takes for the bookie from now on."""

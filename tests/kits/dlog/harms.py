@@ -15,7 +15,9 @@ class Harm(StrEnum):
     UNFENCED_ACK = "entries can be acked that no fenced bookie has"
     WRONG_LENGTH = "a ledger is closed with a length that is not its own"
     TOO_FEW_COPIES = "an entry is not where its segment says, as often as its ack promised"
+    ACKED_AND_UNSEEN = "a reader that asked after an ack did not see the entry"
     READ_UNWRITTEN = "a reader was given what nobody appended"
+    NOT_REPAIRED = "a bookie cannot be repaired though the others are there"
     NOT_RECOVERED = "a ledger cannot be recovered though all bookies are there"
 
     # Of logs.

@@ -21,6 +21,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
+from raftwood.dlog.bookie.held_ledger import Limbo
 from raftwood.dlog.errors import (
     BookieReadOnly,
     BookieUnavailable,
@@ -29,7 +30,7 @@ from raftwood.dlog.errors import (
     NoSuchLedger,
 )
 from raftwood.dlog.ledgers.model import BookieId, BookieInfo, LedgerMetadata
-from raftwood.dlog.ledgers.seams import AddRequest, AddSink, VersionedMetadata
+from raftwood.dlog.ledgers.seams import AddRequest, AddSink, Beginning, VersionedMetadata
 
 Answer = TypeVar("Answer")
 _HEAD = struct.Struct(">qqqq")
@@ -66,9 +67,17 @@ class MemoryBookie:
         self.overloads = 0
         """So many adds to come are refused for now."""
         self.adds = 0
+        self.limbo = Limbo(info.id)
+        self.lives = 1
 
     def wipe(self) -> None:
         self.ledgers.clear()
+
+    def begin_anew(self, next_ledger: int) -> None:
+        """All is gone, and it knows that."""
+        self.wipe()
+        self.lives += 1
+        self.limbo = Limbo(self.info.id, next_ledger, next_ledger)
 
     def entries_of(self, ledger: int) -> dict[int, bytes]:
         found = self.ledgers.get(ledger)
@@ -95,6 +104,9 @@ class MemoryBookie:
         if self.overloads:
             self.overloads -= 1
             raise Overloaded(f"{self.info.id} has too much to do")
+        refusal = self.limbo.refusal_of_add(ledger, is_recovery=is_recovery)
+        if refusal is not None:
+            raise refusal
         found = self._ledger(ledger, master_key)
         if found.is_fenced and not is_recovery:
             raise Fenced(f"{self.info.id}: ledger {ledger} is fenced")
@@ -106,6 +118,9 @@ class MemoryBookie:
         if fence_key is not None:
             self._ledger(ledger, fence_key).is_fenced = True
         found = self.ledgers.get(ledger)
+        doubt = self.limbo.doubt(ledger, entry)
+        if doubt is not None and (found is None or entry not in found.entries):
+            raise doubt
         if found is None:
             raise NoSuchLedger(f"{self.info.id} has nothing of ledger {ledger}")
         number = max(found.entries, default=-1) if entry == -1 else entry
@@ -115,6 +130,9 @@ class MemoryBookie:
 
     def read_last_confirmed(self, ledger: int) -> tuple[int, bytes]:
         found = self.ledgers.get(ledger)
+        doubt = self.limbo.doubt(ledger, -1)
+        if doubt is not None:
+            raise doubt
         if found is None:
             raise NoSuchLedger(f"{self.info.id} has nothing of ledger {ledger}")
         last = max(found.entries, default=-1)
@@ -381,6 +399,12 @@ class MemoryLedgerMetadata:
                 for each in self._cluster.bookies_by_id.values()
                 if each.is_registered
             ]
+        )
+
+    async def beginning(self, bookie: BookieId) -> Beginning:
+        found = self._cluster.bookies_by_id[bookie]
+        return await self._do(
+            lambda: Beginning(instance=str(found.lives), limbo_end=found.limbo.doubts_below or None)
         )
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ from raftwood.dlog.errors import (
 from raftwood.dlog.ledgers.ledger_store import Entry
 from raftwood.dlog.ledgers.model import (
     BookieId,
+    BookieInfo,
     EntryId,
     LedgerConfig,
     LedgerMetadata,
@@ -119,7 +120,11 @@ class MemoryLedgerWriter:
                 self._ledger.entries.append(data)
                 if not future.done():
                     future.set_result(len(self._ledger.entries) - 1)
-            asyncio.get_running_loop().call_later(self._store.publish_ms / 1000, self._published)
+            if self._store.publish_ms:
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._store.publish_ms / 1000, self._published)
+            else:
+                self._published()
 
     def _published(self) -> None:
         if self._error is None:
@@ -137,12 +142,6 @@ class MemoryLedgerWriter:
                 if not future.done():
                     future.set_exception(error)
                     future.exception()  # Whether the caller still looks is the caller's affair.
-
-    async def publish(self) -> None:
-        if self._error is not None:
-            raise self._error
-        await asyncio.sleep(self._store.delay_ms / 1000)
-        self._published()
 
     async def close(self) -> None:
         if self._is_closing and self._error is None:
@@ -219,7 +218,7 @@ class MemoryLedgerStore:
 
     `refused_creates` and `refused_recoveries` fail so many calls to come, `refused_append` the next
     append that has these bytes in it, as too much; `break_writer` ends a writer as a lost quorum
-    would.
+    would. With `publish_ms`, readers see an entry so long after its ack, as with writers of 0.1.0.
     """
 
     def __init__(
@@ -227,7 +226,7 @@ class MemoryLedgerStore:
         *,
         seed: int = 0,
         delay_ms: float = 0,
-        publish_ms: float = 1,
+        publish_ms: float = 0,
         under_way_max: int = 10_000,
     ) -> None:
         self.random = random.Random(seed)
@@ -314,6 +313,9 @@ class MemoryLedgerStore:
         for ledger in sorted(self._ledgers):
             if ledger >= first:
                 yield ledger
+
+    async def bookies(self) -> list[BookieInfo]:
+        return []
 
     async def close(self) -> None:
         for ledger in list(self._ledgers.values()):

@@ -100,6 +100,7 @@ class LogCluster:
                 network=NETWORK,
                 settings=host_settings(self.raft),
                 log_settings=self.log,
+                peers=self.first,
             )
             place = LogStorePlace(
                 address=address(store),

@@ -12,7 +12,7 @@ import psutil
 from raftwood.pipeline.offsets import Offset
 from tests.kits.pipeline.copying_query import Job
 
-STEP_S_MAX = 150.0
+STEP_S_MAX = 300.0
 """From a cold start to a first micro-batch, or what is left to its end, on a busy machine."""
 POLL_S = 0.02
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import StoreError
+from raftwood.disk.folder import decode_identity
 from raftwood.raft.host.group_state import RepairStage, decode_state
 from raftwood.simulation import Machine
 from tests.kits.raft.host_cluster import GROUP, Cluster
@@ -37,6 +38,13 @@ def files_of(machine: Machine, ending: str) -> list[str]:
     """Paths in the store's folder, oldest first."""
     files = machine.disk.file_system.files
     return sorted(path for path in files if path.startswith(STORE) and path.endswith(ending))
+
+
+def log_files(machine: Machine, ending: str) -> list[str]:
+    """As `files_of`, of the log in use: damaged ones are kept beside it."""
+    stamp = machine.disk.file_system.contents(f"{STORE}/IDENTITY")
+    log = decode_identity(stamp, path="IDENTITY").log
+    return [path for path in files_of(machine, ending) if path.startswith(f"{STORE}/{log}/")]
 
 
 def snapshots_of(machine: Machine, group: int = GROUP) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from raftwood.simulation import Machine
-from tests.kits.raft.damage import STORE, HaltingCluster, files_of, is_whole, snapshots_of
+from tests.kits.raft.damage import STORE, HaltingCluster, is_whole, log_files, snapshots_of
 from tests.kits.raft.host_cluster import SETTINGS, Cluster, run_cluster, write
 
 SMALL_SNAPSHOTS = msgspec.structs.replace(SETTINGS, snapshot_entries=60, snapshot_entries_kept=20)
@@ -33,9 +33,24 @@ def _lose(machine: Machine, path: str, _: random.Random) -> None:
     machine.disk.lose(path)
 
 
+def zero_tail(machine: Machine, path: str, chosen: random.Random) -> None:
+    """Zero a file from somewhere on, at its length."""
+    written = _written(machine, path)
+    start = chosen.randrange(written)
+    inode = machine.disk.file_system.files[path]
+    for layer in (inode.cached, inode.durable):
+        layer.write(start, bytes(written - start))
+
+
+def lose_log(machine: Machine, *_: object) -> None:
+    """Lose all files of the log."""
+    for path in log_files(machine, ""):
+        machine.disk.lose(path)
+
+
 def segment_of(machine: Machine, chosen: random.Random) -> str:
     return chosen.choice(
-        [path for path in files_of(machine, ".segment") if _written(machine, path)]
+        [path for path in log_files(machine, ".segment") if _written(machine, path)]
     )
 
 
@@ -53,6 +68,8 @@ DAMAGES: dict[str, tuple[_Pick, _Damage]] = {
     "flipped segment": (segment_of, flip_any),
     "cut segment": (segment_of, _cut),
     "lost segment": (segment_of, _lose),
+    "zeroed segment": (segment_of, zero_tail),
+    "lost log": (segment_of, lose_log),
     "flipped snapshot": (_snapshot, flip_any),
     "cut snapshot": (_snapshot, _cut),
     "lost snapshot": (_snapshot, _lose),
@@ -110,6 +127,6 @@ async def _check(cluster: Cluster, store: int, others: list[int], count: int) ->
     )
     serving = others if store in cluster.halts else [*others, store]
     if store in cluster.halts:
-        assert "new replica" in cluster.halts[store] or "version" in cluster.halts[store]
+        assert "raftwood raft replace" in cluster.halts[store] or "version" in cluster.halts[store]
     lines = await cluster.agree(*serving)
     assert sorted(lines) == sorted(b"line %d" % number for number in range(count))

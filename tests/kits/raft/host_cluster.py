@@ -125,6 +125,7 @@ class Cluster:
                 network=NETWORK,
                 settings=self.settings,
                 log_settings=self.log_settings,
+                peers=self.members,
             )
             self.hosts[store] = host
             service = Service()

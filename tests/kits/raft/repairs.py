@@ -11,8 +11,8 @@ from raftwood.base.errors import DeadlineExceeded, RaftwoodError
 from raftwood.raft.host.host import Host
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.simulation import Machine
-from tests.kits.raft.damage import HaltingCluster, files_of, flip_text, is_whole, snapshots_of
-from tests.kits.raft.damaged_stores import SMALL_SNAPSHOTS
+from tests.kits.raft.damage import HaltingCluster, flip_text, is_whole, log_files, snapshots_of
+from tests.kits.raft.damaged_stores import SMALL_SNAPSHOTS, lose_log
 from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster
 
 _ROUNDS = 3
@@ -79,10 +79,17 @@ async def _read_all(host: Host) -> None:
 
 
 def _damage(cluster: ReadingCluster, store: int, chosen: random.Random) -> None:
-    """Make one of a running store's files bad, in a way that it notices by reading."""
+    """Make one of a running store's files bad, in a way that it notices by reading; or lose its
+    log, with the votes that it gave last, while it is away.
+    """
     machine = cluster.machines[store]
+    if chosen.random() < 0.4:
+        machine.power_off()
+        lose_log(machine)
+        cluster.start(store)
+        return
     snapshots = snapshots_of(machine)
-    segments = [path for path in files_of(machine, ".segment") if _has_lines(machine, path)]
+    segments = [path for path in log_files(machine, ".segment") if _has_lines(machine, path)]
     if snapshots and chosen.random() < 0.5:
         machine.disk.cut(snapshots[-1], length=40)
     elif segments:

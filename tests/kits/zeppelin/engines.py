@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from xxhash import xxh3_64_digest
 
 from raftwood.base import files as seam
-from raftwood.base.errors import AlreadyExists, ShuttingDown
-from raftwood.base.files import Completion, Files, perform
+from raftwood.base.errors import AlreadyExists, ShuttingDown, StoreDamaged
+from raftwood.base.files import Buffer, Completion, Files, perform
 from raftwood.base.seams import Delete, KvEngine, Mutation, Put
 
 PAIRS = "PAIRS"
@@ -46,7 +47,9 @@ class FileEngines:
         pairs: _Pairs = []
         if size:
             (data,) = await perform(self._files, seam.Read(path, 0, size))
-            pairs = msgspec.msgpack.decode(data, type=_Pairs)
+            if bytes(data[:8]) != _checksum(data[8:]):
+                raise StoreDamaged(f"the engine in {folder} is damaged")
+            pairs = msgspec.msgpack.decode(data[8:], type=_Pairs)
         return FileEngine(self._files, self._random, folder, dict(pairs), is_read_only=is_read_only)
 
     async def remove(self, name: str) -> None:
@@ -144,10 +147,11 @@ class FileEngine:
         """One step: the file is the old one or the new one."""
         self._saves += 1
         temporary, path = f"{folder}/{PAIRS}.{self._saves}", f"{folder}/{PAIRS}"
+        data = msgspec.msgpack.encode(list(self._pairs.items()))
         return [
             seam.Open(temporary, create=True),
             seam.Truncate(temporary, 0),
-            seam.Write(temporary, 0, [msgspec.msgpack.encode(list(self._pairs.items()))]),
+            seam.Write(temporary, 0, [_checksum(data), data]),
             seam.DataSync(temporary),
             seam.Rename(temporary, path),
             seam.Close(path),
@@ -157,6 +161,10 @@ class FileEngine:
     def _check_open(self) -> None:
         if not self._is_open:
             raise ShuttingDown(f"the engine in {self._folder} is closed")
+
+
+def _checksum(data: Buffer) -> bytes:
+    return xxh3_64_digest(data)
 
 
 def _succeeded(completion: Completion) -> None:

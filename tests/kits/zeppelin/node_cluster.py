@@ -1,7 +1,7 @@
 """Whole nodes in virtual time, with the meta server's real rules: for tests of single scenes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from raftwood.simulation import Simulation, simulate
@@ -16,25 +16,31 @@ TABLE = "orders"
 
 
 class Cluster:
-    """Two nodes, and a table of one partition on one or both."""
+    """Two nodes or more, and a table of one partition on some of them."""
 
-    def __init__(self, simulation: Simulation, *, replicas: int) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        *,
+        config: TableConfig,
+        names: Sequence[str] = NAMES,
+        settings: StoreSettings | None = None,
+        node_type: type[NodeMachine] = NodeMachine,
+    ) -> None:
         self.simulation = simulation
-        self._replicas = replicas
+        self._config = config
         self.meta = MetaGroup(simulation)
         self.nodes = {
-            name: NodeMachine(simulation.add_node(name), self.meta, StoreSettings())
-            for name in NAMES
+            name: node_type(simulation.add_node(name), self.meta, settings or StoreSettings())
+            for name in names
         }
         self.connections: list[Connection] = []
 
     async def start(self) -> None:
         for node in self.nodes.values():
             node.start()
-        await self.simulation.wait_until(lambda: len(self.meta.topology.nodes) == len(NAMES))
-        await self.meta.client.create_table(
-            TABLE, TableConfig(partitions=1, replicas=self._replicas)
-        )
+        await self.simulation.wait_until(lambda: len(self.meta.topology.nodes) == len(self.nodes))
+        await self.meta.client.create_table(TABLE, self._config)
         epoch = await self.meta.client.add_user(User(name=TABLE, table=TABLE, password_hash=HASH))
         await self.meta.client.wait_applied(epoch)
         await self.simulation.wait_until(lambda: self.master_serves)
@@ -72,7 +78,7 @@ class Cluster:
 
 def scene(body: Callable[[Cluster], Awaitable[None]], *, replicas: int = 2) -> None:
     async def scenario(simulation: Simulation) -> None:
-        cluster = Cluster(simulation, replicas=replicas)
+        cluster = Cluster(simulation, config=TableConfig(partitions=1, replicas=replicas))
         planning = asyncio.create_task(cluster.meta.run())
         await cluster.start()
         await body(cluster)

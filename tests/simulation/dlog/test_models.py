@@ -17,6 +17,12 @@ def test_any_order_of_messages_breaks_no_promise_of_ledgers() -> None:
     assert report.recovered > 300
 
 
+def test_a_bookie_that_began_anew_breaks_no_promise_of_ledgers() -> None:
+    report = run_ledger_model(2, 50_000, is_one_wiped=True, is_one_damaged=False)
+    assert report.acked > 1_000
+    assert report.recovered > 100
+
+
 def test_a_seed_repeats_its_run() -> None:
     assert run_ledger_model(5, 10_000) == run_ledger_model(5, 10_000)
 
@@ -25,6 +31,14 @@ def test_faults_break_no_promise_of_the_quorum_client() -> None:
     reports = [run_ledgers(seed).result for seed in range(20)]
     assert sum(report.acked for report in reports) > 200
     assert sum(report.seen for report in reports) > 200
+
+
+def test_wiped_bookies_are_repaired_and_no_acked_entry_is_lost() -> None:
+    # The last ones showed doubts without an end, and a recovery that goes on during a repair.
+    seeds = (*range(20), 124, 181, 271, 3771)
+    reports = [run_ledgers(seed, wipes=4, is_corrupt=False).result for seed in seeds]
+    assert sum(report.acked for report in reports) > 200
+    assert sum(report.repaired for report in reports) > 200
 
 
 def test_the_rules_of_writers_hold_whatever_happens_when() -> None:

@@ -1,9 +1,14 @@
 """Where the processes of `raftwood cluster up` are, and what is refused."""
 
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
 import pytest
 
-from raftwood.app.local_cluster import LocalCluster
-from raftwood.base.errors import InvalidInput
+from raftwood.app.child_processes import ChildProcesses
+from raftwood.app.local_cluster import LocalCluster, start_bookie
+from raftwood.base.errors import InternalError, InvalidInput
 
 
 def test_each_process_has_a_port_of_its_own() -> None:
@@ -40,3 +45,28 @@ def test_what_cannot_be_is_refused(given: dict[str, int], text: str) -> None:
     whole = {"stores": 3, "gateways": 1, "port_base": 7400} | given
     with pytest.raises(InvalidInput, match=text):
         LocalCluster("/f", **whole)
+
+
+def test_a_bookie_that_is_damaged_does_not_stop_the_others() -> None:
+    class Children:
+        started: tuple[str, ...] = ()
+        problem = "it is damaged: start it with --begin-anew"
+
+        async def start(self, name: str, _arguments: Sequence[str]) -> int:
+            if name == "bookie-1":
+                raise InternalError(f"{name} could not start: {self.problem}")
+            self.started += (name,)
+            return 1
+
+    cluster = LocalCluster("/f", stores=1, gateways=1, bookies=2, kv_nodes=0, port_base=7400)
+    children = Children()
+
+    async def start() -> None:
+        for number in cluster.bookies:
+            await start_bookie(cast("ChildProcesses", children), cluster, number)
+
+    asyncio.run(start())
+    assert children.started == ("bookie-2",)
+    children.problem = "its port is taken"
+    with pytest.raises(InternalError, match="its port is taken"):
+        asyncio.run(start())

@@ -18,7 +18,7 @@ from raftwood.base.errors import (
 )
 from raftwood.disk.folder import DataFolder, Identity, decode_identity, encode_identity
 from raftwood.disk.real_environment import real_environment
-from raftwood.disk.segment_log import LogSettings, Run
+from raftwood.disk.segment_log import LogSettings, Run, SegmentLog
 from raftwood.disk.store import Store
 from tests.kits.running import run
 
@@ -115,6 +115,45 @@ def test_a_store_that_lost_its_log_or_its_identity_is_damaged_not_new(tmp_path: 
         await store.close()
 
     with_environment(main)
+
+
+def test_another_log_takes_the_place_of_a_damaged_one_which_is_kept(tmp_path: Path) -> None:
+    async def main(environment: Environment) -> None:
+        path = tmp_path / "store"
+
+        async def replace_log(folder: DataFolder, error: StoreDamaged) -> None:
+            assert "lost its log" in error.message
+            log = await SegmentLog.open(environment, folder.next_log_path(), SMALL)
+            await log.commit(Run(1, 1, 1, 1, b"y"))
+            await log.close()
+            await folder.use_next_log()
+
+        store = await Store.open(environment, str(path), cluster="c", store=1, settings=SMALL)
+        incarnation = store.identity.incarnation
+        await store.close()
+        for segment in (path / "log").glob("*.segment"):
+            segment.unlink()
+        store = await Store.open(
+            environment, str(path), cluster="c", store=1, settings=SMALL, replace_log=replace_log
+        )
+        assert await store.logs_aside() == [f"{path}/log"]
+        assert store.identity.incarnation == incarnation
+        await store.close()
+        store = await Store.open(environment, str(path), cluster="c", store=1, settings=SMALL)
+        assert store.log.bounds(1).next_index == 2
+        await store.close()
+        shutil.rmtree(path / "log")
+        (path / "IDENTITY").unlink()
+        with pytest.raises(StoreDamaged, match="no IDENTITY"):
+            await Store.open(environment, str(path), cluster="c", store=1, settings=SMALL)
+
+    with_environment(main)
+
+
+def test_an_identity_names_no_folder_but_that_of_a_log() -> None:
+    stamp = encode_identity(Identity("c", 1, "00", log="../elsewhere"))
+    with pytest.raises(StoreDamaged, match="names no folder of a log"):
+        decode_identity(stamp, path="IDENTITY")
 
 
 def test_a_damaged_log_leaves_the_folder_unlocked(tmp_path: Path) -> None:

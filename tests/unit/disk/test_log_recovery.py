@@ -31,7 +31,7 @@ def test_a_segment_that_only_a_torn_flush_calls_unneeded_is_kept(
         if torn or not isinstance(operation, seam.Write):
             return
         data = b"".join(operation.buffers)
-        if data[_OLDEST] == (2).to_bytes(4, "little"):
+        if data[_OLDEST] == (2).to_bytes(4, "little") and data[:7] == b"RWFLUSH":
             assert len(data) > FLUSH_HEADER_BYTES, "a flush without records cannot be torn"
             image = files.file_system.after_power_loss(KeepAll(random.Random(0)))
             session = Session()

@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
+from tests.kits.models import replaced
 from tests.kits.raft.damage import (
     files_of,
     flip,
@@ -21,10 +22,19 @@ from tests.kits.raft.host_cluster import (
     run_cluster,
     write,
 )
+from tests.kits.raft.lost_tails import follower_without_tail, horizon_of, lose_tail
 
-from raftwood.base.errors import StoreDamaged, Unavailable
-from raftwood.disk.segment_log.format import FLUSH_MAGIC
+from raftwood.base.errors import NotFound, Overloaded, StoreDamaged, Unavailable
+from raftwood.raft.host.group_state import GroupState
+from raftwood.raft.host.log_ends import LogEnds
 from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.host.opening import Opener
+from raftwood.raft.host.repair import Repairs
+from raftwood.raft.host.replica import Replica
+
+
+async def _refuse(*_: object) -> None:
+    raise NotFound("the server has no such method")
 
 
 def _numbered(count: int) -> list[bytes]:
@@ -266,20 +276,39 @@ def test_a_log_that_lost_its_end_without_a_trace_is_repaired_when_the_leader_cou
     async def scenario(cluster: Cluster) -> None:
         cluster.start(1, 2, 3)
         async with cluster.client() as client:
-            for start in range(0, 200, 20):
-                await write(client, 20, start=start)
-            await cluster.agree(1, 2, 3)
-            store = (await cluster.wait_for_leader()) % 3 + 1
-            await cluster.stop(store)
-            machine = cluster.machines[store]
-            path = files_of(machine, ".segment")[0]
-            content = machine.disk.file_system.contents(path)
-            machine.disk.cut(path, length=content.index(FLUSH_MAGIC, content.index(b"line 150")))
-            cluster.start(store)
-            await write(client, 20, start=200)
-            await wait_repaired(cluster, store)
+            store = await follower_without_tail(cluster, client, kept=150, lost=50)
+            # The others are of release 0.1.0 and tell nothing when they are asked.
+            with replaced(LogEnds, _answer=_refuse)():
+                cluster.start(store)
+                await write(client, 20, start=200)
+                await wait_repaired(cluster, store)
         assert await cluster.agree(1, 2, 3) == _numbered(220)
 
+    run_cluster(scenario)
+
+
+def test_a_lost_end_is_noted_before_anything_else_though_there_was_no_room_for_it() -> None:
+    """Else the store would vote with a shortened log after its next start."""
+    noted: list[GroupState] = []
+
+    async def note(opener: Opener, group: int, state: GroupState) -> None:
+        noted.append(state)
+        if len(noted) == 1:
+            raise Overloaded("no room")
+        await note_as_before(opener, group, state)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            store = await follower_without_tail(cluster, client, kept=150, lost=50)
+            with replaced(Opener, note=note)():
+                cluster.start(store)
+                await write(client, 20, start=200)
+                await wait_repaired(cluster, store)
+        assert len(noted) > 1
+        assert all(state.votes_from > 150 for state in noted)
+
+    note_as_before = Opener.note
     run_cluster(scenario)
 
 
@@ -366,3 +395,151 @@ def test_two_damaged_stores_of_five_are_repaired_at_the_same_time() -> None:
 
     for seed in range(1, 4):
         run_cluster(scenario, seed=seed, members=(1, 2, 3, 4, 5))
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_two_bad_snapshots_of_three_are_repaired_from_the_one_whole_copy(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 100)
+            await cluster.agree(1, 2, 3)
+            await _snapshot_everywhere(cluster)
+            whole = seed % 3 + 1
+            damaged = [store for store in (1, 2, 3) if store != whole]
+            if seed % 2:
+                await cluster.stop(1, 2, 3)
+            else:  # all start in doubt
+                for store in (1, 2, 3):
+                    cluster.machines[store].power_off()
+            for store in damaged:
+                machine = cluster.machines[store]
+                flip(machine, snapshots_of(machine)[0], share=0.6)
+            cluster.start(1, 2, 3)
+            began = cluster.simulation.now
+            assert await cluster.wait_for_leader() == whole
+            assert cluster.simulation.now - began < 10
+            await write(client, 20, start=100)
+            for store in damaged:
+                await wait_repaired(cluster, store)
+        assert await cluster.agree(1, 2, 3) == _numbered(120)
+
+    run_cluster(scenario, seed=seed)
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.3, 1.0, 2.0, 4.0, 7.0])
+def test_a_second_leader_that_is_damaged_soon_after_the_first_is_replaced(apart_s: float) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 400)
+            await cluster.agree(1, 2, 3)
+            damaged = []
+            for _ in range(2):
+                leader = await cluster.wait_for_leader()
+                machine = cluster.machines[leader]
+                flip_text(machine, files_of(machine, ".segment")[0], b"line 50")
+                with pytest.raises(StoreDamaged):
+                    await cluster.hosts[leader].read_log(GROUP, 1)
+                damaged.append(leader)
+                await cluster.until(lambda: cluster.leader() not in (0, damaged[-1]), 10.0)
+                await asyncio.sleep(apart_s)
+            await write(client, 20, start=400)
+            for store in damaged:
+                await wait_repaired(cluster, store)
+        assert await cluster.agree(1, 2, 3) == _numbered(420)
+
+    run_cluster(scenario)
+
+
+def test_a_copy_that_lacks_what_two_damaged_ones_have_acknowledged_does_not_lead() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 100)
+            await cluster.agree(1, 2, 3)
+            await _snapshot_everywhere(cluster)
+            behind = (await cluster.wait_for_leader()) % 3 + 1
+            await cluster.stop(behind)
+            await write(client, 20, start=100)
+        damaged = [store for store in (1, 2, 3) if store != behind]
+        await cluster.stop(*damaged)
+        for store in damaged:
+            machine = cluster.machines[store]
+            flip(machine, snapshots_of(machine)[0], share=0.6)
+        cluster.start(1, 2, 3)
+        await asyncio.sleep(60)
+        assert not cluster.leader()
+        for store in damaged:
+            problem = cluster.hosts[store].halted()[GROUP]
+            assert "raftwood raft recover --data-folder FOLDER --group 1 --members" in problem
+
+    run_cluster(scenario)
+
+
+def test_a_replica_that_lost_its_end_gives_no_vote_while_it_is_halted_nor_after_a_start() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        """Two of three have all; one of them loses it, and the other one dies."""
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 20)
+            await cluster.agree(1, 2, 3)
+            leader = await cluster.wait_for_leader()
+            victim, late = (store for store in (1, 2, 3) if store != leader)
+            cluster.machines[late].power_off()
+            horizon = horizon_of(cluster.machines[victim])
+            await write(client, 20, start=20)
+        machine = cluster.machines[victim]
+        machine.power_off()
+        lose_tail(machine, first=b"line 20", horizon=horizon)
+        cluster.start(victim)
+        await cluster.until(
+            lambda: victim in cluster.hosts and GROUP in cluster.hosts[victim].halted()
+        )
+        cluster.machines[leader].power_off()
+        for _ in range(2):
+            cluster.start(late)
+            await asyncio.sleep(60)
+            assert not cluster.leader()
+            for store in (victim, late):
+                cluster.machines[store].power_off()
+            cluster.start(victim)
+        cluster.start(leader, late)
+        async with cluster.client() as client:
+            await write(client, 20, start=40)
+        await wait_repaired(cluster, victim)
+        assert await cluster.agree(1, 2, 3) == _numbered(60)
+
+    run_cluster(scenario)
+
+
+async def _say_nothing(*_: object) -> None:
+    pass
+
+
+async def _vote_anyway(repairs: Repairs, group: int, token: object, halted: Replica | None) -> None:
+    repairs._lost.pop(group, None)
+    await _vote(repairs, group, token, halted)
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+_vote = Repairs._vote
+
+
+def test_a_damaged_replica_that_says_nothing_leaves_the_group_without_a_leader() -> None:
+    """A planted bug: the checks above would see it."""
+    with replaced(Repairs, _vote=_say_nothing)():
+        with pytest.raises(TimeoutError):
+            test_two_bad_snapshots_of_three_are_repaired_from_the_one_whole_copy(1)
+        with pytest.raises(TimeoutError):
+            test_a_second_leader_that_is_damaged_soon_after_the_first_is_replaced(0.0)
+
+
+def test_a_replica_that_lost_its_end_and_votes_loses_what_was_acked() -> None:
+    """A planted bug: the checks above would see it."""
+    planted = replaced(Repairs, _vote=_vote_anyway, lost_end=_ignore)
+    with planted(), pytest.raises(AssertionError):
+        test_a_replica_that_lost_its_end_gives_no_vote_while_it_is_halted_nor_after_a_start()

@@ -1,17 +1,27 @@
-"""`raftwood bookie`: one bookie, until it is told to stop; and which ones there are."""
+"""`raftwood bookie`: one bookie, until it is told to stop; which ones there are; their repair."""
 
-from typing import Annotated
+from collections import Counter
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
 
 from raftwood.app.bookie_running import run_bookie
+from raftwood.app.bookies import remote_bookies
 from raftwood.app.commands.source import DEFAULTS, Source
 from raftwood.app.connecting import connected_metastore
 from raftwood.app.event_loop import run
-from raftwood.app.output import Format, write_rows
+from raftwood.app.output import Format, size_text, write_json, write_line, write_rows
+from raftwood.app.progress import Progress
+from raftwood.base.errors import InvalidInput, NotFound
 from raftwood.disk.real_environment import real_environment
-from raftwood.dlog.bookie.membership import running_bookies
+from raftwood.dlog.bookie.auditor import repaired
+from raftwood.dlog.bookie.membership import bookies_in_limbo, known_bookies, running_bookies
+from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
+from raftwood.dlog.errors import NoSuchLedger
+from raftwood.dlog.ledgers.ledger_client import LedgerClient
+from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.repair import GRACE_MS, RepairedLedger
 
 app = App(name="bookie", help_format="plaintext")
 
@@ -21,7 +31,17 @@ _Connect = Annotated[
         help="Stores of the cluster with the metastore, HOST:PORT[,…]; else cluster.members."
     ),
 ]
+_Output = Annotated[Format, Parameter(name="--format", help="How to print it.")]
 _COLUMNS = {"id": "bookie", "rack": "rack", "is_read_only": "read-only"}
+_STATUS_COLUMNS = {"bookie": "bookie", "state": "state", "ledgers": "ledgers", "remedy": "remedy"}
+_REPAIR_COLUMNS = {
+    "ledger": "ledger",
+    "to": "now on",
+    "copied": "entries copied",
+    "copied_bytes": "bytes",
+    "intact": "there before",
+    "problem": "problem",
+}
 
 
 @app.command
@@ -32,7 +52,8 @@ def start(
         bool,
         Parameter(
             negative="",
-            help="Its old folder is gone, and its ledgers were copied elsewhere or are given up.",
+            help="Its old folder is gone or damaged, and bookie.data_folder a new one. Until "
+            "raftwood bookie repair has copied its entries, it answers that it does not know.",
         ),
     ] = False,
     ready_file: Annotated[
@@ -53,7 +74,7 @@ def start(
 def list_bookies(
     *,
     connect: _Connect = None,
-    output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text",
+    output: _Output = "text",
     source: Source = DEFAULTS,
 ) -> None:
     """List the bookies that run."""
@@ -66,3 +87,117 @@ def list_bookies(
 
     with real_environment() as environment:
         run(main())
+
+
+@app.command
+def status(
+    *, connect: _Connect = None, output: _Output = "text", source: Source = DEFAULTS
+) -> None:
+    """Tell of all bookies that ever were: whether they run, and how many ledgers count on them.
+
+    Ledgers of a bookie that is away, or began anew, have a copy less until it is repaired.
+    """
+    settings = source.load().settings
+
+    async def main() -> list[dict[str, Any]]:
+        async with connected_metastore(environment, settings, connect) as store:
+            running = {each.id: each for each in await running_bookies(store)}
+            in_limbo = await bookies_in_limbo(store)
+            known = [*await known_bookies(store), *running]
+            ledgers = MetaLedgers(store, environment.random)
+            counts: Counter[BookieId] = Counter()
+            async for ledger in ledgers.ledgers():
+                try:
+                    segments = (await ledgers.get(ledger)).metadata.segments
+                except NoSuchLedger:
+                    continue  # it was deleted meanwhile
+                counts.update({each for part in segments for each in part.bookies})
+            await ledgers.close()
+        rows = []
+        for bookie in sorted({*known, *counts}):
+            state = "away" if bookie not in running else "running"
+            if bookie in running and running[bookie].is_read_only:
+                state = "read-only"
+            if bookie in running and bookie in in_limbo:
+                state = "began anew"
+            is_whole = state in ("running", "read-only") or not counts[bookie]
+            remedy = None if is_whole else f"raftwood bookie repair {bookie}"
+            rows.append(
+                {"bookie": bookie, "state": state, "ledgers": counts[bookie], "remedy": remedy}
+            )
+        return rows
+
+    with real_environment() as environment:
+        write_rows(run(main()), _STATUS_COLUMNS, output)
+
+
+@app.command
+def repair(
+    bookie: str,
+    *,
+    to: Annotated[
+        str | None, Parameter(help="The bookie that gets the entries; else one is chosen.")
+    ] = None,
+    connect: _Connect = None,
+    output: _Output = "text",
+    source: Source = DEFAULTS,
+) -> int:
+    """Copy what a bookie should hold from other bookies, after its folder was lost or damaged.
+
+    A bookie that runs, for it began anew, gets its entries back; else others get its place. An open
+    ledger whose writer does not replace the bookie is recovered first. Each ledger is a step of its
+    own: one that fails is left as it is and named, and the command may be given again.
+    """
+    settings = source.load().settings
+    if to == bookie:
+        raise InvalidInput(f"--to {to}: leave it out, and {bookie} gets its entries if it runs")
+
+    async def main() -> list[RepairedLedger]:
+        async with connected_metastore(environment, settings, connect) as store:
+            client = LedgerClient(
+                remote_bookies(environment, settings, store),
+                MetaLedgers(store, environment.random),
+                environment,
+            )
+            done = 0
+
+            def told(result: RepairedLedger) -> None:
+                nonlocal done
+                done += 1
+                progress.say(f"{done} ledgers, the last one is {result.ledger}")
+
+            try:
+                results = await repaired(
+                    store,
+                    BookieId(bookie),
+                    lambda each: client.repair(
+                        each, to=None if to is None else BookieId(to), grace_ms=GRACE_MS, told=told
+                    ),
+                )
+                if not results and bookie not in await known_bookies(store):
+                    raise NotFound(f"there is no bookie {bookie}: see raftwood bookie status")
+                return results
+            finally:
+                await client.close()
+
+    with real_environment() as environment, Progress(f"repairing {bookie}") as progress:
+        results = run(main())
+    _write_repair(bookie, results, output)
+    return 1 if any(each.problem for each in results) else 0
+
+
+def _write_repair(bookie: str, results: list[RepairedLedger], output: Format) -> None:
+    failed = sum(bool(each.problem) for each in results)
+    copied = sum(each.copied for each in results)
+    rows = [msgspec.structs.asdict(each) for each in results]
+    if output == "json":
+        write_json({"bookie": bookie, "failed": failed, "copied": copied, "ledgers": rows})
+        return
+    if rows:
+        for row in rows:
+            row |= {"copied_bytes": size_text(row["copied_bytes"]), "to": ", ".join(row["to"])}
+        write_rows(rows, _REPAIR_COLUMNS, "text")
+    write_line(
+        f"{len(results) - failed} ledgers of bookie {bookie} repaired, {copied} entries copied"
+        + (f"; {failed} ledgers were left as they are: see above" if failed else "")
+    )

@@ -18,9 +18,10 @@ from raftwood.app.commands.quantities import quantity_of
 from raftwood.app.line_input import line_batches
 from raftwood.app.output import size_text, time_text, write_json, write_records, write_rows
 from raftwood.app.settings import Settings
-from raftwood.base.errors import InvalidInput, OutOfRange, Unavailable
+from raftwood.base.errors import InvalidInput, OutOfRange, RaftwoodError, Unavailable
 from raftwood.base.files import Buffer
-from raftwood.base.position import Position
+from raftwood.base.logs import get_logger
+from raftwood.base.position import Position, position_of_entry
 from raftwood.base.quantities import BYTES, MILLISECONDS
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.log_reader import StoredMessage
@@ -29,6 +30,7 @@ from raftwood.dlog.log.meta import LedgerInfo
 from raftwood.dlog.shared.taken_over import taken_over
 
 app = App(name="dlog", help_format="plaintext")
+_log = get_logger(__name__)
 
 _READ_BYTES = 1 << 20
 _WAIT_MS = 10_000
@@ -128,18 +130,49 @@ class _Appender:
 
     async def append(self, messages: Sequence[Buffer]) -> None:
         for first in range(0, len(messages), _APPENDED_AT_ONCE):
-            try:
-                async with asyncio.timeout(self._timeout_ms / 1000):
-                    self.positions += await self._writer.append_all(
-                        messages[first : first + _APPENDED_AT_ONCE]
-                    )
-            except TimeoutError:
+            futures: list[asyncio.Future[Position]] = []
+            refusal: RaftwoodError | None = None
+            for each in messages[first : first + _APPENDED_AT_ONCE]:
+                try:
+                    futures.append(self._writer.submit(each))
+                except RaftwoodError as error:
+                    refusal = error
+                    break
+            # Those before the one that was refused may be acked yet.
+            await self._settle(futures)
+            if refusal is not None:
+                raise self._told(refusal) from refusal
+
+    async def _settle(self, futures: "Sequence[asyncio.Future[Position]]") -> None:
+        if not futures:
+            return
+        done, _ = await asyncio.wait(futures, timeout=self._timeout_ms / 1000)
+        for future in futures:
+            if future not in done:
                 problem = self._writer.problem
                 raise Unavailable(
                     f"log {self._writer.name!r} took nothing for {self._timeout_ms} ms "
-                    f"(dlog.timeout_ms), {len(self.positions)} messages before"
-                    + (f": {problem}" if problem else "")
-                ) from None
+                    f"(dlog.timeout_ms){': ' if problem else ''}{problem}: {self._stored()}"
+                )
+            error = future.exception()
+            if isinstance(error, RaftwoodError):
+                for each in done:
+                    each.exception()  # Nobody looks at the others.
+                raise self._told(error) from error
+            self.positions.append(future.result())
+
+    def _told(self, error: RaftwoodError) -> RaftwoodError:
+        return type(error)(f"{error.message}: {self._stored()}")
+
+    def _stored(self) -> str:
+        """Acks are in order: what was not acked may be stored or not."""
+        if not self.positions:
+            return "0 messages are stored for certain: read the log, then append what is not there"
+        return (
+            f"{len(self.positions)} messages are stored for certain, up to position "
+            f"{position_text(self.positions[-1])}: read the log behind it, then append what is not "
+            "there"
+        )
 
     async def append_lines(self) -> None:
         async for lines in line_batches(opened_input(None), line_bytes_max=4 << 20):
@@ -162,13 +195,21 @@ def read(
     """Print a log's messages, a line each, up to its end; with JSON, one object per line."""
 
     async def work(dlogs: Dlogs, _: Settings) -> int:
-        info = await dlogs.info(name)
-        start = _start(first, info.first)
-        if start > info.next:
+        meta = (await dlogs.metas.read(name)).meta
+        start = _start(first, meta.first)
+        problem: Unavailable | None = None
+        try:
+            end = (await dlogs.info(name)).next
+        except Unavailable as error:
+            # The ledgers before the last one can be read all the same.
+            end, problem = position_of_entry(ledger=max(meta.last_ledger, 0), entry=0), error
+        if start > end and problem is None:
             raise OutOfRange(
-                f"log {name!r} ends at {position_text(info.next)}: there is nothing at {first}"
+                f"log {name!r} ends at {position_text(end)}: there is nothing at {first}"
             )
-        await _print(dlogs, name, start, count, target, end=info.next)
+        shown = await _print(dlogs, name, start, count, target, end=end)
+        if problem is not None and shown != count:
+            raise problem
         return 0
 
     return target.with_dlogs(work)
@@ -207,7 +248,9 @@ async def _print(
     target: DlogTarget,
     *,
     end: Position | None,
-) -> None:
+) -> int:
+    """How many were shown."""
+    total = 0
     if count is not None and count < 1:
         raise InvalidInput(f"--count {count} shows nothing: give 1 or more")
     reader = await dlogs.open_reader(name)
@@ -217,13 +260,15 @@ async def _print(
             found, following = await reader.read(start, bytes_max=_READ_BYTES, wait_ms=wait_ms)
             shown = found if count is None else found[:count]
             write_records(map(_shown, shown), ("at", "data"), target.output)
+            total += len(shown)
             if count is not None:
                 count -= len(shown)
                 if not count:
-                    return
+                    break
             if following == start and (end is not None or await reader.is_at_end(start)):
-                return
+                break
             start = following
+        return total
     finally:
         await reader.close()
 
@@ -248,8 +293,12 @@ def info(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
 
 
 async def _show(dlogs: Dlogs, name: str, target: DlogTarget) -> int:
-    found = await dlogs.info(name)
-    meta = found.meta
+    meta = (await dlogs.metas.read(name)).meta
+    following: str | None = None
+    try:
+        following = position_text((await dlogs.info(name)).next)
+    except Unavailable as error:
+        _log.warning("end_unknown", log=name, reason=error.message)
     ledgers: list[dict[str, Any]] = [
         {
             "ledger": each.ledger,
@@ -264,8 +313,8 @@ async def _show(dlogs: Dlogs, name: str, target: DlogTarget) -> int:
     about = {
         "log": name,
         "state": meta.state.value,
-        "first": position_text(found.first),
-        "next": position_text(found.next),
+        "first": position_text(meta.first),
+        "next": following,
         "takeovers": meta.takeovers,
         "ensemble": config.ensemble,
         "write_quorum": config.write_quorum,

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 from msgspec.structs import replace
@@ -28,6 +28,8 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.ledgers.ledger_store import LedgerStore
 from raftwood.dlog.log.dlogs import Dlogs
 
+_USUAL_CHROOT: Final = "ledgers"
+
 
 @Parameter(name="*")
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class DlogTarget:
         str | None,
         Parameter(
             help="Apache BookKeeper in place of a cluster, by its ZooKeeper: HOST:PORT[/chroot]; "
-            "logs are told of there too."
+            "the logs' records are there too, for each chroot its own."
         ),
     ] = None
     output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text"
@@ -88,11 +90,10 @@ class DlogTarget:
         self, environment: Environment, settings: Settings
     ) -> AsyncIterator[tuple[MetaStore, LedgerStore]]:
         if self.bookkeeper is not None:
-            hosts = self.bookkeeper.partition("/")[0]
             given = replace(settings.dlog, bookkeeper=self.bookkeeper)
             ledgers = await bookkeeper_ledgers(environment, given)
             try:
-                async with opened(environment, Where(zookeeper=hosts)) as store:
+                async with opened(environment, Where(zookeeper=_logs_at(self.bookkeeper))) as store:
                     yield store, ledgers
             finally:
                 await ledgers.close()
@@ -105,6 +106,14 @@ class DlogTarget:
             opened_ledgers(environment, settings, store) as found,
         ):
             yield store, found
+
+
+def _logs_at(bookkeeper: str) -> str:
+    """Where in ZooKeeper the records of the logs on these ledgers are: those of BookKeeper's own
+    chroot where 0.1.0 has all of them, others beside their ledgers.
+    """
+    hosts, _, chroot = bookkeeper.partition("/")
+    return hosts if chroot in ("", _USUAL_CHROOT) else f"{hosts}/{chroot}-logs"
 
 
 DLOG_TARGET = DlogTarget()

@@ -6,7 +6,7 @@ from cyclopts import App, Parameter
 
 from raftwood.app.commands.dlog_target import DLOG_TARGET, DlogTarget
 from raftwood.app.output import size_text, time_text, write_json, write_rows
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, PermissionDenied
 from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.ledgers.ledger_store import LedgerStore
 from raftwood.dlog.ledgers.model import LedgerMetadata
@@ -19,6 +19,7 @@ _COLUMNS = {
     "last_entry": "last entry",
     "bytes": "bytes",
     "ensemble": "bookies",
+    "away": "away",
     "made": "made",
 }
 
@@ -30,19 +31,26 @@ def list_ledgers(
     count: Annotated[int, Parameter(help="How many to show at the most.")] = 100,
     target: DlogTarget = DLOG_TARGET,
 ) -> int:
-    """List the ledgers, in order of their numbers."""
+    """List the ledgers, in order of their numbers.
+
+    One with a bookie that is away has a copy less: see raftwood bookie status.
+    """
     if count < 1:
         raise InvalidInput(f"--count {count} shows nothing: give 1 or more")
 
     async def work(ledgers: LedgerStore) -> int:
         rows: list[dict[str, Any]] = []
+        running = {each.id for each in await ledgers.bookies()}
         async for ledger in ledgers.ledgers(first=first):
             if len(rows) >= count:
                 break
             try:
-                rows.append(_row(ledger, await ledgers.info(ledger)))
+                metadata = await ledgers.info(ledger)
             except NoSuchLedger:
                 continue  # it was deleted meanwhile
+            named = sorted({each for part in metadata.segments for each in part.bookies})
+            away = [each for each in named if each not in running]
+            rows.append(_row(ledger, metadata) | {"away": away})
         _write(rows, target)
         return 0
 
@@ -69,6 +77,8 @@ def recover(
     """Fence a ledger's writer, find out what it holds, and close it; nothing where it is closed."""
 
     async def work(ledgers: LedgerStore) -> int:
+        if (await ledgers.info(ledger)).config.password != password.encode():
+            raise PermissionDenied(f"ledger {ledger} has another password: give it by --password")
         reader = await ledgers.open(ledger, recover=True, password=password.encode())
         await reader.close()
         return _show(ledger, await ledgers.info(ledger), target)
@@ -90,7 +100,11 @@ def _row(ledger: int, metadata: LedgerMetadata) -> dict[str, Any]:
 def _write(rows: list[dict[str, Any]], target: DlogTarget) -> None:
     if target.output == "text":
         rows = [
-            row | {"bytes": None if row["bytes"] is None else size_text(row["bytes"])}
+            row
+            | {
+                "bytes": None if row["bytes"] is None else size_text(row["bytes"]),
+                "away": ", ".join(row["away"]) or None,
+            }
             for row in rows
         ]
     write_rows(rows, _COLUMNS, target.output)

@@ -132,7 +132,7 @@ def append(
         write_rows([{"lsn": lsn} for lsn in lsns], {"lsn": "lsn"}, target.output)
         return 0
 
-    return target.with_log(shard, work, is_read_only=False)
+    return target.with_log(shard, work, writes=True)
 
 
 @app.command
@@ -164,7 +164,7 @@ def read(
             lsn = following
         return 0
 
-    return target.with_log(shard, work, is_read_only=read_only)
+    return target.with_log(shard, work, as_reader=read_only)
 
 
 @app.command
@@ -187,7 +187,7 @@ def tail(
             printer.write(records)
         return 0
 
-    return target.with_log(shard, work, is_read_only=read_only)
+    return target.with_log(shard, work, as_reader=read_only)
 
 
 @app.command
@@ -207,7 +207,7 @@ def truncate(
         write_rows([row], columns, target.output)
         return 0
 
-    return target.with_log(shard, work, is_read_only=False)
+    return target.with_log(shard, work, writes=True)
 
 
 @app.command
@@ -225,7 +225,7 @@ def info(shard: str, *, read_only: ReadOnly = False, target: Target = TARGET) ->
         write_rows(rows, {"name": "of the shard", "value": "value"}, "text")
         return 0
 
-    return target.with_log(shard, work, is_read_only=read_only)
+    return target.with_log(shard, work, as_reader=read_only)
 
 
 def _check_limit(option: str, limit: int | None) -> None:

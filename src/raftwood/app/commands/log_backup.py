@@ -58,7 +58,7 @@ def backup(
         write_rows([row], _COLUMNS, target.output)
         return 0
 
-    return target.with_log(shard, work, is_read_only=read_only)
+    return target.with_log(shard, work, as_reader=read_only)
 
 
 def restore_log(

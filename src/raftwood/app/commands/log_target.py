@@ -57,17 +57,21 @@ class Target:
         shard: str,
         work: Callable[[AsyncLogClient, Environment], Coroutine[Any, Any, int]],
         *,
-        is_read_only: bool,
+        writes: bool = False,
+        as_reader: bool = False,
     ) -> int:
-        """Do something with one shard; answers the exit status."""
+        """Do something with one shard; answers the exit status.
+
+        What only reads works also where the shard takes no writes.
+        """
 
         async def with_these(environment: Environment, stores: Stores, _: Settings) -> int:
             async with await AsyncLogClient.attach(
-                environment, stores, shard=shard_of(shard), is_read_only=is_read_only
+                environment, stores, shard=shard_of(shard), is_read_only=not writes
             ) as client:
                 return await work(client, environment)
 
-        return self.with_stores(with_these, role=reader_network if is_read_only else client_network)
+        return self.with_stores(with_these, role=reader_network if as_reader else client_network)
 
     def with_stores(
         self,

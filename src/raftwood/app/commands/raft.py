@@ -18,6 +18,7 @@ from raftwood.app.operating import (
     members_of,
     promote_when_caught_up,
     remove_member,
+    replace_member,
     status_of_all,
 )
 from raftwood.app.output import Format, write_line, write_rows
@@ -188,6 +189,30 @@ def remove(
 
     async def work(stores: Stores) -> int:
         changed = await remove_member(stores, target.group, store, is_forced=force)
+        write_rows(members_of(changed), _MEMBERS, target.output)
+        return 0
+
+    return target.cluster.run(work)
+
+
+@app.command
+def replace(
+    old: Annotated[int, Parameter(help="The store that is lost, or is to go.")],
+    new: Annotated[int, Parameter(help="A store with another number, started with --join.")],
+    address: Annotated[str, Parameter(help="Where the new store serves, HOST:PORT.")],
+    *,
+    wait_seconds: Annotated[float, Parameter(help="How long to wait until it caught up.")] = 60.0,
+    target: Target = TARGET,
+) -> int:
+    """Put a new store in the place of another: add it, give it a vote, remove the old one.
+
+    The same command again goes on where it was interrupted.
+    """
+
+    async def work(stores: Stores) -> int:
+        changed = await replace_member(
+            stores, target.group, old=old, new=new, address=address, wait_s=wait_seconds
+        )
         write_rows(members_of(changed), _MEMBERS, target.output)
         return 0
 

@@ -33,6 +33,14 @@ def standalone(
         str | None,
         Parameter(help="Written once all is ready: JSON, with a part for each service."),
     ] = None,
+    begin_anew: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative="",
+            help="A bookie, such as embedded-1, whose folder is damaged: it begins in an empty "
+            "one; then run raftwood bookie repair.",
+        ),
+    ] = (),
     assignments: Annotated[
         tuple[str, ...],
         Parameter(name="--set", negative="", help="One setting, section.key=value; repeatable."),
@@ -47,18 +55,24 @@ def standalone(
     settings = standalone_settings(folder, port_base=port_base, flags=assignments)
     with real_environment() as environment:
         set_up_logs(settings.logs, clock=environment.clock)
-        run(_serve(environment, folder, settings, ready_file))
+        run(_serve(environment, folder, settings, ready_file, begin_anew))
 
 
 async def _serve(
-    environment: Environment, folder: str, settings: Settings, ready_file: str | None
+    environment: Environment,
+    folder: str,
+    settings: Settings,
+    ready_file: str | None,
+    begin_anew: tuple[str, ...],
 ) -> None:
     stop = stop_on_signals(environment)
     metrics = Metrics(node="standalone")
     reasons = ["it is being started"]
 
     async with served_over_http(settings, metrics, {"standalone": lambda: reasons[0]}):
-        async with running_standalone(environment, folder, settings, metrics=metrics) as running:
+        async with running_standalone(
+            environment, folder, settings, metrics=metrics, begin_anew=begin_anew
+        ) as running:
             parts, gateway = running
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificates)

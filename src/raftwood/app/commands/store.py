@@ -8,19 +8,26 @@ from cyclopts import App, Parameter
 
 from raftwood.app.event_loop import run
 from raftwood.app.output import Format, write_line, write_rows
+from raftwood.app.store_roles import role_of
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
-from raftwood.disk.inspection import KIND_NAMES, StoreReport, check_store, visit_records
+from raftwood.disk.inspection import (
+    KIND_NAMES,
+    StoreReport,
+    check_store,
+    find_stores,
+    visit_records,
+)
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log.format import offset_of, segment_of
-from raftwood.disk.segment_log.recovery import REMEDY, Damage
+from raftwood.disk.segment_log.recovery import Damage
 from raftwood.disk.segment_log.scan import ScannedRecord
 
 app = App(name="store", help_format="plaintext")
 
 Result = TypeVar("Result")
 _Output = Annotated[Format, Parameter(name="--format", help="How to print it.")]
-_Folder = Annotated[str, Parameter(help="A store's data folder.")]
+_Folder = Annotated[str, Parameter(help="The data folder of a store, a bookie, a node or a spool.")]
 
 _GROUP_COLUMNS = {
     "group": "group",
@@ -42,14 +49,37 @@ _RECORD_COLUMNS = {
 
 
 @app.command
-def check(folder: _Folder, *, output: _Output = "text") -> int:
-    """Verify every checksum in a data folder; the exit status is 1 if anything is damaged."""
-    report = _with_environment(lambda environment: check_store(environment, folder))
+def check(
+    folder: Annotated[
+        str,
+        Parameter(
+            help="A data folder, of a store, a bookie, a node, a spool; or one that has several."
+        ),
+    ],
+    *,
+    output: _Output = "text",
+) -> int:
+    """Verify all files of a data folder, and that what they refer to is there.
+
+    It reads the log, snapshots, engines and all else, changes nothing, and names what is damaged;
+    the exit status is 1 then. A folder of several, as a standalone's, is checked one by one; as
+    JSON these are a list.
+    """
+    reports = _with_environment(lambda environment: _check_all(environment, folder))
     if output == "json":
-        write_line(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        shown = reports[0] if len(reports) == 1 else reports
+        write_line(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
     else:
-        _write_report(report)
-    return 0 if report.is_intact else 1
+        for report in reports:
+            _write_report(report)
+    return 0 if all(report.is_intact for report in reports) else 1
+
+
+async def _check_all(environment: Environment, folder: str) -> list[StoreReport]:
+    return [
+        await check_store(environment, path, role_of)
+        for path in await find_stores(environment, folder)
+    ]
 
 
 @app.command
@@ -75,6 +105,8 @@ def dump(
     write_rows(rows, columns, output)
     if output == "text":
         _write_damages(damages)
+        if damages:
+            write_line(f"remedy: see 'raftwood store check {folder}'")
     return 1 if damages else 0
 
 
@@ -93,24 +125,28 @@ def _row(record: ScannedRecord, *, payload: bool) -> dict[str, Any]:
 
 
 def _write_report(report: StoreReport) -> None:
-    identity = report.identity
-    write_line(f"store {identity.store} of cluster {identity.cluster} in {report.path}")
+    write_line(f"{report.role} in {report.path}")
     write_line(
         f"{report.segments} segments, {report.log_bytes:,} bytes ({report.live_bytes:,} live), "
         f"{report.flushes:,} flushes, {report.records:,} records, {len(report.groups)} groups"
     )
     if report.groups:
         write_rows([msgspec.structs.asdict(each) for each in report.groups], _GROUP_COLUMNS, "text")
+    if report.checked:
+        write_line(f"beside the log: {report.checked}")
+    for path in report.left_over:
+        write_line(f"left over: {path}: nothing refers to it")
     _write_damages(report.damages)
     if report.is_intact:
-        write_line("intact: every checksum matches")
+        write_line("intact: every checksum matches, and all that is referred to is there")
+    else:
+        write_line(f"remedy: {report.remedy}")
 
 
 def _write_damages(damages: list[Damage]) -> None:
     for damage in damages:
-        write_line(f"DAMAGED: {damage.path} at offset {damage.offset}: {damage.reason}")
-    if damages:
-        write_line(f"remedy: {REMEDY.partition(';')[0]}")
+        place = "" if damage.offset is None else f" at offset {damage.offset}"
+        write_line(f"DAMAGED: {damage.path}{place}: {damage.reason}")
 
 
 def _with_environment(

@@ -24,6 +24,7 @@ from raftwood.base.errors import (
     RaftwoodError,
     ShuttingDown,
 )
+from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
 from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.backlog import Backlog
@@ -259,7 +260,7 @@ class AsyncShipper:
             if error is None:
                 future.set_result(None)
             else:
-                future.set_exception(error)
+                fail(future, error)
 
         self.counters.taken += batch.count
         self._delivering += batch.count

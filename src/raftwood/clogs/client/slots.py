@@ -13,7 +13,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, StoreDamaged, StoreLocked, UnsupportedVersion
 from raftwood.base.files import perform
 from raftwood.base.logs import get_logger
-from raftwood.clogs.client.spool import Spool
+from raftwood.clogs.client.spool import REMEDY, Spool, readable_lines
 from raftwood.disk.explaining import explained
 
 SLOTS_MAX: Final = 256
@@ -50,8 +50,19 @@ async def open_slots(environment: Environment, folder: str, *, bytes_max: int) -
                 spool = await Spool.open(environment, path, bytes_max=bytes_max)
             except StoreLocked:
                 continue
-            except (StoreDamaged, UnsupportedVersion) as error:
+            except UnsupportedVersion as error:
                 _log.error("a slot of the spool is not used", folder=path, reason=error.message)
+                continue
+            except StoreDamaged as error:
+                with explained(path):
+                    lines = await readable_lines(environment.files, path)
+                _log.error(
+                    "a slot of the spool is damaged and left alone: its lines are not shipped",
+                    folder=path,
+                    lines_that_can_be_read=lines,
+                    reason=error.message,
+                    remedy=REMEDY,
+                )
                 continue
             if own is None:
                 own = spool

@@ -36,7 +36,11 @@ from raftwood.base.logs import get_logger
 from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.frames import FRAME_OVERHEAD_BYTES, decode_message, encode_message, joined
+from raftwood.disk.inspection import Findings, FolderContent
 from raftwood.disk.segment_log import DropGroup, LogSettings, Record, Run, State, TruncateHead
+from raftwood.disk.segment_log.format import KIND_DROP, KIND_HEAD, KIND_RUN
+from raftwood.disk.segment_log.recovery import Damage, inspect
+from raftwood.disk.segment_log.scan import ScannedRecord
 from raftwood.disk.store import Store
 
 ACKS_UNSYNCED_MAX: Final = 256
@@ -47,7 +51,12 @@ WRITING_BYTES_MAX: Final = 8 << 20
 GROUP_BATCHES_MAX: Final = 16
 GROUP_BYTES_MAX: Final = 1 << 20
 """Once it has so many, the file's next batch begins another group."""
-_CLUSTER: Final = "clogs-spool"
+CLUSTER: Final = "clogs-spool"
+"""What a slot's folder says it belongs to."""
+REMEDY: Final = (
+    "the shipper leaves this slot alone and uses another; its batches are lost unless it is "
+    "restored from a backup, so remove the folder once nobody needs it"
+)
 _SETTINGS: Final = LogSettings(
     segment_bytes=16 << 20,
     cache_bytes_max=0,
@@ -80,6 +89,17 @@ class _Owner(msgspec.Struct, frozen=True, array_like=True):
     dropped: tuple[tuple[int, int], ...] = ()
     """Indexes behind the head that were given up, from one up to another: they are still there, but
     were counted as dropped, and later ones may be stored by now."""
+
+
+def _decode_owner(group: int, state: bytes | None) -> _Owner:
+    if state is None:
+        raise StoreDamaged(f"group {group} of the spool has lost its name")
+    try:
+        return msgspec.msgpack.decode(state, type=_Owner)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreDamaged(
+            f"what group {group} of the spool is of cannot be read: {error}"
+        ) from error
 
 
 class _Group:
@@ -173,7 +193,7 @@ class Spool:
 
         own = replace(environment, files=_WatchedFiles(environment.files), end_process=fail)
         settings = log_settings or _SETTINGS
-        store = await Store.open(own, path, cluster=_CLUSTER, store=1, settings=settings)
+        store = await Store.open(own, path, cluster=CLUSTER, store=1, settings=settings)
         spool = cls(store, bytes_max)
         found.append(spool)
         return spool
@@ -195,10 +215,7 @@ class Spool:
         """What an earlier life left, oldest first per file; bodies are read when they are due."""
         by_owner: dict[tuple[str, bytes], list[tuple[int, Entry]]] = {}
         for number in self._log.groups():
-            state = self._log.state(number)
-            if state is None:
-                raise StoreDamaged(f"group {number} of the spool {self.path} has lost its name")
-            owner = msgspec.msgpack.decode(state, type=_Owner)
+            owner = _decode_owner(number, self._log.state(number))
             bounds = self._log.bounds(number)
             group = _Group(number, bounds.head, bounds.next_index)
             indexes = range(bounds.head, bounds.next_index)
@@ -391,6 +408,42 @@ class Spool:
         (error,) = await asyncio.gather(closing, return_exceptions=True)
         if isinstance(error, DiskFull):
             _log.warning("the spool was closed on a full disk", reason=error.message)
+
+
+async def readable_lines(files: Files, path: str) -> int:
+    """How many lines of a damaged slot can be read that were not shipped, as far as it tells."""
+    groups: dict[int, dict[int, int]] = {}
+
+    def take(record: ScannedRecord) -> None:
+        if record.kind == KIND_DROP:
+            groups.pop(record.group, None)
+            return
+        lines = groups.setdefault(record.group, {})
+        if record.kind == KIND_RUN:
+            lines[record.index] = record.term & ((1 << _COUNT_BITS) - 1)
+        elif record.kind == KIND_HEAD:
+            for index in [each for each in lines if each <= record.index]:
+                del lines[index]
+
+    await inspect(files, f"{path}/log", take)
+    return sum(sum(lines.values()) for lines in groups.values())
+
+
+async def check_spool(_: Environment, content: FolderContent) -> Findings:
+    """What `raftwood store check` verifies of a slot: whose batches each group has.
+
+    The batches are records of the log, which has a checksum for each.
+    """
+    found = Findings(role="a slot of a shipper's spool", remedy=REMEDY)
+    batches = 0
+    for group, index in sorted(content.groups.items()):
+        batches += index.next_index - index.head
+        try:
+            _decode_owner(group, index.state)
+        except StoreDamaged as error:
+            found.damages.append(Damage(content.log_path, None, error.message))
+    found.checked = f"{batches} batches"
+    return found
 
 
 def _frame_bytes(entry: Entry) -> int:

@@ -14,7 +14,6 @@ import asyncio
 import errno
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from raftwood.base import files as seam
@@ -28,6 +27,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Completion, Operation, perform
+from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
 from raftwood.clogs.frames import Message
 from raftwood.clogs.receiver.file_names import safe_path
@@ -68,11 +68,9 @@ class _Waiting:
         self.sequence = message.sequence
         self.lines = lines
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.future.add_done_callback(_look)
 
     def fail(self, error: RaftwoodError) -> None:
-        if not self.future.done():
-            self.future.set_exception(type(error)(error.message))
+        fail(self.future, type(error)(error.message))
 
 
 class _File:
@@ -370,9 +368,3 @@ def _parents(folder: str, path: str) -> list[str]:
     for part in path[len(folder) + 1 :].split("/")[:-1]:
         found.append(f"{found[-1]}/{part}")
     return found
-
-
-def _look(future: "asyncio.Future[None]") -> None:
-    """Nobody may be left to hear of a failure."""
-    with suppress(asyncio.CancelledError):
-        future.exception()

@@ -18,6 +18,7 @@ from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Overloaded
 from raftwood.base.files import Buffer, Completion
+from raftwood.base.futures import fail
 from raftwood.disk.segment_log.flush import Flush, FlushCache
 from raftwood.disk.segment_log.format import (
     FLUSH_HEADER_BYTES,
@@ -27,11 +28,15 @@ from raftwood.disk.segment_log.format import (
     position_of,
     segment_of,
 )
+from raftwood.disk.segment_log.horizon import HorizonFile
 from raftwood.disk.segment_log.segments import Segments
 from raftwood.disk.segment_log.settings import LogSettings
 
 _IN_FLIGHT_MAX: Final = 2
 _IDLE_MARK_SECONDS: Final = 0.02
+_NOTE_SECONDS: Final = 0.05
+_NOTE_SYNC_SECONDS: Final = 1.0
+"""The horizon is written at the most this often while the log is busy, and synced that often."""
 _FLUSHES_TO_CLOSE: Final = 2
 _BARRIERS_BYTES: Final = 16 * FLUSH_HEADER_BYTES
 """Left at a segment's end for empty flushes, which are written even when the disk is full."""
@@ -45,11 +50,20 @@ class Committer:
         environment: Environment,
         settings: LogSettings,
         segments: Segments,
+        horizon: HorizonFile,
         *,
         log_seed: int,
         previous_end: int,
     ) -> None:
         self._environment = environment
+        self._horizon = horizon
+        self._begun = segments.active
+        """The last segment that the horizon tells of."""
+        self._noted = previous_end
+        """How far the log is durable as the horizon tells it."""
+        self._noted_at = 0.0
+        self._has_ended = False
+        self._note_timer: asyncio.TimerHandle | None = None
         self._settings = settings
         # Looked up for every record.
         self._pending_bytes_max = settings.pending_bytes_max
@@ -184,8 +198,8 @@ class Committer:
                     break
                 self._seal_open(next_start=self._open.end)
             if not self._segments.is_ready(segment_of(self._sealed[0].start)):
-                if self._segments.is_full and self._closing and not self._closing.done():
-                    self._closing.set_exception(self._segments.disk_full())
+                if self._segments.is_full and self._closing:
+                    fail(self._closing, self._segments.disk_full())
                 break
             self._submit(self._sealed.popleft())
 
@@ -200,13 +214,29 @@ class Committer:
                 closing = self._closing = self._loop.create_future()
                 self.barrier(partial(_resolve, closing))
                 await closing
+            await self._note_closed()
         finally:
             self.abandon()
 
     def abandon(self) -> None:
         """Write nothing more of one's own accord."""
-        if self._mark_timer is not None:
-            self._mark_timer.cancel()
+        self._has_ended = True
+        for timer in (self._mark_timer, self._note_timer):
+            if timer is not None:
+                timer.cancel()
+
+    async def _note_closed(self) -> None:
+        """Nothing follows: whatever is missing at the next start was lost meanwhile."""
+        self.abandon()  # a later note would say that the log is open
+        closing = self._loop.create_future()
+
+        def noted(completion: Completion) -> None:
+            self._marked(completion)
+            _resolve(closing)
+
+        operations = self._horizon.durable(synced=self.synced, begun=self._begun, is_closed=True)
+        self._environment.files.submit(operations, noted)
+        await closing
 
     def _turn_segment(self, record_bytes: int, *, may_use_reserve: bool) -> None:
         """Go on in the next segment, or in the reserve where the disk is full."""
@@ -260,7 +290,12 @@ class Committer:
         self.flush_count += 1
         segment = segment_of(flush.start)
         segments.record_bytes[segment] += flush.body_bytes
-        write = seam.Write(segments.path(segment), offset_of(flush.start), buffers)
+        writes: list[seam.Operation] = []
+        if segment > self._begun:
+            # Durable before anything in the segment is: then its loss is noticed.
+            self._begun = segment
+            writes += self._horizon.durable(synced=self.synced, begun=segment, is_closed=False)
+        writes.append(seam.Write(segments.path(segment), offset_of(flush.start), buffers))
         if flush.dones:
             flush.needs_sync = True
         first, self._unsynced_from = self._unsynced_from, None
@@ -271,11 +306,11 @@ class Committer:
             self._unsynced_from = first
         if flush.writtens or not flush.needs_sync:
             self._writing.append(flush)
-            submit((write,), self._written)
+            submit(writes, self._written)
             if flush.needs_sync:
                 submit(self._syncs(first, segment), self._flushed)
         else:
-            submit((write, *self._syncs(first, segment)), self._flushed)
+            submit((*writes, *self._syncs(first, segment)), self._flushed)
 
     def _syncs(self, first: int, last: int) -> list[seam.Operation]:
         return [seam.DataSync(self._segments.path(number)) for number in range(first, last + 1)]
@@ -301,9 +336,11 @@ class Committer:
         while self._unsynced:
             self.pending_bytes -= self._unsynced.popleft().body_bytes
         self.cache.shrink(self.synced)
+        if self._loop.time() - self._noted_at >= _NOTE_SECONDS:
+            self._note()
         if self._sealed or self._open.record_count or self._open.dones:
             self.pump()
-        elif self._mark_timer is None and not self._in_flight:
+        elif self._mark_timer is None and not self._in_flight and not self._has_ended:
             self._mark_timer = self._loop.call_later(_IDLE_MARK_SECONDS, self._mark_idle)
         dones = flush.dones
         flush.dones = []
@@ -324,6 +361,7 @@ class Committer:
             or self._open.dones
         ):
             return
+        self._note()
         start = self._open.start
         has_room = offset_of(start) + FLUSH_HEADER_BYTES <= self._settings.segment_bytes
         if not has_room or not self._segments.is_ready(segment_of(start)):
@@ -339,6 +377,20 @@ class Committer:
         path = self._segments.path(segment_of(start))
         write = seam.Write(path, offset_of(start), buffers)
         self._environment.files.submit((write,), self._marked)
+
+    def _note(self) -> None:
+        """Tell the horizon how far all is durable; it is synced a while later, for many notes."""
+        if self._has_ended or self._noted == self.synced:
+            return
+        self._noted, self._noted_at = self.synced, self._loop.time()
+        note = self._horizon.note(synced=self.synced, begun=self._begun)
+        self._environment.files.submit((note,), self._marked)
+        if self._note_timer is None:
+            self._note_timer = self._loop.call_later(_NOTE_SYNC_SECONDS, self._sync_note)
+
+    def _sync_note(self) -> None:
+        self._note_timer = None
+        self._environment.files.submit((seam.DataSync(self._horizon.path),), self._marked)
 
     def _marked(self, completion: Completion) -> None:
         if completion.error is not None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from raftwood.base.files import Buffer
 from raftwood.disk.segment_log.format import (
+    FLAG_HORIZON,
     FLUSH_HEADER_BYTES,
     RECORD_HEADER_BYTES,
     FlushHeader,
@@ -63,6 +64,7 @@ class Flush:
             body_bytes=self.body_bytes,
             record_count=self.record_count,
             oldest_segment=oldest_segment,
+            flags=FLAG_HORIZON,
         )
         self.buffers.insert(0, encode_flush_header(header, log_seed=log_seed))
         self._offsets.clear()

@@ -29,9 +29,15 @@ _SEGMENT_CHECKED: Final = 32
 SEGMENT_HEADER_BYTES: Final = 64
 
 FLUSH_MAGIC: Final = b"RWFLUSH\x01"
-_FLUSH: Final = Struct("<8sQQQQIII12x")
+_FLUSH: Final = Struct("<8sQQQQIIII8x")
 FLUSH_HEADER_BYTES: Final = 64
-_FLUSH_BODY: Final = Struct("<QQQIII4x")
+_FLUSH_BODY: Final = Struct("<QQQIIII")
+
+FLAG_HORIZON: Final = 1
+"""A flush's flag: the log had a HORIZON file when it was written, so a log without one lost it.
+
+Release 0.1.0 wrote zeros in the place of the flags, and passes over what stands there.
+"""
 
 MARK_COUNT: Final = 0xFFFFFFFF
 """In place of a record count: a mark, which only tells what is synced. Nothing follows it."""
@@ -71,6 +77,7 @@ class FlushHeader(msgspec.Struct, frozen=True):
     record_count: int
     oldest_segment: int
     """Segments below this number are no longer needed and may be missing."""
+    flags: int = 0
 
     @property
     def end(self) -> int:
@@ -119,6 +126,7 @@ def encode_flush_header(header: FlushHeader, *, log_seed: int) -> bytes:
         header.body_bytes,
         header.record_count,
         header.oldest_segment,
+        header.flags,
     )
     return FLUSH_MAGIC + _U64.pack(checksum_of(body, log_seed)) + body + bytes(8)
 

@@ -22,6 +22,7 @@ from raftwood.base.errors import (
 )
 from raftwood.base.files import Buffer, perform
 from raftwood.base.logs import get_logger
+from raftwood.disk.explaining import NO_ROOM
 from raftwood.disk.segment_log import reading
 from raftwood.disk.segment_log.committer import Committer
 from raftwood.disk.segment_log.compaction import Compactor
@@ -36,6 +37,7 @@ from raftwood.disk.segment_log.format import (
     seed_of_log,
     segment_of,
 )
+from raftwood.disk.segment_log.horizon import HorizonFile
 from raftwood.disk.segment_log.index import GroupIndex, LiveBytes, RunLocation
 from raftwood.disk.segment_log.records import (
     DropGroup,
@@ -86,10 +88,15 @@ class SegmentLog:
             record_bytes=recovered.record_bytes,
             active=recovered.next_segment,
         )
+        self._horizon = HorizonFile(folder, log_id=log_id, last=recovered.horizon)
+        self.was_closed = recovered.was_closed
+        """Whether nothing can be missing: the log is new, or its last process closed it. After a
+        crash, what was acked in the last moments may be lost with nobody here to tell."""
         self._committer = Committer(
             environment,
             settings,
             self._segments,
+            self._horizon,
             log_seed=seed_of_log(log_id),
             previous_end=recovered.end,
         )
@@ -120,6 +127,7 @@ class SegmentLog:
         recovered = await recover(files, folder)
         log = cls(environment, settings or LogSettings(), folder, recovered)
         await log._segments.create_first()
+        await log._open_horizon(recovered.end)
         _log.info("log opened", folder=folder, **msgspec.structs.asdict(log.statistics()))
         log._compaction = asyncio.create_task(log._compact(), name=f"compaction of {folder}")
         return log
@@ -338,6 +346,15 @@ class SegmentLog:
         finally:
             await self._close_files()
 
+    async def _open_horizon(self, end: int) -> None:
+        operations = self._horizon.opening(synced=end, begun=self._segments.active)
+        try:
+            await perform(self._files, *operations)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise self._segments.disk_full() from error
+
     async def _stop_compaction(self) -> None:
         if self._compaction is not None:
             self._compaction.cancel()
@@ -349,7 +366,7 @@ class SegmentLog:
         # From the one last written to the one that was prepared.
         numbers = range(segment_of(self._committer.synced), segments.active + 2)
         paths = (segments.path(number) for number in numbers)
-        await perform(self._files, *map(seam.Close, paths))
+        await perform(self._files, *map(seam.Close, (*paths, self._horizon.path)))
 
     def _group(self, group: int) -> GroupIndex:
         index = self._groups.get(group)

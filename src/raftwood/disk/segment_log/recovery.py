@@ -1,9 +1,9 @@
 """Reading a whole log back from its folder: what it holds, where it ends, what is damaged.
 
 `inspect` only reads; `recover` also puts the folder right for a writer. Both walk the flushes in
-order until one is not whole. If a later flush says that this place had been synced, that is damage;
-else it is the torn tail of the last writes, none of which was acked, and is cut off. Cutting can be
-interrupted at any point and begun again.
+order until one is not whole. If a later flush, or the HORIZON file, says that this place had been
+synced, that is damage; else it is the torn tail of the last writes, none of which was acked, and is
+cut off. Cutting can be interrupted at any point and begun again.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from raftwood.base import files as seam
 from raftwood.base.errors import StoreDamaged
 from raftwood.base.files import Buffer, Files, perform
 from raftwood.disk.segment_log.format import (
+    FLAG_HORIZON,
     FLUSH_HEADER_BYTES,
     MARK_COUNT,
     SEGMENT_HEADER_BYTES,
@@ -25,6 +26,7 @@ from raftwood.disk.segment_log.format import (
     seed_of_log,
     segment_of,
 )
+from raftwood.disk.segment_log.horizon import Horizon, HorizonFile, horizon_path, load_horizon
 from raftwood.disk.segment_log.index import GroupIndex, LiveBytes
 from raftwood.disk.segment_log.replay import Replay
 from raftwood.disk.segment_log.scan import (
@@ -36,17 +38,16 @@ from raftwood.disk.segment_log.scan import (
 )
 from raftwood.disk.segment_log.segments import PREPARING, segment_number, segment_path
 
-REMEDY = (
-    "stop using this copy: restore the folder from a backup, or remove it and let the store come "
-    "back as a new replica that its peers fill; 'raftwood store check' lists all that is wrong"
-)
+REMEDY = "do not use this copy; 'raftwood store check FOLDER' lists all that is wrong"
+"""Neutral: who owns the log adds what to do about it."""
 
 
 class Damage(msgspec.Struct, frozen=True):
     """One place where synced data is bad."""
 
     path: str
-    offset: int
+    offset: int | None
+    """None where it is the file as a whole."""
     reason: str
 
 
@@ -68,6 +69,8 @@ class Inspection(msgspec.Struct):
     record_bytes: dict[int, int] = msgspec.field(default_factory=dict)
     """Segment number → bytes of all records in it."""
     flush_count: int = 0
+    horizon: Horizon | None = None
+    """What the HORIZON file says; None where the log has none that can be read."""
     damages: list[Damage] = msgspec.field(default_factory=list)
 
 
@@ -81,6 +84,9 @@ class Recovered(msgspec.Struct):
     record_bytes: dict[int, int]
     groups: dict[int, GroupIndex]
     live: LiveBytes
+    horizon: Horizon | None
+    was_closed: bool
+    """The log is new, or its last process closed it, and all that it held is here."""
 
 
 async def recover(files: Files, folder: str) -> Recovered:
@@ -94,6 +100,7 @@ async def recover(files: Files, folder: str) -> Recovered:
     except StoreDamaged as error:
         raise StoreDamaged(f"{folder}: {error.message}; {REMEDY}") from None
     next_segment = max(found.used_bytes, default=found.oldest - 1) + 1
+    horizon = await _without_unused(files, folder, found, next_segment)
     await _cut_tail(files, folder, found, next_segment)
     return Recovered(
         log_id=found.log_id,
@@ -103,7 +110,30 @@ async def recover(files: Files, folder: str) -> Recovered:
         record_bytes=found.record_bytes,
         groups=groups,
         live=live,
+        horizon=horizon,
+        was_closed=found.log_id is None
+        or (horizon is not None and horizon.is_closed and horizon.synced == found.end),
     )
+
+
+async def _without_unused(
+    files: Files, folder: str, found: Inspection, next_segment: int
+) -> Horizon | None:
+    """Let the horizon forget segments that were begun and hold no whole flush, before they go.
+
+    Several may have been written without a sync. Were they removed first, a crash would leave a
+    horizon that names a segment nobody has.
+    """
+    horizon = found.horizon
+    if horizon is None or horizon.begun <= next_segment:
+        return horizon
+    file = HorizonFile(folder, log_id=horizon.log_id, last=horizon)
+    await perform(
+        files,
+        *file.opening(synced=horizon.synced, begun=next_segment),
+        seam.Close(file.path),
+    )
+    return await load_horizon(files, folder)
 
 
 def damage_error(damages: list[Damage]) -> StoreDamaged:
@@ -120,9 +150,13 @@ async def inspect(
     """
     (names,) = await perform(files, seam.ListDirectory(folder))
     found = Inspection(names=names or [])
+    found.horizon = await load_horizon(files, folder)
     numbers = [n for name in found.names if (n := segment_number(name)) is not None]
     if numbers:
         await _Walk(files, folder, found, numbers, on_record).run()
+    elif found.horizon is not None:
+        path = segment_path(folder, found.horizon.begun)
+        found.damages.append(Damage(path, 0, "the log has lost all of its segments"))
     return found
 
 
@@ -191,11 +225,36 @@ class _Walk:
             if headers:
                 found.oldest = max(header.oldest_segment for header in headers)
                 found.synced = max(header.synced for header in headers)
+                self._take_horizon(is_needed=any(header.flags & FLAG_HORIZON for header in headers))
                 break
-        for number in range(found.oldest, segment_of(found.synced) + 1):
+        else:
+            self._take_horizon(is_needed=False)
+            if found.horizon is not None:
+                # None has a flush: those left may have been prepared behind others that are gone.
+                # What the horizon calls durable is removed only on the word of a later flush.
+                last = segment_of(found.synced) if found.synced else found.horizon.begun
+                found.oldest = min(found.oldest, last)
+        newest = max(segment_of(found.synced), found.horizon.begun if found.horizon else 0)
+        for number in range(found.oldest, newest + 1):
             if number not in self._numbers:
                 path = segment_path(self._folder, number)
                 found.damages.append(Damage(path, 0, "the segment is missing"))
+
+    def _take_horizon(self, *, is_needed: bool) -> None:
+        """What the flushes alone cannot tell: how far the log went if its newest ones are gone."""
+        found = self._found
+        horizon = found.horizon
+        path = horizon_path(self._folder)
+        if horizon is None:
+            if is_needed:
+                reason = "it is missing or cannot be read, so nothing tells how far the log went"
+                found.damages.append(Damage(path, 0, reason))
+        elif found.log_id is not None and horizon.log_id != found.log_id:
+            found.horizon = None
+            reason = f"it is of log {horizon.log_id.hex()}, not of this"
+            found.damages.append(Damage(path, 0, reason))
+        else:
+            found.synced = max(found.synced, horizon.synced)
 
     async def _take_flush(self, place: int, previous_end: int | None) -> FlushHeader | BadFlush:
         data = await self._load(segment_of(place))

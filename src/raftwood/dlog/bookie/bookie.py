@@ -4,6 +4,11 @@ A ledger is a group of the segment log. Its runs are its entries in the order of
 each: the run's index counts arrivals, the run's term is the entry's number. So the log's own index,
 which is rebuilt from headers alone, tells which entries there are. What else must not be forgotten
 (master key, fence, published last confirmed entry) is the group's state.
+
+A bookie that **began anew** has forgotten all that it ever acked. Every ledger that was there
+before is in limbo: until a repair has gone through all of them, the bookie answers "unknown" where
+another would say that it lacks an entry; and it takes entries from recoveries and repairs alone,
+for it may have forgotten a fence (decision 0032).
 """
 
 import asyncio
@@ -33,18 +38,24 @@ from raftwood.dlog.bookie.held_ledger import (
     MASTER_KEY_BYTES_MAX,
     HeldLedger,
     LedgerNote,
+    Limbo,
     checked_head,
     decode_note,
     encode_note,
 )
 from raftwood.dlog.bookie.waiting import Waits
-from raftwood.dlog.errors import BadDigest, BookieReadOnly, NoSuchLedger
+from raftwood.dlog.errors import (
+    BadDigest,
+    BookieReadOnly,
+    NoSuchLedger,
+)
 from raftwood.dlog.ledgers.model import LEDGER_MAX, BookieId
 
 _NUMBER: Final = 0
 """The folder's stamp names a store by number, and a bookie has none: its id is in the log."""
 _OWN_GROUP: Final = LEDGER_MAX
-"""No ledger's: its state is the bookie's id."""
+"""No ledger's: its state is the bookie's id, and where it began anew the two numbers of its limbo,
+each after a zero byte."""
 _log = get_logger("bookie")
 
 
@@ -69,6 +80,7 @@ class Bookie:
         self._log = store.log
         self._waits = Waits(waits_max)
         self._damage: StoreError | None = None
+        self._limbo = Limbo(id_, *_owner_of(store)[1])
         self._ledgers: dict[int, HeldLedger] = {}
         for ledger in self._log.groups():
             if ledger != _OWN_GROUP:
@@ -87,17 +99,21 @@ class Bookie:
     ) -> "Bookie":
         """Open the bookie's folder, or begin a new one.
 
-        `InvalidInput` where it is another bookie's, `StoreDamaged` where what was synced is bad.
+        `InvalidInput` where it is another bookie's, `StoreDamaged` where what was synced is bad: a
+        bookie that does not serve is one that recoveries wait for, and that is safe.
         """
-        store = await Store.open(
-            environment, folder, cluster=cluster, store=_NUMBER, settings=settings
-        )
         try:
-            await _check_owner(store, id_)
-            return cls(id_, store, waits_max=waits_max)
-        except BaseException:
-            await store.close()
-            raise
+            store = await Store.open(
+                environment, folder, cluster=cluster, store=_NUMBER, settings=settings
+            )
+            try:
+                await _check_owner(store, id_)
+                return cls(id_, store, waits_max=waits_max)
+            except BaseException:
+                await store.close()
+                raise
+        except StoreDamaged as error:
+            raise StoreDamaged(f"{error.message}. {_remedy(id_)}") from error
 
     def _held(self, ledger: int) -> HeldLedger:
         state = self._log.state(ledger)
@@ -121,6 +137,28 @@ class Bookie:
     def is_read_only(self) -> bool:
         """Its disk is full, or was found damaged: it takes no entries at the moment."""
         return self._damage is not None or self._log.is_full
+
+    async def enter_limbo(self, end: int) -> None:
+        """All ledgers with numbers below `end` may have had entries here that are gone; durable
+        when it returns.
+        """
+        self._limbo = Limbo(self.id, end, end)
+        await self._save_limbo()
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether it began anew, and its ledgers were not all repaired."""
+        return self._limbo.doubts_below > 0
+
+    async def end_doubts(self) -> None:
+        """All ledgers were repaired: what is not here is not missed."""
+        self._limbo.doubts_below = 0
+        await self._save_limbo()
+
+    async def _save_limbo(self) -> None:
+        limbo = self._limbo
+        numbers = (self.id.encode(), limbo.refuses_below, limbo.doubts_below)
+        await self._log.commit(State(_OWN_GROUP, b"%s\0%d\0%d" % numbers))
 
     @property
     def wait_count(self) -> int:
@@ -147,6 +185,10 @@ class Bookie:
         """Take an entry; None: it is there, and acked once it is durable."""
         try:
             ledger, entry, last_confirmed = checked_head(packed)
+            if ledger < self._limbo.refuses_below:
+                refusal = self._limbo.refusal_of_add(ledger, is_recovery=is_recovery)
+                if refusal is not None:
+                    return refusal
             held = self._ledgers.get(ledger)
             if held is None:
                 held = self._first_add(ledger, entry, packed, master_key)
@@ -250,16 +292,17 @@ class Bookie:
 
     def read_cached(self, ledger: int, entry: int) -> Buffer | None:
         """As `read`, at once, or None where the disk must be asked."""
-        arrival = self._known(ledger).arrival_of(entry)
+        arrival = self._arrival_of(ledger, entry)
         runs = self._log.read_cached(ledger, arrival, bytes_max=0)
         return None if runs is None else self._counted(runs[0].payload)
 
     async def read(self, ledger: int, entry: int) -> Buffer:
         """The packed entry, or with −1 the one with the highest number.
 
-        `NoSuchLedger`, `NoSuchEntry`; `BadDigest` where it is here, and damaged.
+        `NoSuchLedger`, `NoSuchEntry`; `BadDigest` where it is here, and damaged; `EntryUnknown`
+        where it may have been here before the bookie began anew.
         """
-        arrival = self._known(ledger).arrival_of(entry)
+        arrival = self._arrival_of(ledger, entry)
         try:
             runs = await self._log.read(ledger, arrival, bytes_max=0)
         except NotFound as error:  # it was dropped meanwhile
@@ -282,6 +325,9 @@ class Bookie:
         none).
         """
         held = self._ledgers.get(ledger)
+        doubt = self._limbo.doubt(ledger, -1)
+        if doubt is not None:
+            raise doubt
         if held is None:
             return -1, b""
         highest = await self.read(ledger, -1) if len(held.index) else b""
@@ -301,6 +347,15 @@ class Bookie:
         held = self._ledgers.get(ledger)
         return -1 if held is None else held.last_confirmed
 
+    def _arrival_of(self, ledger: int, entry: int) -> int:
+        held = self._ledgers.get(ledger)
+        # Which entry was the highest is in doubt even where some were copied.
+        if held is None or entry == -1 or not held.index.arrival_of(entry):
+            doubt = self._limbo.doubt(ledger, entry)
+            if doubt is not None:
+                raise doubt
+        return self._known(ledger).arrival_of(entry)
+
     def _known(self, ledger: int) -> HeldLedger:
         held = self._ledgers.get(ledger)
         if held is None:
@@ -315,15 +370,35 @@ class Bookie:
 
 async def _check_owner(store: Store, id_: BookieId) -> None:
     """The folder of another bookie is refused; a new one becomes this bookie's."""
-    log = store.log
-    owner = log.state(_OWN_GROUP) if _OWN_GROUP in log.groups() else None
-    if owner is None:
-        await log.commit(State(_OWN_GROUP, id_.encode()))
-    elif owner.decode(errors="replace") != id_:
+    owner, _ = _owner_of(store)
+    if not owner:
+        await store.log.commit(State(_OWN_GROUP, id_.encode()))
+    elif owner != id_:
         raise InvalidInput(
-            f"{store.path} is the folder of bookie {owner.decode(errors='replace')}, not of {id_}: "
-            "set bookie.advertise to that id, or give another bookie.data_folder"
+            f"{store.path} is the folder of bookie {owner}, not of {id_}: set bookie.advertise to "
+            "that id, or give another bookie.data_folder"
         )
+
+
+def _owner_of(store: Store) -> tuple[str, list[int]]:
+    """Whose folder it is (empty: nobody's yet), and the numbers of its limbo."""
+    log = store.log
+    state = log.state(_OWN_GROUP) if _OWN_GROUP in log.groups() else None
+    owner, *numbers = (state or b"").split(b"\0")
+    if len(numbers) not in (0, 2) or not all(each.isdigit() for each in numbers):
+        raise StoreDamaged(f"what {store.path} says of its bookie cannot be read")
+    return owner.decode(errors="replace"), [int(each) for each in numbers]
+
+
+def _remedy(bookie: str) -> str:
+    """What an operator does with a bookie whose entries are gone or damaged. An old copy of its
+    folder would be taken for a whole one: it is not named.
+    """
+    return (
+        f"Bookie {bookie} does not serve, so that it denies nothing that it has acked. Start it "
+        f"with --begin-anew and a new folder, then run `raftwood bookie repair {bookie}`, which "
+        "copies its entries from other bookies"
+    )
 
 
 def _checked_key(master_key: bytes) -> bytes:

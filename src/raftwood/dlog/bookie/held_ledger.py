@@ -3,6 +3,8 @@
 - The first to add or to fence brings the ledger's master key; who has another is refused.
 - A fenced ledger takes entries from those alone who recover it.
 - An entry that is there already is acked again, and not stored again.
+
+`Limbo` is what it answers about ledgers that it may have forgotten.
 """
 
 import hmac
@@ -20,8 +22,8 @@ from raftwood.base.errors import (
 )
 from raftwood.base.files import Buffer
 from raftwood.dlog.bookie.entry_index import EntryIndex
-from raftwood.dlog.errors import Fenced, NoSuchEntry
-from raftwood.dlog.ledgers.model import LEDGER_MAX
+from raftwood.dlog.errors import BookieUnavailable, EntryUnknown, Fenced, NoSuchEntry
+from raftwood.dlog.ledgers.model import LEDGER_MAX, BookieId
 
 FORMAT_VERSION: Final = 1
 HEAD: Final = Struct(">qqqq")
@@ -91,6 +93,48 @@ class HeldLedger:
             what = "any entry" if entry == -1 else f"entry {entry}"
             raise NoSuchEntry(f"this bookie does not have {what} of ledger {self.ledger}")
         return arrival
+
+
+class Limbo:
+    """The ledgers that were there when a bookie began anew: it may have had any of their entries,
+    and may have been told to refuse their writers.
+
+    Doubts end once a repair has gone through all ledgers. Then each of them that still names the
+    bookie is settled, and has its entries here; a writer that chooses the bookie later is refused,
+    so that it has no entries to be asked for. That it was fenced nobody can tell, so the refusal
+    never ends.
+    """
+
+    __slots__ = ("bookie", "doubts_below", "refuses_below")
+
+    def __init__(self, bookie: BookieId, refuses_below: int = 0, doubts_below: int = 0) -> None:
+        self.bookie = bookie
+        self.refuses_below = refuses_below
+        """Ledgers with lower numbers take entries from recoveries and repairs alone."""
+        self.doubts_below = doubts_below
+        """Of ledgers with lower numbers it is unknown which entries were here."""
+
+    def refusal_of_add(self, ledger: int, *, is_recovery: bool) -> RaftwoodError | None:
+        """Why an entry may not be added, if so: the ledger may have been fenced here and closed.
+
+        Not `Fenced`: a writer that is alive goes on with other bookies.
+        """
+        if ledger >= self.refuses_below or is_recovery:
+            return None
+        return BookieUnavailable(
+            f"bookie {self.bookie} began anew after ledger {ledger} was made: it takes no entries "
+            "of it but copies"
+        )
+
+    def doubt(self, ledger: int, entry: int) -> EntryUnknown | None:
+        """What to answer where an entry is not there, instead of that; −1: the highest one."""
+        if ledger >= self.doubts_below:
+            return None
+        what = "the last entry" if entry == -1 else f"entry {entry}"
+        return EntryUnknown(
+            f"bookie {self.bookie} began anew after ledger {ledger} was made, and may have had "
+            f"{what} of it: run `raftwood bookie repair {self.bookie}`"
+        )
 
 
 def checked_head(packed: Buffer) -> tuple[int, int, int]:

@@ -2,25 +2,31 @@
 
     dlog/instances/<id>     which instance of a data folder the id belongs to; stays
     dlog/bookies/<id>       that it runs, its rack, whether it takes writes; under a lease
+    dlog/limbo/<id>         that it began anew, and its entries were not copied back yet: the number
+                            that the next ledger had then
 
 A bookie whose folder was wiped would say of every entry that it never had it, and a recovery that
 believes this loses acked entries. So a folder that is not the one registered under the id is
-refused, until somebody says that the id's ledgers need it no longer.
+refused, until somebody says that the bookie begins anew: then it knows that it has forgotten.
 """
 
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final
 
 import msgspec
 
 from raftwood.base.errors import Conflict, Overloaded, StoreDamaged, StoreError
-from raftwood.base.seams import MetaStore
+from raftwood.base.seams import MetaStore, SetKey
 from raftwood.dlog.ledgers.model import BookieId, BookieInfo
+from raftwood.dlog.ledgers.seams import Beginning
 
 INSTANCES: Final = "dlog/instances/"
 BOOKIES: Final = "dlog/bookies/"
+LIMBO: Final = "dlog/limbo/"
 _PAGE: Final = 1_000
 _ATTEMPTS: Final = 5
+_BOOKIES_MAX: Final = 100_000
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -72,9 +78,12 @@ async def admit(
     *,
     instance: str,
     holds_ledgers: bool,
-    begins_anew: bool = False,
+    begin_anew: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Bind a new bookie's id to its folder; `WrongFolder` where it is bound to another."""
+    """Bind a new bookie's id to its folder; `WrongFolder` where it is bound to another.
+
+    With `begin_anew`, an empty folder is bound all the same, once that is done.
+    """
     key = f"{INSTANCES}{bookie}"
     for _ in range(_ATTEMPTS):
         found = await store.get(key)
@@ -83,12 +92,15 @@ async def admit(
             registered=registered,
             instance=instance,
             holds_ledgers=holds_ledgers,
-            begins_anew=begins_anew,
+            begins_anew=begin_anew is not None,
         )
         if decision is Admission.KNOWN:
             return
         if decision is not Admission.BIND:
             raise WrongFolder(_refusal(decision, bookie, instance, registered))
+        if begin_anew is not None:
+            # Before the id is bound: from then on the folder is taken for one that knows all.
+            await begin_anew()
         version = 0 if found is None else found.version
         if await store.compare_and_set(key, instance.encode(), version=version) is not None:
             return
@@ -109,9 +121,62 @@ def _refusal(decision: Admission, bookie: str, instance: str, registered: str | 
     return (
         f"bookie {bookie} is registered with data folder {registered}, and this one is {instance}: "
         "it was wiped, or is another one's. Started so, the bookie would deny entries that it has "
-        "acked. Bring the old folder back; or, once its ledgers were copied elsewhere or are given "
-        "up, start it with --begin-anew"
+        "acked. Bring that very folder back, never a copy made earlier; or start it with "
+        f"--begin-anew and an empty folder, then run `raftwood bookie repair {bookie}`, which "
+        "copies its entries from other bookies"
     )
+
+
+async def note_limbo(store: MetaStore, bookie: BookieId, end: int) -> None:
+    """A bookie begins anew: its entries of ledgers below `end` are to be copied back."""
+    await store.transact((), (SetKey(f"{LIMBO}{bookie}", b"%d" % end),))
+
+
+async def beginning_of(store: MetaStore, bookie: BookieId) -> Beginning:
+    """Which folder a bookie has, and since which ledger."""
+    instance = await store.get(f"{INSTANCES}{bookie}")
+    note = await store.get(f"{LIMBO}{bookie}")
+    try:
+        return Beginning(
+            instance="" if instance is None else instance.value.decode(errors="replace"),
+            limbo_end=None if note is None else int(note.value),
+        )
+    except ValueError as error:
+        raise StoreDamaged(
+            f"the note that bookie {bookie} began anew cannot be read: {error}"
+        ) from None
+
+
+async def limbo_version(store: MetaStore, bookie: BookieId) -> int:
+    """Which note there is of a bookie that began anew; 0: none."""
+    found = await store.get(f"{LIMBO}{bookie}")
+    return 0 if found is None else found.version
+
+
+async def end_limbo(store: MetaStore, bookie: BookieId, *, version: int) -> None:
+    """Its entries were copied back; unless it began anew once more since `limbo_version`."""
+    if version:
+        await store.compare_and_set(f"{LIMBO}{bookie}", None, version=version)
+
+
+async def bookies_in_limbo(store: MetaStore) -> list[BookieId]:
+    """Those that began anew, and were not repaired yet."""
+    return await _ids(store, LIMBO)
+
+
+async def known_bookies(store: MetaStore) -> list[BookieId]:
+    """All that ever were, in order of their ids."""
+    return await _ids(store, INSTANCES)
+
+
+async def _ids(store: MetaStore, prefix: str) -> list[BookieId]:
+    found: list[BookieId] = []
+    start: str | None = ""
+    while start is not None and len(found) < _BOOKIES_MAX:
+        page = await store.range(prefix=prefix, start=start, limit=_PAGE)
+        found += [BookieId(entry.key.removeprefix(prefix)) for entry in page.entries]
+        start = page.next_start
+    return found
 
 
 async def bookie_address(store: MetaStore, bookie: BookieId) -> str:
@@ -133,7 +198,7 @@ async def running_bookies(store: MetaStore) -> list[BookieInfo]:
                 BookieInfo(id=id_, rack=registered.rack, is_read_only=registered.is_read_only)
             )
         start = page.next_start
-        if len(found) > 100 * _PAGE:
+        if len(found) > _BOOKIES_MAX:
             raise Overloaded(f"more than {len(found)} bookies are registered")
     return found
 

@@ -21,10 +21,10 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.base.seams import MetaStore, RemoveKey
 from raftwood.dlog.bookie.ledger_watch import LedgerWatch
-from raftwood.dlog.bookie.membership import running_bookies
+from raftwood.dlog.bookie.membership import beginning_of, running_bookies
 from raftwood.dlog.errors import NoSuchLedger
-from raftwood.dlog.ledgers.model import LEDGER_MAX, BookieInfo, LedgerMetadata
-from raftwood.dlog.ledgers.seams import VersionedMetadata
+from raftwood.dlog.ledgers.model import LEDGER_MAX, BookieId, BookieInfo, LedgerMetadata
+from raftwood.dlog.ledgers.seams import Beginning, VersionedMetadata
 
 FORMAT_VERSION: Final = 1
 NEXT_LEDGER: Final = "dlog/next-ledger"
@@ -115,8 +115,17 @@ class MetaLedgers:
     async def bookies(self) -> list[BookieInfo]:
         return await running_bookies(self._store)
 
+    async def beginning(self, bookie: BookieId) -> Beginning:
+        return await beginning_of(self._store, bookie)
+
     async def close(self) -> None:
         await self._watch.close()
+
+
+async def next_ledger(store: MetaStore) -> int:
+    """No ledger with this number, or a higher one, was made so far."""
+    found = await store.get(NEXT_LEDGER)
+    return 0 if found is None else int(found.value)
 
 
 def ledger_key(ledger: int) -> str:

@@ -9,7 +9,7 @@ from raftwood.base.errors import NotFound, RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.base.seams import MetaStore, SetKey
 from raftwood.dlog.bookie.bookie import Bookie
-from raftwood.dlog.bookie.membership import BOOKIES, Registered
+from raftwood.dlog.bookie.membership import BOOKIES, Registered, limbo_version
 
 _LOOKS_PER_LEASE: Final = 4
 _LOOK_S_MAX: Final = 1.0
@@ -33,6 +33,7 @@ class Registration:
         self._told: Registered | None = None
         self._renewed_at = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._has_told_of_doubts = False
         self.problem = ""
         """Why the metastore does not know of the bookie at the moment; empty where it does."""
 
@@ -56,8 +57,20 @@ class Registration:
                         reason=error.message,
                     )
                 self.problem = error.message
+                continue
+            self.problem = ""
+            try:
+                await self._end_doubts()
+            except RaftwoodError as error:
+                if not self._has_told_of_doubts:
+                    _log.warning(
+                        "the bookie does not know yet whether its ledgers were repaired",
+                        bookie=self._bookie.id,
+                        reason=error.message,
+                    )
+                self._has_told_of_doubts = True
             else:
-                self.problem = ""
+                self._has_told_of_doubts = False
 
     async def _tell(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -80,6 +93,13 @@ class Registration:
             self._lease = 0  # the next look begins with a new one
             raise
         self._renewed_at = now
+
+    async def _end_doubts(self) -> None:
+        """A repair that went through all ledgers has removed the note that it began anew."""
+        bookie = self._bookie
+        if bookie.has_doubts and not await limbo_version(self._store, bookie.id):
+            await bookie.end_doubts()
+            _log.info("all ledgers of the bookie were repaired", bookie=bookie.id)
 
     async def close(self) -> None:
         """Take the bookie off the list."""

@@ -16,8 +16,8 @@ from raftwood.disk.segment_log import LogSettings
 from raftwood.dlog.bookie.bookie import Bookie
 from raftwood.dlog.bookie.bookie_metrics import show_bookie
 from raftwood.dlog.bookie.garbage import GarbageCollector
-from raftwood.dlog.bookie.membership import admit
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
+from raftwood.dlog.bookie.membership import admit, note_limbo
+from raftwood.dlog.bookie.meta_ledgers import MetaLedgers, next_ledger
 from raftwood.dlog.bookie.registration import Registration
 from raftwood.dlog.bookie.service import BookieService
 from raftwood.dlog.bookie.settings import BookieSettings
@@ -81,12 +81,20 @@ class BookieServer:
                 waits_max=settings.waits_max,
             )
             stack.push_async_callback(bookie.close)
+
+            async def begin_anew() -> None:
+                end = await next_ledger(store)
+                # The note is there before the bookie has doubts, for these end where it is gone; if
+                # the bookie dies in between, it begins anew once more, and writes another one.
+                await note_limbo(store, bookie_id, end)
+                await bookie.enter_limbo(end)
+
             await admit(
                 store,
                 bookie_id,
                 instance=bookie.instance,
                 holds_ledgers=bool(bookie.ledgers()),
-                begins_anew=begins_anew,
+                begin_anew=begin_anew if begins_anew else None,
             )
             if metrics is not None:
                 show_bookie(metrics, bookie)

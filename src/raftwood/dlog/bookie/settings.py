@@ -52,6 +52,14 @@ class BookieSettings(Section, frozen=True):
         int,
         Meta(ge=10, description="Between two looks for entries of ledgers that were deleted."),
     ] = 60_000
+    rereplicate_after_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="The entries of a bookie that was away for so long are copied to others, "
+            "and those of one that began anew back to it; 0: never by itself.",
+        ),
+    ] = 600_000
     waits_max: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Readers that wait for more at a time.")
     ] = 10_000

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from raftwood.base.errors import ProtocolError, RaftwoodError
 from raftwood.base.files import Buffer
+from raftwood.base.futures import fail
 from raftwood.dlog.bookkeeper import wire_v2
 from raftwood.dlog.bookkeeper.connection import LENGTH_BYTES, BookieConnection
 from raftwood.dlog.bookkeeper.statuses import error_of
@@ -30,8 +31,8 @@ class BinaryConnection(BookieConnection):
     def _tell(self, key: Any, waiting: Any, error: RaftwoodError) -> None:
         if len(key) == 2:
             waiting.added(key[1], self.bookie, error)
-        elif not waiting.done():
-            waiting.set_exception(error)
+        else:
+            fail(waiting, error)
 
     def _frames(self, data: bytes) -> int:
         at = 0
@@ -65,4 +66,4 @@ class BinaryConnection(BookieConnection):
         if status == 0:
             answer.set_result(packed)
         else:
-            answer.set_exception(error_of(status, self.bookie, ledger, entry))
+            fail(answer, error_of(status, self.bookie, ledger, entry))

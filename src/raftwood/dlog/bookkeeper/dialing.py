@@ -8,6 +8,7 @@ import asyncio
 from typing import Final, cast
 
 from raftwood.base.errors import ProtocolError
+from raftwood.base.futures import fail
 from raftwood.dlog.bookkeeper import wire_v3
 from raftwood.dlog.bookkeeper.connection import LENGTH_BYTES
 from raftwood.dlog.errors import BookieUnavailable
@@ -71,4 +72,4 @@ class _StartTls(asyncio.Protocol):
             self._refuse("ended the connection when asked for TLS")
 
     def _refuse(self, reason: str) -> None:
-        self.agreed.set_exception(BookieUnavailable(f"bookie {self._bookie} {reason}"))
+        fail(self.agreed, BookieUnavailable(f"bookie {self._bookie} {reason}"))

@@ -30,7 +30,7 @@ from raftwood.dlog.bookkeeper.messages import BookieServiceInfo
 from raftwood.dlog.bookkeeper.metadata_format import decode_metadata, encode_metadata
 from raftwood.dlog.errors import BookieUnavailable, NoSuchLedger
 from raftwood.dlog.ledgers.model import BookieId, BookieInfo, LedgerMetadata
-from raftwood.dlog.ledgers.seams import VersionedMetadata
+from raftwood.dlog.ledgers.seams import Beginning, VersionedMetadata
 from raftwood.net.zookeeper_connection import CONNECTION_ERRORS, Address, ZooKeeperConnection
 
 DEFAULT_CHROOT: Final = "/ledgers"
@@ -131,8 +131,11 @@ class BookKeeperMetadataStore:
         return 0
 
     async def get(self, ledger: int) -> VersionedMetadata:
+        path = self._path(ledger)
         try:
-            data, stat = await self._call(self._client.get_async, self._path(ledger))
+            # A follower may be behind: readers must see the segments of all that was acked.
+            await self._call(self._client.sync_async, path)
+            data, stat = await self._call(self._client.get_async, path)
         except NoNodeError:
             raise _gone(ledger) from None
         return VersionedMetadata(decode_metadata(data, ledger), stat.version)
@@ -231,6 +234,10 @@ class BookKeeperMetadataStore:
             BookieInfo(id=BookieId(name), rack=self._racks.get(name, ""), is_read_only=is_read_only)
             for name, is_read_only in sorted(found.items())
         ]
+
+    async def beginning(self, bookie: BookieId) -> Beginning:  # noqa: ARG002
+        """BookKeeper's bookies do not begin anew under their ids: its own tools replace them."""
+        return Beginning()
 
     async def _registered(self, folder: str) -> list[str]:
         try:

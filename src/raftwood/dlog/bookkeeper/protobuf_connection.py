@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from raftwood.base.errors import ProtocolError, RaftwoodError
 from raftwood.base.files import Buffer
+from raftwood.base.futures import fail
 from raftwood.dlog.bookkeeper import wire_v3
 from raftwood.dlog.bookkeeper.connection import LENGTH_BYTES, BookieConnection
 from raftwood.dlog.bookkeeper.statuses import error_of
@@ -81,8 +82,8 @@ class ProtobufConnection(BookieConnection):
         if type(waiting) is tuple:
             sink, _, entry = waiting
             sink.added(entry, self.bookie, error)
-        elif not waiting.done():
-            waiting.set_exception(error)
+        else:
+            fail(waiting, error)
 
     def _frames(self, data: bytes) -> int:
         at = 0

@@ -6,9 +6,11 @@ made for an add.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from raftwood.base.errors import Overloaded, PermissionDenied, RaftwoodError
 from raftwood.base.files import Buffer
+from raftwood.base.futures import fail
 from raftwood.dlog.errors import Fenced, NotEnoughBookies
 from raftwood.dlog.ledgers.context import ClientContext
 from raftwood.dlog.ledgers.digests import master_key
@@ -19,12 +21,16 @@ from raftwood.dlog.ledgers.rules.writing import Pending, Writing
 _WATCHES_IN_TIMEOUT = 4
 
 
-class Adding:
+RulesT = TypeVar("RulesT", bound=Writing)
+
+
+class Adding(Generic[RulesT]):
     """The adds of one ledger, until they are acked or given up."""
 
     def __init__(
         self,
         context: ClientContext,
+        rules: type[RulesT],
         *,
         ledger: int,
         config: LedgerConfig,
@@ -39,7 +45,7 @@ class Adding:
         self._config = config
         self._is_recovery = is_recovery
         self._master_key = master_key(config.password)
-        self._writing = Writing(
+        self._writing = rules(
             config,
             ensemble,
             last_confirmed=last_confirmed,
@@ -52,7 +58,7 @@ class Adding:
         self._changing: asyncio.Task[None] | None = None
         self._may_return = False
         self._reconsider_at = 0.0
-        self._stuck_at: int | None = None
+        self._stuck_at: tuple[int, int] | None = None
         self._stuck_since = 0.0
         self._refusal = ""
         """What the last bookie that failed said."""
@@ -65,6 +71,8 @@ class Adding:
         size: int,
         length_bytes: int,
         waiter: "asyncio.Future[int] | None",
+        *,
+        carried: int = -1,
     ) -> None:
         """Send the next entry to those who are to have it."""
         writing = self._writing
@@ -78,7 +86,8 @@ class Adding:
             is_recovery=self._is_recovery,
         )
         self._bytes_under_way += size
-        for bookie in writing.append(Pending(entry, length_bytes, size, request, waiter)):
+        pending = Pending(entry, length_bytes, size, request, waiter, carried=carried)
+        for bookie in writing.append(pending):
             bookies.add(bookie, request, self)
         if self._watch_timer is None:
             writing.rest_until(self._loop.time() * 1000)
@@ -162,9 +171,10 @@ class Adding:
 
     async def _change(self) -> None:
         settings = self._context.settings
-        if self._stuck_at != self._writing.last_confirmed:
+        progress = self._progress()
+        if self._stuck_at != progress:
             # A bookie that returns and fails again is no progress.
-            self._stuck_at = self._writing.last_confirmed
+            self._stuck_at = progress
             self._stuck_since = self._loop.time()
         deadline = self._stuck_since + settings.change_timeout_ms / 1000
         try:
@@ -189,6 +199,10 @@ class Adding:
                     self._may_return = True
         except RaftwoodError as error:
             self._give_up(error)
+
+    def _progress(self) -> tuple[int, int]:
+        """Grows with all that bookies do for the ledger."""
+        return self._writing.last_confirmed, 0
 
     async def _replace_failed(self) -> None:
         writing = self._writing
@@ -232,8 +246,8 @@ class Adding:
         self._error = error
         self._bytes_under_way = 0
         for pending in self._writing.give_up():
-            if pending.waiter is not None and not pending.waiter.done():
-                fail_quietly(pending.waiter, error)
+            if pending.waiter is not None:
+                fail_apart(pending.waiter, error)
         self._stop_timers()
         self._confirmed()
 
@@ -250,7 +264,6 @@ class Adding:
             await asyncio.gather(self._changing, return_exceptions=True)
 
 
-def fail_quietly(waiter: "asyncio.Future[int]", error: RaftwoodError) -> None:
-    """Each has an error of its own, and nobody is blamed for not looking at it."""
-    waiter.set_exception(type(error)(*error.args).with_traceback(None))
-    waiter.exception()
+def fail_apart(waiter: "asyncio.Future[int]", error: RaftwoodError) -> None:
+    """Each has an error of its own."""
+    fail(waiter, type(error)(*error.args).with_traceback(None))

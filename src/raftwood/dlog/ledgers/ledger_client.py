@@ -4,7 +4,7 @@ Start reading here; `writer`, `reader` and `recovery` do the work, `rules` decid
 """
 
 import hmac
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
@@ -15,11 +15,19 @@ from raftwood.base.errors import (
 )
 from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.ledgers.context import ClientContext
-from raftwood.dlog.ledgers.model import EntryId, LedgerConfig, LedgerMetadata, Segment
+from raftwood.dlog.ledgers.model import (
+    BookieId,
+    BookieInfo,
+    EntryId,
+    LedgerConfig,
+    LedgerMetadata,
+    Segment,
+)
 from raftwood.dlog.ledgers.placement import choose_ensemble
 from raftwood.dlog.ledgers.quarantine import Quarantine
 from raftwood.dlog.ledgers.reader import QuorumReader
 from raftwood.dlog.ledgers.recovery import recover as recover_ledger
+from raftwood.dlog.ledgers.repair import RepairedLedger, repair_bookie
 from raftwood.dlog.ledgers.seams import Bookies, LedgerMetadataStore, VersionedMetadata
 from raftwood.dlog.ledgers.settings import LedgerSettings
 from raftwood.dlog.ledgers.writer import QuorumWriter
@@ -97,7 +105,7 @@ class LedgerClient:
     async def open(self, ledger: int, *, recover: bool, password: bytes = b"") -> QuorumReader:
         known = await self._context.get(ledger)
         if not hmac.compare_digest(known.metadata.config.password, password):
-            raise PermissionDenied(f"ledger {ledger}: the password is another one")
+            raise PermissionDenied(f"ledger {ledger} has another password: give its password")
         if recover and not known.metadata.is_closed:
             known = await recover_ledger(self._context, ledger, known)
         reader = QuorumReader(self._context, ledger, known)
@@ -112,6 +120,20 @@ class LedgerClient:
 
     def ledgers(self, *, first: int = 0) -> AsyncIterator[int]:
         return self._context.metadata.ledgers(first=first)
+
+    async def bookies(self) -> list[BookieInfo]:
+        return await self._context.patiently(self._context.metadata.bookies)
+
+    async def repair(
+        self,
+        bookie: BookieId,
+        *,
+        to: BookieId | None = None,
+        grace_ms: int = 0,
+        told: Callable[[RepairedLedger], None] = lambda _: None,
+    ) -> list[RepairedLedger]:
+        """Copy what a bookie should hold from others, as `repair_bookie` says."""
+        return await repair_bookie(self._context, bookie, to=to, grace_ms=grace_ms, told=told)
 
     async def close(self) -> None:
         for writer in self._writers.values():

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from raftwood.base.files import Buffer
-from raftwood.dlog.ledgers.model import LedgerConfig, LedgerMetadata
+from raftwood.dlog.ledgers.model import BookieInfo, LedgerConfig, LedgerMetadata
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class LedgerWriter(Protocol):
     def ledger(self) -> int: ...
     @property
     def last_confirmed(self) -> int:
-        """The last entry that was acked; −1: none."""
+        """The last entry that is stored for good, acked or about to be; −1: none."""
         ...
 
     @property
@@ -37,17 +37,12 @@ class LedgerWriter(Protocol):
         ...
 
     def append(self, data: Buffer) -> "asyncio.Future[int]":
-        """The entry's id, in order of the calls; acked in that order as well.
+        """The entry's id, in order of the calls; acked in that order as well. Once it is acked,
+        every reader that asks sees it.
 
         Fails with `Fenced` where another has taken over, `LedgerClosed` after `close`, or
         `NotEnoughBookies`. After the first failure none succeeds: whether what failed is stored is
         settled by the next one to recover the ledger. `Overloaded` where too much is under way.
-        """
-        ...
-
-    async def publish(self) -> None:
-        """Let readers see all that was acked, at once; without it they do with the next append, or
-        after the store's own interval.
         """
         ...
 
@@ -91,7 +86,8 @@ class LedgerReader(Protocol):
 
     async def wait(self, *, after: int, timeout_ms: int) -> tuple[int, bool]:
         """Until the last confirmed entry is above `after`, or the ledger is closed, or the time is
-        over: (last confirmed, is closed).
+        over: (last confirmed, is closed). All that was acked before the call is among it;
+        `BookieUnavailable` where too few bookies answer to tell.
         """
         ...
 
@@ -125,6 +121,10 @@ class LedgerStore(Protocol):
 
     def ledgers(self, *, first: int = 0) -> AsyncIterator[int]:
         """All there are from a number on, in order."""
+        ...
+
+    async def bookies(self) -> list[BookieInfo]:
+        """Those that run now, in order of their ids."""
         ...
 
     async def close(self) -> None: ...

@@ -5,7 +5,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from raftwood.base.errors import OutOfRange, RaftwoodError
-from raftwood.dlog.errors import BookieUnavailable, NoSuchLedger
+from raftwood.base.files import Buffer
+from raftwood.dlog.errors import BookieUnavailable, NoSuchEntry, NoSuchLedger
 from raftwood.dlog.ledgers.context import ClientContext, ask_all
 from raftwood.dlog.ledgers.digests import EntryDigest
 from raftwood.dlog.ledgers.ledger_store import Entry
@@ -15,7 +16,7 @@ from raftwood.dlog.ledgers.rules.quorums import is_covered
 from raftwood.dlog.ledgers.seams import VersionedMetadata
 
 _POLLED_MAX = 3
-"""So many bookies are asked for news; each hears of every publication that succeeds."""
+"""So many bookies are asked for news."""
 _POLL_MS_MAX = 5_000
 _PAUSE_MS = 50
 """Before bookies are asked again that all failed."""
@@ -33,6 +34,8 @@ class QuorumReader:
         self._digest = EntryDigest(ledger, config.digest, config.password)
         self._last_confirmed = -1
         self._length_bytes = 0
+        self._problem = ""
+        """What the last bookie that failed said."""
         self._know(known)
 
     @property
@@ -106,19 +109,21 @@ class QuorumReader:
         self._know(await self._context.get(self._ledger))
         return self._known.version != before
 
-    async def look(self) -> None:
-        """Ask bookies how far an open ledger is confirmed: some of any ack quorum, if they can."""
+    async def look(self) -> bool:
+        """Ask bookies how far an open ledger is confirmed: whether that is all that was acked.
+
+        It is if some of every ack quorum answer, since an ack waits until one has heard of it.
+        """
         if self.is_closed:
-            return
+            return True
         config = self._known.metadata.config
         heard = 0
-        last_error: RaftwoodError | None = None
 
-        def answered(place: int, answer: tuple[int, object]) -> bool:
+        def answered(place: int, answer: tuple[int, Buffer]) -> bool:
             nonlocal heard
             published, packed = answer
             self.confirm(published)
-            if isinstance(packed, bytes | bytearray | memoryview) and len(packed):
+            if len(packed):
                 try:
                     unpacked = self._digest.unpack(packed)
                 except RaftwoodError as error:
@@ -129,9 +134,11 @@ class QuorumReader:
             return is_covered(config, heard)
 
         def failed(place: int, error: RaftwoodError) -> bool:
-            nonlocal heard, last_error
-            last_error = error
-            if isinstance(error, NoSuchLedger):
+            nonlocal heard
+            self._problem = error.message
+            # An open ledger to which nobody has written: our bookies do not know it, BookKeeper's
+            # have no entry.
+            if isinstance(error, NoSuchLedger | NoSuchEntry):
                 heard |= 1 << place
             return is_covered(config, heard)
 
@@ -144,17 +151,11 @@ class QuorumReader:
             failed=failed,
             timeout_ms=self._context.settings.read_timeout_ms,
         )
-        if not heard and last_error is not None:
-            raise BookieUnavailable(
-                f"ledger {self._ledger}: no bookie says how far it is confirmed: try again"
-            ) from last_error
+        return is_covered(config, heard)
 
     async def wait(self, *, after: int, timeout_ms: int) -> tuple[int, bool]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        if timeout_ms <= 0 and not self.is_closed:
-            await self._refresh()
-            await self.look()
         while not self.is_closed and self._last_confirmed <= after:
             left_s = deadline - loop.time()
             if left_s <= 0:
@@ -163,6 +164,15 @@ class QuorumReader:
             left_ms = max(1, int(left_s * 1000))
             if not await self._poll(after, min(left_ms, _POLL_MS_MAX)):
                 await asyncio.sleep(min(left_ms, _PAUSE_MS) / 1000)
+        if not self.is_closed and (timeout_ms <= 0 or self._last_confirmed <= after):
+            # Polls are answered by some bookies: that there is nothing more, enough of them say.
+            await self._refresh()
+            if not await self.look() and self._last_confirmed <= after:
+                bookies = ", ".join(self._known.metadata.segments[-1].bookies)
+                raise BookieUnavailable(
+                    f"ledger {self._ledger}: too few bookies of {bookies} say how far it is "
+                    f"confirmed ({self._problem}): try again when more do"
+                )
         return self._last_confirmed, self.is_closed
 
     async def _poll(self, after: int, timeout_ms: int) -> bool:

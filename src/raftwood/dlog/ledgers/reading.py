@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from raftwood.base.errors import RaftwoodError
+from raftwood.base.futures import fail
 from raftwood.dlog.errors import BookieUnavailable
 from raftwood.dlog.ledgers.context import ClientContext
 from raftwood.dlog.ledgers.digests import EntryDigest, Unpacked
@@ -108,5 +109,4 @@ class RangeReading:
         self._timer = self._loop.call_later(settings.speculative_read_ms / 1000, self._watch)
 
     def _fail(self, error: RaftwoodError) -> None:
-        if not self._done.done():
-            self._done.set_exception(error)
+        fail(self._done, error)

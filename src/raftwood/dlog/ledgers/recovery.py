@@ -14,6 +14,7 @@ from raftwood.dlog.ledgers.model import BookieId, Segment
 from raftwood.dlog.ledgers.reading import RangeReading
 from raftwood.dlog.ledgers.rules.changes import closed_by_recovery, marked, with_segment
 from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding, Found
+from raftwood.dlog.ledgers.rules.writing import Writing
 from raftwood.dlog.ledgers.seams import VersionedMetadata
 
 
@@ -35,7 +36,7 @@ async def recover(
     raise CannotRecover(f"ledger {ledger}: its metadata change all the time: try again")
 
 
-class _AddingAgain(Adding):
+class _AddingAgain(Adding[Writing]):
     """What was found goes to a whole write quorum; a bookie that fails meanwhile is replaced in
     memory, and the close of the ledger tells of it.
     """
@@ -45,6 +46,7 @@ class _AddingAgain(Adding):
     ) -> None:
         super().__init__(
             context,
+            Writing,
             ledger=ledger,
             config=known.metadata.config,
             ensemble=known.metadata.segments[-1].bookies,
@@ -179,7 +181,7 @@ class _Recovery:
     async def _find(self, adding: _AddingAgain, *, first: int) -> None:
         window = self._context.settings.read_window
         finding = Finding(self._config, first=first, window=window)
-        while not finding.is_ended or adding.under_way:
+        while True:
             adding.progressed.clear()
             while adding.under_way < window and (found := finding.next_found()) is not None:
                 adding.add(found)
@@ -189,6 +191,8 @@ class _Recovery:
                     asyncio.create_task(self._ask(finding, adding.progressed, place, entry))
                     for place in self._config.places(entry)
                 ]
+            # Before the end is looked at: after giving up nothing is under way either, and what was
+            # found and not stored would be cut off.
             if adding.error is not None:
                 raise CannotRecover(
                     f"ledger {self._ledger}: {adding.error.message}"
@@ -198,8 +202,9 @@ class _Recovery:
                     f"ledger {self._ledger}: too few bookies answer to tell whether there is an "
                     f"entry {finding.undecidable}: try again when more do"
                 )
-            if not finding.is_ended or adding.under_way:
-                await adding.progressed.wait()
+            if finding.is_ended and not adding.under_way:
+                return
+            await adding.progressed.wait()
 
     async def _ask(
         self, finding: Finding, progressed: asyncio.Event, place: int, entry: int

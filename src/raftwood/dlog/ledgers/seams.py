@@ -37,7 +37,8 @@ class Bookies(Protocol):
 
     Every call ends, in a time bound by the implementation's settings. A bookie that is away or does
     not answer is `BookieUnavailable`. What comes back has not been checked yet; where the bookie
-    itself says that its copy is damaged, that is `BadDigest`, and never `NoSuchEntry`.
+    itself says that its copy is damaged, or that it cannot tell whether it had one, that is
+    `BadDigest`, and never `NoSuchEntry`.
     """
 
     def prepare_add(
@@ -106,6 +107,16 @@ class VersionedMetadata(msgspec.Struct, frozen=True):
     version: int
 
 
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """Since when a bookie has the folder that it has."""
+
+    instance: str = ""
+    """Another one whenever it began anew; empty where that is not known."""
+    limbo_end: int | None = None
+    """It began anew, and was not repaired yet: of ledgers from this number on it has everything
+    that it acked."""
+
+
 class LedgerMetadataStore(Protocol):
     """Where ledgers' metadata are kept, and which bookies there are."""
 
@@ -141,6 +152,10 @@ class LedgerMetadataStore(Protocol):
 
     async def bookies(self) -> list[BookieInfo]:
         """Those that are registered now, in order of their ids."""
+        ...
+
+    async def beginning(self, bookie: BookieId) -> Beginning:
+        """Which folder a bookie has."""
         ...
 
     async def close(self) -> None: ...

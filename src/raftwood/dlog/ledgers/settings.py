@@ -14,8 +14,6 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One bookie's time for one answer."""
     speculative_read_ms: int = 20
     """After so long the next replica is asked too."""
-    publish_ms: float = 1
-    """Without further appends, readers hear of the last ack after so long."""
     overload_pause_ms: int = 20
     """Before an add is sent again to a bookie that had too much to do."""
     change_timeout_ms: int = 10_000

@@ -1,29 +1,27 @@
 """`QuorumWriter`: the one writer of an open ledger."""
 
 import asyncio
-from typing import Final
 
 from raftwood.base.errors import Overloaded, RaftwoodError
 from raftwood.base.files import Buffer
-from raftwood.dlog.errors import BookieUnavailable, Fenced, LedgerClosed, NoSuchLedger
-from raftwood.dlog.ledgers.adding import Adding, fail_quietly
+from raftwood.dlog.errors import Fenced, LedgerClosed, NoSuchLedger
+from raftwood.dlog.ledgers.adding import Adding, fail_apart
 from raftwood.dlog.ledgers.context import ClientContext
 from raftwood.dlog.ledgers.digests import EntryDigest
 from raftwood.dlog.ledgers.model import BookieId, LedgerMetadata
 from raftwood.dlog.ledgers.rules.changes import closed_by_writer, with_ensemble
+from raftwood.dlog.ledgers.rules.publishing import PublishedWriting
 from raftwood.dlog.ledgers.seams import VersionedMetadata
 
-_PUBLISH_RETRIES: Final = 5
-"""Then the next append, the next publication or the close tells readers."""
 
-
-class QuorumWriter(Adding):
+class QuorumWriter(Adding[PublishedWriting]):
     """A `LedgerWriter` over bookies."""
 
     def __init__(self, context: ClientContext, ledger: int, created: VersionedMetadata) -> None:
         config = created.metadata.config
         super().__init__(
             context,
+            PublishedWriting,
             ledger=ledger,
             config=config,
             ensemble=created.metadata.segments[-1].bookies,
@@ -37,15 +35,10 @@ class QuorumWriter(Adding):
         self._bytes_max = context.settings.bytes_under_way_max
         self._is_closing = False
         self._at_rest: asyncio.Future[None] | None = None
-        self._carried = -1
-        """What the last append told bookies to be confirmed."""
-        self._carried_at_ack = -1
-        self._publish_timer: asyncio.TimerHandle | None = None
+        self._publish_handle: asyncio.Handle | None = None
         self._to_publish = -1
         self._published: dict[BookieId, int] = {}
         self._publishing: dict[BookieId, asyncio.Task[None]] = {}
-        self._retry_timer: asyncio.TimerHandle | None = None
-        self._retries_left = 0
 
     @property
     def ledger(self) -> int:
@@ -69,34 +62,36 @@ class QuorumWriter(Adding):
         writing = self._writing
         size = len(data)
         if self._error is not None or self._is_closing:
-            fail_quietly(waiter, self._error or self._closed_error())
+            fail_apart(waiter, self._error or self._closed_error())
             return waiter
-        if len(writing.pending) >= self._entries_max or (
-            self._bytes_under_way + size > self._bytes_max and writing.pending
+        under_way = len(writing.pending) + len(writing.unseen)
+        if under_way >= self._entries_max or (
+            self._bytes_under_way + size > self._bytes_max and under_way
         ):
-            fail_quietly(
+            fail_apart(
                 waiter,
                 Overloaded(
-                    f"ledger {self._ledger}: {len(writing.pending)} entries with "
+                    f"ledger {self._ledger}: {under_way} entries with "
                     f"{self._bytes_under_way} bytes are under way: wait for acks, then append"
                 ),
             )
             return waiter
         length_bytes = self._length_bytes + size
-        self._carried = last_confirmed = writing.last_confirmed
+        last_confirmed = writing.last_confirmed
         packed = self._digest.pack(
             entry=writing.next_entry,
             last_confirmed=last_confirmed,
             length_bytes=length_bytes,
             data=data,
         )
-        self._add(packed, size, length_bytes, waiter)
+        self._add(packed, size, length_bytes, waiter, carried=last_confirmed)
         self._length_bytes = length_bytes
         return waiter
 
     def _confirmed(self) -> None:
-        if self._publish_timer is None and self._error is None:
-            self._arm_publish()
+        if self._publish_handle is None and self._writing.is_to_publish:
+            # The appends that this turn of the loop still brings carry it for nothing.
+            self._publish_handle = self._loop.call_soon(self._publish)
         if self._at_rest is not None and not self._writing.pending and not self._at_rest.done():
             self._at_rest.set_result(None)
 
@@ -109,39 +104,43 @@ class QuorumWriter(Adding):
             lambda metadata: with_ensemble(metadata, before=before, first=first, after=after),
         )
 
-    # How readers hear of acks.
+    def _progress(self) -> tuple[int, int]:
+        return self._writing.last_confirmed, self._writing.seen
 
-    def _arm_publish(self) -> None:
-        self._carried_at_ack = self._carried
-        pause_s = self._context.settings.publish_ms / 1000
-        self._publish_timer = self._loop.call_later(pause_s, self._publish_due)
+    # What acks wait for: that readers see the entries.
 
-    def _publish_due(self) -> None:
-        self._publish_timer = None
-        last = self._writing.last_confirmed
-        if self._has_stopped() or last <= max(self._carried, self._to_publish):
+    def _publish(self) -> None:
+        self._publish_handle = None
+        writing = self._writing
+        if self._is_closing or self._error is not None or not writing.is_to_publish:
             return
-        if self._carried > self._carried_at_ack:
-            self._arm_publish()  # Appends go on, and carry it.
-        else:
-            self._publish_to_all(last)
-
-    def _has_stopped(self) -> bool:
-        """What would begin now nobody would wait for at the end."""
-        return self._is_closing or self._error is not None
-
-    def _publish_to_all(self, last: int) -> None:
-        if last > self._to_publish:
-            self._to_publish = last
-            self._retries_left = _PUBLISH_RETRIES
-        for bookie in self._writing.ensemble:
-            if bookie not in self._publishing:
+        self._to_publish = writing.last_confirmed
+        for place, bookie in enumerate(writing.ensemble):
+            if bookie not in self._publishing and not writing.failed >> place & 1:
                 self._publishing[bookie] = self._loop.create_task(self._publish_to(bookie))
 
     async def _publish_to(self, bookie: BookieId) -> None:
-        """Each bookie at its own pace: one that hangs holds nobody up."""
+        """Each bookie at its own pace, one request at a time: what is confirmed meanwhile goes with
+        the next one.
+        """
         try:
             while (last := self._to_publish) > self._published.get(bookie, -1):
+                async with asyncio.timeout(self._context.settings.add_timeout_ms / 1000):
+                    await self._tell(bookie, last)
+                self._published[bookie] = last
+                if self._writing.heard(bookie, last):
+                    self._ack()
+        except (RaftwoodError, TimeoutError) as error:
+            reason = error.message if isinstance(error, RaftwoodError) else "answers nothing"
+            self._refusal = f" (bookie {bookie}: {reason})"
+            if self._error is None and not self._is_closing:
+                self._fail(bookie)
+        finally:
+            del self._publishing[bookie]
+
+    async def _tell(self, bookie: BookieId, last: int) -> None:
+        while True:
+            try:
                 await self._bookies.write_last_confirmed(
                     bookie,
                     ledger=self._ledger,
@@ -149,40 +148,11 @@ class QuorumWriter(Adding):
                     master_key=self._master_key,
                     digest=self._digest.of_last_confirmed(last),
                 )
-                self._published[bookie] = last
-        except RaftwoodError:
-            self._publish_later()
-        finally:
-            del self._publishing[bookie]
-
-    def _publish_later(self) -> None:
-        """A writer that falls silent now has nothing else that would tell readers."""
-        if self._retry_timer is None and self._retries_left and not self._has_stopped():
-            self._retries_left -= 1
-            pause_s = self._context.settings.change_retry_ms / 1000
-            self._retry_timer = self._loop.call_later(pause_s, self._publish_again)
-
-    def _publish_again(self) -> None:
-        self._retry_timer = None
-        if not self._has_stopped():
-            self._publish_to_all(self._to_publish)
-
-    async def publish(self) -> None:
-        if self._has_stopped():
-            raise self._error or self._closed_error()
-        last = self._writing.last_confirmed
-        self._publish_to_all(last)
-        while True:
-            heard = sum(self._published.get(each, -1) >= last for each in self._writing.ensemble)
-            if heard >= self._config.ack_quorum:
+            except Overloaded:
+                # Not dead: it is told again, until that takes too long.
+                await asyncio.sleep(self._context.settings.overload_pause_ms / 1000)
+            else:
                 return
-            under_way = list(self._publishing.values())
-            if not under_way:
-                raise BookieUnavailable(
-                    f"ledger {self._ledger}: {heard} bookies heard that entry {last} is confirmed: "
-                    "publish again"
-                )
-            await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
 
     # The end.
 
@@ -210,9 +180,13 @@ class QuorumWriter(Adding):
                     metadata, last_entry=last_entry, length_bytes=length_bytes
                 ),
             )
-        except (Fenced, NoSuchLedger) as error:
+        except RaftwoodError as error:
+            # Nothing is told to readers any more, so that what they do not see yet is never acked.
             self._give_up(error)
             raise
+        for pending in self._writing.closed():
+            if pending.waiter is not None and not pending.waiter.done():
+                pending.waiter.set_result(pending.entry)
         self._give_up(self._closed_error())
         self._error = self._closed_error()
 
@@ -222,9 +196,8 @@ class QuorumWriter(Adding):
 
     def _stop_timers(self) -> None:
         super()._stop_timers()
-        for timer in (self._publish_timer, self._retry_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._publish_handle is not None:
+            self._publish_handle.cancel()
 
     async def _stop(self) -> None:
         await super()._stop()

@@ -17,7 +17,7 @@ from raftwood.base.errors import (
     OutOfRange,
     RaftwoodError,
 )
-from raftwood.base.position import Position
+from raftwood.base.position import Position, position_of_entry
 from raftwood.base.seams import MetaStore
 from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.ledgers.ledger_store import LedgerStore
@@ -153,9 +153,13 @@ class Dlogs:
 
     async def shrink(self, name: str, before: Position, *, end: Position | None = None) -> Position:
         """Free what is below a position; the first that can be read then. Whoever writes knows
-        where the log ends before the bookies have heard of it.
+        where the log ends, and need not ask.
         """
-        if before > (end or (await self.info(name)).next):
+        last_ledger = (await self.metas.read(name)).meta.last_ledger
+        # Below the last ledger there is no need to know how far that one goes.
+        if before > position_of_entry(ledger=max(last_ledger, 0), entry=0) and before > (
+            end or (await self.info(name)).next
+        ):
             raise OutOfRange(f"log {name!r}: position {before} is behind its end")
         return await self._shrink(name, lambda _: before)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Buffer
+from raftwood.base.futures import fail
 from raftwood.base.position import Position, position_of_entry
 from raftwood.dlog.log.compression import Compression
 from raftwood.dlog.log.entries import MESSAGES_MAX, EntryHead, ProducerRun, encode_entry
@@ -55,9 +56,7 @@ class Pending:
 
     def fail(self, error: RaftwoodError) -> None:
         for future in (self.future, *self._others):
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # Whether anybody still waits is not known here.
+            fail(future, error)
 
 
 class EntryBuilder:

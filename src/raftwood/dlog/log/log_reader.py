@@ -301,10 +301,13 @@ class LogReader:
         return max(known.meta.first, position_of_entry(ledger=info.ledger, entry=last + 1))
 
     async def appended_bytes(self) -> int:
-        """Of all messages that were ever appended, as the last entry that can be read says."""
+        """Of all messages that were ever appended, as the last confirmed entry says."""
         known = await self._metas.read(self.name)
         for info in reversed(known.meta.ledgers):
             reader = await self._open(known, info)
+            if not reader.is_closed:
+                # Says so where its bookies are away: an older number would be taken for this one.
+                await reader.wait(after=reader.last_confirmed, timeout_ms=0)
             if reader.last_confirmed >= 0:
                 return (await read_head(reader, reader.last_confirmed)).appended_bytes
         return 0

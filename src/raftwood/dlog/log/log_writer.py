@@ -22,6 +22,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
 from raftwood.base.position import Position, position_of_entry
 from raftwood.dlog.errors import CannotRecover, Fenced
@@ -67,6 +68,9 @@ class LogWriter:
         self._validity_timer: asyncio.TimerHandle | None = None
         self._held: list[tuple[int, int, list[Pending]]] = []
         """Acked by the bookies, and not by this writer yet."""
+        self._closing: int | None = None
+        """The ledger before the one that is written, until it is closed: readers do not look behind
+        one that is open."""
         self._rotated: list[asyncio.Future[None]] = []
         self._last_ms = 0
         self._times: dict[int, tuple[int, int]] = {}
@@ -338,10 +342,21 @@ class LogWriter:
         """An entry is stored. Whoever slept so long may be fenced, and the fence gone with its
         ledger: look before it is said.
         """
-        if self._held or not self._is_valid():
+        if self._held or self._closing is not None or not self._is_valid():
             self._held.append((ledger, entry, group))
-            self._driver.tell(on.ValidityEnded())
+            self._release()
         else:
+            self._say_acked(ledger, entry, group)
+
+    def _release(self) -> None:
+        """Say what was held, unless it must be held still."""
+        if self._closing is not None:
+            return
+        if not self._is_valid():
+            self._driver.tell(on.ValidityEnded())
+            return
+        held, self._held = self._held, []
+        for ledger, entry, group in held:
             self._say_acked(ledger, entry, group)
 
     def _say_acked(self, ledger: int, entry: int, group: list[Pending]) -> None:
@@ -380,6 +395,8 @@ class LogWriter:
         old = self._ledger
         if old is not None and not old.has_failed:
             self._times[old.writer.ledger] = old.first_ms, old.last_ms
+            if not old.is_closed:
+                self._closing = old.writer.ledger
         writer, self._next = self._next, None
         builder = EntryBuilder(
             writer.ledger,
@@ -417,6 +434,7 @@ class LogWriter:
 
     def settled(self, info: LedgerInfo) -> None:
         """Of a ledger that failed: what is stored is acked, the rest goes to the next one."""
+        self._closed(info.ledger)
         ledger = self._ledger
         if ledger is None or ledger.writer.ledger != info.ledger:
             return
@@ -435,10 +453,17 @@ class LogWriter:
         if self._next is not None:
             self._switch()
 
-    def times_of(self, ledger: int) -> tuple[int, int]:
+    def closed(self, ledger: int) -> tuple[int, int]:
+        self._closed(ledger)
         if self._ledger is not None and self._ledger.writer.ledger == ledger:
+            self._ledger.is_closed = True
             return self._ledger.first_ms, self._ledger.last_ms
         return self._times.pop(ledger, (0, 0))
+
+    def _closed(self, ledger: int) -> None:
+        if self._closing == ledger:
+            self._closing = None
+            self._release()
 
     def verified(self) -> None:
         if self._error is not None:
@@ -448,12 +473,7 @@ class LogWriter:
         self._validity_timer = self._loop.call_later(
             self.meta.config.grace_ms / 4000, self._driver.tell, on.ValidityEnded()
         )
-        if not self._is_valid():
-            self._driver.tell(on.ValidityEnded())
-            return
-        held, self._held = self._held, []
-        for ledger, entry, group in held:
-            self._say_acked(ledger, entry, group)
+        self._release()
 
     def gave_up(self, error: RaftwoodError) -> None:
         self._fail(error)
@@ -476,9 +496,7 @@ class LogWriter:
         if self._end is not None:
             waiting.append(self._end)
         for future in waiting:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()
+            fail(future, error)
         groups = [group for _, group in self._ledger.under_way] if self._ledger else []
         groups += [group for _, _, group in self._held]
         self._held.clear()

@@ -28,6 +28,7 @@ from raftwood.dlog.log.settings import DlogSettings
 
 LOG_PROPERTY = "raftwood-dlog"
 """Of a ledger: the token of the log that it was made for."""
+_CONTENDED_PAUSES = 4
 _log = get_logger(__name__)
 
 
@@ -59,8 +60,8 @@ class WriterHost(Protocol):
         """Of a ledger that failed, this much is stored, and no more will be."""
         ...
 
-    def times_of(self, ledger: int) -> tuple[int, int]:
-        """When the first and the last entry of a ledger were appended."""
+    def closed(self, ledger: int) -> tuple[int, int]:
+        """Readers go on behind a ledger; when its first and its last entry were appended."""
         ...
 
     def verified(self) -> None:
@@ -85,6 +86,35 @@ class TakeOver(msgspec.Struct, frozen=True):
         return self.fence_ms + self.create_ms + self.claim_ms
 
 
+class _Troubles:
+    """What is tried again: the first failure of a series is logged, then the sum of all."""
+
+    def __init__(self, log: str) -> None:
+        self._log = log
+        self._count = 0
+        self._began = 0.0
+        self._last = ""
+
+    def add(self, event: str, error: RaftwoodError, **about: int) -> None:
+        self._count += 1
+        self._last = error.message
+        if self._count == 1:
+            self._began = asyncio.get_running_loop().time()
+            _log.warning(event, log=self._log, **about, error=error.message)
+
+    def end(self) -> None:
+        if self._count > 1:
+            seconds = round(asyncio.get_running_loop().time() - self._began, 1)
+            _log.warning(
+                "log_retries_ended",
+                log=self._log,
+                failures=self._count,
+                seconds=seconds,
+                last_error=self._last,
+            )
+        self._count = 0
+
+
 class WriterDriver:
     """One for each writer; its answers come to the host."""
 
@@ -101,6 +131,7 @@ class WriterDriver:
         """Those that make a ledger, which may come too late to be used, or delete one."""
         self._writers: dict[int, LedgerWriter] = {}
         self._pauses = 0
+        self._troubles = _Troubles(name)
         self._phase_ms: dict[Phase, float] = {}
         self._phase_since = asyncio.get_running_loop().time()
         self.verified_ns = 0
@@ -144,9 +175,10 @@ class WriterDriver:
                 self._untidy.add(self._start(self._delete(action.ledger)))
             case on.Write():
                 self._pauses = 0
+                self._troubles.end()
                 self._host.write_to(self._writers[action.ledger])
             case on.Pause():
-                self._start(self._pause())
+                self._start(self._pause(action))
             case on.GiveUp():
                 kind = NotFound if action.is_missing else Fenced
                 self._host.gave_up(kind(f"log {self.name!r}: {action.reason}"))
@@ -220,9 +252,11 @@ class WriterDriver:
         except StoreError:
             raise
         except RaftwoodError as error:
-            _log.warning("ledger_not_recovered", log=self.name, ledger=ledger, error=error.message)
+            self._troubles.add("ledger_not_recovered", error, ledger=ledger)
             return on.RecoveryFailed(ledger)
-        self._writers.pop(ledger, None)
+        writer = self._writers.pop(ledger, None)
+        if writer is not None:
+            await writer.abandon()
         self._host.settled(info)
         return on.LedgerRecovered(info)
 
@@ -250,9 +284,11 @@ class WriterDriver:
         except InvalidInput:
             raise
         except RaftwoodError as error:
-            _log.warning("ledger_not_created", log=self.name, error=error.message)
+            self._troubles.add("ledger_not_created", error)
             return on.CreationFailed()
         self._writers[writer.ledger] = writer
+        if self.rules.phase is Phase.WRITING:
+            self._troubles.end()  # It was made ahead of need: no `Write` follows soon.
         return on.LedgerCreated(writer.ledger, self._around.now_ms())
 
     async def _close(self, ledger: int) -> Event:
@@ -264,7 +300,7 @@ class WriterDriver:
         except RaftwoodError:
             return on.LedgerFailed(ledger)
         del self._writers[ledger]
-        first_ms, last_ms = self._host.times_of(ledger)
+        first_ms, last_ms = self._host.closed(ledger)
         meta = self._meta()
         place = meta.place_of(ledger)
         created_ms = 0 if place is None else meta.ledgers[place].created_ms
@@ -289,12 +325,17 @@ class WriterDriver:
         except RaftwoodError as error:
             _log.warning("ledger_not_deleted", log=self.name, ledger=ledger, error=error.message)
 
-    async def _pause(self) -> Event:
-        await self._wait()
+    async def _pause(self, action: on.Pause) -> Event:
+        if action.is_contended:
+            # Whoever has lost most waits least: with pauses that grow, newcomers win for ever.
+            longest_ms = _CONTENDED_PAUSES * self._around.settings.pause_ms / self.rules.attempts
+            await asyncio.sleep(self._around.environment.random.random() * longest_ms / 1000)
+        else:
+            await self._wait()
         return on.PauseEnded()
 
     async def _wait_after(self, error: RaftwoodError) -> None:
-        _log.warning("log_meta_unavailable", log=self.name, error=error.message)
+        self._troubles.add("log_meta_unavailable", error)
         await self._wait()
 
     async def _wait(self) -> None:
@@ -316,6 +357,7 @@ class WriterDriver:
 
     async def close(self) -> None:
         """Stop at once, as a crash would."""
+        self._troubles.end()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -28,6 +28,7 @@ class WrittenLedger:
         """It takes nothing more."""
         self._has_refused = False
         """Nothing is sent any more: it would be stored under the number of what was refused."""
+        self.is_closed = False
         self.asks_rotation = False
         self.first_ms = 0
         self.last_ms = 0

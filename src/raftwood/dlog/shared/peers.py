@@ -15,6 +15,7 @@ from raftwood.base.errors import (
     Unauthenticated,
     Unavailable,
 )
+from raftwood.base.futures import fail
 from raftwood.base.position import Position, position_from_bytes
 from raftwood.dlog.shared.ownership import Owner
 from raftwood.dlog.shared.wire import (
@@ -216,6 +217,6 @@ def _settle(
         if future.done():
             continue
         if isinstance(result, RaftwoodError):
-            future.set_exception(result)
+            fail(future, result)
         else:
             future.set_result(result)

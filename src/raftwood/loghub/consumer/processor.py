@@ -31,6 +31,10 @@ class Processor(ABC):
     def process(self, batches: Sequence[ShardBatch], tracker: CheckpointTracker) -> None:
         """Deal with what comes next; to be over within `tracker.remaining_s`.
 
+        From then on `tracker.save_checkpoint` and `tracker.check_lease` raise `LeaseLost`, which
+        is to end the call. Ask `check_lease` before each thing that nobody can take back: the
+        process may have been paused since the last one.
+
         A call that neither ends nor saves a checkpoint for a lease timeout beyond that loses the
         shard to another worker: what it does later is done twice.
 

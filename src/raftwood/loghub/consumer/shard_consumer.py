@@ -101,6 +101,8 @@ class ShardConsumer:
         self.stop_reason = reason
         self.tracker.is_hung = reason is StopReason.HUNG
         self.tracker.stopping.set()
+        if self._tenure.is_calling and self._tenure.remaining_ms() <= 0:
+            self.meter.overruns()
 
     def may_save(self) -> bool:
         """Whether what is saved in memory may go to the store now."""

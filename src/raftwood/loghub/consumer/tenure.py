@@ -17,7 +17,8 @@ class Tenure:
         self._shard = shard
         self._epoch = epoch
         self._last_ms = 0
-        self._is_calling = False
+        self.is_calling = False
+        """A call of what the user wrote is under way."""
 
     def remaining_ms(self) -> int:
         """Also while the shard is being given up: the store's fence lets the last save through."""
@@ -32,15 +33,15 @@ class Tenure:
     @contextmanager
     def calling(self) -> Iterator[None]:
         """Around each call of what the user wrote: one that hangs loses the shard."""
-        self._is_calling = True
+        self.is_calling = True
         self.goes_on()
         try:
             yield
         finally:
-            self._is_calling = False
+            self.is_calling = False
             self._agent.call_ends(self._shard, self._epoch)
 
     def goes_on(self) -> None:
         """The call that is under way does not hang."""
-        if self._is_calling:
+        if self.is_calling:
             self._agent.call_begins(self._shard, self._epoch, self._now_ms())

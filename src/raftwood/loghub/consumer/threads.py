@@ -87,10 +87,13 @@ class _InThreads(AsyncProcessor):
 
     async def process(self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker) -> None:
         blocking = CheckpointTracker(tracker, asyncio.get_running_loop())
-        await self._threads.call(
-            lambda: self._processor.process(batches, blocking),
-            is_late=lambda: tracker.remaining_s <= 0,
-        )
+
+        def work() -> None:
+            # The process may have been paused since the loop handed the call to this thread.
+            blocking.check_lease()
+            self._processor.process(batches, blocking)
+
+        await self._threads.call(work, is_late=lambda: tracker.remaining_s <= 0)
 
     async def shutdown(self, tracker: AsyncCheckpointTracker) -> None:
         blocking = CheckpointTracker(tracker, asyncio.get_running_loop())

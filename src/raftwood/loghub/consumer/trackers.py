@@ -43,7 +43,19 @@ class AsyncCheckpointTracker:
 
     @property
     def is_stopping(self) -> bool:
-        return self.stopping.is_set()
+        """The shard is to be given up, or the lease's time is over."""
+        return self.stopping.is_set() or self._tenure.remaining_ms() <= 0
+
+    def check_lease(self) -> None:
+        """`LeaseLost` where the lease's time is over: the shard may be another worker's.
+
+        A call that was paused cannot be ended from outside; it learns here that it has to end.
+        """
+        if self._tenure.remaining_ms() <= 0:
+            raise LeaseLost(
+                f"the lease of shard {self.shard_id} was not renewed in time: nothing can be "
+                "saved, and another worker may process what follows the last saved checkpoint"
+            )
 
     @property
     def checkpoint(self) -> str | None:
@@ -56,15 +68,17 @@ class AsyncCheckpointTracker:
         """All up to a batch is dealt with; without one, all that was given so far.
 
         In memory it reaches the store in a few seconds, and when the shard is given up; with
-        `persistent` it is there on return. `LeaseLost` where the shard is another's by now. A long
-        call shows by it that it does not hang.
+        `persistent` it is there on return. `LeaseLost` where the lease's time is over, or the shard
+        is another's by now: nothing is saved then, in memory either, for whoever hears of it may
+        undo its work. A long call shows by it that it does not hang.
         """
+        self.check_lease()
         self.note(after)
         if persistent:
             await self.store()
 
     def note(self, after: ShardBatch | None = None) -> None:
-        """Save it in memory."""
+        """Save it in memory, late or not: the store refuses it where the shard is another's."""
         self.goes_on()
         self._after = "" if after is None else after.next_position
         position = self._after or self._given
@@ -101,10 +115,7 @@ class AsyncCheckpointTracker:
         save = self.unstored()
         if save is None:
             return
-        if self._tenure.remaining_ms() <= 0:
-            raise LeaseLost(
-                f"the lease of shard {self.shard_id} was not renewed in time: nothing can be saved"
-            )
+        self.check_lease()
         await self._writer.save([save])
         self.stored(save)
 
@@ -153,8 +164,13 @@ class CheckpointTracker:
     def checkpoint(self) -> str | None:
         return self._tracker.checkpoint
 
+    def check_lease(self) -> None:
+        """See `AsyncCheckpointTracker.check_lease`."""
+        self._tracker.check_lease()
+
     def save_checkpoint(self, *, after: ShardBatch | None = None, persistent: bool = False) -> None:
         """See `AsyncCheckpointTracker.save_checkpoint`."""
+        self._tracker.check_lease()
         self._tracker.note(after)
         if persistent:
             asyncio.run_coroutine_threadsafe(self._tracker.store(), self._loop).result()

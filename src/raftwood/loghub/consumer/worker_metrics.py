@@ -18,6 +18,7 @@ class Totals:
         self.batches = 0
         self.bytes = 0
         self.overruns = 0
+        self.overrun_s = 0.0
         self.failures = 0
         self.read_failures = 0
 
@@ -29,6 +30,8 @@ class ShardMeter:
         self._clock = clock
         self.totals = totals
         self._oldest_ms = 0
+        self._may_overrun = False
+        """A call is under way that was not counted as an overrun."""
         self._reached_s = 0.0
         self._rate = 0.0
         self._rate_ns = clock.monotonic_ns()
@@ -49,13 +52,23 @@ class ShardMeter:
 
     def begins(self, received_ms: int) -> None:
         self._oldest_ms = received_ms
+        self._may_overrun = True
+
+    def overruns(self) -> None:
+        """The lease's time is over while a call is under way, which may never end: counted once."""
+        if self._may_overrun:
+            self._may_overrun = False
+            self.totals.overruns += 1
 
     def ends(self, batches: int, size: int, *, received_ms: int, late_ms: int) -> None:
         """`received_ms` of the last batch; `late_ms` above 0 where the lease's time was over."""
+        if late_ms > 0:
+            self.overruns()
+            self.totals.overrun_s += late_ms / 1000
+        self._may_overrun = False
         self._oldest_ms, self._reached_s = 0, self._age_s(received_ms)
         self.totals.batches += batches
         self.totals.bytes += size
-        self.totals.overruns += late_ms > 0
         self._add_to_rate(size)
 
     def at_end(self) -> None:
@@ -82,8 +95,12 @@ class WorkerMetrics:
             "consumer_batches_total": ("Batches that were processed.", lambda: totals.batches),
             "consumer_bytes_total": ("Bytes that were processed.", lambda: totals.bytes),
             "consumer_overruns_total": (
-                "Calls of process() that ended when the lease's time was over.",
+                "Calls of process() during which the lease's time was over.",
                 lambda: totals.overruns,
+            ),
+            "consumer_overrun_seconds_total": (
+                "How long such calls went on behind their deadlines.",
+                lambda: totals.overrun_s,
             ),
             "consumer_failures_total": (
                 "Times that a processor raised an error.",

@@ -131,7 +131,9 @@ class AsyncLogClient:
         number = shard if isinstance(shard, int) else await _number_of(stores, shard, timeout_ms)
         link = ShardLink(stores, number)
         try:
-            info = await link.ask(CONNECT, ShardRequest(number), timeout_ms=timeout_ms)
+            # Whoever only reads must be able to where nothing can be written, on a full disk say.
+            method = INFO if is_read_only else CONNECT
+            info = await link.ask(method, ShardRequest(number), timeout_ms=timeout_ms)
             link.learn(info.addresses)
         finally:
             await link.close()

@@ -28,6 +28,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
 from raftwood.logservice.client.shard_link import (
     ATTEMPT_MS,
@@ -204,8 +205,8 @@ class Pipeline:
             elif isinstance(result, SequenceGap | SequenceForgotten | Unavailable):
                 problem = problem or result
                 continue
-            elif not append.future.done():
-                append.future.set_exception(result)
+            else:
+                fail(append.future, result)
             append.sequence = 0  # settled
         self._drop_settled()
         if problem is not None:
@@ -333,8 +334,8 @@ class Pipeline:
         self._begin_producer()
         _log.debug("appends given up", shard=self._link.shard, reason=error.message)
         for append in appends:
-            if append.sequence and not append.future.done():
-                append.future.set_exception(_told(append, error))
+            if append.sequence:
+                fail(append.future, _told(append, error))
 
     async def close(self) -> None:
         """What was sent and not answered ends with `ConnectionLost`, its outcome unknown."""

@@ -17,6 +17,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.futures import fail
 from raftwood.logservice.client.shard_link import PAUSE_LONGEST_S, ShardLink
 from raftwood.logservice.errors import RecordTooLarge
 from raftwood.logservice.records import encode_user_entry
@@ -160,6 +161,5 @@ def _succeed(single: _Single, lsn: int) -> None:
 
 def _fail(batch: list[_Single], error: RaftwoodError) -> None:
     for single in batch:
-        if not single.future.done():
-            # One each: a traceback grows on an exception that several tasks raise.
-            single.future.set_exception(copy.copy(error))
+        # One each: a traceback grows on an exception that several tasks raise.
+        fail(single.future, copy.copy(error))

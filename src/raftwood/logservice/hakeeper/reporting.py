@@ -4,7 +4,7 @@ A configuration of a higher epoch wins. Of an equal epoch there can be only one:
 otherwise is not believed, and an alarm is raised, for two halves of a shard may both be at work.
 """
 
-from raftwood.base.errors import Overloaded
+from raftwood.base.errors import Conflict, Overloaded
 from raftwood.logservice.hakeeper.commands import SERVICES_MAX, STORES_MAX
 from raftwood.logservice.hakeeper.orders import Order, OrderKind
 from raftwood.logservice.hakeeper.reports import (
@@ -32,6 +32,12 @@ def hear_store(state: State, heartbeat: StoreHeartbeat) -> None:
     before = state.stores.get(number)
     if before is None and len(state.stores) >= STORES_MAX:
         raise Overloaded(f"HAKeeper knows {STORES_MAX} stores: forget some first")
+    if state.forgotten.get(number, heartbeat.incarnation) != heartbeat.incarnation:
+        # The stores that knew it refuse it: it must not become a reader of a log meanwhile.
+        raise Conflict(
+            f"store {number} was forgotten, and comes back without its data: a number belongs to "
+            "one data folder for ever, so start it with a new number and --join"
+        )
     if before is not None and before.incarnation != heartbeat.incarnation:
         _lose(state, number)
     store = StoreState(

@@ -40,6 +40,9 @@ from raftwood.logservice.hakeeper.scheduling import expire, orders_for, schedule
 from raftwood.logservice.hakeeper.state import Phase, ShardState, State, TnShardState
 
 REMOVED_KEPT = 100_000
+_WITHOUT_FORGOTTEN = ("0.1.0",)
+"""Releases that do not remember forgotten numbers: while one of them runs, nobody does, so that all
+members come to the same state by the same commands."""
 
 
 def apply(state: State, payload: bytes) -> bytes:
@@ -227,6 +230,13 @@ def _forget_store(state: State, store: int) -> None:
                 f"store {store} is a member of shard {number}: drain it, or wait until it is "
                 "replaced"
             )
+    served_as = state.stores[store].served_as
+    others = [each for number, each in state.stores.items() if number != store]
+    if served_as and not any(each.version in _WITHOUT_FORGOTTEN for each in others):
+        # What it voted for and acknowledged outlives it: nobody else may come under its number.
+        state.forgotten[store] = served_as
+        for oldest in list(state.forgotten)[:-REMOVED_KEPT]:
+            del state.forgotten[oldest]
     del state.stores[store]
     for shard in state.shards.values():
         shard.conflicts.pop(store, None)

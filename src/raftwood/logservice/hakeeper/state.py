@@ -145,6 +145,8 @@ class State(msgspec.Struct, array_like=True):
     tn_shards: dict[int, TnShardState] = {}
     orders: dict[int, Order] = {}
     failures: list[FailedOrder] = []
+    forgotten: dict[int, str] = {}
+    """Stores that an operator had forgotten, and the incarnation that each had replicas as."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -152,7 +154,10 @@ _decoder: msgspec.msgpack.Decoder[State] = msgspec.msgpack.Decoder(State)
 
 
 def encode_state(state: State) -> bytes:
-    return _MAGIC + bytes([FORMAT_VERSION]) + _encoder.encode(state)
+    fields = msgspec.structs.astuple(state)
+    if not state.forgotten:
+        fields = fields[:-1]  # as release 0.1.0 wrote it, until there is something to tell
+    return _MAGIC + bytes([FORMAT_VERSION]) + _encoder.encode(fields)
 
 
 def decode_state(data: bytes) -> State:

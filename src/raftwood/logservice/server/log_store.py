@@ -188,7 +188,17 @@ class LogStore:
             f"refused: store {store} does not let this one in: {reason}"
             for store, reason in self.host.refusals().items()
         ]
-        return [*refused, *self.disk.alarms(), *self.truncation.alarms()]
+        return [*refused, *self._log_alarms(), *self.disk.alarms(), *self.truncation.alarms()]
+
+    def _log_alarms(self) -> list[str]:
+        if not self.host.logs_aside:
+            return []
+        told = (
+            "log-damaged: the log of this store was damaged at a start, and the other stores fill "
+            "a new one; once no shard here is under repair, remove "
+            f"{' and '.join(self.host.logs_aside)}. What was wrong: {self.host.damage}"
+        )
+        return [told]
 
     def _factory_of(self, shard: int) -> Callable[[], StateMachine]:
         if shard == HAKEEPER_SHARD:

@@ -37,7 +37,8 @@ from raftwood.logservice.wire import (
     encode_lsns,
     encode_read_request,
 )
-from raftwood.net import Call, Payload, Service
+from raftwood.net import Call, Payload, Service, TypedMethod
+from raftwood.net.store_names import READER_ROLE
 from raftwood.raft.host.host import Host
 
 TIMEOUT_MS_MAX: Final = 60_000
@@ -199,6 +200,19 @@ class ShardService:
         return int(result)
 
     async def _info(self, call: Call, request: ShardRequest) -> ShardInfo:
+        return await self._described_by_leader(call, request, INFO)
+
+    async def _connect(self, call: Call, request: ShardRequest) -> ShardInfo:
+        """The shard takes a write, and its state machine is read with all that was acknowledged.
+
+        Whoever may only read has the reading checked alone.
+        """
+        method = INFO if call.peer.role == READER_ROLE else CONNECT
+        return await self._described_by_leader(call, request, method)
+
+    async def _described_by_leader(
+        self, call: Call, request: ShardRequest, method: TypedMethod[ShardRequest, ShardInfo]
+    ) -> ShardInfo:
         timeout_ms = _remaining_ms(call)
         shard = request.shard
         _check_log(shard)
@@ -207,18 +221,16 @@ class ShardService:
                 raise NotLeader(
                     f"store {self._host.id} does not lead shard {shard}", self._host.leader(shard)
                 )
+            if method is CONNECT:
+                await self._host.check_writes(shard, timeout_ms=timeout_ms)
             return await self._described(shard, timeout_ms)
         except (NotLeader, NotFound) as error:
             if not request.forward:
                 raise await self._refusal(shard, error) from error
-            asked = INFO.encode(ShardRequest(shard))
-            return INFO.decode_response(
-                await self._forwarder.ask_leader(shard, INFO, asked, timeout_ms)
+            asked = method.encode(ShardRequest(shard))
+            return method.decode_response(
+                await self._forwarder.ask_leader(shard, method, asked, timeout_ms)
             )
-
-    async def _connect(self, call: Call, request: ShardRequest) -> ShardInfo:
-        """The shard answers: its state machine was read, with all that was acknowledged."""
-        return await self._info(call, request)
 
     async def _described(self, shard: int, timeout_ms: int) -> ShardInfo:
         def ask(state: LogState) -> ShardInfo:

@@ -204,6 +204,10 @@ class RaftLog:
             return self.storage.entries(low, high, room)
         return self.slice(low, high, room)
 
+    def pause_applying(self) -> None:
+        """Hand out nothing to be applied: the log is kept for its votes and acknowledgements."""
+        self._applying_paused = True
+
     def accept_applying(self, index: int, size: int, *, allow_unstable: bool) -> None:
         """Entries up to an index were handed out to be applied."""
         if index > self.committed:

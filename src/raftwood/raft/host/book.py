@@ -4,6 +4,8 @@ A store whose disk was wiped has forgotten its votes and what it acknowledged. I
 under its old number again, so that a number belongs to the folder that was heard from first.
 """
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -31,6 +33,7 @@ class _Book(msgspec.Struct, frozen=True, array_like=True):
     version: int
     addresses: dict[int, str]
     incarnations: dict[int, str]
+    damage: str = ""
 
 
 class StoreBook:
@@ -39,9 +42,12 @@ class StoreBook:
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
         data = log.state(HOST_GROUP) if HOST_GROUP in log.groups() else None
-        book = _decode(data) if data is not None else _Book(BOOK_VERSION, {}, {})
+        book = decode_book(data) if data is not None else _Book(BOOK_VERSION, {}, {})
         self.addresses: dict[int, str] = book.addresses
         self._incarnations: dict[int, str] = book.incarnations
+        self.damage = book.damage
+        """Set for good once the store's log was damaged and set aside: what was wrong. Any group
+        may be one whose records were lost with it (`damaged_log`)."""
 
     def set_addresses(self, addresses: dict[int, str]) -> None:
         """Note addresses; for the time being only in memory where the log has no room."""
@@ -65,16 +71,42 @@ class StoreBook:
                 raise
         elif known != incarnation:
             raise Conflict(
-                f"store {store} comes with another data folder than before: a store that has lost "
-                "its data joins with a new number, and the old number is removed from its groups"
+                f"store {store} comes with another data folder than before. If its data is lost, "
+                f"{how_to_replace(store)}"
             )
 
     def _save(self) -> None:
-        book = _Book(BOOK_VERSION, self.addresses, self._incarnations)
+        book = _Book(BOOK_VERSION, self.addresses, self._incarnations, self.damage)
         self._log.write((State(HOST_GROUP, msgspec.msgpack.encode(book)),))
 
 
-def _decode(data: bytes) -> _Book:
+def how_to_replace(store: int | str) -> str:
+    """What an operator does about a store that cannot come back under its number."""
+    return (
+        "start another store in its place: 'raftwood serve --join' or 'raftwood logservice start "
+        "--join', with a new node.store_id and an empty node.data_folder. Then run 'raftwood raft "
+        f"replace {store} NEW HOST:PORT --group GROUP' for each group of raftwood serve; a log "
+        f"service replaces the store by itself, and 'raftwood cluster forget {store}' ends it"
+    )
+
+
+def book_after_damage(
+    data: bytes | None, *, peers: Mapping[int, str], damage: str
+) -> tuple[dict[int, str], bytes]:
+    """The book of a store whose log was damaged: what is left of the old one, and what happened.
+
+    Answers the addresses that it tells, and the book.
+    """
+    book = _Book(BOOK_VERSION, {}, {})
+    if data is not None:
+        with suppress(StoreDamaged):
+            book = decode_book(data)
+    addresses = {**peers, **book.addresses}  # what was heard of others is newer than the settings
+    after = _Book(BOOK_VERSION, addresses, book.incarnations, damage)
+    return addresses, msgspec.msgpack.encode(after)
+
+
+def decode_book(data: bytes) -> _Book:
     try:
         fields = msgspec.msgpack.decode(data)
         if isinstance(fields, list) and fields and fields[0] != BOOK_VERSION:

@@ -30,6 +30,7 @@ _REGISTER: Final = struct.Struct("<B16sI")
 _COMMAND: Final = struct.Struct("<BQQQ")
 _UNREGISTER: Final = struct.Struct("<BQ")
 _TICK: Final = struct.Struct("<BQQ")
+_NEVER_MS: Final = (1 << 63) - 1
 _SESSION: Final = struct.Struct("<Q")
 _COMMAND_BYTES: Final = _COMMAND.size
 _command_head: Final = _COMMAND.unpack_from
@@ -87,6 +88,11 @@ def encode_command(command: bytes, *, session: int, sequence: int, acknowledged:
 
 def encode_unregister(session: int) -> bytes:
     return _UNREGISTER.pack(UNREGISTER, session)
+
+
+def encode_nothing() -> bytes:
+    """An entry that changes nothing, for whoever wants to see one committed."""
+    return encode_tick(elapsed_ms=0, expiry_ms=_NEVER_MS)
 
 
 def encode_tick(*, elapsed_ms: int, expiry_ms: int) -> bytes:

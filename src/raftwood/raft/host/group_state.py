@@ -12,12 +12,18 @@ from raftwood.base.errors import StoreDamaged, UnsupportedVersion
 from raftwood.raft.core import ConfState, HardState
 
 STATE_VERSION: Final = 2
+VOTES_NEVER: Final = (1 << 63) - 1
+"""As `votes_from`: the log is lost, so that not even its end is known. The addition to the group,
+which comes after all that the replica had acknowledged, takes its place."""
 
 
 class RepairStage(StrEnum):
     """How far the repair of a damaged replica has come; `repair` tells the whole."""
 
     NONE = ""
+    LOOK = "look"
+    """The store has lost its log, and has this record of the group alone. The group is asked
+    whether the store is a member."""
     LEAVE = "leave"
     """The group is asked to remove this store; the damaged data is still here."""
     JOIN = "join"
@@ -51,6 +57,11 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     repair: RepairStage = RepairStage.NONE
     repair_as_voter: bool = False
     """What the replica was before its repair, and is to be again."""
+
+    @property
+    def is_without_replica(self) -> bool:
+        """A repair has not come to where a replica runs again."""
+        return self.repair in (RepairStage.LOOK, RepairStage.LEAVE, RepairStage.JOIN)
 
     @property
     def hard_state(self) -> HardState:

@@ -14,9 +14,10 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.logs import get_logger
-from raftwood.raft.host.book import GROUP_MAX
+from raftwood.raft.host.book import GROUP_MAX, StoreBook
 from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.group_state import RepairStage
+from raftwood.raft.host.log_ends import LogEnds
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.repair import Repairs
 from raftwood.raft.host.replica import Replica
@@ -40,10 +41,12 @@ class Groups:
         chores: Chores,
         turns: Turns,
         repairs: Repairs,
+        log_ends: LogEnds,
         *,
         own: int,
         learn_addresses: Callable[[dict[int, str]], None],
         is_closing: Callable[[], bool],
+        book: StoreBook,
     ) -> None:
         self._replicas = running
         self._opener = opener
@@ -51,9 +54,11 @@ class Groups:
         self._chores = chores
         self._turns = turns
         self._repairs = repairs
+        self._log_ends = log_ends
         self._own = own
         self._learn_addresses = learn_addresses
         self._is_closing = is_closing
+        self._book = book
         self._factories: dict[int, Callable[[], StateMachine]] = {}
 
     async def start(
@@ -72,17 +77,31 @@ class Groups:
             raise
 
     async def _start_or_repair(self, group: int, members: tuple[int, ...]) -> None:
+        known = self._opener.state_of(group)
+        if self._book.damage and (known is None or known.is_removed):
+            self._find_out(group, members)
+            return
         try:
             await self._opener.prepare(group, members)
             state = self._opener.state_of(group)
-            if state is not None and state.repair in (RepairStage.LEAVE, RepairStage.JOIN):
-                self._repairs.begin(group, "its repair was under way")
+            if state is not None and state.is_without_replica:
+                self._repairs.begin(group, self._book.damage or "its repair was under way")
                 return
             await self.serve(group)
             if state is not None and state.repair is RepairStage.LEARN:
                 self._repairs.go_on(group)
         except StoreDamaged as error:
             self._repairs.begin(group, error.message)
+
+    def _find_out(self, group: int, members: tuple[int, ...]) -> None:
+        """The store has lost its log once: a group that seems new may be one that was lost."""
+        if members == (self._own,):
+            raise StoreDamaged(
+                f"store {self._own} has lost its log ({self._book.damage}), and is the only member "
+                f"of group {group}, so that nobody can tell whether the group is new: restore the "
+                "data folder from a backup, or give the group other members too"
+            )
+        self._repairs.find_out(group, members, self._book.damage)
 
     async def serve(self, group: int) -> None:
         """Open the replica of a group, and let it take part."""
@@ -101,6 +120,7 @@ class Groups:
         self._learn_addresses(replica.applier.addresses)
         self._replicas[group] = replica
         replica.is_serving = True
+        self._log_ends.hold_votes(replica)
         if replica.configuration.voters == (self._own,) and replica.may_vote:
             replica.node.campaign()
         if replica.storage.state.voters and replica.applied:
@@ -117,6 +137,10 @@ class Groups:
             machine.close()
             raise
         return replica
+
+    def forget(self, group: int) -> None:
+        """The group has removed this store, which has no replica: it may be started anew."""
+        self._factories.pop(group, None)
 
     def stop(self, group: int) -> None:
         """Stop the replica, or its repair; its data stays, and it may be started again."""
@@ -170,6 +194,10 @@ class Groups:
                 await asyncio.sleep(REMOVAL_PAUSE_S)
 
     def on_damage(self, replica: Replica, error: StoreDamaged) -> None:
+        if replica.only_votes and replica.lost_up_to:
+            self._repairs.lost_end(replica.group, replica.lost_up_to)
+        elif replica.only_votes:
+            self._repairs.end_vote(replica.group)
         if self._replicas.get(replica.group) is replica and not self._is_closing():
             self._end(replica, error)
             self._repairs.begin(replica.group, error.message, halted=replica)

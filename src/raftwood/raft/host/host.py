@@ -9,6 +9,7 @@ await host.close()
 """
 
 import asyncio
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,11 +33,14 @@ from raftwood.raft.core import ConfState, Entry, EntryKind
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.book import StoreBook
 from raftwood.raft.host.chores import Chores
+from raftwood.raft.host.control import encode_nothing
+from raftwood.raft.host.damaged_log import open_store
 from raftwood.raft.host.deadlines import within
 from raftwood.raft.host.groups import Groups
 from raftwood.raft.host.handing_over import hand_over, until
 from raftwood.raft.host.host_metrics import register_metrics
 from raftwood.raft.host.incoming import Incoming
+from raftwood.raft.host.log_ends import LogEnds
 from raftwood.raft.host.membership import (
     MemberStep,
     addresses_in,
@@ -52,12 +56,10 @@ from raftwood.raft.host.reads import read_waiter
 from raftwood.raft.host.repair import Repairs
 from raftwood.raft.host.repair_service import RepairService
 from raftwood.raft.host.replica import Replica
-from raftwood.raft.host.runs import LogEntry
 from raftwood.raft.host.settings import RaftHostSettings, check_fit
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.raft.host.snapshotting import Snapshotting
-from raftwood.raft.host.status import GroupStatus, halted_status, status_of
 from raftwood.raft.host.succession import stand_first
 from raftwood.raft.host.ticking import Ticking
 from raftwood.raft.host.turns import Turns
@@ -86,6 +88,8 @@ class Host(HostViews):
         self.settings = settings
         self._loop = asyncio.get_running_loop()
         self._replicas: dict[int, Replica] = {}
+        voting: dict[int, Replica] = {}
+        """Damaged ones, which serve nobody and vote until they have left."""
         self._is_closing = False
         self._waiting = Waiting(self._replicas)
         self._snapshot_files = snapshot_files
@@ -122,6 +126,7 @@ class Host(HostViews):
         self._incoming = Incoming(
             self.id,
             self._replicas,
+            voting,
             self._peers,
             self._book,
             self._turns,
@@ -145,6 +150,7 @@ class Host(HostViews):
             replica_of=self._replica,
             confirm=self._wait_to_read,
             change=self.change_members,
+            has_begun=self._opener.has_begun,
         )
         self._repairs = Repairs(
             environment,
@@ -154,7 +160,20 @@ class Host(HostViews):
             snapshot_files,
             own=self.id,
             running=self._replicas.get,
+            voting=voting,
+            hold_votes=lambda replica: self._log_ends.hold_votes(replica),  # noqa: PLW0108 (below)
             start=lambda group: self._groups.serve(group),  # noqa: PLW0108 (it is made below)
+            on_removed=lambda group: self._groups.forget(group),  # noqa: PLW0108 (as above)
+            run=self._chores.run,
+        )
+        self._log_ends = LogEnds(
+            store.log,
+            settings,
+            ChainMap(self._replicas, voting),
+            self._peers,
+            self._turns,
+            state_of=self._opener.state_of,
+            on_lost_log=self._incoming.on_lost_log,
             run=self._chores.run,
         )
         self._groups = Groups(
@@ -164,16 +183,20 @@ class Host(HostViews):
             self._chores,
             self._turns,
             self._repairs,
+            self._log_ends,
             own=self.id,
             learn_addresses=self._set_addresses,
             is_closing=lambda: self._is_closing,
+            book=self._book,
         )
         self._ticking = Ticking(
             settings,
             self._replicas,
+            voting,
             self._peers,
             self._turns,
             self._transfer,
+            self._log_ends,
             propose=self._control,
             on_lost=self._incoming.wake_groups_of,
         )
@@ -189,17 +212,29 @@ class Host(HostViews):
         network: HostNetwork,
         settings: RaftHostSettings | None = None,
         log_settings: LogSettings | None = None,
+        peers: Mapping[int, str] | None = None,
     ) -> "Host":
-        """Open the store in a folder; errors as of `disk.Store`."""
+        """Open the store in a folder; errors as of `disk.Store`.
+
+        `peers` are stores that the settings name. They, and those that this store has heard of,
+        fill a log that proves damaged (`damaged_log`).
+        """
         settings = settings or RaftHostSettings()
         log_settings = log_settings or LogSettings()
         check_fit(settings, log_settings)
-        opened = await Store.open(
-            environment, path, cluster=cluster, store=store, settings=log_settings
+        opened = await open_store(
+            environment,
+            path,
+            cluster=cluster,
+            store=store,
+            settings=settings,
+            log_settings=log_settings,
+            peers=peers or {},
         )
         try:
             files = await SnapshotFiles.recover(environment.files, f"{opened.path}/snapshots")
             host = cls(environment, opened, files, network, settings)
+            host.logs_aside = await opened.logs_aside()
         except BaseException:
             await opened.close()
             raise
@@ -213,6 +248,7 @@ class Host(HostViews):
         self._incoming.register(service)
         self._transfer.register(service)
         self._repair_service.register(service)
+        self._log_ends.register(service)
 
     # Groups
 
@@ -246,30 +282,6 @@ class Host(HostViews):
     async def remove_replica(self, group: int) -> None:
         """Drop a replica that its group has removed, and its data; only term and vote are kept."""
         await self._groups.remove(group)
-
-    def groups(self) -> list[int]:
-        return sorted(self._replicas)
-
-    def halted(self) -> dict[int, str]:
-        """Groups whose replicas here are damaged and not repaired yet, and why."""
-        return dict(self._repairs.problems)
-
-    def is_leading(self, group: int) -> bool:
-        return self._replica(group).is_leader
-
-    def leader(self, group: int) -> int:
-        """The store that leads the group as far as this one knows; 0 for none."""
-        return self._replica(group).leader
-
-    def status(self, group: int) -> GroupStatus:
-        problem = self._repairs.problems.get(group)
-        if problem is not None:
-            return halted_status(group, self.id, problem)
-        return status_of(self._replica(group), self.id, self.addresses())
-
-    def addresses(self) -> dict[int, str]:
-        """Of all stores that this one has heard of, itself too where it was told."""
-        return dict(self._book.addresses)
 
     def register_metrics(self, metrics: Metrics) -> None:
         """Let a store's metrics tell of its groups."""
@@ -320,6 +332,10 @@ class Host(HostViews):
         async with within(timeout_ms, f"a proposal to group {group}"):
             return await future
 
+    async def check_writes(self, group: int, *, timeout_ms: int) -> None:
+        """See that the group takes a write: one that changes nothing is committed and applied."""
+        await self.propose(group, encode_nothing(), timeout_ms=timeout_ms, kind=EntryKind.CONTROL)
+
     async def read(self, group: int, query: Any, *, timeout_ms: int) -> Any:
         """Ask the state machine, with all that was answered to anybody before the call."""
         replica = self._replica(group)
@@ -333,24 +349,6 @@ class Host(HostViews):
         self._turns.mark(replica)
         async with within(timeout_ms, f"a read of group {replica.group}"):
             await future
-
-    def stale_read(self, group: int, query: Any) -> Any:
-        """Ask the state machine as it is here, which may be behind."""
-        replica = self._replica(group)
-        if replica.is_installing:
-            raise Unavailable(f"group {group} is being restored on store {self.id}: try again")
-        return replica.applier.machine.lookup(query)
-
-    async def read_log(
-        self, group: int, first_index: int, *, bytes_max: int = 1 << 20
-    ) -> tuple[list[LogEntry], int]:
-        """Committed entries from an index on, and where to read next; `OutOfRange` says what is.
-
-        Nothing but this store is asked: whoever needs the newest entries does a `read` before.
-        """
-        replica = self._replica(group)
-        with self._chores.halting(replica):
-            return await replica.committed(first_index, bytes_max)
 
     # Snapshots
 
@@ -467,7 +465,11 @@ class Host(HostViews):
         await self._peers.close()
         for replica in list(self._replicas.values()):
             self._groups.stop(replica.group)
-        await self._store.close()
+        if self._log_ends.are_needed:
+            # The next start is in doubt as this one was; all that was acked is synced.
+            await self._store.abandon()
+        else:
+            await self._store.close()
 
     # What the parts ask of one another
 

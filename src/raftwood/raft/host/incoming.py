@@ -17,7 +17,7 @@ from raftwood.net import Identity, Payload, Service
 from raftwood.net.store_names import store_of
 from raftwood.raft.core import MessageKind
 from raftwood.raft.host.book import StoreBook
-from raftwood.raft.host.control import encode_tick
+from raftwood.raft.host.control import encode_nothing
 from raftwood.raft.host.membership import members_of
 from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.protocol import (
@@ -42,7 +42,6 @@ _decode_introduction = msgspec.msgpack.Decoder(Introduction).decode
 _decode_sleep = msgspec.msgpack.Decoder(Sleep).decode
 _decode_removed = msgspec.msgpack.Decoder(Removed).decode
 _PREVOTE = MessageKind.PREVOTE
-_NEVER_MS: Final = (1 << 63) - 1
 _HEARTBEAT = MessageKind.HEARTBEAT
 _ELECTIONS = (_PREVOTE, MessageKind.VOTE, MessageKind.TIMEOUT_NOW)
 
@@ -56,6 +55,7 @@ class Incoming:
         self,
         own: int,
         replicas: Mapping[int, Replica],
+        voting: Mapping[int, Replica],
         peers: Peers,
         book: StoreBook,
         turns: Turns,
@@ -66,6 +66,7 @@ class Incoming:
     ) -> None:
         self._own = own
         self._replicas = replicas
+        self._voting = voting
         self._peers = peers
         self._book = book
         self._turns = turns
@@ -94,7 +95,7 @@ class Incoming:
         for group, message, runs in decode_frame(payload, target=self._own):
             if message.source != store:
                 raise ProtocolError(f"store {store} speaks for store {message.source}")
-            replica = replicas.get(group)
+            replica = replicas.get(group) or self._voting.get(group)
             if replica is None or not replica.is_serving:
                 continue
             kind = message.kind
@@ -102,20 +103,21 @@ class Incoming:
                 self._tell_if_removed(replica, store)
             if store in replica.storage.state.given_up:
                 continue
-            if kind in _ELECTIONS and not replica.may_vote:
+            if kind in _ELECTIONS and not replica.may_elect(message):
                 continue
             if kind is _HEARTBEAT and replica.has_lost(message):
-                self._on_lost_log(replica, message.commit)
+                self.on_lost_log(replica, message.commit)
                 continue
             replica.receive(message, runs)
             mark(replica)
 
-    def _on_lost_log(self, replica: Replica, commit: int) -> None:
+    def on_lost_log(self, replica: Replica, acknowledged: int) -> None:
+        replica.lost_up_to = acknowledged
         self._on_damage(
             replica,
             StoreDamaged(
                 f"group {replica.group} has lost the end of its log on store {self._own}: it "
-                f"acknowledged entries up to {commit}, and has none after "
+                f"acknowledged entries up to {acknowledged}, and has none after "
                 f"{replica.node.raft.log.last_index}"
             ),
         )
@@ -154,7 +156,7 @@ class Incoming:
             replica.settling = (asked, raft.log.last_index)
         after = replica.settling[1]
         if raft.log.last_index <= after:
-            self._propose(replica, encode_tick(elapsed_ms=0, expiry_ms=_NEVER_MS))
+            self._propose(replica, encode_nothing())
         return raft.tracker.committed() > after
 
     def _on_removed(self, peer: Identity, payload: Payload) -> None:

@@ -6,11 +6,12 @@ votes, stands or answers anybody.
 
 import asyncio
 from collections.abc import Callable
+from typing import NoReturn
 
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, InvariantViolated
 from raftwood.disk.segment_log import DropGroup, Run, SegmentLog, State
 from raftwood.raft.core import (
     APPLY_THREAD,
@@ -84,6 +85,16 @@ class Opener:
                     found.append(group)
         return found
 
+    def has_begun(self, group: int) -> bool:
+        """Whether the store has more of a group than the records that found it: else nobody was
+        elected in it with the help of this store.
+        """
+        state = self.state_of(group)
+        if state is None:
+            return False
+        is_founded = state.term <= FOUNDING_TERM and not state.voters
+        return not is_founded or state.is_removed or state.repair is not RepairStage.NONE
+
     async def prepare(self, group: int, members: tuple[int, ...]) -> None:
         """Note a group that is new on this store; one that is known is left as it is."""
         known = self.state_of(group)
@@ -129,6 +140,21 @@ class Opener:
         storage.configuration = applier.configuration
         replica = self._new_replica(group, storage, applier)
         await self._replay(replica, stopped)
+        return replica
+
+    async def open_to_vote(self, group: int) -> Replica:
+        """A replica that votes and acknowledges, and applies nothing; `repair` tells why.
+
+        `StoreDamaged` where what may still be replaced cannot be read.
+        """
+        # A replica that has just been halted may have written what is not durable yet.
+        await self._log.sync()
+        storage = GroupStorage(self._log, group)
+        await storage.load_tail(storage.state.commit + 1, _REPLAY_BYTES)
+        applier = Applier(_NothingApplied(), ConfState(), self._on_change)
+        replica = self._new_replica(group, storage, applier)
+        replica.node.raft.log.pause_applying()
+        replica.only_votes = True
         return replica
 
     def _new_replica(self, group: int, storage: GroupStorage, applier: Applier) -> Replica:
@@ -197,6 +223,18 @@ class Opener:
             Run(group, run.term, run.first_index, run.count, run.payload),
             State(group, state.encoded()),
         )
+
+
+class _NothingApplied:
+    """The state machine of a replica that only votes: asking it for anything is a bug."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise InvariantViolated("a replica that only votes has no state machine")
+
+    update = lookup = save_snapshot = recover_from_snapshot = _refuse
+
+    def close(self) -> None:
+        pass
 
 
 def _founding_records(group: int, members: tuple[int, ...]) -> tuple[State, Run]:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from raftwood.base.errors import ConnectionLost, RaftwoodError, Unavailable
+from raftwood.base.futures import fail
 from raftwood.raft.core import Entry, EntryKind
 
 ProposalDone = Callable[[list[Any] | None, RaftwoodError | None], None]
@@ -78,9 +79,9 @@ def waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Any]", Prop
         if future.done():
             return
         if results is None:
-            future.set_exception(error or Unavailable("the proposal was dropped"))
+            fail(future, error or Unavailable("the proposal was dropped"))
         elif isinstance(results[0], RaftwoodError):
-            future.set_exception(results[0])
+            fail(future, results[0])
         else:
             future.set_result(results[0])
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from raftwood.base.errors import RaftwoodError
+from raftwood.base.futures import fail
 
 ReadDone = Callable[[RaftwoodError | None], None]
 """Called once: when the state machine may be asked, or with the reason why not."""
@@ -23,7 +24,7 @@ def read_waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[None]"
         if error is None:
             future.set_result(None)
         else:
-            future.set_exception(error)
+            fail(future, error)
 
     return future, done
 

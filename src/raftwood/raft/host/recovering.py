@@ -57,7 +57,7 @@ async def examine_group(environment: Environment, path: str, group: int) -> Grou
     try:
         return (await _examine(environment, store, group))[0]
     finally:
-        await store.close()
+        await _end(store)
 
 
 async def recover_group(
@@ -74,7 +74,12 @@ async def recover_group(
         await store.log.commit(*_records(copy, state, tuple(sorted(members))))
         return copy
     finally:
-        await store.close()
+        await _end(store)
+
+
+async def _end(store: Store) -> None:
+    """A log that a crash has left in doubt stays so for the store's next start."""
+    await (store.close() if store.log.was_closed else store.abandon())
 
 
 async def _open(environment: Environment, path: str) -> Store:
@@ -96,7 +101,7 @@ async def _examine(
         raise NotFound(f"store {store.identity.store} has no group {group}: name one that it has")
     storage = GroupStorage(log, group)
     state = storage.state
-    if state.is_removed or state.repair in (RepairStage.LEAVE, RepairStage.JOIN):
+    if state.is_removed or state.is_without_replica:
         raise StoreDamaged(
             f"the copy of group {group} on store {store.identity.store} was removed, or is damaged "
             "and was being repaired: choose another store of the group"

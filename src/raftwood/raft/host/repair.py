@@ -1,7 +1,7 @@
 """Repair of a damaged replica from its peers, by itself, step by step and across restarts.
 
-A replica whose data proves bad is halted: it says nothing any more. Then, with the stage stored in
-the group's state, so that a crash at any point goes on from there:
+A replica whose data proves bad is halted: it serves nobody and leads nothing. Then, with the stage
+stored in the group's state, so that a crash at any point goes on from there:
 
 1. leave: the group removes this store. Only so does a leader forget how much of the log it
    believed to be here.
@@ -15,11 +15,23 @@ stands before it has those entries again (`GroupState.votes_from`), whatever old
 replays meanwhile. An old acknowledgement that comes late tells the leader of entries from before
 the addition alone, which the store has by the time it is a voter again.
 
+A store that has lost its whole log does the same with each of its groups; `damaged_log` tells why
+it may, with a term and a vote that are old. It does not know what it is in a group, so that it asks
+for that first (`RepairStage.LOOK`).
+
 Between 1 and 4 a group of three has two voters: both must run. This can't be avoided with the
 store's number kept, for a voter that has forgotten its log must not be one.
+
+Until it has left, a damaged replica may still vote and acknowledge, if only its snapshot or entries
+that are committed are bad. A vote needs no more than the log's last term and index, the term and
+the vote (Raft, 5.4.1; Alagappan et al., FAST 2018, make the same difference), and the index of the
+log has them. It never stands, applies, answers reads or sends entries, so that nothing bad spreads.
+So one whole copy of three leads the group again and lets both others leave, where it has all that
+they have acknowledged. A log that has lost its end does not vote.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
@@ -36,10 +48,11 @@ from raftwood.base.errors import (
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.net import Backoff
-from raftwood.raft.host.group_state import GroupState, RepairStage
+from raftwood.raft.host.group_state import VOTES_NEVER, GroupState, RepairStage, first_state
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.repair_service import (
+    HAS_BEGUN,
     REPAIR,
     STEP_TIMEOUT_MS,
     RepairAnswer,
@@ -50,18 +63,26 @@ from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.snapshots import SnapshotFiles
 from raftwood.raft.host.snapshotting import Snapshotting
 
-ATTEMPTS_MAX: Final = 100
+QUICK_ATTEMPTS: Final = 500
 """In a row without any success; with the pauses between them, about three quarters of an hour."""
-_PAUSE: Final = Backoff(first_ms=200, longest_ms=30_000)
+_LONG_PAUSE_S: Final = 30.0
+"""Between all further ones: peers may be away for a night."""
+_PAUSE: Final = Backoff(first_ms=200, longest_ms=5_000)
+"""Short: until it has left, a damaged replica is one of the group's majority."""
 _LEARN_PAUSE_S: Final = 0.5
+_JOIN_PAUSE_S: Final = 5.0
 _LAG_MAX: Final = 1_000
 """Entries that a learner may be behind when it is made a voter."""
-REMEDY: Final = (
-    "if the other stores have lost the group for good, restore this store from a backup, or give "
-    "the group new members with 'raftwood raft recover' on a store whose copy is whole"
-)
-
 _log = get_logger("raft")
+
+
+def _remedy(group: int) -> str:
+    return (
+        "the others must have a quorum without this store. If they have lost it for good, or there "
+        "is only one other voter: restore this store from a backup, or stop all, and for the store "
+        "whose copy has most run 'raftwood raft recover --data-folder FOLDER --group "
+        f"{group} --members STORE=HOST:PORT'"
+    )
 
 
 class _GivenUp(Exception):
@@ -81,7 +102,10 @@ class Repairs:
         *,
         own: int,
         running: Callable[[int], Replica | None],
+        voting: dict[int, Replica],
+        hold_votes: Callable[[Replica], None],
         start: Callable[[int], Awaitable[None]],
+        on_removed: Callable[[int], None],
         run: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
         self._random = environment.random
@@ -91,10 +115,17 @@ class Repairs:
         self._snapshot_files = snapshot_files
         self._own = own
         self._running = running
+        self._voting = voting
+        self._hold_votes = hold_votes
         self._start = start
+        self._on_removed = on_removed
         self._run = run
         self._leader = 0
         self._under_way: dict[int, object] = {}
+        self._founders: dict[int, tuple[int, ...]] = {}
+        """The first members of groups that this store has no record of, where it was told them."""
+        self._lost: dict[int, int] = {}
+        """Groups whose logs lack entries that this store has acknowledged, up to which index."""
         self.problems: dict[int, str] = {}
         """Groups without a replica that serves: what is wrong, and what is being done."""
         self.damage_count = 0
@@ -110,11 +141,44 @@ class Repairs:
 
     def begin(self, group: int, reason: str, *, halted: Replica | None = None) -> None:
         """Repair a group's replica, which is halted or could not be started."""
-        token = self._under_way[group] = object()
-        self.problems[group] = f"being repaired: {reason}"
         self.damage_count += 1
         _log.error("replica is damaged", group=group, reason=reason)
+        if halted is not None and halted.lost_up_to:
+            self._lost[group] = max(halted.lost_up_to, self._lost.get(group, 0))
+        self._begin(group, reason, halted)
+
+    def lost_end(self, group: int, up_to: int) -> None:
+        """A replica that only votes lacks what it has acknowledged: it votes no more."""
+        self._lost[group] = max(up_to, self._lost.get(group, 0))
+        self.end_vote(group)
+        self._run(self._keep_lost(group), f"note on the lost end of group {group}")
+
+    async def _keep_lost(self, group: int) -> None:
+        # Where there is no room for it now, the repair's next step does it.
+        with contextlib.suppress(RaftwoodError):
+            await self._note_lost(group)
+
+    async def _note_lost(self, group: int) -> None:
+        """Votes wait for what was lost after a start as well: the log does not tell of it."""
+        state = self._opener.state_of(group)
+        up_to = self._lost.get(group, 0)
+        if state is not None and state.votes_from < up_to:
+            await self._opener.note(group, msgspec.structs.replace(state, votes_from=up_to))
+
+    def _begin(self, group: int, reason: str, halted: Replica | None = None) -> None:
+        token = self._under_way[group] = object()
+        self.problems[group] = f"being repaired: {reason}"
         self._run(self._repair(group, reason, token, halted), f"repair of group {group}")
+
+    def find_out(self, group: int, founders: tuple[int, ...], damage: str) -> None:
+        """Start a group that has no replica here, on a store that has lost its log.
+
+        Whether it is new or was lost is asked of the others. `founders` are empty for one that the
+        store is to join.
+        """
+        self._founders[group] = founders
+        _log.info("the others are asked whether a group is new", group=group)
+        self._begin(group, f"this store has lost its log ({damage})")
 
     def go_on(self, group: int) -> None:
         """A replica that runs has still to become what it was."""
@@ -124,10 +188,20 @@ class Repairs:
     def stop(self, group: int) -> None:
         """The group was stopped or removed here; its repair ends at its next step."""
         self._under_way.pop(group, None)
+        self._founders.pop(group, None)
         self.problems.pop(group, None)
+        self.end_vote(group)
+
+    def end_vote(self, group: int) -> None:
+        """Let a damaged replica say nothing any more."""
+        replica = self._voting.pop(group, None)
+        if replica is not None:
+            replica.halt()
 
     async def _repair(self, group: int, reason: str, token: object, halted: Replica | None) -> None:
-        for _ in range(ATTEMPTS_MAX):
+        if reason:
+            await self._vote(group, token, halted)
+        for _ in range(QUICK_ATTEMPTS):
             if halted is None or not halted.is_saving:
                 break
             await asyncio.sleep(_LEARN_PAUSE_S)  # the save ends at its next chunk
@@ -139,33 +213,52 @@ class Repairs:
                 return
             except RaftwoodError as error:
                 failures += 1
-                self._failed(group, reason, error, is_last=failures == ATTEMPTS_MAX)
-                if failures == ATTEMPTS_MAX:
-                    return
-                await asyncio.sleep(_PAUSE.delay_s(failures, self._random))
+                self._failed(group, reason, error)
+                pause_s = _PAUSE.delay_s(failures, self._random)
+                await asyncio.sleep(pause_s if failures < QUICK_ATTEMPTS else _LONG_PAUSE_S)
             else:
                 failures, is_damaged = 0, False
                 if is_done:
                     self._under_way.pop(group, None)
                     _log.info("replica repaired", group=group)
 
-    def _failed(self, group: int, reason: str, error: RaftwoodError, *, is_last: bool) -> None:
-        what = "halted until the next start" if is_last else "halted, to be repaired"
-        problem = f"{what}: {reason or 'a repair was under way'}; {error.message}; {REMEDY}"
+    async def _vote(self, group: int, token: object, halted: Replica | None) -> None:
+        """Let a damaged replica vote on until it has left, where its log's end is whole."""
+        state = self._opener.state_of(group)
+        if state is None or state.repair is RepairStage.JOIN or state.votes_from == VOTES_NEVER:
+            return
+        if group in self._lost:
+            return
+        try:
+            replica = await self._opener.open_to_vote(group)
+        except RaftwoodError as error:
+            _log.warning("replica cannot vote", group=group, reason=error.message)
+            return
+        if halted is not None:
+            replica.node.raft.log.commit_to(halted.node.raft.log.committed)
+        if self._under_way.get(group) is token and replica.may_vote:
+            replica.is_serving = True
+            self._voting[group] = replica
+            self._hold_votes(replica)
+
+    def _failed(self, group: int, reason: str, error: RaftwoodError) -> None:
         if self._running(group) is None:
-            self.problems[group] = problem
-        log = _log.error if is_last else _log.warning
-        log("repair waits", group=group, reason=error.message, remedy=REMEDY)
+            self.problems[group] = (
+                f"halted, to be repaired: {reason or 'a repair was under way'}; {error.message}; "
+                f"{_remedy(group)}"
+            )
+        _log.warning("repair waits", group=group, reason=error.message, remedy=_remedy(group))
 
     # Steps; each may be done again.
 
     async def _step(self, group: int, token: object, *, is_damaged: bool) -> bool:
         """Bring a repair one stage on; answers whether it is at its end."""
+        await self._note_lost(group)
         state = self._opener.state_of(group)
-        if state is None:
-            raise _GivenUp
+        if state is None or state.is_removed:
+            return await self._find_out(group, token, state or first_state())
         match state.repair:
-            case RepairStage.NONE:
+            case RepairStage.NONE | RepairStage.LOOK:
                 return await self._look(group, token, state)
             case RepairStage.LEARN if is_damaged:
                 return await self._look(group, token, state)  # what it has learnt is damaged again
@@ -176,16 +269,71 @@ class Repairs:
             case RepairStage.LEARN:
                 return await self._learn(group, token)
 
+    async def _find_out(self, group: int, token: object, state: GroupState) -> bool:
+        if group not in self._founders:
+            raise _GivenUp  # it was removed
+        founders = () if state.is_removed else self._founders[group]
+        if founders and not await self._has_begun(group, token, founders):
+            await self._opener.prepare(group, founders)
+            await self._start(group)
+            self.problems.pop(group, None)
+            return True
+        answer = await self._ask(group, token, RepairStep.LOOK)
+        if not answer.is_member:
+            self.problems[group] = (
+                f"it has no replica here: group {group} does not name store {self._own} as a "
+                f"member; to add it, run 'raftwood raft add {self._own} HOST:PORT --group {group}'"
+            )
+            await asyncio.sleep(_JOIN_PAUSE_S)
+            return False
+        lost = msgspec.structs.replace(state, votes_from=VOTES_NEVER)
+        await self._note_leave(group, lost, as_voter=answer.is_voter)
+        return False
+
+    async def _has_begun(self, group: int, token: object, founders: tuple[int, ...]) -> bool:
+        """Whether a group that was to be founded here has got on without this store's records."""
+        error: RaftwoodError | None = None
+        for store in founders:
+            peer = self._peers.get(store)
+            if peer is None:
+                continue  # this one
+            try:
+                if await peer.channel.ask(HAS_BEGUN, group, STEP_TIMEOUT_MS):
+                    return True
+            except NotFound:
+                return True  # an older program, which cannot tell
+            except RaftwoodError as failed:
+                error = failed
+        if error is not None:
+            raise Unavailable(
+                f"this store has lost its log, and not all founders of group {group} say whether "
+                f"it is new ({error.message})"
+            )
+        if self._under_way.get(group) is not token:
+            raise _GivenUp
+        return False
+
+    async def _note_leave(self, group: int, state: GroupState, *, as_voter: bool) -> None:
+        voting = self._voting.get(group)
+        if voting is not None:
+            state = voting.storage.state  # it may have voted since
+        changed = msgspec.structs.replace(
+            state, is_removed=False, repair=RepairStage.LEAVE, repair_as_voter=as_voter
+        )
+        if voting is not None:
+            await self._snapshotting.note(voting, changed)
+        else:
+            await self._opener.note(group, changed)
+
     async def _look(self, group: int, token: object, state: GroupState) -> bool:
         answer = await self._ask(group, token, RepairStep.LOOK)
         if not answer.is_member:
             # An operator has removed it, and it is not for the store to come back.
             await self._drop(group, state, is_removed=True)
             self.problems.pop(group, None)
+            self._on_removed(group)
             return True
-        as_voter = answer.is_voter or state.repair_as_voter
-        changed = msgspec.structs.replace(state, repair=RepairStage.LEAVE, repair_as_voter=as_voter)
-        await self._opener.note(group, changed)
+        await self._note_leave(group, state, as_voter=answer.is_voter or state.repair_as_voter)
         return False
 
     async def _leave(self, group: int, token: object, state: GroupState) -> bool:
@@ -196,6 +344,9 @@ class Repairs:
         return False
 
     async def _drop(self, group: int, state: GroupState, *, is_removed: bool) -> None:
+        if group in self._voting:
+            state = self._voting[group].storage.state
+            self.end_vote(group)
         await self._opener.forget(group, state, is_removed=is_removed)
         await self._snapshot_files.remove_group(group)
 
@@ -209,6 +360,7 @@ class Repairs:
         # All that this store ever helped to commit is committed, and lies before the addition.
         changed = msgspec.structs.replace(state, repair=stage, votes_from=answer.applied)
         await self._opener.note(group, changed)
+        self._lost.pop(group, None)
         await self._start(group)
         self.problems.pop(group, None)
         return stage is RepairStage.NONE

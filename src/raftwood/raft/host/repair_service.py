@@ -52,6 +52,8 @@ class RepairAnswer(msgspec.Struct, frozen=True, array_like=True):
 REPAIR = TypedMethod(
     25, "repair", request=RepairRequest, response=RepairAnswer, roles=(STORE_ROLE,)
 )
+HAS_BEGUN = TypedMethod(27, "group-begun", request=int, response=bool, roles=(STORE_ROLE,))
+"""Whether a store has more of a group than its founding: for one that has lost its log."""
 
 _WANTED: Final = {
     RepairStep.LEAVE: MemberAction.REMOVE,
@@ -70,20 +72,31 @@ class RepairService:
         replica_of: Callable[[int], Replica],
         confirm: Callable[[Replica, int], Awaitable[None]],
         change: Callable[..., Awaitable[ConfState]],
+        has_begun: Callable[[int], bool],
     ) -> None:
         """`confirm` and `change` are the host's reads and changes of the membership."""
         self._peers = peers
         self._replica_of = replica_of
         self._confirm = confirm
         self._change = change
+        self._has_begun = has_begun
 
     def register(self, service: Service) -> None:
         service.typed(REPAIR, self._on_request)
+        service.typed(HAS_BEGUN, self._on_question)
 
-    async def _on_request(self, call: Call, request: RepairRequest) -> RepairAnswer:
+    async def _on_question(self, call: Call, group: int) -> bool:
+        self._check_heard(call)
+        return self._has_begun(group)
+
+    def _check_heard(self, call: Call) -> int:
         store = store_of(call.peer)
         if not self._peers.heard(call.peer):
             raise Unavailable(f"store {store} has not introduced itself: try again")
+        return store
+
+    async def _on_request(self, call: Call, request: RepairRequest) -> RepairAnswer:
+        store = self._check_heard(call)
         replica = self._replica_of(request.group)
         if replica.leader == store and replica.is_asleep:
             # It is damaged and leads no more; in its sleep the group would not notice.

@@ -42,10 +42,12 @@ from raftwood.raft.host.proposals import Batch, Proposals, Waiting
 from raftwood.raft.host.reads import ReadDone, Reads
 from raftwood.raft.host.runs import EncodedRun, LogEntry, RunBook
 from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.raft.host.vote_floor import LogPosition, VoteFloor
 
 _log = get_logger("raft")
 _APPEND = MessageKind.APPEND
 _APPEND_RESPONSE = MessageKind.APPEND_RESPONSE
+_TIMEOUT_NOW = MessageKind.TIMEOUT_NOW
 _PROPOSE = MessageKind.PROPOSE
 _NORMAL = EntryKind.NORMAL
 
@@ -104,6 +106,13 @@ class Replica:
         self.is_asleep = False
         """A leader said so; the log itself will not, for nobody sends to this store any more."""
 
+        self.only_votes = False
+        """Its data is damaged, but for its log's end, its term and its vote (see `repair`)."""
+        self.lost_up_to = 0
+        """Where the log has lost its end: up to where this store had acknowledged it."""
+        self.vote_floor: VoteFloor | None = None
+        """After a crash: what its votes are held to until they are as good as before."""
+
         self.leader_changes = 0
         """How often another store was seen to lead than before."""
         self._last_leader = NOBODY
@@ -132,8 +141,35 @@ class Replica:
 
     @property
     def may_vote(self) -> bool:
-        """Whether it has again what was dropped of its log, if ever it was."""
-        return self.applier.applied >= self.storage.state.votes_from
+        """Whether it has again what was dropped of its log, if ever it was, and knows its place."""
+        floor, votes_from = self.vote_floor, self.storage.state.votes_from
+        reached = self.node.raft.log.committed if self.only_votes else self.applier.applied
+        return reached >= votes_from and (floor is None or not floor.is_asking)
+
+    @property
+    def last_position(self) -> LogPosition:
+        log = self.node.raft.log
+        return log.last_term, log.last_index
+
+    def may_elect(self, request: Message) -> bool:
+        """Whether to take part in an election: to vote for whoever asks, or to stand as told."""
+        floor = self.vote_floor
+        if floor is None or not self.may_vote:
+            return self.may_vote
+        if request.kind is _TIMEOUT_NOW:
+            return floor.admits(self.last_position)
+        return floor.admits((request.log_term, request.index))
+
+    def spend_votes(self, term: int) -> None:
+        """Vote for nobody else up to a term: the store may have forgotten votes that it gave.
+
+        A vote for itself says so durably. It does not stand in that term: it would in the next.
+        """
+        raft = self.node.raft
+        if raft.term < term:
+            raft.become_follower(term, NOBODY)
+        if raft.term and raft.vote == NOBODY:
+            raft.vote = raft.id
 
     @property
     def is_up_to_date(self) -> bool:
@@ -243,10 +279,18 @@ class Replica:
             self.has_appended = False
             self._skip_heartbeat()
         self._laggard_ticks = 0 if self._has_laggard() else self._laggard_ticks + 1
-        if self.may_vote:  # else it would stand, in some old membership that it replays
+        if self.may_vote and (
+            self.vote_floor is None or self.vote_floor.admits(self.last_position)
+        ):
             self.node.tick()
+        else:
+            # It would stand, in some old membership that it replays, or with a log cut short. But
+            # the leader's lease runs out as ever: others may need this one's vote.
+            self.node.raft.election_elapsed += 1
         self.reads.tick(self.settings.election_ticks)
         self.storage.tick()
+        if self.only_votes:
+            self.storage.cache.shrink(applied=self.node.raft.log.committed, bytes_max=0)
 
     # Out
 

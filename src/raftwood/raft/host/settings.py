@@ -56,6 +56,13 @@ class RaftHostSettings(Section, frozen=True):
     quiesce_ticks: Annotated[
         int, Meta(ge=0, description="Ticks without work after which a group sleeps; 0: never.")
     ] = 2
+    repair_log: Annotated[
+        bool,
+        Meta(
+            description="At a start, set a damaged log aside and let the other stores fill a new "
+            "one; without it the store does not start."
+        ),
+    ] = True
     session_expiry_ms: Annotated[
         int, Meta(ge=1000, description="A client's session ends when unused for so long.")
     ] = 3_600_000

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from raftwood.base.logs import get_logger
 from raftwood.raft.host.control import encode_tick
+from raftwood.raft.host.log_ends import LogEnds
 from raftwood.raft.host.membership import members_of
 from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.protocol import ASK_MEMBERSHIP, GROUP_BYTES, SLEEP
@@ -25,18 +26,22 @@ class Ticking:
         self,
         settings: RaftHostSettings,
         replicas: Mapping[int, Replica],
+        voting: Mapping[int, Replica],
         peers: Peers,
         turns: Turns,
         transfer: SnapshotTransfer,
+        log_ends: LogEnds,
         *,
         propose: Callable[[Replica, bytes], None],
         on_lost: Callable[[int], None],
     ) -> None:
         self._settings = settings
         self._replicas = replicas
+        self._voting = voting
         self._peers = peers
         self._turns = turns
         self._transfer = transfer
+        self._log_ends = log_ends
         self._propose = propose
         self._on_lost = on_lost
         self._ticks = 0
@@ -71,9 +76,10 @@ class Ticking:
             self._turns.failed(error)
 
     def _tick(self) -> None:
+        self._log_ends.tick()
         bedtime = Bedtime()
         quiesce_ticks = self._settings.quiesce_ticks
-        for replica in list(self._replicas.values()):
+        for replica in (*self._replicas.values(), *self._voting.values()):
             if not replica.is_serving or replica.is_asleep:
                 continue
             if quiesce_ticks and may_sleep(replica, quiesce_ticks):

@@ -1,21 +1,81 @@
-"""What a host tells of its own data, beside the status of a group: for whoever runs on it."""
+"""What a host tells of its groups and of its own data, for whoever runs on it."""
 
+from collections.abc import Sequence
+from typing import Any
+
+from raftwood.base.errors import Unavailable
 from raftwood.disk.store import Store
+from raftwood.raft.host.book import StoreBook
+from raftwood.raft.host.chores import Chores
 from raftwood.raft.host.groups import Groups
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.peers import Peers
+from raftwood.raft.host.repair import Repairs
+from raftwood.raft.host.replica import Replica
+from raftwood.raft.host.runs import LogEntry
 from raftwood.raft.host.snapshotting import Snapshotting
+from raftwood.raft.host.status import GroupStatus, halted_status, status_of
 from raftwood.raft.state_machine import RetainingMachine, StateMachine
 
 
 class HostViews:
     """A part of `Host`."""
 
+    id: int
     _store: Store
+    _replicas: dict[int, Replica]
+    _repairs: Repairs
+    _book: StoreBook
     _opener: Opener
     _groups: Groups
     _snapshotting: Snapshotting
     _peers: Peers
+    _chores: Chores
+
+    logs_aside: Sequence[str] = ()
+    """Folders of damaged logs of this store that an operator may look at, and then remove."""
+
+    def groups(self) -> list[int]:
+        return sorted(self._replicas)
+
+    def halted(self) -> dict[int, str]:
+        """Groups whose replicas here are damaged and not repaired yet, and why."""
+        return dict(self._repairs.problems)
+
+    def is_leading(self, group: int) -> bool:
+        return self._groups.get(group).is_leader
+
+    def leader(self, group: int) -> int:
+        """The store that leads the group as far as this one knows; 0 for none."""
+        return self._groups.get(group).leader
+
+    def status(self, group: int) -> GroupStatus:
+        problem = self._repairs.problems.get(group)
+        if problem is not None:
+            return halted_status(group, self.id, problem)
+        return status_of(self._groups.get(group), self.id, self.addresses())
+
+    def addresses(self) -> dict[int, str]:
+        """Of all stores that this one has heard of, itself too where it was told."""
+        return dict(self._book.addresses)
+
+    def stale_read(self, group: int, query: Any) -> Any:
+        """Ask the state machine as it is here, which may be behind."""
+        replica = self._groups.get(group)
+        if replica.is_installing:
+            raise Unavailable(f"group {group} is being restored on store {self.id}: try again")
+        return replica.applier.machine.lookup(query)
+
+    async def read_log(
+        self, group: int, first_index: int, *, bytes_max: int = 1 << 20
+    ) -> tuple[list[LogEntry], int]:
+        """Committed entries from an index on, and where to read next; `OutOfRange` says what is.
+
+        Nothing but this store is asked: whoever needs the newest entries does a `read` before.
+        """
+        replica = self._groups.get(group)
+        with self._chores.halting(replica):
+            return await replica.committed(first_index, bytes_max)
 
     def stored_groups(self) -> list[int]:
         """All groups that this store has data of, running or not."""
@@ -24,6 +84,11 @@ class HostViews:
     def has_had(self, group: int) -> bool:
         """Whether this store has or had a replica of the group, and may have voted in it."""
         return self._opener.state_of(group) is not None
+
+    @property
+    def damage(self) -> str:
+        """What was wrong with the log that was set aside last; empty where none ever was."""
+        return self._book.damage
 
     @property
     def incarnation(self) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 
 from raftwood.base.errors import RaftwoodError
+from raftwood.base.futures import fail
 from raftwood.raft.host.sessions import WINDOW
 
 
@@ -38,13 +39,12 @@ class Batch:
             if isinstance(result, bytes):
                 future.set_result(result)
             else:
-                future.set_exception(result)
+                fail(future, result)
 
     def fail(self, error: RaftwoodError) -> None:
         for future in self.futures:
-            if not future.done():
-                # One each: a traceback grows on an exception that several tasks raise.
-                future.set_exception(type(error)(error.message))
+            # One each: a traceback grows on an exception that several tasks raise.
+            fail(future, type(error)(error.message))
 
 
 class Session:

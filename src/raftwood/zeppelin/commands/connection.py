@@ -54,9 +54,12 @@ def reset(session: Session, _: list[bytes]) -> bytes:
 
 
 async def _log_in(session: Session, name: bytes, password: bytes) -> User:
+    # Asked before the password is checked, which takes a while: the topology that comes meanwhile
+    # is not the one that the user was looked for in.
+    is_loading = session.topology.epoch == EPOCH_NONE
     user = await session.host.verified(name.decode("utf-8", "replace"), password)
     if user is None:
-        if session.topology.epoch == EPOCH_NONE:
+        if is_loading:
             raise Refused("LOADING Redis is loading the dataset in memory")
         raise Refused("WRONGPASS invalid username-password pair or user is disabled.")
     session.log_in(user)

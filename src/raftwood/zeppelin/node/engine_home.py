@@ -15,6 +15,8 @@ from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.slots import PARTITIONS_MAX
 
 VERSION: Final = 1
+ENGINES_FOLDER: Final = "engines"
+"""Where a node's engines are, in its data folder."""
 OWN_GROUP: Final = (1 << 63) - 1
 """No partition's: its state is the node's own."""
 

@@ -55,6 +55,11 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         return self.is_trimmed and self.slots == (slots.start, slots.stop)
 
 
+LOST: Final = BinlogPosition((1 << 63) - 1, (1 << 63) - 1)
+"""`repairing` of a partition whose data was damaged: no binlog ever gets there, so nothing but a
+whole copy of its master's makes it whole, and until then it neither leads nor counts."""
+
+
 def has_passed(position: BinlogPosition, epoch: int, sequence: int) -> bool:
     """Whether a binlog that ends there holds the position, or what came instead of it."""
     return epoch >= position.epoch and sequence >= position.sequence

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import Conflict, NotFound, RaftwoodError, Unavailable
+from raftwood.base.errors import Conflict, NotFound, RaftwoodError, StoreDamaged, Unavailable
 from raftwood.base.logs import get_logger
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.deltas import Delta, applied
@@ -28,6 +28,7 @@ from raftwood.zeppelin.model import (
     TableConfig,
     Topology,
 )
+from raftwood.zeppelin.node.engine_state import LOST
 from raftwood.zeppelin.node.node_store import NodeStore, Split
 from raftwood.zeppelin.node.seams import BinlogPosition
 from raftwood.zeppelin.node.served_copies import ServedCopies
@@ -82,6 +83,8 @@ class Membership:
         self._stores: dict[PartitionId, StoredPartition] = {}
         self._unusable: dict[PartitionId, str] = {}
         """Partitions that could not be opened, and why."""
+        self._damaged: dict[PartitionId, None] = {}
+        """Those of them whose data is bad: it is taken anew from their masters."""
         self._changing = asyncio.Lock()
         self._is_due = asyncio.Event()
         """A heartbeat has something to tell."""
@@ -246,6 +249,8 @@ class Membership:
                 "or the node another data folder"
             )
         self._heartbeat_ms = lease.heartbeat_ms
+        if self._mendable(self._view.topology):
+            self._is_unfinished = True
         await self._apply(lease.delta)
         self._replicator.renew_lease(
             asked_ns=asked_ns, length_ms=lease.lease_ms, epoch=lease.delta.epoch
@@ -256,6 +261,8 @@ class Membership:
     def _offsets(self) -> tuple[Offset, ...]:
         offsets = []
         for partition, replica in self._replicator.replicas.items():
+            if replica.store.repairing == LOST:
+                continue  # what it has had, nobody knows: it is the same as one that is not open
             report = replica.report()
             offsets.append(
                 Offset(
@@ -306,6 +313,7 @@ class Membership:
             await self._replicator.apply(self._view.topology, stays)
             self._stores = stays
         self._unusable = {each: why for each, why in self._unusable.items() if each in wanted}
+        self._damaged = {each: None for each in self._damaged if each in wanted}
         tables = {each: name for each, (name, _) in wanted.items()}
         # Those that are split off, before what they are made of goes on at another epoch.
         splits = {each: split for each, split in _splits(topology).items() if each in wanted}
@@ -319,6 +327,7 @@ class Membership:
         """Be what the topology says, with all that is open."""
         self._is_unfinished = True
         topology = self._view.topology
+        await self._begin_damaged_anew(topology)
         wanted = _partitions_of(self.node, topology)
         shares = {
             PartitionId(table.incarnation, number): share
@@ -337,6 +346,36 @@ class Membership:
         elif self.applied_epoch != topology.epoch:
             self.applied_epoch = topology.epoch
             self._is_due.set()
+
+    def _mendable(self, topology: Topology) -> list[PartitionId]:
+        """Partitions with bad data here that another node is the master of.
+
+        Not before: while this node is their master, or there is none, what is here may be the most
+        that anybody has, and somebody may want to look at it.
+        """
+        found = [each for each, store in self._stores.items() if store.engine.damage is not None]
+        if not (found or self._damaged):
+            return []
+        others = {
+            PartitionId(table.incarnation, number)
+            for table in topology.tables.values()
+            for number, known in enumerate(table.partitions)
+            if known.master is not None and known.master != self.node
+        }
+        return [each for each in (*self._damaged, *found) if each in others]
+
+    async def _begin_damaged_anew(self, topology: Topology) -> None:
+        mendable = self._mendable(topology)
+        if any(each in self._stores for each in mendable):
+            # What is about to be replaced is used by nobody any more.
+            for partition in mendable:
+                self._stores.pop(partition, None)
+            await self._replicator.apply(topology, self._stores)
+        for partition in mendable:
+            _log.warning("bad data is taken anew from the master", partition=partition)
+            self._stores[partition] = await self._store.begin_anew(partition)
+            self._unusable.pop(partition, None)
+            self._damaged.pop(partition, None)
 
     def _prepare_splits(self) -> None:
         """What is about to be split is copied sooner where its engine has little to flush."""
@@ -378,6 +417,8 @@ class Membership:
             except RaftwoodError as error:
                 _log.error("cannot be opened", partition=partition, reason=error.message)
                 self._unusable[partition] = error.message
+                if isinstance(error, StoreDamaged):
+                    self._damaged[partition] = None
 
 
 def _partitions_of(node: NodeId, topology: Topology) -> dict[PartitionId, tuple[str, TableConfig]]:

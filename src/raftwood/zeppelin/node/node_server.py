@@ -22,7 +22,7 @@ from raftwood.zeppelin.node.admin import AdminService
 from raftwood.zeppelin.node.checkpoints import Checkpoints
 from raftwood.zeppelin.node.client_latency import ClientLatency
 from raftwood.zeppelin.node.data_server import DataServer
-from raftwood.zeppelin.node.engine_home import Engines
+from raftwood.zeppelin.node.engine_home import ENGINES_FOLDER, Engines
 from raftwood.zeppelin.node.expiry_sweep import ExpirySweep
 from raftwood.zeppelin.node.membership import Membership, Registration
 from raftwood.zeppelin.node.node_metrics import show_node
@@ -34,8 +34,6 @@ from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.replication.lease import Lease
 from raftwood.zeppelin.replication.replicator import Replicator
 
-ENGINES_FOLDER: Final = "engines"
-"""Below the node's data folder."""
 DRAIN_MS: Final = 1_000
 _WILDCARDS: Final = ("0.0.0.0", "::", "*")  # noqa: S104  they are refused
 

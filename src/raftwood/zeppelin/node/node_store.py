@@ -10,6 +10,7 @@ before anything is served.
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -40,6 +41,7 @@ from raftwood.zeppelin.node.engine_home import (
     group_of,
     partition_of,
 )
+from raftwood.zeppelin.node.engine_state import LOST
 from raftwood.zeppelin.node.opening import open_partition
 from raftwood.zeppelin.node.partition_engine import PartitionEngine
 from raftwood.zeppelin.node.seams import BinlogPosition
@@ -50,6 +52,11 @@ from raftwood.zeppelin.node.stored_partition import StoredPartition
 _NUMBER: Final = 0
 """The folder's stamp names a store by number, and a node has none."""
 _MAINTAIN_S: Final = 1.0
+REMEDY: Final = (
+    "the other replicas have what this node had: start it with an empty zeppelin_node.data_folder, "
+    "which makes it a new node, and let 'raftwood kv cluster replace-node OLD NEW' move the old "
+    "one's partitions there ('raftwood kv node list' tells both ids)"
+)
 _log = get_logger("zeppelin")
 
 
@@ -86,7 +93,7 @@ class NodeStore:
         for group in store.log.groups():
             state = store.log.state(group)
             if group == OWN_GROUP and state is not None:
-                own = _decode_own(state)
+                own = decode_own(state)
                 self.epoch, self.boot = own.epoch, own.boot
             elif state is not None:
                 self._add(partition_of(group), decode_held(state, group=group))
@@ -107,9 +114,12 @@ class NodeStore:
         log_settings: LogSettings | None = None,
     ) -> "NodeStore":
         """Open the node's folder, or begin a new one; no partition is open yet."""
-        store = await Store.open(
-            environment, folder, cluster=cluster, store=_NUMBER, settings=log_settings
-        )
+        try:
+            store = await Store.open(
+                environment, folder, cluster=cluster, store=_NUMBER, settings=log_settings
+            )
+        except StoreDamaged as error:
+            raise StoreDamaged(f"{error.message}; {REMEDY}") from error
         try:
             node = cls(environment, store, engines, settings or StoreSettings())
             node.boot += 1
@@ -236,6 +246,32 @@ class NodeStore:
             each.overlay.cache_bytes_max = self._settings.cache_bytes // len(self._open)
         return opened
 
+    async def begin_anew(self, partition: PartitionId) -> StoredPartition:
+        """Give a partition's damaged data up: it lacks everything until it gets a whole copy.
+
+        What it lacks is durable before the log names the new engine, so that no crash leaves an
+        empty one that counts.
+        """
+        home = self._homes[partition]
+        if (opened := self._open.pop(partition, None)) is not None:
+            with suppress(RaftwoodError):  # a damaged engine may fail as it is closed
+                await opened.discard()
+        replaced = home.held.engine
+        folder = self._engines.folder(
+            f"{first_engine(partition, epoch=self.epoch)}-"
+            f"{self._environment.random.getrandbits(63):016x}"
+        )
+        engine = PartitionEngine(await self._engines.open(folder))
+        try:
+            await engine.begin_lacking(LOST)
+            await home.move(folder, sequence=0)
+        except BaseException:
+            await engine.close()
+            raise
+        self._left.append(replaced)
+        self._split[partition] = engine
+        return await self.partition(partition)
+
     async def _remove_unheld(self) -> None:
         named = {home.held.engine for home in self._homes.values()}
         for name in await self._engines.names():
@@ -290,7 +326,7 @@ def _own_state(epoch: int, boot: int) -> State:
     return State(OWN_GROUP, msgspec.msgpack.encode(_Own(VERSION, epoch, boot)))
 
 
-def _decode_own(data: bytes) -> _Own:
+def decode_own(data: bytes) -> _Own:
     try:
         return msgspec.msgpack.decode(data, type=_Own)
     except msgspec.MsgspecError as error:

@@ -50,8 +50,8 @@ async def _roll_forward(
     if not bounds.head - 1 <= engine.state.sequence < bounds.next_index:
         raise StoreDamaged(
             f"{name}: the engine ends at record {engine.state.sequence}, and the binlog has "
-            f"{bounds.head} to {bounds.next_index - 1}; remove the partition and let it come back "
-            "from a replica"
+            f"{bounds.head} to {bounds.next_index - 1}; it is taken anew from its master once "
+            "another node is that; where none can be, restore the table with 'raftwood kv restore'"
         )
     while (sequence := engine.state.sequence + 1) < bounds.next_index:
         for stored in await log.read(group, sequence, bytes_max=_READ_BYTES):

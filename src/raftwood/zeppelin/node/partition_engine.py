@@ -44,6 +44,8 @@ class PartitionEngine:
         # An engine that was just opened holds what its files hold.
         self.durable_sequence = self.state.sequence
         self.unflushed_bytes = 0
+        self.damage: StoreDamaged | None = None
+        """What was found damaged since it was opened."""
         # Key → who reads it beside the loop at the moment, each with what it must not miss.
         self._readers: dict[bytes, list[dict[bytes, Value | None]]] = {}
 
@@ -52,8 +54,12 @@ class PartitionEngine:
         return self._engine
 
     def get(self, key: bytes) -> Value | None:
-        stored = self._engine.get(engine_key(key))
-        return None if stored is None else decode_value(stored)
+        try:
+            stored = self._engine.get(engine_key(key))
+            return None if stored is None else decode_value(stored)
+        except StoreDamaged as error:
+            self.damage = error
+            raise
 
     async def multi_get(self, keys: Sequence[bytes]) -> list[tuple[Value | None, bool]]:
         """The values as of the moment of the call; each with whether it is what the engine still
@@ -64,6 +70,9 @@ class PartitionEngine:
             self._readers.setdefault(key, []).append(replaced)
         try:
             found = await self._engine.multi_get([engine_key(key) for key in keys])
+        except StoreDamaged as error:
+            self.damage = error
+            raise
         finally:
             for key in keys:
                 readers = self._readers[key]
@@ -214,7 +223,11 @@ class PartitionEngine:
                 mutations.append(Put(place, stored))
                 written_bytes += len(stored)
         mutations.append(Put(STATE_KEY, encode_state(state)))
-        self._engine.write_batch(mutations)
+        try:
+            self._engine.write_batch(mutations)
+        except StoreDamaged as error:
+            self.damage = error
+            raise
         self.state = state
         self.unflushed_bytes += written_bytes
 

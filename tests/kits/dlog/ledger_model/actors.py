@@ -14,6 +14,7 @@ from raftwood.dlog.ledgers.rules.changes import (
     with_ensemble,
     with_segment,
 )
+from raftwood.dlog.ledgers.rules.publishing import PublishedWriting
 from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding, Found
 from raftwood.dlog.ledgers.rules.writing import Pending, Writing
 from tests.kits.dlog.ledger_model.bookies import Stored
@@ -40,13 +41,14 @@ class Adder:
     """What a writer and a recovery have in common: the rules of writing."""
 
     is_recovery = False
+    rules: type[Writing] = Writing
 
     def __init__(self, world: "World", metadata: LedgerMetadata, version: int, last: int) -> None:
         self.world = world
         self.metadata = metadata
         self.version = version
         self.is_dead = False
-        self.writing = Writing(
+        self.writing = self.rules(
             metadata.config,
             metadata.segments[-1].bookies,
             last_confirmed=last,
@@ -57,7 +59,7 @@ class Adder:
     def add(self, stored: Stored, length_bytes: int) -> None:
         entry = self.writing.next_entry
         request = Request(entry, stored)
-        pending = Pending(entry, length_bytes, len(stored[0]), request, None)
+        pending = Pending(entry, length_bytes, len(stored[0]), request, None, carried=stored[1])
         for bookie in self.writing.append(pending):
             self.world.send_add(self, bookie, request)
         self.change_if_wanted()
@@ -135,6 +137,12 @@ class Writer(Adder):
 
     length_bytes = 0
     is_closing = False
+    rules = PublishedWriting
+    writing: PublishedWriting
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.publishing: dict[BookieId, int] = {}
 
     @property
     def has_ended(self) -> bool:
@@ -149,8 +157,31 @@ class Writer(Adder):
         self.length_bytes += len(data)
         self.add((data, self.writing.last_confirmed), self.length_bytes)
 
+    def ack(self) -> None:
+        super().ack()
+        if self.writing.is_to_publish:
+            for bookie in self.writing.ensemble:
+                self.publish(bookie)
+
+    def publish(self, bookie: BookieId) -> None:
+        """One at a time to each bookie."""
+        if bookie not in self.publishing:
+            self.publishing[bookie] = self.writing.last_confirmed
+            self.world.send_publish(self, bookie, self.writing.last_confirmed)
+
+    def published(self, bookie: BookieId, error: RaftwoodError | None) -> None:
+        last_confirmed = self.publishing.pop(bookie)
+        if error is not None:
+            self.suspect(bookie)
+            return
+        if self.writing.heard(bookie, last_confirmed):
+            self.ack()
+        if self.writing.is_to_publish and last_confirmed < self.writing.last_confirmed:
+            self.publish(bookie)
+
     def acked(self, entry: int) -> None:
         self.world.oracle.entry_acked(entry)
+        self.world.oracle.check_seen(self.world.metadata)
 
     def persist(
         self,
@@ -193,8 +224,13 @@ class Writer(Adder):
         last, length_bytes = self.writing.last_confirmed, self.writing.confirmed_bytes
         self.update(
             lambda metadata: closed_by_writer(metadata, last_entry=last, length_bytes=length_bytes),
-            self.give_up,
+            self.closed,
         )
+
+    def closed(self) -> None:
+        for pending in self.writing.closed():
+            self.acked(pending.entry)
+        self.give_up()
 
 
 class Recoverer(Adder):

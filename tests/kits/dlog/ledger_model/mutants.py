@@ -4,13 +4,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from raftwood.dlog.ledgers.model import LedgerConfig, LedgerMetadata
+from raftwood.dlog.bookie.held_ledger import Limbo
+from raftwood.dlog.ledgers.model import BookieId, LedgerConfig, LedgerMetadata, LedgerState
 from raftwood.dlog.ledgers.rules import recovering
+from raftwood.dlog.ledgers.rules.publishing import PublishedWriting
 from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding
-from raftwood.dlog.ledgers.rules.writing import Writing
+from raftwood.dlog.ledgers.rules.writing import Pending, Writing
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledger_model import actors
 from tests.kits.dlog.ledger_model.actors import Recoverer, Writer
+from tests.kits.dlog.ledger_model.oracle import Oracle
 from tests.kits.dlog.ledger_model.world import run
 from tests.kits.dlog.ledgers.mutants import (
     acks_whatever_is_stored,
@@ -63,6 +66,34 @@ def _closes_early(self: Recoverer) -> None:
 _go_on = Recoverer.go_on
 
 
+def _waits_for_nobody(self: PublishedWriting) -> Pending | None:
+    return _next_confirmed(self)
+
+
+_next_confirmed = Writing.next_acked
+
+
+def _one_is_enough(self: PublishedWriting, bookie: BookieId, last_confirmed: int) -> bool:
+    _heard(self, bookie, last_confirmed)
+    self.seen = max(self.seen, last_confirmed)
+    return bool(self.unseen)
+
+
+_heard = PublishedWriting.heard
+
+
+def _believes_in_copies(self: Oracle, metadata: LedgerMetadata) -> None:
+    """A reader that takes what an ack quorum has for confirmed, though nobody has counted it."""
+    config = metadata.config
+    while metadata.state is LedgerState.OPEN:
+        entry = self.seen + 1
+        bookies = metadata.segment_of(entry).bookies
+        holders = [self._bookies[bookies[place]] for place in config.places(entry)]
+        if sum(entry in each.entries for each in holders) < config.ack_quorum:
+            break
+        self.seen = entry
+
+
 _RACE: dict[str, Any] = {
     "quorums": (3, 3, 2),
     "slow": "all",
@@ -79,6 +110,12 @@ _CHANGES: dict[str, Any] = {
     "faults": 0.05,
     "recoveries": 0.02,
 }
+_WIPED: dict[str, Any] = {
+    **_RACE,
+    "faults": 0.05,
+    "is_one_wiped": True,
+    "is_one_damaged": False,
+}
 _in_any_weather = partial(run, events=EVENTS)
 _in_races = partial(run, events=EVENTS, **_RACE)
 _with_changes = partial(run, events=EVENTS, **_CHANGES)
@@ -91,6 +128,16 @@ MUTANTS = {
         partial(run, events=EVENTS, **_DAMAGE),
         replaced(Recoverer, damage_is_silence=False),
         harm=Harm.CLOSED_BEFORE_ACKED,
+    ),
+    "a bookie that began anew says that it has no such entry": Mutant(
+        partial(run, events=EVENTS, **_WIPED),
+        replaced(Limbo, doubt=lambda *_: None),
+        harm=Harm.CLOSED_BEFORE_ACKED,
+    ),
+    "a bookie that began anew takes entries of a writer that it had fenced": Mutant(
+        partial(run, events=EVENTS, **_WIPED),
+        replaced(Limbo, refusal_of_add=lambda *_, **__: None),
+        harm=Harm.UNFENCED_ACK,
     ),
     "silence is a miss": Mutant(
         _in_any_weather, replaced(Finding, unknown=silence_is_a_miss), harm=Harm.CLOSED_BEFORE_ACKED
@@ -109,7 +156,6 @@ MUTANTS = {
         _with_changes,
         replaced(Fencing, __init__=without_floor),
         harm=Harm.CLOSED_BEFORE_ACKED,
-        first=2,
     ),
     "a recovery closes before its adds are acked": Mutant(
         _in_any_weather,
@@ -141,10 +187,25 @@ MUTANTS = {
     "one ack less is enough": Mutant(
         _in_any_weather, replaced(Writing, __init__=_one_ack_less), harm=Harm.CLOSED_BEFORE_ACKED
     ),
+    "an ack does not wait for readers": Mutant(
+        _in_any_weather,
+        replaced(PublishedWriting, next_acked=_waits_for_nobody),
+        harm=Harm.ACKED_AND_UNSEEN,
+    ),
+    "one bookie that was told is enough": Mutant(
+        _in_any_weather,
+        replaced(PublishedWriting, heard=_one_is_enough),
+        harm=Harm.ACKED_AND_UNSEEN,
+    ),
+    "readers believe in copies that the writer has not counted": Mutant(
+        _with_changes,
+        replaced(Oracle, check_seen=_believes_in_copies),
+        harm=Harm.CLOSED_BEFORE_SEEN,
+    ),
     "a changed ensemble is told to nobody": Mutant(
         _in_any_weather, replaced(Writer, persist=_tells_nobody), harm=Harm.CLOSED_BEFORE_ACKED
     ),
     "a lost compare-and-set is taken for done": Mutant(
-        _with_changes, replaced(Writer, update=_ignores_others), harm=Harm.CLOSED_BEFORE_ACKED
+        _with_changes, replaced(Writer, update=_ignores_others), harm=Harm.ACKED_AND_UNSEEN
     ),
 }

@@ -1,8 +1,9 @@
 """What must hold at every moment of a ledger's life, and at its end."""
 
 from raftwood.dlog.ledgers.model import BookieId, LedgerConfig, LedgerMetadata, Segment
+from raftwood.dlog.ledgers.rules.quorums import is_covered
 from tests.kits.dlog.harms import Harm
-from tests.kits.dlog.ledger_model.bookies import ModelBookie
+from tests.kits.dlog.ledger_model.bookies import LEDGER, ModelBookie
 from tests.kits.models import Violation
 
 
@@ -28,6 +29,26 @@ class Oracle:
         if self.closed is not None and entry > self.closed.last_entry:
             raise Violation(Harm.ACKED_BEHIND_THE_END, f"entry {entry}")
         self.acked = entry
+
+    def check_seen(self, metadata: LedgerMetadata) -> None:
+        """Whichever bookies of the last segment a reader asks: all that was acked is among what it
+        sees, and it sees nothing that is taken back, as `ledger_closed` checks.
+
+        A bookie whose last entry is damaged, or that began anew, does not count as an answer.
+        """
+        segment = metadata.segments[-1]
+        ignorant = 0
+        for place, bookie in enumerate(segment.bookies):
+            found = self._bookies[bookie]
+            self.seen = max(self.seen, found.last_confirmed)
+            answers = (
+                max(found.entries, default=-1) not in found.damaged
+                and found.limbo.doubt(LEDGER, -1) is None
+            )
+            if answers and max(segment.first - 1, found.last_confirmed) < self.acked:
+                ignorant |= 1 << place
+        if not metadata.is_closed and is_covered(metadata.config, ignorant):
+            raise Violation(Harm.ACKED_AND_UNSEEN, f"entry {self.acked}")
 
     def stored_by_writer(self, entry: int, config: LedgerConfig, bookie: BookieId) -> None:
         """Once recoveries decide, no entry can be acked that no fenced bookie has."""
@@ -65,5 +86,6 @@ class Oracle:
             bookies = self.closed.segment_of(entry).bookies
             holders = [self._bookies[bookies[place]] for place in config.places(entry)]
             copies = [each.entries[entry][0] for each in holders if entry in each.entries]
-            if len(copies) < config.ack_quorum or set(copies) != {data_of(entry)}:
+            needed = config.ack_quorum - any(each.is_wiped for each in holders)
+            if len(copies) < needed or set(copies) != {data_of(entry)}:
                 raise Violation(Harm.TOO_FEW_COPIES, f"entry {entry}: {copies}")

@@ -40,6 +40,8 @@ class Profile:
     faults: float
     appends: float
     recoveries: float
+    is_one_wiped: bool = False
+    """A bookie begins anew at some moment; nobody repairs it."""
 
     @classmethod
     def choose(cls, chance: random.Random) -> "Profile":
@@ -93,6 +95,7 @@ class World:
         self._slow = {"nobody": [], "one": [chance.choice(names)], "all": names}[profile.slow]
         """The writer's adds reach these late."""
         self._damaged = chance.choice(names) if profile.is_one_damaged and ack_quorum > 1 else None
+        self._wiped = names[0] if profile.is_one_wiped and ack_quorum > 1 else None
         self.writer = Writer(self, self.metadata, 0, -1)
         self.recoverers: list[Recoverer] = []
 
@@ -110,6 +113,15 @@ class World:
         if self.random.random() < self._lost:
             error = DOWN
         self._messages.append((adder.added, (request.entry, bookie, error)))
+
+    def send_publish(self, writer: Writer, bookie: BookieId, last_confirmed: int) -> None:
+        self._messages.append((self._publish_arrived, (writer, bookie, last_confirmed)))
+
+    def _publish_arrived(self, writer: Writer, bookie: BookieId, last_confirmed: int) -> None:
+        error = self.bookies[bookie].publish(last_confirmed)
+        if self.random.random() < self._lost:
+            error = DOWN
+        self.later(writer, writer.published, bookie, error)
 
     def send_read(
         self,
@@ -202,11 +214,12 @@ class World:
             elif chance > 1 - self.profile.faults - self.profile.recoveries:
                 self._recover()
             elif chance > 0.97 - self.profile.faults:
-                bookies = self.metadata.segments[-1].bookies
-                told = self.bookies[self.random.choice(bookies)].last_confirmed
-                self.oracle.seen = max(self.oracle.seen, told)
+                self.oracle.check_seen(self.metadata)
 
     def _break_something(self) -> None:
+        if self._wiped is not None and self.random.random() < 0.2:
+            self.bookies[self._wiped].begin_anew()
+            self._wiped = None
         kind = self.random.randrange(8)
         bookie = self.random.choice(self._names)
         if kind < 2:

@@ -4,13 +4,18 @@ from functools import partial
 from typing import Any
 
 from raftwood.base.files import Buffer
+from raftwood.dlog.bookie.held_ledger import Limbo
 from raftwood.dlog.errors import BadDigest, NoSuchEntry
-from raftwood.dlog.ledgers import reader, recovery
+from raftwood.dlog.ledgers import reader, recovery, repair
 from raftwood.dlog.ledgers.digests import ANY_ENTRY, EntryDigest, Unpacked
 from raftwood.dlog.ledgers.model import BookieId, LedgerConfig
+from raftwood.dlog.ledgers.repair import RepairedLedger
 from raftwood.dlog.ledgers.rules import recovering
+from raftwood.dlog.ledgers.rules.publishing import PublishedWriting
 from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding
+from raftwood.dlog.ledgers.rules.repairing import Share, with_holders
 from raftwood.dlog.ledgers.rules.writing import Pending, Writing
+from raftwood.dlog.ledgers.seams import VersionedMetadata
 from raftwood.dlog.ledgers.writer import QuorumWriter
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledgers.world import run
@@ -89,6 +94,32 @@ def silence_is_a_miss(self: Finding, place: int, entry: int) -> None:
     self.missing(place, entry)
 
 
+_shares = repair._Repair._shares
+
+
+async def names_the_holder_first(
+    self: Any, ledger: int, known: VersionedMetadata, shares: list[Share]
+) -> RepairedLedger:
+    """A repair that dies then leaves a holder without entries, and nothing that tells of it."""
+    found = known.metadata
+    holders = {each.segment: self._holder(ledger, found.segments[each.segment]) for each in shares}
+    self._holder = lambda _ledger, segment: holders[found.segments.index(segment)]
+    others = {each: holder for each, holder in holders.items() if holder != self._bookie}
+    await self._context.update(
+        ledger,
+        known,
+        lambda metadata: with_holders(metadata, found=found, bookie=self._bookie, holders=others),
+    )
+    try:
+        return await _shares(self, ledger, known, shares)
+    finally:
+        del self._holder
+
+
+async def _copies_nothing(self: Any, share: Share) -> None:
+    pass
+
+
 _SLOW: dict[str, Any] = {
     "quorums": (3, 3, 2),
     "stutters": 0.1,
@@ -116,30 +147,50 @@ _RACE: dict[str, Any] = {
 }
 _RACE_AND_FAULTS: dict[str, Any] = {**_RACE, "faults": 20, "spare_bookies": 0}
 _DAMAGE: dict[str, Any] = {**_SLOW, "is_corrupt": True, "faults": 6}
+_WIPES: dict[str, Any] = {**_SLOW, "faults": 6, "spare_bookies": 1, "wipes": 3}
 
 MUTANTS = {
+    "a bookie that began anew says that it has no such entry": Mutant(
+        partial(run, **_WIPES),
+        replaced(Limbo, doubt=lambda *_: None),
+        harm=Harm.CLOSED_BEFORE_ACKED,
+        first=50,
+    ),
+    "a repair names the new holder before it has the entries": Mutant(
+        partial(run, **_WIPES),
+        replaced(repair._Repair, _shares=names_the_holder_first),
+        harm=Harm.TOO_FEW_COPIES,
+        first=22,
+    ),
+    "a repair copies nothing": Mutant(
+        partial(run, **_WIPES),
+        replaced(repair._Copy, run=_copies_nothing),
+        harm=Harm.TOO_FEW_COPIES,
+        first=1,
+    ),
     "an entry is absent after one miss": Mutant(
         partial(run, **_SLOW),
         replaced(recovering, misses_needed=lambda _: 1),
         harm=Harm.CLOSED_BEFORE_ACKED,
+        first=5,
     ),
     "silence is a miss": Mutant(
         partial(run, **_RACE_AND_FAULTS),
         replaced(Finding, unknown=silence_is_a_miss),
         harm=Harm.CLOSED_BEFORE_ACKED,
-        first=63,
+        first=92,
     ),
     "a damaged entry is a missing one": Mutant(
         partial(run, **_DAMAGE),
         replaced(recovery, EntryDigest=_DamagedIsMissing),
         harm=Harm.CLOSED_BEFORE_ACKED,
-        first=35,
+        first=8,
     ),
     "the last segment says nothing of what is confirmed": Mutant(
         partial(run, **_FAULTS),
         replaced(Fencing, __init__=without_floor),
         harm=Harm.CLOSED_BEFORE_ACKED,
-        first=46,
+        first=58,
     ),
     "acks are out of order": Mutant(
         partial(run, **_SLOW),
@@ -150,23 +201,34 @@ MUTANTS = {
         partial(run, **_FAULTS),
         replaced(Writing, changed=keeps_acks_of_the_replaced),
         harm=Harm.TOO_FEW_COPIES,
-        first=37,
+        first=26,
     ),
     "acks go on while the ensemble changes": Mutant(
         partial(run, **_FAULTS),
         replaced(Writing, next_acked=acks_while_changing, stored=stored_and_ackable),
         harm=Harm.TOO_FEW_COPIES,
-        first=46,
+        first=8,
     ),
     "a changed ensemble is told to nobody": Mutant(
         partial(run, **_FAULTS),
         replaced(QuorumWriter, _persist=_persists_nothing),
         harm=Harm.TOO_FEW_COPIES,
+        first=6,
+    ),
+    "a reader asks one bookie": Mutant(
+        partial(run, **_RACE),
+        replaced(reader, is_covered=lambda _, places: places != 0),
+        harm=Harm.ACKED_AND_UNSEEN,
+        first=18,
+    ),
+    "an ack does not wait for readers": Mutant(
+        partial(run, **_SLOW),
+        replaced(PublishedWriting, next_acked=_next_acked),
+        harm=Harm.ACKED_AND_UNSEEN,
     ),
     "readers take all entries for confirmed": Mutant(
         partial(run, **_RACE),
         replaced(reader, EntryDigest=_AllIsConfirmed),
         harm=Harm.CLOSED_BEFORE_SEEN,
-        first=58,
     ),
 }

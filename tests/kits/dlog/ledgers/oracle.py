@@ -1,5 +1,7 @@
 """What was appended, acked, read and recovered; and whether all of it agrees in the end."""
 
+from msgspec.structs import replace
+
 from raftwood.dlog.ledgers.ledger_store import Entry
 from raftwood.dlog.ledgers.model import LedgerMetadata
 from tests.kits.dlog.harms import Harm
@@ -17,6 +19,8 @@ class Oracle:
         """The highest entry that a reader has read."""
         self.closed: LedgerMetadata | None = None
         self.recoveries = 0
+        self.is_repaired = False
+        """Others may hold the entries than when the ledger was closed."""
 
     def entry_acked(self, entry: int, data: bytes) -> None:
         if entry != self.acked + 1 or self.appended[entry] != data:
@@ -31,9 +35,18 @@ class Oracle:
                 raise Violation(Harm.READ_UNWRITTEN, f"entry {entry.id}")
             self.seen = max(self.seen, entry.id)
 
+    def end_seen(self, last: int, *, acked: int) -> None:
+        """A reader asked where the ledger ends after an entry was acked."""
+        if last < acked:
+            raise Violation(Harm.ACKED_AND_UNSEEN, f"{acked} was acked, {last} is the end")
+        self.seen = max(self.seen, last)
+
     def ledger_closed(self, metadata: LedgerMetadata) -> None:
         self.recoveries += 1
-        if self.closed is not None and self.closed != metadata:
+        before = self.closed
+        if before is not None and self.is_repaired:
+            before = replace(before, segments=metadata.segments)
+        if before is not None and before != metadata:
             raise Violation(Harm.CLOSED_OTHERWISE, f"{metadata}, before {self.closed}")
         self.closed = metadata
         last = metadata.last_entry

@@ -12,9 +12,10 @@ from raftwood.dlog.ledgers.settings import LedgerSettings
 from raftwood.dlog.ledgers.writer import QuorumWriter
 from raftwood.simulation import Report as SimulationReport
 from raftwood.simulation import Simulation
+from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledgers.oracle import Oracle
 from tests.kits.dlog.memory_bookies import MemoryBookie, MemoryBookies, MemoryCluster, Weather
-from tests.kits.models import run_scenario
+from tests.kits.models import Violation, run_scenario
 
 _SETTINGS = LedgerSettings(
     add_timeout_ms=400,
@@ -47,6 +48,8 @@ class Profile:
     faults: int
     is_corrupt: bool
     writer_pause_ms: float
+    wipes: int = 0
+    """So often a bookie loses all, and is repaired before another one does."""
 
     @classmethod
     def choose(cls, seed: int) -> "Profile":
@@ -69,6 +72,11 @@ class Profile:
         )
 
     @property
+    def is_repairable(self) -> bool:
+        """One copy may be lost, and no other is damaged."""
+        return self.quorums[2] > 1 and not self.is_corrupt
+
+    @property
     def is_faulty(self) -> bool:
         return bool(self.faults or self.lost_answers or self.stutters or self.is_corrupt)
 
@@ -88,6 +96,8 @@ class Report:
     seen: int
     recoveries: int
     segments: int
+    repaired: int
+    """Entries that were copied."""
     faults_s: float
     """Until all was healed."""
 
@@ -113,6 +123,7 @@ class World:
         )
         self.ledger = -1
         self.is_over = False
+        self.repaired = 0
         self._clients: list[LedgerClient] = []
 
     def client(self) -> tuple[LedgerClient, MemoryBookies]:
@@ -142,11 +153,13 @@ class World:
         others = [
             asyncio.create_task(self.break_bookies(bookies)),
             asyncio.create_task(self.tail()),
+            asyncio.create_task(self.look()),
         ]
+        wiping = asyncio.create_task(self.wipe_and_repair())
         began = self.simulation.now
         try:
             await self.write(writer)
-            await asyncio.gather(*recoverers)
+            await asyncio.gather(*recoverers, wiping)
             others[0].cancel()
             await asyncio.gather(others[0], return_exceptions=True)
             bookies.is_cut_off = False
@@ -155,9 +168,9 @@ class World:
             await self.settle()
         finally:
             self.is_over = True
-            for task in (*recoverers, *others):
+            for task in (*recoverers, *others, wiping):
                 task.cancel()
-            outcomes = await asyncio.gather(*recoverers, *others, return_exceptions=True)
+            outcomes = await asyncio.gather(*recoverers, *others, wiping, return_exceptions=True)
             for each in self._clients:
                 await each.close()
         for outcome in outcomes:
@@ -170,6 +183,7 @@ class World:
             seen=self.oracle.seen + 1,
             recoveries=self.oracle.recoveries,
             segments=len(closed.segments),
+            repaired=self.repaired,
             faults_s=faults_s if self.profile.is_faulty else 0.0,
         )
 
@@ -243,6 +257,19 @@ class World:
                 reader = None
                 await self.sleep_ms(50)
 
+    async def look(self) -> None:
+        """Open the ledger again and again: what was acked before is always seen."""
+        client, _ = self.client()
+        while not self.is_over:
+            acked = self.oracle.acked
+            try:
+                reader = await client.open(self.ledger, recover=False, password=_PASSWORD)
+                last, _ = await reader.wait(after=acked, timeout_ms=0)
+                self.oracle.end_seen(last, acked=acked)
+            except Unavailable:
+                pass
+            await self.sleep_ms(20)
+
     async def break_bookies(self, of_writer: MemoryBookies) -> None:
         bookies = list(self.cluster.bookies_by_id.values())
         corrupt = self.random.choice(bookies)
@@ -266,6 +293,42 @@ class World:
         while self.profile.is_corrupt:
             await self.sleep_ms(50)
             self.damage(corrupt)
+
+    async def wipe_and_repair(self) -> None:
+        """A bookie begins anew, or is away for good; a repair may die on the way, and is done again
+        until it ends well.
+        """
+        bookies = list(self.cluster.bookies_by_id.values())
+        for _ in range(self.profile.wipes if self.profile.is_repairable else 0):
+            await self.sleep_ms(1_000)
+            bookie = self.random.choice(bookies)
+            bookie.begin_anew(self.cluster.next_ledger)
+            self.oracle.is_repaired = True
+            bookie.is_registered = self.random.random() < 0.5
+            bookie.is_down = bookie.is_down or not bookie.is_registered
+            await self.sleep_ms(500)
+            await self.repair(bookie)
+            bookie.is_registered = True
+            bookie.is_down = False
+
+    async def repair(self, bookie: MemoryBookie) -> None:
+        client, _ = self.client()
+        for number in range(200):
+            try:
+                # The first ones are killed.
+                async with asyncio.timeout(self.random.choice([0.02, 0.1]) if number < 2 else 30):
+                    results = await client.repair(bookie.info.id)
+            except (TimeoutError, Unavailable):
+                await self.sleep_ms(100)
+                continue
+            self.repaired += sum(each.copied for each in results)
+            if not any(each.problem for each in results):
+                bookie.limbo.doubts_below = 0
+                return
+            bookie.is_registered = True  # Where nobody else can have its place, it comes back.
+            bookie.is_down = False
+            await self.sleep_ms(100)
+        raise Violation(Harm.NOT_REPAIRED, f"{results}")
 
     def damage(self, bookie: MemoryBookie) -> None:
         entries = bookie.entries_of(self.ledger)

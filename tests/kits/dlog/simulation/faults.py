@@ -18,7 +18,7 @@ from raftwood.base.seams import (
     Versioned,
 )
 from raftwood.dlog.ledgers.ledger_store import LedgerReader, LedgerStore, LedgerWriter
-from raftwood.dlog.ledgers.model import LedgerConfig, LedgerMetadata
+from raftwood.dlog.ledgers.model import BookieInfo, LedgerConfig, LedgerMetadata
 
 Result = TypeVar("Result")
 
@@ -166,9 +166,6 @@ class FaultyWriter:
         self._inner.append(data).add_done_callback(answered)
         return answer
 
-    async def publish(self) -> None:
-        await self._client.call("publish", self._inner.publish())
-
     async def close(self) -> None:
         await self._client.call("close", self._inner.close())
 
@@ -206,6 +203,9 @@ class FaultyLedgers:
 
     def ledgers(self, *, first: int = 0) -> AsyncIterator[int]:
         return self._inner.ledgers(first=first)
+
+    async def bookies(self) -> list[BookieInfo]:
+        return await self._inner.bookies()
 
     async def close(self) -> None:
         pass

@@ -18,7 +18,7 @@ from raftwood.dlog.log.rules.events import Action, Event
 from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.simulation.world import Plan, run_dlog
-from tests.kits.models import Mutant, replaced
+from tests.kits.models import Mutant, replaced, together
 
 
 class SetsBeforeItFences(WriterRules):
@@ -102,6 +102,15 @@ class WritesBeforeItIsInTheRecord(WriterRules):
         return actions
 
 
+def _switch_and_ack(self: Any) -> None:
+    """Acks in the next ledger do not wait until the one before is closed."""
+    _switch(self)
+    self._closing = None
+
+
+_switch = log_writer.LogWriter._switch
+
+
 def _may_go_once_closed(self: LedgerInfo, *, now_ms: int, grace_ms: int) -> bool:  # noqa: ARG001
     """With the ledger goes its fence, and whoever slept is acked by bookies that know nothing."""
     return self.is_closed
@@ -146,7 +155,7 @@ MUTANTS = {
     "does not fence": Mutant(
         partial(run_dlog, plan=_ALIVE),
         replaced(writer_driver.WriterDriver, _recover=_recover_without_a_fence),
-        harm=Harm.ACKED_OFF_THE_LIST,
+        harm=Harm.OPEN_LEDGERS,
     ),
     "writes to the next ledger at once": Mutant(
         partial(run_dlog, plan=_ALONE),
@@ -166,8 +175,12 @@ MUTANTS = {
     ),
     "writes before it is in the record": Mutant(
         partial(run_dlog, plan=SMALL),
-        replaced(writer_driver, WriterRules=WritesBeforeItIsInTheRecord),
+        together(
+            replaced(writer_driver, WriterRules=WritesBeforeItIsInTheRecord),
+            replaced(log_writer.LogWriter, _switch=_switch_and_ack),
+        ),
         harm=Harm.ACKED_OFF_THE_LIST,
+        first=1,
     ),
     "deletes what was just fenced": Mutant(
         partial(run_dlog, plan=replace(SMALL, bookies=4, delay_ms=1)),

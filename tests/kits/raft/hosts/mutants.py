@@ -198,7 +198,7 @@ MUTANTS = {
         _IN_POWER_CUTS, replaced(Turns, _submit=_submit_with_early_answers), first=2
     ),
     "answers by place alone": Mutant(
-        _weather(_pauses), replaced(Replica, enter_proposals=_enter_in_any_term), first=1
+        _weather(_pauses), replaced(Replica, enter_proposals=_enter_in_any_term), first=28
     ),
     # An answer without a write of its own doesn't wait for the writes before it.
     "answers out of order": Mutant(
@@ -227,7 +227,7 @@ MUTANTS = {
         _FAR_AWAY, replaced(SessionTable, encoded=_encoded_without_sessions), first=1
     ),
     "loses membership entries": Mutant(
-        _weather(_network, _CHANGING), replaced(Applier, _apply_change=_lose_some_changes)
+        _weather(_network, _CHANGING), replaced(Applier, _apply_change=_lose_some_changes), first=4
     ),
     "saves the membership before the last change": Mutant(
         _weather(_crashes, _CHANGING), saves_the_membership_before_the_last_change, first=1

@@ -19,6 +19,7 @@ from raftwood.zeppelin.model import NodeId, PartitionId, Topology
 from raftwood.zeppelin.node import node_server, node_store
 from raftwood.zeppelin.node.engine_home import first_engine
 from raftwood.zeppelin.node.engine_state import EngineState
+from raftwood.zeppelin.node.membership import Membership
 from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.seams import PartitionStore, Record
 from raftwood.zeppelin.node.store_settings import StoreSettings
@@ -167,6 +168,10 @@ def _same_engine(partition: PartitionId, *, epoch: int) -> str:  # noqa: ARG001
     return first_engine(partition, epoch=0)
 
 
+def _mends_nothing(*_: object) -> list[PartitionId]:
+    return []
+
+
 async def _removes_nothing(store: NodeStore) -> None:
     store._left.clear()
 
@@ -273,6 +278,8 @@ MUTANTS = {
         together(
             replaced(node_store, first_engine=_same_engine),
             replaced(NodeStore, _remove_left=_removes_nothing),
+            # Else the node takes what does not fit for damage, and heals itself by a whole copy.
+            replaced(Membership, _mendable=_mends_nothing),
         ),
         harm=Harm.STALLED,
     ),

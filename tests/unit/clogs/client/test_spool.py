@@ -299,6 +299,34 @@ def test_a_damaged_slot_is_left_alone_and_another_one_used() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("damage", ["lost end", "flipped"])
+def test_a_damaged_slot_tells_how_many_lines_are_not_shipped(
+    damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        files = ImmediateFiles()
+        environment = environment_over(files)
+        first = await open_slots(environment, "/data/spool", bytes_max=1 << 20)
+        for sequence in range(1, 4):
+            await keep(first.own, "a.log", sequence)
+        await first.own.close()
+        disk, path = files.file_system, "/data/spool/0/log/0000000001.segment"
+        data = disk.contents(path)
+        if damage == "flipped":
+            disk.flip_bit(path, offset=data.rindex(b"a.log"), bit=1)
+        else:
+            disk.cut(path, length=data.rindex(b"RWFLUSH", 0, data.rindex(b"a.log")))
+        second = await open_slots(environment, "/data/spool", bytes_max=1 << 20)
+        assert second.own.path == "/data/spool/1"
+        assert second.left == []
+        await second.own.close()
+
+    run(main())
+    told = capsys.readouterr()
+    assert "lines_that_can_be_read=6" in told.out + told.err  # of two batches of three
+    assert "/data/spool/0" in told.out + told.err
+
+
 def test_where_all_slots_are_taken_the_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots_module, "SLOTS_MAX", 1)
 

@@ -26,6 +26,7 @@ def test_some_batches_are_made_while_one_is_delivered_and_they_stay_in_order(
         folder.write("a.log", TEXT)
         async with folder.tailing() as tailer:
             await until(lambda: intended(tailer, "a.log") == 1 + _AHEAD_MAX)
+            await until(lambda: folder.taker.waiting >= 1)
             await asyncio.sleep(0.05)
             assert intended(tailer, "a.log") == 1 + _AHEAD_MAX
             assert folder.taker.waiting == 1, "batches of one name are delivered one at a time"

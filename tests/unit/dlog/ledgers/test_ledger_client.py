@@ -8,13 +8,20 @@ from unittest import mock
 import pytest
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import OutOfRange, Overloaded, PermissionDenied
+from raftwood.base.errors import (
+    OutOfRange,
+    Overloaded,
+    PermissionDenied,
+    RaftwoodError,
+    Unavailable,
+)
 from raftwood.dlog.errors import (
     BadDigest,
     BookieUnavailable,
     CannotRecover,
     Fenced,
     LedgerClosed,
+    NoSuchEntry,
     NoSuchLedger,
     NotEnoughBookies,
 )
@@ -257,6 +264,25 @@ def test_one_hanging_bookie_does_not_block_recovery() -> None:
     run(scenario, bookies=3)
 
 
+def test_a_recovery_that_cannot_store_what_it_found_closes_nothing() -> None:
+    async def scenario(world: World) -> None:
+        writer = await world.client().create(CONFIG)
+        for number in range(10):
+            await writer.append(data(number))
+        await writer.abandon()
+        # All disks are full: what is behind the last confirmed entry cannot be added again.
+        for bookie in world.cluster.bookies_by_id.values():
+            bookie.is_read_only = True
+        with pytest.raises(CannotRecover):
+            await world.client().open(writer.ledger, recover=True)
+        for bookie in world.cluster.bookies_by_id.values():
+            bookie.is_read_only = False
+        reader = await world.client().open(writer.ledger, recover=True)
+        assert await read_all(reader) == [data(number) for number in range(10)]
+
+    run(scenario)
+
+
 def test_a_damaged_entry_is_not_a_missing_one() -> None:
     async def scenario(world: World) -> None:
         store = world.client()
@@ -318,7 +344,6 @@ def test_a_reader_waits_no_longer_than_asked() -> None:
         assert await reader.wait(after=-1, timeout_ms=700) == (-1, False)
         assert 0.6 < asyncio.get_running_loop().time() - begun < 0.9
         await writer.append(b"a")
-        await writer.publish()
         assert await reader.wait(after=-1, timeout_ms=700) == (0, False)
         with pytest.raises(OutOfRange):
             await reader.read(first=0, last=1)
@@ -326,12 +351,38 @@ def test_a_reader_waits_no_longer_than_asked() -> None:
         reader.confirm(1)
         assert len(await reader.read(first=0, last=1)) == 2
         await writer.append(b"c")
-        await writer.publish()
         assert await reader.wait(after=1, timeout_ms=0) == (2, False)
         await writer.close()
         assert await reader.wait(after=2, timeout_ms=0) == (2, True)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 3, 1), (3, 2, 2), (5, 3, 2), (4, 4, 3)])
+def test_what_was_acked_is_seen_by_whoever_opens_the_ledger_next(
+    quorums: tuple[int, int, int],
+) -> None:
+    ensemble, write_quorum, ack_quorum = quorums
+    config = LedgerConfig(ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum)
+
+    async def scenario(world: World) -> None:
+        writing, reading = world.client(), world.client()
+        missed = 0
+        for _ in range(20):
+            writer = await writing.create(config)
+            kept = await reading.open(writer.ledger, recover=False)
+            for each in range(10):
+                assert await writer.append(data(each)) == each
+                anew = await reading.open(writer.ledger, recover=False)
+                missed += anew.last_confirmed != each
+                missed += await kept.wait(after=each - 1, timeout_ms=0) != (each, False)
+            await writer.append(data(10))
+            await writer.abandon()
+            await asyncio.sleep(0.5)
+            missed += (await reading.open(writer.ledger, recover=False)).last_confirmed != 10
+        assert missed == 0
+
+    run(scenario, bookies=ensemble)
 
 
 def test_a_reader_that_waits_for_a_millisecond_lets_time_pass() -> None:
@@ -410,6 +461,58 @@ def test_a_ledger_that_nobody_wrote_to_is_recovered_as_empty() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("error", [NoSuchLedger, NoSuchEntry])
+def test_an_open_ledger_without_entries_is_read_as_empty(error: type[RaftwoodError]) -> None:
+    """Our bookies do not know such a ledger; BookKeeper's say that they have no entry."""
+
+    async def scenario(world: World) -> None:
+        writer = await world.client().create(CONFIG)
+        answer = mock.Mock(side_effect=error("nothing"))
+        with mock.patch.object(MemoryBookie, "read_last_confirmed", answer):
+            reader = await world.client().open(writer.ledger, recover=False)
+            assert await reader.wait(after=-1, timeout_ms=0) == (-1, False)
+        await writer.close()
+
+    run(scenario)
+
+
+def test_that_there_is_nothing_more_to_read_is_said_by_enough_bookies_or_not_at_all() -> None:
+    async def scenario(world: World) -> None:
+        writer = await world.client().create(CONFIG)
+        await writer.append(b"a")
+        for each in range(2):
+            world.cluster[each].is_down = True
+        reader = await world.client().open(writer.ledger, recover=False)
+        assert await reader.wait(after=-1, timeout_ms=0) == (0, False)
+        for timeout_ms in (0, 100):
+            with pytest.raises(BookieUnavailable, match="too few bookies"):
+                await reader.wait(after=0, timeout_ms=timeout_ms)
+        assert await read_all(reader) == [b"a"]
+        world.cluster[0].is_down = False
+        assert await reader.wait(after=0, timeout_ms=0) == (0, False)
+
+    run(scenario, bookies=3)
+
+
+def test_a_recovery_that_cannot_store_what_it_found_does_not_close_the_ledger() -> None:
+    async def scenario(world: World) -> None:
+        writer = await world.client().create(CONFIG)
+        entries = [data(each) for each in range(5)]
+        await asyncio.gather(*[writer.append(each) for each in entries])
+        await writer.abandon()
+        store = world.client(LedgerSettings(change_timeout_ms=1_000))
+        for each in range(3):
+            world.cluster[each].is_read_only = True
+        with pytest.raises(CannotRecover, match="take entries"):
+            await store.open(writer.ledger, recover=True)
+        assert (await store.info(writer.ledger)).state is LedgerState.IN_RECOVERY
+        for each in range(3):
+            world.cluster[each].is_read_only = False
+        assert await read_all(await store.open(writer.ledger, recover=True)) == entries
+
+    run(scenario, bookies=3)
+
+
 def test_readers_hear_of_the_last_ack_although_bookies_were_away_when_it_was_published() -> None:
     async def scenario(world: World) -> None:
         away = {bookie.info.id: 2 for bookie in map(world.cluster.__getitem__, range(3))}
@@ -429,3 +532,32 @@ def test_readers_hear_of_the_last_ack_although_bookies_were_away_when_it_was_pub
         await writer.close()
 
     run(scenario, bookies=3)
+
+
+def test_a_close_that_fails_leaves_no_append_waiting_and_may_be_done_again() -> None:
+    async def scenario(world: World) -> None:
+        client = world.client()
+        writer = await client.create(CONFIG)
+        await writer.append(data(0))
+        metadata = client._context.metadata
+        # Bookies store entries, and take no word of what is confirmed.
+        silent = mock.patch.object(
+            MemoryBookies, "write_last_confirmed", mock.AsyncMock(side_effect=Overloaded("later"))
+        )
+        away = mock.patch.object(
+            metadata, "compare_and_set", mock.AsyncMock(side_effect=Unavailable("away"))
+        )
+        with silent, away:
+            unseen = writer.append(data(1))
+            await asyncio.sleep(0.1)
+            assert (writer.last_confirmed, unseen.done()) == (1, False)
+            with pytest.raises(Unavailable):
+                await writer.close()
+        with pytest.raises(Unavailable):
+            await unseen
+        assert writer.has_ended()
+        await writer.close()
+        reader = await client.open(writer.ledger, recover=False)
+        assert await read_all(reader) == [data(0), data(1)]
+
+    run(scenario)

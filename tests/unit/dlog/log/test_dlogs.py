@@ -3,21 +3,24 @@
 import asyncio
 import gc
 import warnings
+from contextlib import suppress
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
 from raftwood.base.errors import LogSealed, NotFound, OutOfRange, ShuttingDown, Unavailable
 from raftwood.base.position import Position
-from raftwood.dlog.errors import CannotRecover, Fenced
+from raftwood.dlog.errors import BookieUnavailable, CannotRecover, Fenced
 from raftwood.dlog.ledgers.ledger_store import LedgerWriter
 from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.log import writer_driver
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.messages import Message
 from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.log.settings import DlogSettings
 from tests.kits.dlog.logs import Kit, read_all, run_logs
+from tests.kits.dlog.memory_ledgers import MemoryLedgerWriter
 
 SMALL = LogConfig(entries_max=4)
 
@@ -149,6 +152,33 @@ def test_a_tail_follows_a_live_writer_across_rotations_to_the_end() -> None:
     run_logs(scenario)
 
 
+def test_what_is_acked_behind_a_rotation_is_read_though_closing_the_ledger_takes_long() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        close = MemoryLedgerWriter.close
+
+        async def slowly(self: MemoryLedgerWriter) -> None:
+            await asyncio.sleep(0.1)
+            await close(self)
+
+        reader = await kit.dlogs().open_reader("a")
+        with patch.object(MemoryLedgerWriter, "close", slowly):
+            for number in range(5):
+                position = await writer.append(b"%d" % number)
+                messages = await read_all(reader)
+                assert [bytes(each.message.payload) for each in messages] == [
+                    b"%d" % each for each in range(number + 1)
+                ]
+                assert messages[-1].position == position
+                await writer.rotate()
+        await reader.close()
+        await writer.close()
+
+    run_logs(scenario)
+
+
 def test_a_terminated_log_takes_no_more_and_knows_what_it_took() -> None:
     async def scenario(kit: Kit) -> None:
         dlogs = kit.dlogs()
@@ -273,6 +303,46 @@ def test_an_entry_that_the_ledger_refuses_leaves_its_number_to_nobody() -> None:
     run_logs(scenario)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_none_of_five_that_contend_for_a_log_waits_for_long(seed: int) -> None:
+    async def scenario(kit: Kit) -> None:
+        await kit.dlogs().create("a")
+        loop = asyncio.get_running_loop()
+        waited: list[float] = []
+
+        async def contend() -> None:
+            dlogs = kit.dlogs()
+            for _ in range(20):
+                begun = loop.time()
+                writer = await dlogs.open_writer("a")
+                waited.append(loop.time() - begun)
+                with suppress(Fenced):
+                    await writer.append(b"x")
+                await writer.abandon()
+
+        await asyncio.gather(*[contend() for _ in range(5)])
+        # With pauses that grow with each defeat, one of them waits for 7 s.
+        assert max(waited) < 3
+
+    run_logs(scenario, seed=seed, delay_ms=30)
+
+
+def test_what_is_tried_again_is_logged_once_and_then_in_sum() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        await (await dlogs.open_writer("a")).abandon()
+        kit.ledgers.refused_recoveries = 7
+        with patch.object(writer_driver._log, "warning") as warning:
+            writer = await dlogs.open_writer("a")
+        first, last = warning.call_args_list
+        assert first.args == ("ledger_not_recovered",)
+        assert (last.args, last.kwargs["failures"]) == (("log_retries_ended",), 7)
+        await writer.close()
+
+    run_logs(scenario)
+
+
 def test_too_few_bookies_for_a_new_ledger_delay_the_rotation_alone() -> None:
     async def scenario(kit: Kit) -> None:
         dlogs = kit.dlogs()
@@ -372,6 +442,27 @@ def test_bytes_whose_ack_is_held_when_the_log_is_rotated_are_counted() -> None:
         reader = await dlogs.open_reader("a")
         await asyncio.sleep(0.1)
         assert await reader.appended_bytes() == 1_500
+        await reader.close()
+        await writer.close()
+
+    run_logs(scenario)
+
+
+def test_how_much_was_appended_is_as_new_as_the_end_or_not_known() -> None:
+    async def scenario(kit: Kit) -> None:
+        dlogs = kit.dlogs()
+        await dlogs.create("a")
+        writer = await dlogs.open_writer("a")
+        reader = await dlogs.open_reader("a")
+        await writer.append(b"x" * 1_000)
+        await writer.rotate()
+        for size in (1_500, 2_000):
+            await writer.append(b"y" * 500)
+            assert await reader.appended_bytes() == size
+        (last,) = (each for each in reader._opened.values() if not each.is_closed)
+        away = AsyncMock(side_effect=BookieUnavailable("too few bookies answer"))
+        with patch.object(last, "wait", away), pytest.raises(BookieUnavailable):
+            await reader.appended_bytes()
         await reader.close()
         await writer.close()
 

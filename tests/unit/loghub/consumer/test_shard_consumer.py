@@ -118,9 +118,16 @@ def test_nothing_is_stored_when_the_lease_is_over_or_anothers() -> None:
         tenure = Granted(0)
         tracker = AsyncCheckpointTracker(lease, tenure, writer)
         with tracker.giving(batches(1)):
+            for is_persistent in (False, True):
+                with pytest.raises(LeaseLost, match="not renewed in time"):
+                    await tracker.save_checkpoint(persistent=is_persistent)
             with pytest.raises(LeaseLost, match="not renewed in time"):
-                await tracker.save_checkpoint(persistent=True)
+                tracker.check_lease()
+            # Whoever was told so may have undone its work: it is not handed over later.
+            assert tracker.checkpoint is None
+            assert tracker.unstored() is None
             tenure.left_ms = 1_000
+            tracker.check_lease()
             thief = Owner("b", "p2")
             await store.take(thief, [Take("0", lease.lease_id, sets_consumer=True)])
             with pytest.raises(LeaseLost, match="another worker"):
@@ -167,8 +174,8 @@ class Noting(AsyncProcessor):
 
     async def process(self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker) -> None:
         self.calls.append(f"process up to {batches[-1].next_position}")
-        self._tenure.left_ms = 0
         await tracker.save_checkpoint()
+        self._tenure.left_ms = 0
 
     async def shutdown(self, tracker: AsyncCheckpointTracker) -> None:
         self.calls.append(f"shutdown at {tracker.checkpoint}")

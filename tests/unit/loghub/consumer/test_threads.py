@@ -11,15 +11,17 @@ import pytest
 
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
+from raftwood.loghub.consumer.checkpoint_writer import CheckpointWriter
 from raftwood.loghub.consumer.errors import LeaseLost
-from raftwood.loghub.consumer.leases import LeaseTimes
+from raftwood.loghub.consumer.leases import LeaseTimes, NewLease, Owner, Take
 from raftwood.loghub.consumer.processor import Processor
 from raftwood.loghub.consumer.source import ShardBatch
 from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.tenure import Tenure
 from raftwood.loghub.consumer.threads import ProcessorThreads
-from raftwood.loghub.consumer.trackers import CheckpointTracker
+from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker, CheckpointTracker
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
-from tests.kits.loghub.workers import FakeSource
+from tests.kits.loghub.workers import FakeBatch, FakeSource
 from tests.kits.running import run
 
 
@@ -139,3 +141,38 @@ def test_errors_of_blocking_processors_come_back() -> None:
             threads.close()
 
     run(body())
+
+
+class Late(Processor):
+    def process(self, batches: Sequence[ShardBatch], tracker: CheckpointTracker) -> None:
+        raise AssertionError(f"{tracker.shard_id} is given {len(batches)} when its time is over")
+
+
+def test_a_thread_that_comes_to_its_call_too_late_does_not_make_it() -> None:
+    """As after a pause between the loop's look at the clock and the thread's turn."""
+
+    async def body() -> None:
+        store = MemoryLeaseStore()
+        await store.create([NewLease("0")])
+        (lease,) = await store.take(Owner("a", "p1"), [Take("0", 0, sets_consumer=True)])
+        writer = CheckpointWriter(store, "p1", lambda _: None)
+        tracker = AsyncCheckpointTracker(lease, Ending(), writer)
+        threads = ProcessorThreads(1)
+        try:
+            with pytest.raises(LeaseLost, match="not renewed in time"):
+                await threads.adapted(Late()).process([FakeBatch("0", 0)], tracker)
+        finally:
+            threads.close()
+
+    run(body())
+
+
+class Ending(Tenure):
+    """Its time is over behind the first look."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def remaining_ms(self) -> int:
+        self._looks += 1
+        return 1_000 if self._looks == 1 else 0

@@ -1,13 +1,14 @@
 """Workers share a source's shards: they join, leave, crash, lose the store, follow splits."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 import pytest
 from msgspec import structs
 
 from raftwood.base.errors import DeadlineExceeded
-from raftwood.loghub.consumer.errors import NameTaken
+from raftwood.loghub.consumer.errors import LeaseLost, NameTaken
 from raftwood.loghub.consumer.leases import SHARD_END
 from raftwood.loghub.consumer.processor import AsyncProcessor
 from raftwood.loghub.consumer.source import ShardBatch, SourceShard
@@ -244,6 +245,67 @@ def test_a_call_that_takes_too_long_is_counted() -> None:
         assert "raftwood_consumer_overruns_total 1.0" in group.workers["a"].metrics.render()
 
     simulate(9, scenario)
+
+
+class Careful(AsyncProcessor):
+    """Asks its tracker before each thing that it does, and notes what it did and when."""
+
+    def __init__(self, worker: str, done: list[tuple[str, int]], refused: list[str]) -> None:
+        self._worker = worker
+        self._done = done
+        self._refused = refused
+
+    async def process(self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker) -> None:
+        for batch in batches:
+            await asyncio.sleep(0.5)
+            try:
+                await tracker.save_checkpoint(after=batch)
+            except LeaseLost:
+                assert tracker.is_stopping
+                self._refused.append(self._worker)
+                raise
+            self._done.append((self._worker, tracker.epoch))
+
+
+def test_a_paused_worker_does_nothing_more_once_its_lease_is_over() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        group = Group(simulation, FakeSource(1, length=4))
+        done: list[tuple[str, int]] = []
+        refused: list[str] = []
+        paused = group.start("a", factory=lambda: Careful("a", done, refused))
+        await group.until(lambda: bool(done))
+        paused.pause()
+        group.start("b", factory=lambda: Careful("b", done, refused))
+        await group.until(lambda: done[-1][0] == "b")
+        paused.resume()
+        await group.until(lambda: group.memory.leases["0"].checkpoint == "4")
+        await group.drain("a", "b")
+        # Its next call raised: it did nothing beside the next owner, nor was anything lost.
+        assert refused == ["a"]
+        assert done == sorted(done, key=lambda each: each[1])
+        assert {name for name, _ in done} == {"a", "b"}
+        text = group.workers["a"].metrics.render()
+        assert "raftwood_consumer_overruns_total 1.0" in text
+        (seconds,) = re.findall(r"(?m)^raftwood_consumer_overrun_seconds_total (\S+)", text)
+        assert float(seconds) > 0
+
+    simulate(12, scenario)
+
+
+def test_an_overrun_is_counted_while_it_lasts() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        group = Group(simulation, FakeSource(1, length=4))
+        group.start("a", factory=lambda: Recorder(group.seen, "a", seconds=60))
+        await group.until(lambda: "0" in group.seen.busy)
+        group.stores["a"].is_away = True
+        await asyncio.sleep(4)
+        counted = "raftwood_consumer_overruns_total 1.0"
+        assert counted in group.workers["a"].metrics.render()
+        group.seen.busy.clear()
+        await asyncio.sleep(70)
+        assert counted in group.workers["a"].metrics.render()
+
+    simulate(13, scenario)
 
 
 def test_a_shard_that_ended_stays_so() -> None:

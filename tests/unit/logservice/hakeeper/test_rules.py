@@ -267,6 +267,48 @@ def test_a_member_is_not_forgotten_and_another_store_is() -> None:
             keeper.tell(command)
 
 
+def test_a_forgotten_store_comes_back_with_its_own_folder_alone() -> None:
+    keeper = Keeper()
+    keeper.running(4)
+    four = report(1, (1, 2, 4), leader=1, epoch=5)
+    keeper.say((1, 2, 4), report(0, (1, 2, 3), leader=1), four)
+    for number in (0, 1):
+        keeper.state.shards[number].voters = (1, 2, 4)
+    keeper.tell(ForgetStore(3))
+    keeper.incarnations[3] = "b"
+    with pytest.raises(Conflict, match="start it with a new number and --join"):
+        keeper.store(3)
+    assert 3 not in keeper.state.stores
+    keeper.state = decode_state(encode_state(keeper.state))
+    with pytest.raises(Conflict):
+        keeper.store(3)
+    keeper.incarnations[3] = "a"
+    keeper.store(3)
+    assert 3 in keeper.state.stores
+
+
+def test_numbers_are_forgotten_for_good_while_a_store_of_0_1_0_runs() -> None:
+    """It would come to another state by the same commands."""
+    keeper = Keeper()
+    keeper.running(4)
+    four = report(1, (1, 2, 4), leader=1, epoch=5)
+    keeper.say((1, 2, 4), report(0, (1, 2, 3), leader=1), four)
+    for number in (0, 1):
+        keeper.state.shards[number].voters = (1, 2, 4)
+    keeper.state.stores[2].version = "0.1.0"
+    keeper.tell(ForgetStore(3))
+    assert keeper.state.forgotten == {}
+
+
+def test_the_number_of_a_store_that_never_had_a_replica_is_free_again() -> None:
+    keeper = Keeper()
+    keeper.running(4)
+    keeper.tell(ForgetStore(4))
+    keeper.incarnations[4] = "b"
+    keeper.store(4)
+    assert 4 in keeper.state.stores
+
+
 def test_a_store_that_comes_back_empty_is_not_what_it_was() -> None:
     keeper = Keeper()
     keeper.running()

@@ -6,10 +6,11 @@ from msgspec.structs import replace
 from raftwood.zeppelin.commands.patterns import Pattern
 from raftwood.zeppelin.commands.refusals import CLUSTER_DOWN, DONE
 from raftwood.zeppelin.commands.registry import COMMANDS
+from raftwood.zeppelin.model import Topology, User
 from raftwood.zeppelin.resp.answers import RESP3
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.zeppelin.command_kit import CommandClient, CommandHost
-from tests.kits.zeppelin.static_view import READER, nodes_of_all
+from tests.kits.zeppelin.static_view import READER, nodes_of_all, single_node
 
 
 @pytest.fixture
@@ -88,6 +89,22 @@ def test_strangers_may_log_in_and_nothing_else() -> None:
     assert client("GET", "a") is None
     assert client("RESET") == "RESET"
     assert client("GET", "a") == "NOAUTH Authentication required."
+
+
+class _LateHost(CommandHost):
+    """Hears of its users while it checks a password."""
+
+    async def verified(self, name: str, password: bytes) -> User | None:
+        known, self.view.topology = self.view.topology, single_node().topology
+        return known.users.get(name) if password == b"correct-horse" else None
+
+
+def test_a_node_that_hears_of_its_users_during_a_login_does_not_call_the_password_wrong() -> None:
+    host = _LateHost()
+    host.view.topology = Topology()
+    client = host.client(None)
+    assert client("AUTH", "writer", "correct-horse").startswith("LOADING")
+    assert client("AUTH", "writer", "correct-horse") == "OK"
 
 
 def test_who_may_only_read_is_refused_every_write() -> None:

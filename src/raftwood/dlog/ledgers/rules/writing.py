@@ -25,7 +25,7 @@ from raftwood.dlog.ledgers.seams import AddRequest
 class Pending:
     """An entry that is not acked yet; request and waiter are the driver's."""
 
-    __slots__ = ("acks", "entry", "length_bytes", "request", "size", "waiter")
+    __slots__ = ("acks", "carried", "entry", "length_bytes", "request", "size", "waiter")
 
     def __init__(
         self,
@@ -34,6 +34,8 @@ class Pending:
         size: int,
         request: AddRequest,
         waiter: "asyncio.Future[int] | None",
+        *,
+        carried: int = -1,
     ) -> None:
         self.entry = entry
         self.length_bytes = length_bytes
@@ -41,6 +43,8 @@ class Pending:
         self.size = size
         self.request = request
         self.waiter = waiter
+        self.carried = carried
+        """The last confirmed entry that its head names."""
         self.acks = 0
         """The places that have it."""
 

@@ -160,6 +160,9 @@ class Write(msgspec.Struct, frozen=True):
 class Pause(msgspec.Struct, frozen=True):
     """Answered by `PauseEnded` after a while."""
 
+    is_contended: bool = False
+    """Another writer was faster, and nothing failed: a longer pause would lose to it again."""
+
 
 class GiveUp(msgspec.Struct, frozen=True):
     """Never ack anything again."""

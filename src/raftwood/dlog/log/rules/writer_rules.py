@@ -131,7 +131,8 @@ class WriterRules:
                 # The spare may be in the list already where its compare-and-set is under way.
                 dropped = self._drop_spare(self.meta) if self._proposed is None else []
                 return dropped + self._give_up(
-                    f"ledger {event.ledger} is fenced: another writes the log now"
+                    f"ledger {event.ledger} is fenced: another has taken the log over, or the "
+                    "ledger was recovered; open the log again"
                 )
             case on.ValidityEnded():
                 return self._verify()
@@ -277,7 +278,7 @@ class WriterRules:
         if self.attempts >= ATTEMPTS_MAX:
             return [*dropped, *self._give_up(f"others took the log over {ATTEMPTS_MAX} times")]
         self.phase = Phase.READING
-        return [*dropped, *self._pause()]
+        return [*dropped, *self._pause(is_contended=True)]
 
     def _drop_spare(self, meta: LogMeta | None) -> list[Action]:
         """Where its compare-and-set came through and another took over since, it is in the list."""
@@ -330,8 +331,8 @@ class WriterRules:
             if self._has_failed:
                 return []
             self._has_failed = True
-        elif ledger != self.retiring:
-            return []
+        elif ledger != self.retiring or ledger in self._recovering:
+            return []  # Its appends failed as well as its close.
         self._recovering[ledger] = None
         return [on.RecoverLedger(ledger)]
 
@@ -420,11 +421,11 @@ class WriterRules:
 
     # What went wrong.
 
-    def _pause(self) -> list[Action]:
+    def _pause(self, *, is_contended: bool = False) -> list[Action]:
         if self._is_pausing:
             return []
         self._is_pausing = True
-        return [on.Pause()]
+        return [on.Pause(is_contended)]
 
     def _try_again(self) -> list[Action]:
         if self.phase is Phase.READING:

@@ -27,7 +27,13 @@ def _of_shard(planning: Planning, number: int) -> list[Alarm]:
     silent = state.tick - max(shard.leader_tick, shard.created_tick)
     if shard.leader_tick and len(alive) < majority(shard.voters) and not planning.leader(number):
         text = f"shard {number} has {len(alive)} of its voters {list(shard.voters)}: its quorum"
-        found.append(Alarm(AlarmKind.LOST_QUORUM, f"{text} is lost until more return", number))
+        remedy = (
+            "if they are gone for good, stop the rest, and on the store with the newest entry run "
+            f"'raftwood raft recover --data-folder FOLDER --group {number} --members "
+            "STORE=HOST:PORT'"
+        )
+        text = f"{text} is lost until more return; {remedy}"
+        found.append(Alarm(AlarmKind.LOST_QUORUM, text, number))
     elif shard.voters and silent >= planning.settings.leaderless_ticks:
         text = f"shard {number} has had no leader for {silent} ticks"
         found.append(Alarm(AlarmKind.LEADERLESS, text, number))

@@ -50,6 +50,12 @@ Key = tuple[int, int]
 """Group and index."""
 
 
+def snapshot_key(name: str) -> Key | None:
+    """What the name of a snapshot's file says; None for other files."""
+    match = _SNAPSHOT.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 class StoredSnapshot(msgspec.Struct, frozen=True):
     """A snapshot that is there; its host data is read with `SnapshotFiles.open`."""
 

@@ -1,0 +1,141 @@
+"""HORIZON: how far a log went, kept apart from the segments that may go missing.
+
+A flush tells what was synced before it. When the newest segment is deleted, zeroed or replaced by
+an older copy, what would tell so is gone with it, and what is left looks like a whole log with a
+torn tail. On the word of such a log a store would vote, and a bookie would answer "no such entry".
+So a small file beside the segments says which segment was begun, and up to where all was durable.
+
+    HORIZON   [slot 0][slot 1]          a page each, so that one bad sector leaves the other
+
+Both slots are written, one after the other and each synced, when the log is opened, when a segment
+begins and when the log is closed. Between these the second slot alone is written, without a sync,
+and synced once a second: after a kill it is fresh, after a power loss a second old at the most.
+
+What a slot says was durable before it was written. So it is never ahead of the log, and a log that
+ends before it has lost what was acked.
+"""
+
+from struct import Struct
+from typing import Final
+
+import msgspec
+from xxhash import xxh3_64_intdigest as checksum_of
+
+from raftwood.base import files as seam
+from raftwood.base.files import Buffer, Files, perform
+
+NAME: Final = "HORIZON"
+_TEMPORARY: Final = "HORIZON.temporary"
+MAGIC: Final = b"RWHORZN\x01"
+_SLOT: Final = Struct("<8sQ16sQQIB")
+"""magic, checksum of the rest, log id, sequence, synced, begun segment, whether closed."""
+_CHECKED_FROM: Final = 16
+SLOT_BYTES: Final = 4096
+
+
+class Horizon(msgspec.Struct, frozen=True):
+    """What one slot says."""
+
+    log_id: bytes
+    sequence: int
+    """Of two slots, the one with the higher sequence is the newer."""
+    synced: int
+    """Everything below this position was durable."""
+    begun: int
+    """The segment that was written last: its file was there, and has to be."""
+    is_closed: bool
+    """The log was closed with nothing behind `synced`."""
+
+
+def encode_horizon(horizon: Horizon) -> bytes:
+    body = _SLOT.pack(
+        MAGIC,
+        0,
+        horizon.log_id,
+        horizon.sequence,
+        horizon.synced,
+        horizon.begun,
+        horizon.is_closed,
+    )[_CHECKED_FROM:]
+    return MAGIC + checksum_of(body).to_bytes(8, "little") + body
+
+
+def decode_horizon(data: Buffer) -> Horizon | None:
+    """The newer of the slots that are whole; None where neither is."""
+    slots = [_decode_slot(data, offset) for offset in (0, SLOT_BYTES)]
+    return max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
+
+
+def _decode_slot(data: Buffer, offset: int) -> Horizon | None:
+    if offset + _SLOT.size > len(data):
+        return None
+    magic, checksum, log_id, sequence, synced, begun, is_closed = _SLOT.unpack_from(data, offset)
+    body = bytes(data[offset + _CHECKED_FROM : offset + _SLOT.size])
+    if magic != MAGIC or checksum != checksum_of(body):
+        return None
+    return Horizon(log_id, sequence, synced, begun, bool(is_closed))
+
+
+def horizon_path(folder: str) -> str:
+    return f"{folder}/{NAME}"
+
+
+async def load_horizon(files: Files, folder: str) -> Horizon | None:
+    """None where there is no such file, or none that can be read."""
+    path = horizon_path(folder)
+    (size,) = await perform(files, seam.Size(path))
+    if size is None:
+        return None
+    (data,) = await perform(files, seam.Read(path, 0, 2 * SLOT_BYTES))
+    return decode_horizon(data)
+
+
+class HorizonFile:
+    """Gives the operations that write the file; its owner submits them in the log's order."""
+
+    def __init__(self, folder: str, *, log_id: bytes, last: Horizon | None) -> None:
+        self.path = horizon_path(folder)
+        self._folder = folder
+        self._log_id = log_id
+        self._exists = last is not None
+        self._sequence = last.sequence if last is not None else 0
+
+    def _slot(self, *, synced: int, begun: int, is_closed: bool) -> bytes:
+        self._sequence += 1
+        return encode_horizon(Horizon(self._log_id, self._sequence, synced, begun, is_closed))
+
+    def opening(self, *, synced: int, begun: int) -> list[seam.Operation]:
+        """Say where a log that is opened stands; makes the file where it is missing."""
+        if self._exists:
+            return [
+                seam.Open(self.path),
+                *self.durable(synced=synced, begun=begun, is_closed=False),
+            ]
+        self._exists = True
+        temporary = f"{self._folder}/{_TEMPORARY}"
+        slot = self._slot(synced=synced, begun=begun, is_closed=False)
+        # The file has its final length from the start: no later write needs room.
+        return [
+            seam.Open(temporary, create=True),
+            seam.Truncate(temporary, 0),
+            seam.Preallocate(temporary, 2 * SLOT_BYTES),
+            seam.Write(temporary, 0, [slot]),
+            seam.Write(temporary, SLOT_BYTES, [slot]),
+            seam.DataSync(temporary),
+            seam.Rename(temporary, self.path),
+            seam.SyncDirectory(self._folder),
+        ]
+
+    def durable(self, *, synced: int, begun: int, is_closed: bool) -> list[seam.Operation]:
+        """Both slots, one after the other: a torn write leaves the other one whole."""
+        slot = self._slot(synced=synced, begun=begun, is_closed=is_closed)
+        return [
+            operation
+            for offset in (SLOT_BYTES, 0)
+            for operation in (seam.Write(self.path, offset, [slot]), seam.DataSync(self.path))
+        ]
+
+    def note(self, *, synced: int, begun: int) -> seam.Operation:
+        """The second slot, to be synced later; the first one stays as it is."""
+        slot = self._slot(synced=synced, begun=begun, is_closed=False)
+        return seam.Write(self.path, SLOT_BYTES, [slot])

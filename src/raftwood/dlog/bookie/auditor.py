@@ -1,0 +1,230 @@
+"""The auditor: repairs the ledgers of bookies that are away for long, or have begun anew.
+
+Every bookie's process has one, and the one with the record `dlog/auditor`, under a lease, works.
+Two that work at once do no harm: each ledger is changed by compare-and-set.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from raftwood.base.errors import NotFound, RaftwoodError
+from raftwood.base.logs import get_logger
+from raftwood.base.metrics import Metrics
+from raftwood.base.seams import MetaStore
+from raftwood.dlog.bookie.membership import (
+    bookies_in_limbo,
+    end_limbo,
+    known_bookies,
+    limbo_version,
+    running_bookies,
+)
+from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.repair import RepairedLedger
+
+AUDITOR: Final = "dlog/auditor"
+LEASE_MS: Final = 30_000
+_LOOKS_PER_LEASE: Final = 4
+_LOOK_S_MIN: Final = 0.1
+_SHOWN_MAX: Final = 3
+_log = get_logger("auditor")
+
+Repairing = Callable[[BookieId], Awaitable[list[RepairedLedger]]]
+
+
+async def repaired(
+    store: MetaStore, bookie: BookieId, repairing: Repairing
+) -> list[RepairedLedger]:
+    """Repair a bookie; it is no longer noted as one that began anew where all went well."""
+    version = await limbo_version(store, bookie)
+    results = await repairing(bookie)
+    if not any(each.problem for each in results):
+        await end_limbo(store, bookie, version=version)
+    return results
+
+
+class AuditRules:
+    """Which bookie is to be repaired, from one look after the other; no I/O."""
+
+    def __init__(self, *, after_ms: float) -> None:
+        self._after_ms = after_ms
+        self._away_since: dict[BookieId, float] = {}
+        self._not_before: dict[BookieId, float] = {}
+        self._retry_ms: dict[BookieId, float] = {}
+
+    def looked(
+        self,
+        *,
+        now_ms: float,
+        known: Sequence[BookieId],
+        running: Sequence[BookieId],
+        in_limbo: Sequence[BookieId],
+    ) -> list[BookieId]:
+        """Those that were away at every look for so long, and those that run without what they
+        had; each once in that time, or sooner where a repair did not go well.
+        """
+        here = set(running)
+        self._away_since = {
+            each: self._away_since.get(each, now_ms) for each in known if each not in here
+        }
+        due = [each for each, since in self._away_since.items() if now_ms - since >= self._after_ms]
+        due += [each for each in in_limbo if each in here]
+        return [each for each in due if now_ms >= self._not_before.get(each, now_ms)]
+
+    def repaired(self, bookie: BookieId, *, now_ms: float, is_whole: bool) -> None:
+        """The next time is as far away as the first one was; where something is left to be done,
+        it comes soon, and then less and less often.
+        """
+        wait_ms = self._after_ms
+        retry_ms = self._retry_ms.pop(bookie, min(self._after_ms, LEASE_MS))
+        if not is_whole:
+            wait_ms = retry_ms
+            self._retry_ms[bookie] = min(2 * retry_ms, self._after_ms)
+        self._not_before[bookie] = now_ms + wait_ms
+
+
+class Auditor:
+    """Use `start`, and `close` when done; the metastore stays its owner's."""
+
+    def __init__(
+        self,
+        store: MetaStore,
+        repairing: Repairing,
+        *,
+        name: str,
+        after_ms: int,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._store = store
+        self._repairing = repairing
+        self._name = name
+        self._rules = AuditRules(after_ms=after_ms)
+        self._look_s = max(_LOOK_S_MIN, min(LEASE_MS, after_ms) / _LOOKS_PER_LEASE / 1000)
+        self._lease = 0
+        self._is_leading = False
+        self._repair: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._under_replicated: dict[BookieId, int] = {}
+        self.repaired_ledgers = 0
+        self.copied_entries = 0
+        if metrics is not None:
+            self._show(metrics)
+
+    def _show(self, metrics: Metrics) -> None:
+        labels = {"bookie": self._name}
+        for name, text, read in (
+            ("bookie_auditor", "1 where this process repairs.", lambda: self._is_leading),
+            (
+                "bookie_underreplicated_ledgers",
+                "Ledgers that the last repairs of this process had to leave with a copy less.",
+                lambda: sum(self._under_replicated.values()),
+            ),
+        ):
+            metrics.pull_gauge(name, text, read, labels)
+        for name, text, count in (
+            ("bookie_repaired_ledgers_total", "Ledgers repaired.", lambda: self.repaired_ledgers),
+            ("bookie_repaired_entries_total", "Entries copied.", lambda: self.copied_entries),
+        ):
+            metrics.pull_counter(name, text, count, labels)
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(), name=f"auditor of {self._name}")
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s)
+            try:
+                self._is_leading = await self._lead()
+                if self._is_leading:
+                    await self.look()
+                else:
+                    self._under_replicated.clear()  # It is another one's to tell.
+            except RaftwoodError as error:
+                _log.warning("no look for bookies that are away", reason=error.message)
+
+    async def _lead(self) -> bool:
+        """Whether this one works: the record is its own, under a lease that lives."""
+        store = self._store
+        if self._lease:
+            try:
+                await store.keep_alive(self._lease)
+            except NotFound:
+                self._lease = 0
+            else:
+                return True
+        if await store.get(AUDITOR) is not None:
+            return False
+        lease = await store.grant_lease(ttl_ms=LEASE_MS)
+        value = self._name.encode()
+        if await store.compare_and_set(AUDITOR, value, version=0, lease=lease) is None:
+            await store.revoke_lease(lease)
+            return False
+        self._lease = lease
+        return True
+
+    async def look(self) -> None:
+        """One look; a repair that is due goes on by itself, and one at a time."""
+        store = self._store
+        running = [each.id for each in await running_bookies(store)]
+        in_limbo = await bookies_in_limbo(store)
+        due = self._rules.looked(
+            now_ms=_now_ms(), known=await known_bookies(store), running=running, in_limbo=in_limbo
+        )
+        for bookie in running:
+            if bookie not in in_limbo:
+                self._under_replicated.pop(bookie, None)
+        if due and (self._repair is None or self._repair.done()):
+            loop = asyncio.get_running_loop()
+            self._repair = loop.create_task(self._repair_all(due), name=f"repair by {self._name}")
+
+    async def _repair_all(self, due: Sequence[BookieId]) -> None:
+        for bookie in due:
+            is_whole = False
+            try:
+                results = await repaired(self._store, bookie, self._repairing)
+                is_whole = not any(each.problem for each in results)
+                self._tell(bookie, results)
+            except RaftwoodError as error:
+                _log.warning("a bookie is not repaired", bookie=bookie, reason=error.message)
+            except Exception as error:
+                # Nobody awaits this task: a bug that is not logged here is never heard of.
+                _log.error(
+                    "a bookie is not repaired", bookie=bookie, reason=repr(error), exc_info=error
+                )
+            finally:
+                self._rules.repaired(bookie, now_ms=_now_ms(), is_whole=is_whole)
+
+    def _tell(self, bookie: BookieId, results: Sequence[RepairedLedger]) -> None:
+        problems = [each.problem for each in results if each.problem]
+        self._under_replicated[bookie] = len(problems)
+        copied = sum(each.copied for each in results)
+        self.repaired_ledgers += len(results) - len(problems)
+        self.copied_entries += copied
+        if results:
+            tell = _log.warning if problems else _log.info
+            tell(
+                "the ledgers of a bookie were repaired",
+                bookie=bookie,
+                ledgers=len(results) - len(problems),
+                entries=copied,
+                left=len(problems),
+                problems=problems[:_SHOWN_MAX],
+            )
+
+    async def close(self) -> None:
+        """Stop; another process goes on at its next look."""
+        tasks = [each for each in (self._task, self._repair) if each is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._lease:
+            try:
+                await self._store.revoke_lease(self._lease)
+            except RaftwoodError as error:
+                _log.warning("the record of the auditor stays for a while", reason=error.message)
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000
