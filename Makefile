@@ -6,7 +6,8 @@ INSTALLED := $(VENV)/.installed
 # Three for two cores: tests of processes wait a quarter of their time.
 WORKERS ?= 3
 SEEDS ?= next:200
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
+# A worker that crashes ends the run: xdist may wait for ever for the one that replaces it.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart=0
 
 # What `make check PKG=…` covers: a package, or a path in it, as `raft/core` or `src/raftwood/raft`.
 NAME := $(patsubst %/,%,$(patsubst tests/unit/%,%,$(patsubst src/raftwood/%,%,$(PKG))))

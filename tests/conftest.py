@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import structlog
@@ -21,6 +22,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
+from raftwood.disk import real_environment
 from tests.kits.components import why_missing
 from tests.kits.resources import CountingPolicy, resources
 from tests.kits.servers.bookkeeper import BookKeeperCluster
@@ -29,6 +31,8 @@ from tests.kits.servers.shared import Keeper, locked, shared
 from tests.kits.servers.zookeeper import ZooKeeperServer
 
 _not_available: Counter[str] = Counter()
+_terminal: pytest.TerminalReporter | None = None
+"""Of pytest's first process alone."""
 GRACE_SECONDS = 30.0
 _DISK_BYTES_MIN = 2 << 30
 """What a run keeps on disk at a time, beside `.venv` and `.cache`."""
@@ -115,6 +119,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 pytest.skip(f"not available: {name} ({reason})")
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A run that is cut off has said what failed: the summary comes at the end alone."""
+    if report.failed and _terminal is not None:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = crash.message if crash else str(report.longrepr)
+        line = why.strip().partition("\n")[0]
+        _terminal.write_line(f"\n{report.nodeid} failed in its {report.when}: {line[:300]}")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("skipped"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
@@ -128,7 +141,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Servers are kept by pytest's first process for all of its workers."""
+    global _terminal  # noqa: PLW0603  pytest hands it to no hook of a report
     if not hasattr(config, "workerinput"):
+        _terminal = config.pluginmanager.get_plugin("terminalreporter")
         ends = ExitStack()
         ends.enter_context(Keeper())
         config.add_cleanup(ends.close)
@@ -191,6 +206,25 @@ def _no_task_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     if left:
         pytest.fail(f"tasks left behind: {', '.join(left)}")
+
+
+class ProcessEnds(BaseException):
+    """A server in a test's own process ends that process: a failed sync does so."""
+
+
+@pytest.fixture(autouse=True)
+def _no_server_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The test fails with the reason. A worker that ends takes the reason with it."""
+    reasons: list[str] = []
+
+    def end_process(reason: str) -> NoReturn:
+        reasons.append(reason)
+        raise ProcessEnds(reason)
+
+    monkeypatch.setattr(real_environment, "end_process", end_process)
+    yield
+    if reasons:
+        pytest.fail(f"a server ended this process: {'; '.join(reasons)}")
 
 
 @pytest.fixture(autouse=True)

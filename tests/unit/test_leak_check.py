@@ -13,13 +13,23 @@ LEAKS = {
     "thread": "threading.Thread(target=time.sleep, args=(100,), daemon=True).start()",
     "loop": "KEPT.append(asyncio.new_event_loop())",
     "process": "KEPT.append(subprocess.Popen(['sleep', '100'], stdout=subprocess.DEVNULL))",
+    "server": "end_server()",
 }
 LEAKY = """
 import asyncio, socket, subprocess, threading, time
+from raftwood.disk.real_environment import real_environment
+from tests.conftest import ProcessEnds
 KEPT = []
 
 async def leak_task():
     KEPT.append(asyncio.create_task(asyncio.sleep(30)))
+
+def end_server():
+    try:
+        with real_environment() as environment:
+            environment.end_process("left behind: server's sync")
+    except ProcessEnds:
+        pass
 """
 LEAK = """
 def test_leaks_{kind}():
@@ -27,7 +37,7 @@ def test_leaks_{kind}():
 """
 CONFTEST = """
 from tests import conftest
-from tests.conftest import _no_task_is_left, _nothing_leaks
+from tests.conftest import _no_server_ends_the_worker, _no_task_is_left, _nothing_leaks
 conftest.GRACE_SECONDS = 0.5
 """
 
