@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from xxhash import xxh3_64_intdigest
 
+from raftwood.base import files as seam
 from raftwood.base.errors import (
     InvalidInput,
     NotFound,
@@ -20,6 +21,7 @@ from raftwood.base.errors import (
     TooLarge,
     UnsupportedVersion,
 )
+from raftwood.base.files import perform
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import (
     DropGroup,
@@ -330,3 +332,32 @@ def test_damage_found_while_reading_names_file_and_entries(tmp_path: Path) -> No
                 await log.read(1, 1)
 
     run(main())
+
+
+@pytest.mark.parametrize("settings", [SMALL, LogSettings()], ids=["many segments", "one"])
+def test_a_log_that_is_given_up_with_writes_waiting_does_not_end_the_process(
+    tmp_path: Path, settings: LogSettings
+) -> None:
+    """A store that is in doubt after a crash is stopped so, in the middle of whatever it writes."""
+    reasons: list[str] = []
+
+    async def main() -> None:
+        with real_environment() as real:
+            environment = msgspec.structs.replace(real, end_process=reasons.append)
+            log = await SegmentLog.open(environment, f"{tmp_path}/log", settings)
+            for index in range(1, 101):
+                log.append(1, term=1, first_index=index, count=1, payload=bytes(4_000))
+                if index % 10 == 0:
+                    await asyncio.sleep(0)  # flushes are on their way, and more are waiting
+            await log.abandon()
+            with pytest.raises(ShuttingDown):
+                await log.sync()
+            # Behind all that came back from the disk.
+            await perform(real.files, seam.SyncDirectory(str(tmp_path)))
+            for _ in range(5):
+                await asyncio.sleep(0)
+        async with opened(tmp_path, settings) as log:
+            assert log.groups() in ([], [1])
+
+    run(main())
+    assert not reasons

@@ -192,7 +192,8 @@ class Committer:
     def pump(self) -> None:
         """Send flushes to the disk as far as there is a place in flight."""
         self._pump_scheduled = False
-        while len(self._in_flight) < _IN_FLIGHT_MAX:
+        # Who has given the log up closes its files: a write would fail, and end the process.
+        while len(self._in_flight) < _IN_FLIGHT_MAX and not self._has_ended:
             if not self._sealed:
                 if not (self._open.record_count or self._open.dones):
                     break

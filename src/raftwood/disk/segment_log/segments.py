@@ -121,6 +121,8 @@ class Segments:
 
     def seal(self, number: int) -> None:
         """All of a segment is durable: give back the room that it did not use."""
+        if self._closed:
+            return  # its file is; the next process does it
         if number >= self._first_active:  # those of an earlier process were cut when it was opened
             path = self.path(number)
             operations = (seam.Truncate(path, self.used_bytes[number]), seam.Close(path))
