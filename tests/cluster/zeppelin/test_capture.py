@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import RaftwoodError
+from raftwood.base.errors import Conflict, RaftwoodError
 from raftwood.capture.events import decode_stamp
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.client import AsyncKv
@@ -215,7 +215,16 @@ async def _lose_records(cluster: KvProcesses, streams: Streams, pair: Pair, kv: 
 
 
 async def _double(table: str, meta: MetaClient) -> None:
-    await meta.double_partitions(table)
+    """As soon as the move that was ordered before is over."""
+    deadline = time.monotonic() + EQUAL_S_MAX
+    while True:
+        try:
+            await meta.double_partitions(table)
+        except Conflict:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.2)
+        else:
+            return
 
 
 def _wait_doubled(cluster: KvProcesses, table: str) -> None:

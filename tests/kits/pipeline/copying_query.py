@@ -14,7 +14,8 @@ from tests.kits.pipeline.held_sink import FORGETFUL, FORMAT, GATE, HeldSink
 from tests.kits.pipeline.quick_java import QUICK_SPARK, quick_java
 
 CONNECT = "sc://"
-ROWS_PER_CHUNK = 20
+ROWS_PER_CHUNK = 10
+"""Even the smallest task has more chunks than are let on while a blow falls: it meets them all."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
