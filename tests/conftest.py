@@ -62,6 +62,10 @@ asyncio.set_event_loop(None)
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """A disk that fills up in the middle of a run fails a hundred tests, each in its own way."""
+    global _terminal  # noqa: PLW0603  pytest hands it to no hook of a report
+    if not hasattr(session.config, "workerinput"):
+        # Not in pytest_configure: pytest makes its reporter after our hook there.
+        _terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if free < _DISK_BYTES_MIN and not hasattr(session.config, "workerinput"):
@@ -141,9 +145,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Servers are kept by pytest's first process for all of its workers."""
-    global _terminal  # noqa: PLW0603  pytest hands it to no hook of a report
     if not hasattr(config, "workerinput"):
-        _terminal = config.pluginmanager.get_plugin("terminalreporter")
         ends = ExitStack()
         ends.enter_context(Keeper())
         config.add_cleanup(ends.close)

@@ -38,6 +38,7 @@ def test_leaks_{kind}():
 CONFTEST = """
 from tests import conftest
 from tests.conftest import _no_server_ends_the_worker, _no_task_is_left, _nothing_leaks
+from tests.conftest import pytest_runtest_logreport, pytest_sessionstart
 conftest.GRACE_SECONDS = 0.5
 """
 
@@ -58,5 +59,6 @@ def test_what_a_test_leaves_behind_fails_it(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert f"{len(LEAKS)} passed, {len(LEAKS)} errors" in ended.stdout
     for kind in LEAKS:
+        assert f"test_leaks_{kind} failed in its teardown: " in ended.stdout
         told = ended.stdout.partition(f"ERROR at teardown of test_leaks_{kind} ")[2]
         assert kind in re.findall(r"^E +.*left behind: (.*)$", told, re.MULTILINE)[0].lower()
