@@ -6,6 +6,7 @@ import pytest
 from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster
 
 from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.simulation.disk import DiskProfile
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -47,5 +48,28 @@ def test_a_leader_changes_members_before_it_has_applied_what_its_predecessor_lef
         left = await host.change_members(GROUP, [step], timeout_ms=5_000)
         assert sorted(left.voters) == sorted({1, 2, 3} - {before})
         await asyncio.gather(transfer, return_exceptions=True)
+
+    run_cluster(scenario, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_store_leads_that_cannot_be_made_to_at_once(seed: int) -> None:
+    """An attempt lasts for an election timeout; a disk that stalls may take longer than one."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        before = await cluster.wait_for_leader()
+        store = before % 3 + 1
+        disk = cluster.machines[store].disk
+        usual = disk.profile
+        disk.profile = DiskProfile(sync_s=(2.5, 2.5))
+        async with cluster.client() as client:
+            await client.propose(GROUP, b"not yet on the slow disk", timeout_ms=5_000)
+        transfer = cluster.hosts[before].transfer_leadership(GROUP, store, timeout_ms=20_000)
+        transferring = asyncio.create_task(transfer)
+        await asyncio.sleep(3)
+        disk.profile = usual
+        await transferring
+        await cluster.until(lambda: cluster.leader() == store)
 
     run_cluster(scenario, seed=seed)

@@ -29,7 +29,7 @@ from raftwood.base.metrics import Metrics
 from raftwood.disk.segment_log import LogSettings
 from raftwood.disk.store import Store
 from raftwood.net import Service
-from raftwood.raft.core import ConfState, Entry, EntryKind
+from raftwood.raft.core import NOBODY, ConfState, Entry, EntryKind
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.book import StoreBook
 from raftwood.raft.host.chores import Chores
@@ -389,7 +389,11 @@ class Host(HostViews):
             return checked_result(group, await future)
 
     async def transfer_leadership(self, group: int, store: int, *, timeout_ms: int) -> None:
-        """Let another voter lead; `DeadlineExceeded` where it does not in time."""
+        """Let another voter lead; `DeadlineExceeded` where it does not in time.
+
+        An attempt ends after an election timeout, and fails silently: the target may be busy with
+        its disk, or not have applied yet that it is a voter. So it is asked again.
+        """
         replica = self._replica(group)
         if not replica.is_leader:
             raise replica.not_leader()
@@ -398,11 +402,20 @@ class Host(HostViews):
         pause_s = self.settings.tick_ms / 4000
         if store != self.id:
             await self._reached(store, pause_s)
-        replica.wake()
-        replica.node.transfer_leadership(store)
-        self._turns.mark(replica)
+
+        def leads() -> bool:
+            if replica.leader == store:
+                return True
+            if not replica.is_leader and replica.leader not in (NOBODY, self.id):
+                raise replica.not_leader()
+            if replica.is_leader and not replica.node.raft.transferee:
+                replica.wake()
+                replica.node.transfer_leadership(store)
+                self._turns.mark(replica)
+            return False
+
         async with within(timeout_ms, f"a transfer of group {group} to store {store}"):
-            await until(lambda: replica.leader == store, pause_s=pause_s)
+            await until(leads, pause_s=pause_s)
 
     async def _reached(self, store: int, pause_s: float) -> None:
         """Else a leader that hands over takes no proposals for an election's time, in vain."""
