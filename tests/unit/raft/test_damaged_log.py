@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from tests.damage.cells import put
 from tests.kits.models import Plant, replaced
 from tests.kits.raft.damage import (
     STORE,
@@ -158,6 +159,31 @@ def test_a_log_is_set_aside_twice_and_not_a_third_time() -> None:
         assert await cluster.agree(1, 2, 3) == _lines(300)
 
     run_cluster(scenario, cluster_type=HaltingCluster)
+
+
+def test_an_identity_from_a_backup_brings_no_damaged_log_back() -> None:
+    """All stores had a damaged log set aside since: the old names would cost all three the new."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await _two_segments(cluster)
+        cluster.start(*cluster.members)
+        older: dict[int, bytes] = {}
+        for store in cluster.members:
+            await cluster.agree(*cluster.members)
+            await cluster.stop(store)
+            machine = cluster.machines[store]
+            older[store] = bytes(machine.disk.file_system.contents(f"{STORE}/IDENTITY"))
+            _damage(cluster, store)
+            cluster.start(store)
+            await wait_repaired(cluster, store)
+        await cluster.agree(*cluster.members)
+        await cluster.stop(*cluster.members)
+        for store in cluster.members:
+            put(cluster.machines[store].disk.file_system, f"{STORE}/IDENTITY", older[store])
+        cluster.start(*cluster.members)
+        assert await cluster.agree(*cluster.members) == _lines(300)
+
+    run_cluster(scenario)
 
 
 def test_a_store_without_peers_refuses_and_names_the_file_and_the_backup() -> None:
