@@ -103,6 +103,8 @@ class DataFolder:
         self._files = files
         self.path = path
         self.identity = identity
+        self.has_older_identity = False
+        """Whether the file is a copy from before the log in use was made."""
 
     @property
     def log_path(self) -> str:
@@ -159,6 +161,7 @@ class DataFolder:
                 assert identity is not None
                 folder = cls(files, path, identity)
                 folder.identity = await folder._with_newest_log()
+                folder.has_older_identity = folder.identity != identity
                 await folder.check_log()
             except BaseException:
                 await perform(files, seam.Close(f"{path}/LOCK"))

@@ -17,7 +17,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, StoreDamaged
 from raftwood.base.files import Files, perform
 from raftwood.disk.explaining import explained
-from raftwood.disk.folder import DataFolder, Identity, is_log_name, log_number
+from raftwood.disk.folder import IN_USE, DataFolder, Identity, is_log_name, log_number
 from raftwood.disk.segment_log.format import (
     KIND_DROP,
     KIND_HEAD,
@@ -26,6 +26,7 @@ from raftwood.disk.segment_log.format import (
     KIND_TAIL,
 )
 from raftwood.disk.segment_log.horizon import NAME as HORIZON
+from raftwood.disk.segment_log.horizon import has_lost_slot
 from raftwood.disk.segment_log.index import GroupIndex
 from raftwood.disk.segment_log.recovery import Damage, Inspection, inspect
 from raftwood.disk.segment_log.replay import Replay
@@ -109,6 +110,8 @@ class StoreReport(msgspec.Struct, frozen=True):
     remedy: str
     checked: str
     left_over: list[str]
+    notes: list[str]
+    """Files that are not as they were, and that the next start writes anew."""
 
     @property
     def is_intact(self) -> bool:
@@ -186,6 +189,11 @@ async def _check(
         damages.append(Damage(log_path, None, error.message))
     content = FolderContent(path, identity, log_path, names, index)
     findings = await role_of(content)(environment, content)
+    notes: list[str] = []
+    if folder is not None and folder.has_older_identity:
+        notes.append(f"{path}/IDENTITY: it is an older copy: {log_path} took another log's place")
+    if await has_lost_slot(environment.files, log_path):
+        notes.append(f"{log_path}/{HORIZON}: one of its two slots is bad, and the other is whole")
     return StoreReport(
         path=path,
         identity=identity,
@@ -203,6 +211,7 @@ async def _check(
         remedy=findings.remedy,
         checked=findings.checked,
         left_over=[*_left_over(content, found, findings.names), *findings.left_over],
+        notes=notes,
     )
 
 
@@ -219,7 +228,7 @@ def _left_over(content: FolderContent, found: Inspection, of_role: Iterable[str]
     paths = [f"{content.path}/{name}" for name in content.names if name not in known]
     for name in found.names:
         number = segment_number(name)
-        if name != HORIZON and (number is None or number < found.oldest):
+        if name not in (HORIZON, IN_USE) and (number is None or number < found.oldest):
             paths.append(f"{content.log_path}/{name}")
     return paths
 
