@@ -14,7 +14,7 @@ import msgspec
 
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment
-from raftwood.base.errors import NotFound, StoreDamaged
+from raftwood.base.errors import InvalidInput, NotFound, StoreDamaged
 from raftwood.base.files import Files, perform
 from raftwood.disk.explaining import explained
 from raftwood.disk.folder import IN_USE, DataFolder, Identity, is_log_name, log_number
@@ -42,7 +42,8 @@ KIND_NAMES = {
 }
 FOLDERS_DEEP_MAX: Final = 2
 """So far below a folder stores are looked for."""
-_FOLDERS_MAX: Final = 4096
+FOLDERS_MAX: Final = 65_536
+"""So many files and folders are looked at on each of these levels."""
 _OWN_NAMES: Final = ("IDENTITY", "LOCK")
 
 
@@ -256,7 +257,12 @@ async def find_stores(environment: Environment, path: str) -> list[str]:
         level = [path]
         for _ in range(FOLDERS_DEEP_MAX + 1):
             below: list[str] = []
-            for folder in level[:_FOLDERS_MAX]:
+            if len(level) > FOLDERS_MAX:
+                raise InvalidInput(
+                    f"{path} holds more than {FOLDERS_MAX} files and folders: name one of the "
+                    "folders in it"
+                )
+            for folder in level:
                 names: list[str] = []
                 with suppress(PermissionError):  # one below that others keep for themselves
                     names = await _names(environment.files, folder)

@@ -10,6 +10,7 @@ from tests.kits.releases.packing import unpack
 from tests.kits.running import run
 
 from raftwood.app.command_line import run as raftwood
+from raftwood.disk import inspection
 from raftwood.disk.folder import DataFolder
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings, Run
@@ -249,3 +250,11 @@ def test_a_folder_of_several_stores_is_checked_one_by_one(
     assert raftwood(["store", "check", str(folders / "bookies"), "--format", "json"]) == 1
     reports = json.loads(capsys.readouterr().out)
     assert [bool(report["damages"]) for report in reports] == [True, False, False]
+
+
+def test_a_folder_of_too_many_is_refused_rather_than_checked_in_part(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inspection, "FOLDERS_MAX", 2)
+    assert raftwood(["store", "check", str(folders / "bookies")]) == 2
+    assert "name one of the folders in it" in capsys.readouterr().err
