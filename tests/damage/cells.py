@@ -217,12 +217,17 @@ def newest_segment(files: Mapping[str, bytes]) -> str | None:
     return _first(reversed(_segments(files)))
 
 
-def _segments(files: Mapping[str, bytes]) -> list[str]:
-    """Those that hold records: a prepared one has its header of 64 bytes alone."""
+def prepared_segment(files: Mapping[str, bytes]) -> str | None:
+    """Made ahead of need."""
+    return _first(_segments(files, are_used=False))
+
+
+def _segments(files: Mapping[str, bytes], *, are_used: bool = True) -> list[str]:
+    """Those that hold records, or those that do not: they have a header of 64 bytes alone."""
     return [
         path
         for path, data in files.items()
-        if path.endswith(".segment") and written_bytes(data) > 64
+        if path.endswith(".segment") and (written_bytes(data) > 64) == are_used
     ]
 
 
@@ -235,4 +240,5 @@ LOG_FILES: Final[dict[str, Pick]] = {
     "HORIZON": horizon,
     "oldest segment": oldest_segment,
     "newest segment": newest_segment,
+    "prepared segment": prepared_segment,
 }

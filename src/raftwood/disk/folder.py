@@ -3,7 +3,8 @@
     LOCK          held while a process uses the folder
     IDENTITY      one line: format and version, cluster, store, incarnation, checksum
     log/          the segment log
-    log-2/        the log that took its place, where IDENTITY names it; log/ is kept for an operator
+    log-2/        the log that took its place, where IDENTITY names it; log/ is kept for an operator.
+                  IN-USE in it says that it did: IDENTITY may be an older copy that does not know
 
 The incarnation is drawn when the folder is made: a store whose disk was wiped comes back as
 somebody else, and can't vote again under an identity that has forgotten its votes. For the same
@@ -36,6 +37,8 @@ VERSION: Final = 1
 _IDENTITY_BYTES_MAX: Final = 4096
 _FIRST_LOG: Final = "log"
 _LOG_NAME: Final = re.compile(r"log(-[1-9][0-9]{0,8})?")
+IN_USE: Final = "IN-USE"
+"""A file in each log but the first, made before the log is used."""
 LOGS_ASIDE_MAX: Final = 2
 """Damaged logs that are kept; with more, somebody has to look at the disk first."""
 
@@ -100,6 +103,8 @@ class DataFolder:
         self._files = files
         self.path = path
         self.identity = identity
+        self.has_older_identity = False
+        """Whether the file is a copy from before the log in use was made."""
 
     @property
     def log_path(self) -> str:
@@ -133,10 +138,12 @@ class DataFolder:
                         f"{identity.cluster!r}, not to store {store} of {cluster!r}: correct the "
                         "configuration, or give another data folder"
                     )
+                folder = cls(files, path, identity)
+                await folder._use_newest_log()
             except BaseException:
                 await perform(files, seam.Close(f"{path}/LOCK"))
                 raise
-        return cls(files, path, identity)
+        return folder
 
     @classmethod
     async def open_existing(cls, environment: Environment, path: str) -> "DataFolder":
@@ -153,6 +160,8 @@ class DataFolder:
                 identity = await _load(files, path)
                 assert identity is not None
                 folder = cls(files, path, identity)
+                folder.identity = await folder._with_newest_log()
+                folder.has_older_identity = folder.identity != identity
                 await folder.check_log()
             except BaseException:
                 await perform(files, seam.Close(f"{path}/LOCK"))
@@ -175,7 +184,10 @@ class DataFolder:
 
     def next_log_path(self) -> str:
         """Where a log is built that is to take the place of the one in use."""
-        return f"{self.path}/log-{log_number(self.identity.log) + 1}"
+        return self._log_at(log_number(self.identity.log) + 1)
+
+    def _log_at(self, number: int) -> str:
+        return f"{self.path}/{_FIRST_LOG}" + (f"-{number}" if number > 1 else "")
 
     async def use_next_log(self) -> None:
         """Let the log at `next_log_path` take the place of the one in use, which stays as it is.
@@ -186,6 +198,47 @@ class DataFolder:
         identity = msgspec.structs.replace(self.identity, log=name, initialised=True)
         await _save(self._files, self.path, identity)
         self.identity = identity
+        await self._note_in_use()
+
+    async def _use_newest_log(self) -> None:
+        """Take up the log that was used last, whichever one IDENTITY names.
+
+        An IDENTITY that was restored from a backup may name a log that was set aside since. The
+        store would set that aside once more, and build a new log in the place of the good one.
+        """
+        identity = await self._with_newest_log()
+        if identity != self.identity:
+            await _save(self._files, self.path, identity)
+            self.identity = identity
+        await self._note_in_use()
+
+    async def _with_newest_log(self) -> Identity:
+        (names,) = await perform(self._files, seam.ListDirectory(self.path))
+        newest = log_number(self.identity.log)
+        for number in sorted(log_number(name) for name in names if is_log_name(name)):
+            (size,) = await perform(self._files, seam.Size(f"{self._log_at(number)}/{IN_USE}"))
+            if number > newest and size is not None:
+                newest = number
+        if newest == log_number(self.identity.log):
+            return self.identity
+        name = posixpath.basename(self._log_at(newest))
+        return msgspec.structs.replace(self.identity, log=name, initialised=True)
+
+    async def _note_in_use(self) -> None:
+        """A crash may have come between IDENTITY and the note: it is made before each use."""
+        if self.identity.log == _FIRST_LOG:
+            return
+        path = f"{self.log_path}/{IN_USE}"
+        (size,) = await perform(self._files, seam.Size(path))
+        (names,) = await perform(self._files, seam.ListDirectory(self.log_path))
+        if size is None and names is not None:
+            await perform(
+                self._files,
+                seam.Open(path, create=True),
+                seam.DataSync(path),
+                seam.Close(path),
+                seam.SyncDirectory(self.log_path),
+            )
 
     async def mark_initialised(self) -> None:
         """Note that the folder's log exists and has to be there from now on."""

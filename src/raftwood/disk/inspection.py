@@ -14,10 +14,10 @@ import msgspec
 
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment
-from raftwood.base.errors import NotFound, StoreDamaged
+from raftwood.base.errors import InvalidInput, NotFound, StoreDamaged
 from raftwood.base.files import Files, perform
 from raftwood.disk.explaining import explained
-from raftwood.disk.folder import DataFolder, Identity, is_log_name, log_number
+from raftwood.disk.folder import IN_USE, DataFolder, Identity, is_log_name, log_number
 from raftwood.disk.segment_log.format import (
     KIND_DROP,
     KIND_HEAD,
@@ -26,6 +26,7 @@ from raftwood.disk.segment_log.format import (
     KIND_TAIL,
 )
 from raftwood.disk.segment_log.horizon import NAME as HORIZON
+from raftwood.disk.segment_log.horizon import has_lost_slot
 from raftwood.disk.segment_log.index import GroupIndex
 from raftwood.disk.segment_log.recovery import Damage, Inspection, inspect
 from raftwood.disk.segment_log.replay import Replay
@@ -41,7 +42,8 @@ KIND_NAMES = {
 }
 FOLDERS_DEEP_MAX: Final = 2
 """So far below a folder stores are looked for."""
-_FOLDERS_MAX: Final = 4096
+FOLDERS_MAX: Final = 65_536
+"""So many files and folders are looked at on each of these levels."""
 _OWN_NAMES: Final = ("IDENTITY", "LOCK")
 
 
@@ -109,6 +111,8 @@ class StoreReport(msgspec.Struct, frozen=True):
     remedy: str
     checked: str
     left_over: list[str]
+    notes: list[str]
+    """Files that are not as they were, and that the next start writes anew."""
 
     @property
     def is_intact(self) -> bool:
@@ -186,6 +190,11 @@ async def _check(
         damages.append(Damage(log_path, None, error.message))
     content = FolderContent(path, identity, log_path, names, index)
     findings = await role_of(content)(environment, content)
+    notes: list[str] = []
+    if folder is not None and folder.has_older_identity:
+        notes.append(f"{path}/IDENTITY: it is an older copy: {log_path} took another log's place")
+    if await has_lost_slot(environment.files, log_path):
+        notes.append(f"{log_path}/{HORIZON}: one of its two slots is bad, and the other is whole")
     return StoreReport(
         path=path,
         identity=identity,
@@ -203,6 +212,7 @@ async def _check(
         remedy=findings.remedy,
         checked=findings.checked,
         left_over=[*_left_over(content, found, findings.names), *findings.left_over],
+        notes=notes,
     )
 
 
@@ -219,7 +229,7 @@ def _left_over(content: FolderContent, found: Inspection, of_role: Iterable[str]
     paths = [f"{content.path}/{name}" for name in content.names if name not in known]
     for name in found.names:
         number = segment_number(name)
-        if name != HORIZON and (number is None or number < found.oldest):
+        if name not in (HORIZON, IN_USE) and (number is None or number < found.oldest):
             paths.append(f"{content.log_path}/{name}")
     return paths
 
@@ -247,7 +257,12 @@ async def find_stores(environment: Environment, path: str) -> list[str]:
         level = [path]
         for _ in range(FOLDERS_DEEP_MAX + 1):
             below: list[str] = []
-            for folder in level[:_FOLDERS_MAX]:
+            if len(level) > FOLDERS_MAX:
+                raise InvalidInput(
+                    f"{path} holds more than {FOLDERS_MAX} files and folders: name one of the "
+                    "folders in it"
+                )
+            for folder in level:
                 names: list[str] = []
                 with suppress(PermissionError):  # one below that others keep for themselves
                     names = await _names(environment.files, folder)

@@ -61,6 +61,9 @@ def test_logs_on_ledgers_below_another_chroot_are_others(bookkeeper: BookKeeperC
         client.stop()
         client.close()
     there = Commands(f"--bookkeeper={hosts}/bk2/ledgers")
+    as_before = Commands(*there.flags, f"--records={hosts}")  # where release 0.1.0 put them
+    as_before.run("dlog", "create", "before")
+    assert "before" in [row["log"] for row in as_before.json("dlog", "list")]
     there.run("dlog", "create", "there")
     assert there.json("dlog", "list") == [{"log": "there"}]
     listed = [row["log"] for row in here.json("dlog", "list")]

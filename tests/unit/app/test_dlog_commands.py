@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from tests.kits.dlog.logs import Kit, run_logs
 
+from raftwood.app.command_line import run as raftwood
 from raftwood.app.commands.dlog import _Appender
 from raftwood.app.commands.dlog_target import _logs_at, position_text
 from raftwood.base.errors import Overloaded, TooLarge
@@ -92,3 +93,10 @@ def test_an_append_that_is_refused_at_once_counts_what_was_acked() -> None:
 )
 def test_each_chroot_of_ledgers_has_its_own_logs(bookkeeper: str, logs: str) -> None:
     assert _logs_at(bookkeeper) == logs
+
+
+def test_a_place_for_records_goes_with_bookkeeper_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert raftwood(["dlog", "list", "--records=h:1"]) == 2
+    assert "--records goes with --bookkeeper" in capsys.readouterr().err

@@ -10,6 +10,8 @@ from tests.kits.releases.packing import unpack
 from tests.kits.running import run
 
 from raftwood.app.command_line import run as raftwood
+from raftwood.disk import inspection
+from raftwood.disk.folder import DataFolder
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings, Run
 from raftwood.disk.store import Store
@@ -64,6 +66,10 @@ def flip(path: Path, share: float = 0.5) -> None:
     data = bytearray(path.read_bytes())
     data[int((len(data) - 1) * share)] ^= 4
     path.write_bytes(data)
+
+
+def flip_first_slot(path: Path) -> None:
+    flip(path, share=0.002)
 
 
 def cut(path: Path) -> None:
@@ -190,6 +196,41 @@ def test_files_that_nothing_refers_to_are_no_damage(
     assert f"left over: {folders / NODE}/engines/9-9-9" in output
 
 
+@pytest.mark.parametrize("damage", [flip_first_slot, cut])
+def test_a_horizon_that_lost_one_of_its_slots_is_told_and_is_no_damage(
+    folders: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    horizon = folders / f"{RAFT}/log/HORIZON"
+    damage(horizon)
+    status, output = check(folders / RAFT, capsys)
+    assert status == 0, output
+    assert f"note: {horizon}: one of its two slots is bad" in output
+    run(_open_and_close(folders / RAFT))
+    assert "note: " not in check(folders / RAFT, capsys)[1]
+
+
+def test_an_identity_from_before_the_log_in_use_is_told(
+    folders: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folders / RAFT
+
+    async def take_another_log() -> None:
+        with real_environment() as environment:
+            folder = await DataFolder.open_existing(environment, str(path))
+            shutil.copytree(path / "log", path / "log-2")
+            await folder.use_next_log()
+            await folder.close()
+
+    older = (path / "IDENTITY").read_bytes()
+    run(take_another_log())
+    status, output = check(path, capsys)
+    assert (status, "note: " in output, "IN-USE" in output) == (0, False, False)
+    (path / "IDENTITY").write_bytes(older)
+    status, output = check(path, capsys)
+    assert status == 0, output
+    assert f"note: {path}/IDENTITY: it is an older copy: {path}/log-2 took" in output
+
+
 def test_a_lost_engine_is_damage_only_where_the_binlog_cannot_make_it_again(
     folders: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,3 +250,11 @@ def test_a_folder_of_several_stores_is_checked_one_by_one(
     assert raftwood(["store", "check", str(folders / "bookies"), "--format", "json"]) == 1
     reports = json.loads(capsys.readouterr().out)
     assert [bool(report["damages"]) for report in reports] == [True, False, False]
+
+
+def test_a_folder_of_too_many_is_refused_rather_than_checked_in_part(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inspection, "FOLDERS_MAX", 2)
+    assert raftwood(["store", "check", str(folders / "bookies")]) == 2
+    assert "name one of the folders in it" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from raftwood.base.errors import (
     StoreLocked,
     UnsupportedVersion,
 )
-from raftwood.disk.folder import DataFolder, Identity, decode_identity, encode_identity
+from raftwood.disk.folder import IN_USE, DataFolder, Identity, decode_identity, encode_identity
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings, Run, SegmentLog
 from raftwood.disk.store import Store
@@ -146,6 +146,45 @@ def test_another_log_takes_the_place_of_a_damaged_one_which_is_kept(tmp_path: Pa
         (path / "IDENTITY").unlink()
         with pytest.raises(StoreDamaged, match="no IDENTITY"):
             await Store.open(environment, str(path), cluster="c", store=1, settings=SMALL)
+
+    with_environment(main)
+
+
+def test_the_log_used_last_is_used_whatever_an_older_identity_names(tmp_path: Path) -> None:
+    async def main(environment: Environment) -> None:
+        path = tmp_path / "store"
+
+        async def opened() -> DataFolder:
+            return await DataFolder.open(environment, str(path), cluster="c", store=1)
+
+        async def built(folder: DataFolder) -> None:
+            log = await SegmentLog.open(environment, folder.next_log_path(), SMALL)
+            await log.close()
+
+        store = await Store.open(environment, str(path), cluster="c", store=1, settings=SMALL)
+        await store.close()
+        older = (path / "IDENTITY").read_bytes()
+        folder = await opened()
+        await built(folder)
+        await folder.close()
+        folder = await opened()
+        assert folder.log_path == f"{path}/log", "a build that was interrupted is not in use"
+        await folder.use_next_log()
+        await built(folder)  # of a third one, and interrupted again
+        await folder.close()
+        newer = (path / "IDENTITY").read_bytes()
+        (path / "IDENTITY").write_bytes(older)
+        looked_at = await DataFolder.open_existing(environment, str(path))
+        assert looked_at.log_path == f"{path}/log-2"
+        await looked_at.close()
+        assert (path / "IDENTITY").read_bytes() == older, "who looks changes nothing"
+        folder = await opened()
+        assert folder.log_path == f"{path}/log-2"
+        await folder.close()
+        assert (path / "IDENTITY").read_bytes() == newer
+        (path / "log-2" / IN_USE).unlink()  # as if a crash had come before it was written
+        await (await opened()).close()
+        assert (path / "log-2" / IN_USE).exists()
 
     with_environment(main)
 

@@ -323,6 +323,37 @@ def test_a_log_of_release_0_1_0_has_no_horizon_and_gets_one(
     run(scenario())
 
 
+@pytest.mark.parametrize("is_blank", [True, False])
+def test_a_bad_segment_that_was_only_prepared_is_no_damage(is_blank: bool) -> None:
+    async def scenario() -> None:
+        files = ImmediateFiles()
+        log = await open_log(files)
+        for index in range(1, 41):
+            await log.commit(Run(1, 1, index, 1, b"a record" * 100))
+        disk = _copy(files.file_system)
+        await log.close()
+        path = _segments(disk)[-1]
+        data = _data(disk, path)
+        assert not any(data[64:])
+        data[20] ^= 1
+        data[9_000] = not is_blank
+        _change(disk, path, bytes(data))
+        if not is_blank:  # nobody can say what it was
+            with pytest.raises(StoreDamaged, match="at offset 0"):
+                await open_log(ImmediateFiles(disk))
+            return
+        log = await open_log(ImmediateFiles(disk))
+        assert log.bounds(1).next_index == 41
+        for index in range(41, 121):
+            await log.commit(Run(1, 1, index, 1, b"a record" * 100))
+        await log.close()
+        log = await open_log(ImmediateFiles(disk))
+        assert log.bounds(1).next_index == 121
+        await log.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("opens_again", [False, True])
 def test_a_log_that_lost_all_segments_with_data_is_damaged(opens_again: bool) -> None:
     """What is left was prepared behind them, or begun by a process that wrote nothing."""

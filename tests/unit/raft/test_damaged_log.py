@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from tests.damage.cells import put
 from tests.kits.models import Plant, replaced
 from tests.kits.raft.damage import (
     STORE,
@@ -19,9 +20,12 @@ from tests.kits.raft.damaged_stores import lose_log, zero_tail
 from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, Lines, address, run_cluster
 
 from raftwood.base.errors import StoreDamaged
+from raftwood.net import Service
 from raftwood.raft.host.group_state import GroupState
+from raftwood.raft.host.log_ends import LogEnds
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.raft.host.repair import Repairs
+from raftwood.raft.host.repair_service import REPAIR, RepairService
 from raftwood.raft.remote.client import AsyncRaftClient
 from raftwood.simulation import Machine
 
@@ -110,6 +114,29 @@ def test_a_store_that_takes_part_before_it_has_learnt_is_caught(
         run_cluster(lambda cluster: _issue(cluster, kind))
 
 
+def test_stores_of_release_0_1_0_fill_a_store_that_has_lost_its_log() -> None:
+    """They know neither the question for the ends of logs nor that for a group's beginning."""
+
+    def as_before(self: RepairService, service: Service) -> None:
+        service.typed(REPAIR, self._on_request)
+
+    async def scenario(cluster: Cluster) -> None:
+        await _two_segments(cluster)
+        _damage(cluster, 1, kind=lose_log)
+        with (
+            replaced(LogEnds, register=lambda *_: None)(),
+            replaced(RepairService, register=as_before)(),
+        ):
+            cluster.start(2, 3)
+            await cluster.wait_for_leader()
+        cluster.start(1)
+        await wait_repaired(cluster, 1)
+        assert await cluster.agree(1, 2, 3) == _lines(300)
+        assert cluster.hosts[1].status(GROUP).voters == (1, 2, 3)
+
+    run_cluster(scenario)
+
+
 def test_setting_a_log_aside_goes_on_after_a_crash_at_any_time() -> None:
     async def scenario(cluster: Cluster) -> None:
         await _two_segments(cluster)
@@ -158,6 +185,31 @@ def test_a_log_is_set_aside_twice_and_not_a_third_time() -> None:
         assert await cluster.agree(1, 2, 3) == _lines(300)
 
     run_cluster(scenario, cluster_type=HaltingCluster)
+
+
+def test_an_identity_from_a_backup_brings_no_damaged_log_back() -> None:
+    """All stores had a damaged log set aside since: the old names would cost all three the new."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await _two_segments(cluster)
+        cluster.start(*cluster.members)
+        older: dict[int, bytes] = {}
+        for store in cluster.members:
+            await cluster.agree(*cluster.members)
+            await cluster.stop(store)
+            machine = cluster.machines[store]
+            older[store] = bytes(machine.disk.file_system.contents(f"{STORE}/IDENTITY"))
+            _damage(cluster, store)
+            cluster.start(store)
+            await wait_repaired(cluster, store)
+        await cluster.agree(*cluster.members)
+        await cluster.stop(*cluster.members)
+        for store in cluster.members:
+            put(cluster.machines[store].disk.file_system, f"{STORE}/IDENTITY", older[store])
+        cluster.start(*cluster.members)
+        assert await cluster.agree(*cluster.members) == _lines(300)
+
+    run_cluster(scenario)
 
 
 def test_a_store_without_peers_refuses_and_names_the_file_and_the_backup() -> None:

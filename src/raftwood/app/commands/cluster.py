@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -11,15 +12,20 @@ from cyclopts import App, Parameter
 
 from raftwood.app.commands.cluster_up import up
 from raftwood.app.commands.log_target import TARGET, Target
+from raftwood.app.operating import status_of_all
 from raftwood.app.output import Format, size_text, write_json, write_line, write_rows
 from raftwood.app.progress import Progress
 from raftwood.app.settings import Settings
-from raftwood.base.errors import DeadlineExceeded, Unavailable
+from raftwood.base.environment import Environment
+from raftwood.base.errors import DeadlineExceeded, RaftwoodError, Unavailable
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.hakeeper.alarm import AlarmKind
 from raftwood.logservice.hakeeper.commands import DrainStore, ForgetStore
+from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD
 from raftwood.logservice.hakeeper.state import Phase
 from raftwood.logservice.hakeeper.views import ClusterView, ShardView
+from raftwood.net.stores import Stores
+from raftwood.raft.host.book import how_to_recover
 
 app = App(name="cluster", help_format="plaintext")
 app.command(up)
@@ -78,7 +84,11 @@ def status(
         show(view, target.output)
         return 0 if view.phase is Phase.RUNNING else 1
 
-    return _until_answered(lambda: target.with_keeper(work), wait_seconds)
+    try:
+        return _until_answered(lambda: target.with_keeper(work), wait_seconds)
+    except (Unavailable, DeadlineExceeded) as error:
+        _show_replicas_of_keeper(error, target)
+        raise
 
 
 @app.command
@@ -162,6 +172,32 @@ def _until_answered(work: Callable[[], int], wait_s: float) -> int:
             if time.monotonic() >= deadline:
                 raise
         time.sleep(_POLL_S)
+
+
+def _show_replicas_of_keeper(error: RaftwoodError, target: Target) -> None:
+    """HAKeeper does not answer: what each store says of its own replica of it, and what to do."""
+
+    async def work(_: Environment, stores: Stores, __: Settings) -> int:
+        rows = await status_of_all(stores, HAKEEPER_SHARD)
+        if target.output == "json":
+            write_json({"phase": None, "reason": error.message, "hakeeper": rows})
+            return 1
+        write_line("HAKeeper does not answer. What each store says of its replica of it:")
+        for row in rows:
+            about = row.get("problem") or row.get("error")
+            write_line(
+                f"store {row['store']} ({row['address']}): {row['role']}"
+                f"{f': {about}' if about else ''}"
+            )
+        write_line(
+            "A majority of them must run and have no problem: start those that are away. Where "
+            f"they are gone for good, {how_to_recover(HAKEEPER_SHARD)}. 'raftwood raft status "
+            "--group SHARD' tells the same of another shard."
+        )
+        return 1
+
+    with suppress(RaftwoodError):  # no store answers at all, as the first error says
+        target.with_stores(work)
 
 
 def show(view: ClusterView, output: Format) -> None:

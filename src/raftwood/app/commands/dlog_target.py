@@ -47,6 +47,13 @@ class DlogTarget:
             "the logs' records are there too, for each chroot its own."
         ),
     ] = None
+    records: Annotated[
+        str | None,
+        Parameter(
+            help="With --bookkeeper: the ZooKeeper that has the logs' records in place of that, "
+            "HOST:PORT[/chroot]. Release 0.1.0 kept those of all chroots at HOST:PORT."
+        ),
+    ] = None
     output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text"
     source: Source = DEFAULTS
 
@@ -77,6 +84,8 @@ class DlogTarget:
         settings = self.source.load().settings
         if self.connect is not None and self.bookkeeper is not None:
             raise InvalidInput("give --connect or --bookkeeper, not both")
+        if self.records is not None and self.bookkeeper is None:
+            raise InvalidInput("--records goes with --bookkeeper: a cluster's metastore has them")
 
         async def main() -> int:
             async with self._opened(environment, settings) as (store, ledgers):
@@ -92,8 +101,9 @@ class DlogTarget:
         if self.bookkeeper is not None:
             given = replace(settings.dlog, bookkeeper=self.bookkeeper)
             ledgers = await bookkeeper_ledgers(environment, given)
+            where = Where(zookeeper=self.records or _logs_at(self.bookkeeper))
             try:
-                async with opened(environment, Where(zookeeper=_logs_at(self.bookkeeper))) as store:
+                async with opened(environment, where) as store:
                     yield store, ledgers
             finally:
                 await ledgers.close()

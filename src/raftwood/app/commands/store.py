@@ -136,6 +136,8 @@ def _write_report(report: StoreReport) -> None:
         write_line(f"beside the log: {report.checked}")
     for path in report.left_over:
         write_line(f"left over: {path}: nothing refers to it")
+    for note in report.notes:
+        write_line(f"note: {note}; the next start writes it anew")
     _write_damages(report.damages)
     if report.is_intact:
         write_line("intact: every checksum matches, and all that is referred to is there")

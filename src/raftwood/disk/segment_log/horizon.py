@@ -62,8 +62,12 @@ def encode_horizon(horizon: Horizon) -> bytes:
 
 def decode_horizon(data: Buffer) -> Horizon | None:
     """The newer of the slots that are whole; None where neither is."""
-    slots = [_decode_slot(data, offset) for offset in (0, SLOT_BYTES)]
-    return max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
+    return max(_whole_slots(data), key=lambda slot: slot.sequence, default=None)
+
+
+def _whole_slots(data: Buffer) -> list[Horizon]:
+    slots = (_decode_slot(data, offset) for offset in (0, SLOT_BYTES))
+    return [slot for slot in slots if slot]
 
 
 def _decode_slot(data: Buffer, offset: int) -> Horizon | None:
@@ -82,12 +86,21 @@ def horizon_path(folder: str) -> str:
 
 async def load_horizon(files: Files, folder: str) -> Horizon | None:
     """None where there is no such file, or none that can be read."""
+    return decode_horizon(await _load(files, folder))
+
+
+async def has_lost_slot(files: Files, folder: str) -> bool:
+    """Whether one slot is bad, and the other one tells all: the next start writes both."""
+    return len(_whole_slots(await _load(files, folder))) == 1
+
+
+async def _load(files: Files, folder: str) -> Buffer:
     path = horizon_path(folder)
     (size,) = await perform(files, seam.Size(path))
     if size is None:
-        return None
+        return b""
     (data,) = await perform(files, seam.Read(path, 0, 2 * SLOT_BYTES))
-    return decode_horizon(data)
+    return data
 
 
 class HorizonFile:

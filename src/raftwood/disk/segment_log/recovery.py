@@ -318,7 +318,9 @@ class _Walk:
         return list(headers_after(data, segment=number, offset=offset, log_seed=self._log_seed))
 
     async def _header_is_good(self, number: int) -> bool:
-        """A segment gets its name only after its header is durable: a bad one is always damage."""
+        """A segment gets its name only after its header is durable: a bad one is damage, unless
+        the segment never held anything.
+        """
         path = segment_path(self._folder, number)
         (data,) = await perform(self._files, seam.Read(path, 0, SEGMENT_HEADER_BYTES))
         try:
@@ -329,10 +331,21 @@ class _Walk:
             if said != number or log_id != self._found.log_id:
                 raise StoreDamaged(f"{path} is segment {said} of log {log_id.hex()}, not of this")
         except StoreDamaged as error:
-            self._found.damages.append(Damage(path, 0, error.message))
+            if not await self._was_only_prepared(number):
+                self._found.damages.append(Damage(path, 0, error.message))
             return False
         self._good.add(number)
         return True
+
+    async def _was_only_prepared(self, number: int) -> bool:
+        """Whether a segment is blank, and behind the last one that the horizon says was begun."""
+        horizon = self._found.horizon
+        if horizon is None or number <= horizon.begun:
+            return False
+        path = segment_path(self._folder, number)
+        (size,) = await perform(self._files, seam.Size(path))
+        (data,) = await perform(self._files, seam.Read(path, SEGMENT_HEADER_BYTES, size))
+        return not bytes(data).strip(b"\0")
 
     async def _load(self, number: int) -> Buffer | None:
         """A segment's bytes; None where there is no such segment, or not one of this log."""

@@ -90,6 +90,14 @@ def how_to_replace(store: int | str) -> str:
     )
 
 
+def how_to_recover(group: int) -> str:
+    """What an operator does about a group that has lost its quorum for good."""
+    return (
+        "stop all of its stores, and for the one whose copy has most run 'raftwood raft recover "
+        f"--data-folder FOLDER --group {group} --members STORE=HOST:PORT'"
+    )
+
+
 def book_after_damage(
     data: bytes | None, *, peers: Mapping[int, str], damage: str
 ) -> tuple[dict[int, str], bytes]:

@@ -137,7 +137,7 @@ class _LogReplacement:
         if not self._is_allowed:
             raise StoreDamaged(
                 f"{error.message}; set raft.repair_log=true to let the other stores fill a new "
-                "log, or restore the data folder from a backup"
+                f"log, or {how_to_replace(folder.identity.store)}"
             ) from error
         salvage = await _read_what_is_left(self._environment, folder)
         damage = error.message[:_DAMAGE_CHARACTERS_MAX]

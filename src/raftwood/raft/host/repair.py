@@ -48,6 +48,7 @@ from raftwood.base.errors import (
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.net import Backoff
+from raftwood.raft.host.book import how_to_recover
 from raftwood.raft.host.group_state import VOTES_NEVER, GroupState, RepairStage, first_state
 from raftwood.raft.host.opening import Opener
 from raftwood.raft.host.peers import Peers
@@ -79,9 +80,9 @@ _log = get_logger("raft")
 def _remedy(group: int) -> str:
     return (
         "the others must have a quorum without this store. If they have lost it for good, or there "
-        "is only one other voter: restore this store from a backup, or stop all, and for the store "
-        "whose copy has most run 'raftwood raft recover --data-folder FOLDER --group "
-        f"{group} --members STORE=HOST:PORT'"
+        f"is only one other voter: {how_to_recover(group)}. If this store is the only member, restore "
+        "its folder from a backup; in a group of several, an old copy has forgotten what it "
+        "acknowledged"
     )
 
 
