@@ -12,6 +12,7 @@ from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.records import record_name
 from raftwood.raft.host import slow_disk
 from raftwood.raft.host.host import Host
+from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.slow_disk import SlowLeader
 from raftwood.simulation import DiskProfile
 from tests.kits.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
@@ -205,6 +206,12 @@ MUTANTS = {
         run_turns,
         replaced(slow_disk, HOLD_ELECTIONS=0, REST_ELECTIONS=0, REST_ELECTIONS_MAX=0),
         harm="to and fro",
+    ),
+    "writes for other leaders' groups leave proposals no room": Mutant(
+        run_slow_leader_of_before,
+        replaced(Replica, has_waited=property(lambda _: False, lambda *_: None)),
+        first=1,
+        harm="nothing was acked",
     ),
     "each attempt is as short as the first": Mutant(
         run_slow_leader_of_before,
