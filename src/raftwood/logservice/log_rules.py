@@ -26,6 +26,7 @@ from raftwood.logservice.records import (
     HEAD_BYTES,
     NO_PRODUCER,
     ORDERED,
+    PRODUCER_BYTES,
     RESTORED,
     SEALED,
     VERSION,
@@ -294,6 +295,15 @@ class LogState:
                 answer = self._not_holder(0) if found == REFUSED else found
         self._refuse(index, RecordKind.INTERNAL)
         return answer
+
+    def answer_to(self, name: bytes) -> int | RaftwoodError | None:
+        """What came of a record, by `records.record_name`; None where that is not known."""
+        producer = None if self.is_restoring else self.producers.get(name[:PRODUCER_BYTES])
+        sequence = int.from_bytes(name[PRODUCER_BYTES:], "big")
+        if producer is None or not producer.top - WINDOW < sequence <= producer.top:
+            return None
+        found = producer.find(sequence)
+        return self._not_holder(0) if found == REFUSED else found
 
     def _refuse(self, index: int, kind: RecordKind) -> None:
         if self.is_restoring:

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import RaftwoodError, StoreDamaged, UnsupportedVersion
 from raftwood.logservice.log_rules import Hole, LeaseChange, LogState
 from raftwood.logservice.lsn_map import LsnMap, Span
 from raftwood.logservice.producers import Producer, Producers
+from raftwood.logservice.records import record_name
 from raftwood.logservice.restoring import RestoreState
 from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
 from raftwood.raft.whole_snapshot import gathered, in_chunks
@@ -68,6 +69,12 @@ class LogStateMachine:
     def freeable_index(self) -> int:
         """The records stay in the log until they are truncated: no snapshot has them."""
         return self.state.freeable_index
+
+    def name_of(self, payload: bytes) -> bytes | None:
+        return record_name(payload)
+
+    def answer_to(self, name: bytes) -> int | RaftwoodError | None:
+        return self.state.answer_to(name)
 
     async def wait_past(self, index: int, timeout_ms: int) -> None:
         """Until an entry above an index is applied here, or for as long; both end alike."""

@@ -21,7 +21,8 @@ ORDERED: Final = 1
 """A flag: the sequence must be the next one of its producer."""
 RESTORED: Final = 2
 """A flag: the record is of a backup, and has its LSN in place of a sequence."""
-NO_PRODUCER: Final = bytes(16)
+PRODUCER_BYTES: Final = 16
+NO_PRODUCER: Final = bytes(PRODUCER_BYTES)
 
 HEAD: Final = struct.Struct(">BB16sQIQ")
 HEAD_BYTES: Final = HEAD.size
@@ -94,6 +95,15 @@ def encode_user_entry(
 def renumbered(entry: bytes, producer: bytes, sequence: int) -> bytes:
     """A user's entry as another producer sends it."""
     return b"".join((entry[:2], producer, sequence.to_bytes(8, "big"), entry[DATA_OFFSET:]))
+
+
+def record_name(entry: bytes) -> bytes | None:
+    """Producer and sequence of a user's record, the same however often it is sent; else None."""
+    if len(entry) < HEAD_BYTES or entry[0] != VERSION or entry[1] & RESTORED:
+        return None
+    name = entry[2:DATA_OFFSET]
+    is_user = entry[DATA_OFFSET:KIND_OFFSET] == bytes(3) and entry[KIND_OFFSET] == UpdateKind.USER
+    return name if is_user and not name.startswith(NO_PRODUCER) else None
 
 
 def encode_update(kind: UpdateKind, number: int) -> bytes:

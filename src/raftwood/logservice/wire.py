@@ -30,6 +30,8 @@ WRITERS: Final = (CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE)
 _KEEPERS: Final = (OPERATOR_ROLE, STORE_ROLE)
 FORWARD: Final = 1
 """A flag: let a store that does not lead ask the leader."""
+AGAIN: Final = 2
+"""A flag: the records may have been sent before. Release 0.1.0 passes over it."""
 RECORDS_MAX: Final = 16_384
 """In one append."""
 
@@ -128,14 +130,19 @@ decode_read_request = msgspec.msgpack.Decoder(ReadRequest).decode
 encode_read_request = msgspec.msgpack.Encoder().encode
 
 
-def encode_append(shard: int, entries: Sequence[bytes], *, forward: bool = False) -> bytes:
-    return b"".join(append_pieces(shard, entries, forward=forward))
+def encode_append(
+    shard: int, entries: Sequence[bytes], *, forward: bool = False, again: bool = False
+) -> bytes:
+    return b"".join(append_pieces(shard, entries, forward=forward, again=again))
 
 
-def append_pieces(shard: int, entries: Sequence[bytes], *, forward: bool = False) -> list[bytes]:
+def append_pieces(
+    shard: int, entries: Sequence[bytes], *, forward: bool = False, again: bool = False
+) -> list[bytes]:
     """As `encode_append`, for what is large need not be copied."""
     count = len(entries)
-    head = _APPEND.pack(shard, FORWARD if forward else 0, count)
+    flags = (FORWARD if forward else 0) | (AGAIN if again else 0)
+    head = _APPEND.pack(shard, flags, count)
     return [head + struct.pack(f">{count}I", *map(len, entries)), *entries]
 
 

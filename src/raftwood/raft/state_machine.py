@@ -70,6 +70,20 @@ class PatientMachine(Protocol):
 
 
 @runtime_checkable
+class NamingMachine(Protocol):
+    """A state machine that carries out no command twice: each has a name, however often it is sent.
+
+    With it a leader need not propose again what its log holds.
+    """
+
+    def name_of(self, payload: bytes) -> bytes | None:
+        """A command's name, at least 18 bytes; None for one without."""
+
+    def answer_to(self, name: bytes) -> Any:
+        """What came of the command, if it was applied and is remembered; else None."""
+
+
+@runtime_checkable
 class RetainingMachine(Protocol):
     """A state machine that has not all in its snapshots: it reads some of it in the log itself."""
 

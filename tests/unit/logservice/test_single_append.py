@@ -17,9 +17,9 @@ def test_appends_of_one_turn_are_sent_together_and_answered_each_for_itself(
 ) -> None:
     counts: list[int] = []
 
-    def counted(shard: int, entries: list[bytes]) -> list[bytes]:
+    def counted(shard: int, entries: list[bytes], *, again: bool) -> list[bytes]:
         counts.append(len(entries))
-        return append_pieces(shard, entries)
+        return append_pieces(shard, entries, again=again)
 
     monkeypatch.setattr(single_append, "append_pieces", counted)
 

@@ -1,5 +1,6 @@
 """The shared write-ahead log: many groups, one sync. Start with `log`; bytes are in `format`."""
 
+from raftwood.disk.segment_log.committer import SyncTime
 from raftwood.disk.segment_log.log import SegmentLog
 from raftwood.disk.segment_log.records import (
     DropGroup,
@@ -24,6 +25,7 @@ __all__ = [
     "SegmentLog",
     "State",
     "StoredRun",
+    "SyncTime",
     "TruncateHead",
     "TruncateTail",
 ]

@@ -37,9 +37,49 @@ _IDLE_MARK_SECONDS: Final = 0.02
 _NOTE_SECONDS: Final = 0.05
 _NOTE_SYNC_SECONDS: Final = 1.0
 """The horizon is written at the most this often while the log is busy, and synced that often."""
+_NOTE_SYNC_SHARE: Final = 10
+"""On a slow disk it is synced once in the time of so many syncs: appends wait for each."""
 _FLUSHES_TO_CLOSE: Final = 2
 _BARRIERS_BYTES: Final = 16 * FLUSH_HEADER_BYTES
 """Left at a segment's end for empty flushes, which are written even when the disk is full."""
+
+
+class SyncTime:
+    """How long a flush takes to become durable, the newest ones counting most. No I/O, no clock.
+
+    Flushes are synced one after the other: one that waits behind another is not slow for it.
+    """
+
+    __slots__ = ("_smoothed_s", "_since", "_under_way", "count")
+
+    def __init__(self) -> None:
+        self._smoothed_s = 0.0
+        self._since = 0.0
+        self._under_way = 0
+        self.count = 0
+        """Of flushes that were synced."""
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._under_way > 0
+
+    def began(self, now: float) -> None:
+        if not self._under_way:
+            self._since = now
+        self._under_way += 1
+
+    def ended(self, now: float) -> None:
+        took_s, self._since = now - self._since, now
+        self._under_way -= 1
+        self._smoothed_s = (self._smoothed_s + took_s) / 2 if self.count else took_s
+        self.count += 1
+
+    def estimate_ms(self, now: float) -> int | None:
+        """None before the first one; one that has not ended counts for as long as it takes."""
+        if not self.count and not self._under_way:
+            return None
+        waited_s = now - self._since if self._under_way else 0.0
+        return int(max(self._smoothed_s, waited_s) * 1000)
 
 
 class Committer:
@@ -91,6 +131,7 @@ class Committer:
         self.pending_bytes = 0
         self.flush_count = 0
         self.cache = FlushCache(settings.cache_bytes_max)
+        self.sync_time = SyncTime()
 
     @property
     def end(self) -> int:
@@ -303,7 +344,9 @@ class Committer:
         if first is None:
             first = segment
         submit = self._environment.files.submit
-        if not flush.needs_sync:
+        if flush.needs_sync:
+            self.sync_time.began(self._loop.time())
+        else:
             self._unsynced_from = first
         if flush.writtens or not flush.needs_sync:
             self._writing.append(flush)
@@ -329,6 +372,8 @@ class Committer:
     def _flushed(self, completion: Completion) -> None:
         if completion.error is not None:
             self._end_process(completion)
+        now = self._loop.time()
+        self.sync_time.ended(now)
         flush = self._in_flight.popleft()
         for number in range(segment_of(self.synced), segment_of(flush.start)):
             self._segments.seal(number)
@@ -337,7 +382,7 @@ class Committer:
         while self._unsynced:
             self.pending_bytes -= self._unsynced.popleft().body_bytes
         self.cache.shrink(self.synced)
-        if self._loop.time() - self._noted_at >= _NOTE_SECONDS:
+        if now - self._noted_at >= _NOTE_SECONDS:
             self._note()
         if self._sealed or self._open.record_count or self._open.dones:
             self.pump()
@@ -387,7 +432,9 @@ class Committer:
         note = self._horizon.note(synced=self.synced, begun=self._begun)
         self._environment.files.submit((note,), self._marked)
         if self._note_timer is None:
-            self._note_timer = self._loop.call_later(_NOTE_SYNC_SECONDS, self._sync_note)
+            sync_s = (self.sync_time.estimate_ms(self._noted_at) or 0) / 1000
+            delay_s = max(_NOTE_SYNC_SECONDS, _NOTE_SYNC_SHARE * sync_s)
+            self._note_timer = self._loop.call_later(delay_s, self._sync_note)
 
     def _sync_note(self) -> None:
         self._note_timer = None

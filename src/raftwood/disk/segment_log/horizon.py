@@ -9,7 +9,8 @@ So a small file beside the segments says which segment was begun, and up to wher
 
 Both slots are written, one after the other and each synced, when the log is opened, when a segment
 begins and when the log is closed. Between these the second slot alone is written, without a sync,
-and synced once a second: after a kill it is fresh, after a power loss a second old at the most.
+and synced once a second: after a kill it is fresh, after a power loss a second old at the most. On
+a disk whose syncs take longer than a tenth of a second it is ten syncs old at the most.
 
 What a slot says was durable before it was written. So it is never ahead of the log, and a log that
 ends before it has lost what was acked.

@@ -24,7 +24,7 @@ from raftwood.base.files import Buffer, perform
 from raftwood.base.logs import get_logger
 from raftwood.disk.explaining import NO_ROOM
 from raftwood.disk.segment_log import reading
-from raftwood.disk.segment_log.committer import Committer
+from raftwood.disk.segment_log.committer import Committer, SyncTime
 from raftwood.disk.segment_log.compaction import Compactor
 from raftwood.disk.segment_log.format import (
     KIND_DROP,
@@ -297,6 +297,11 @@ class SegmentLog:
     def state(self, group: int) -> bytes | None:
         """The group's latest state, if it has one."""
         return self._group(group).state
+
+    @property
+    def sync_time(self) -> SyncTime:
+        """How long the disk takes to make a write durable."""
+        return self._committer.sync_time
 
     @property
     def is_full(self) -> bool:

@@ -31,10 +31,10 @@ from raftwood.base.files import Buffer
 from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
 from raftwood.logservice.client.shard_link import (
-    ATTEMPT_MS,
     PAUSE_FIRST_S,
     PAUSE_LONGEST_S,
     ShardLink,
+    attempt_ms,
 )
 from raftwood.logservice.errors import RecordTooLarge, SequenceGap
 from raftwood.logservice.producers import WINDOW
@@ -94,6 +94,8 @@ class Pipeline:
         self._refusal: DiskFull | Overloaded | None = None
         """What the shard said it lacks since it last took something."""
         self.retries = 0
+        self._silences = 0
+        """Attempts without an answer since the last one that was answered."""
         self._begin_producer()
 
     def _begin_producer(self) -> None:
@@ -146,7 +148,7 @@ class Pipeline:
     def _send(self, batch: Sequence[_Append]) -> None:
         link, attempt = self._link, self._attempt
         asked = link.guess()
-        request = encode_append(link.shard, [each.entry for each in batch])
+        request = self._request(batch)
         try:
             answer = link.call(APPEND, request, store=asked, timeout_ms=self._attempt_ms(batch))
         except RaftwoodError as error:
@@ -161,9 +163,13 @@ class Pipeline:
 
         answer.add_done_callback(answered)
 
+    def _request(self, batch: Sequence[_Append]) -> bytes:
+        again = any(each.is_doubtful for each in batch)
+        return encode_append(self._link.shard, [each.entry for each in batch], again=again)
+
     def _attempt_ms(self, batch: Sequence[_Append]) -> int:
         left_ms = int((batch[0].deadline - self._loop.time()) * 1000)
-        return max(1, min(left_ms, ATTEMPT_MS))
+        return max(1, min(left_ms, attempt_ms(self._silences)))
 
     def _answered(
         self,
@@ -213,6 +219,7 @@ class Pipeline:
             self._failed(problem, asked, attempt, is_alone=is_alone)
             return
         self._refusal = None
+        self._silences = 0
         if self._queue:
             self._schedule()
 
@@ -234,6 +241,7 @@ class Pipeline:
         self._attempt += 1
         self.retries += 1
         self._reason = error
+        self._silences += isinstance(error, DeadlineExceeded)
         if isinstance(error, DiskFull | Overloaded):
             self._refusal = error
         # Alone: with others under way, the shard may just have seen them in another order.
@@ -306,7 +314,7 @@ class Pipeline:
         waiting = deque(self._sent)
         batch = _take(waiting, BATCH_RECORDS_MAX)
         asked, attempt = self._link.guess(), self._attempt
-        request = encode_append(self._link.shard, [each.entry for each in batch])
+        request = self._request(batch)
         try:
             timeout_ms = self._attempt_ms(batch)
             answer = self._link.call(APPEND, request, store=asked, timeout_ms=timeout_ms)

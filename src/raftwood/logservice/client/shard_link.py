@@ -20,12 +20,21 @@ from raftwood.net import Connection, Method, Payload, TypedMethod
 from raftwood.net.stores import Stores
 
 ATTEMPT_MS: Final = 2_000
-"""After so long without an answer another store is asked."""
+"""After so long without an answer another store is asked, and twice as long each time after that:
+an attempt has to outlast a slow commit."""
+ATTEMPT_MS_MAX: Final = 32_000
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.005, 0.1
 LEARN_EVERY_S: Final = 10.0
 """So often a store that is asked tells also which others there are."""
 MISSING_MAX: Final = 20
 """So often a shard may be unknown, as one is that was just made, before the caller is told."""
+
+
+
+def attempt_ms(silences: int) -> int:
+    """How long the next attempt may take after so many in a row without an answer."""
+    return min(ATTEMPT_MS_MAX, ATTEMPT_MS << min(silences, 10))
+
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -72,11 +81,15 @@ class ShardLink:
         timeout_ms: int,
         wait_ms: int = 0,
         store: Callable[[], int] | None = None,
+        repeated: Callable[[], Sequence[Buffer]] | None = None,
     ) -> Payload:
-        """As `ask`, with bytes; `wait_ms` is how long the server itself may wait."""
+        """As `ask`, with bytes; `wait_ms` is how long the server itself may wait.
+
+        `repeated` makes the request of the second attempt and later, where it is another one.
+        """
         deadline = self._loop.time() + timeout_ms / 1000
         pause_s = PAUSE_FIRST_S
-        missing = 0
+        missing = silences = 0
         reason: RaftwoodError | None = None
         while True:
             remaining_ms = int((deadline - self._loop.time()) * 1000)
@@ -88,7 +101,7 @@ class ShardLink:
                     method,
                     request,
                     store=asked,
-                    timeout_ms=min(remaining_ms, ATTEMPT_MS + wait_ms),
+                    timeout_ms=min(remaining_ms, attempt_ms(silences) + wait_ms),
                 )
             except ShardNotFound:
                 missing += 1
@@ -98,6 +111,9 @@ class ShardLink:
             except (Unavailable, DeadlineExceeded, NotFound) as error:
                 self.note(error, asked=asked)
                 reason = error
+                silences += isinstance(error, DeadlineExceeded)
+            if repeated is not None:
+                request = repeated()
             await asyncio.sleep(min(pause_s, max(0.0, deadline - self._loop.time())))
             pause_s = min(PAUSE_LONGEST_S, pause_s * 2)
 

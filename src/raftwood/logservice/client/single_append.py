@@ -5,6 +5,7 @@ Those of one turn of the loop travel together, and each has an answer of its own
 
 import asyncio
 import copy
+from functools import partial
 from typing import Final
 
 import xxhash
@@ -126,12 +127,19 @@ class SingleAppends:
     async def _deliver(self, batch: list[_Single]) -> None:
         link = self._link
         reason: RaftwoodError | None = None
+        again = False
         while batch:
             remaining_ms = int((batch[0].deadline - self._loop.time()) * 1000)
             if remaining_ms <= 0:
                 raise link.silence(reason)
-            request = append_pieces(link.shard, [single.entry for single in batch])
-            answer = await link.ask_raw(APPEND, request, timeout_ms=remaining_ms)
+            entries = [single.entry for single in batch]
+            answer = await link.ask_raw(
+                APPEND,
+                append_pieces(link.shard, entries, again=again),
+                timeout_ms=remaining_ms,
+                repeated=partial(append_pieces, link.shard, entries, again=True),
+            )
+            again = True
             left: list[_Single] = []
             for single, result in zip(batch, decode_lsns(answer, len(batch)), strict=True):
                 if isinstance(result, int):

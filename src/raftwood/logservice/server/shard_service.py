@@ -18,6 +18,7 @@ from raftwood.logservice.server.shard_metrics import ShardMetrics
 from raftwood.logservice.server.shard_reading import read_shard
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.logservice.wire import (
+    AGAIN,
     APPEND,
     CONNECT,
     FORWARD,
@@ -101,10 +102,9 @@ class ShardService:
             # Of another store's disk that one knows better.
             if self._host.is_leading(shard):
                 self._check_room()
-            self._host.propose_batch(shard, entries, done)
+            self._host.propose_batch(shard, entries, done, again=bool(flags & AGAIN))
         except (NotLeader, NotFound) as error:
-            is_forwarded = bool(flags & FORWARD)
-            self._run(call, self._append_elsewhere(call, shard, entries, error, is_forwarded))
+            self._run(call, self._append_elsewhere(call, shard, entries, error, flags))
 
     def _check_append(self, shard: int, entries: list[bytes]) -> None:
         if not 0 < len(entries) <= RECORDS_MAX:
@@ -119,11 +119,11 @@ class ShardService:
             )
 
     async def _append_elsewhere(
-        self, call: Call, shard: int, entries: list[bytes], error: RaftwoodError, forward: bool
+        self, call: Call, shard: int, entries: list[bytes], error: RaftwoodError, flags: int
     ) -> bytes:
-        if not forward:
+        if not flags & FORWARD:
             raise await self._refusal(shard, error)
-        request = encode_append(shard, entries)
+        request = encode_append(shard, entries, again=bool(flags & AGAIN))
         return await self._forwarder.ask_leader(shard, APPEND, request, _remaining_ms(call))
 
     async def _refusal(self, shard: int, error: RaftwoodError) -> RaftwoodError:

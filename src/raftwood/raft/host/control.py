@@ -33,6 +33,8 @@ _TICK: Final = struct.Struct("<BQQ")
 _NEVER_MS: Final = (1 << 63) - 1
 _SESSION: Final = struct.Struct("<Q")
 _COMMAND_BYTES: Final = _COMMAND.size
+_NAME: Final = struct.Struct("<QQ")
+_NAME_BYTES: Final = 1 + _NAME.size
 _command_head: Final = _COMMAND.unpack_from
 
 
@@ -84,6 +86,21 @@ def encode_command(command: bytes, *, session: int, sequence: int, acknowledged:
             f"session {session}, sequence {sequence}, acknowledged {acknowledged}: "
             f"a number is negative or above 64 bits"
         ) from None
+
+
+def command_name(payload: bytes) -> bytes | None:
+    """What a session's command is known by, however often it is sent; None for other entries."""
+    is_command = len(payload) >= _COMMAND_BYTES and payload[0] == COMMAND
+    return payload[:_NAME_BYTES] if is_command else None
+
+
+def is_command_name(name: bytes) -> bool:
+    return len(name) == _NAME_BYTES and name[0] == COMMAND
+
+
+def session_and_sequence(name: bytes) -> tuple[int, int]:
+    session, sequence = _NAME.unpack_from(name, 1)
+    return session, sequence
 
 
 def encode_unregister(session: int) -> bytes:

@@ -197,6 +197,7 @@ class Host(HostViews):
             self._turns,
             self._transfer,
             self._log_ends,
+            sync_time=store.log.sync_time,
             propose=self._control,
             on_lost=self._incoming.wake_groups_of,
         )
@@ -299,9 +300,11 @@ class Host(HostViews):
         done: ProposalDone,
         *,
         kind: EntryKind = _NORMAL,
+        again: bool = False,
     ) -> None:
         """Propose commands that follow one another; `done` is called once, perhaps much later.
 
+        With `again` they may have been proposed before: none of them comes into the log twice.
         Raises what refuses them at once: `NotLeader`, `Overloaded`, `TooLarge`, `DiskFull`.
         """
         replica = self._replica(group)
@@ -312,6 +315,11 @@ class Host(HostViews):
         if largest > most:
             raise TooLarge(f"a command of {largest} bytes is above the limit of {most}: split it")
         entries = [Entry(0, 0, kind, payload) for payload in payloads]
+        if again:
+            self._check_open()
+            replica.propose_again(entries, done)
+            self._turns.mark(replica)
+            return
         size = sum(sizes)
         if size <= self.settings.message_bytes_max:
             self._propose(replica, Batch(entries, size, done))
@@ -331,6 +339,10 @@ class Host(HostViews):
         self.propose_batch(group, [payload], done, kind=kind)
         async with within(timeout_ms, f"a proposal to group {group}"):
             return await future
+
+    def may_hold(self, group: int, session: int, sequence: int) -> bool:
+        """Whether a session's command may have come to the group before, by another leader."""
+        return self._replica(group).may_hold(session, sequence)
 
     async def check_writes(self, group: int, *, timeout_ms: int) -> None:
         """See that the group takes a write: one that changes nothing is committed and applied."""
@@ -454,7 +466,7 @@ class Host(HostViews):
     def _introduction(self, epoch: int) -> bytes:
         address = self._book.addresses.get(self.id, "")
         return msgspec.msgpack.encode(
-            Introduction(self._store.identity.incarnation, epoch, address)
+            Introduction(self._store.identity.incarnation, epoch, address, knows_sync_times=True)
         )
 
     # The end

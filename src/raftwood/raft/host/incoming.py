@@ -30,6 +30,7 @@ from raftwood.raft.host.protocol import (
     SLEEP,
     Introduction,
     Removed,
+    decode_ping,
 )
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.sleeping import Sleep, fall_asleep, wake_without_leader
@@ -211,8 +212,10 @@ class Incoming:
         self._book.admit(store, introduction.incarnation)
         before, known.epoch = known.epoch, introduction.epoch
         known.voice = peer
+        known.knows_sync_times = introduction.knows_sync_times
         self._peers.heard(peer)
         if before != introduction.epoch:
+            known.sync_ms = None
             self._on_new_start(store)
 
     def _on_new_start(self, store: int) -> None:
@@ -226,9 +229,14 @@ class Incoming:
             if is_led_here and store in members_of(replica.configuration):
                 replica.wake()
 
-    def _on_ping(self, peer: Identity, _: Payload) -> None:
+    def _on_ping(self, peer: Identity, payload: Payload) -> None:
+        store = store_of(peer)
         if not self._peers.heard(peer):
-            self.meet([store_of(peer)])
+            self.meet([store])
+            return
+        known = self._peers.get(store)
+        if known is not None:
+            known.sync_ms = decode_ping(payload)
 
     def _on_sleep(self, peer: Identity, payload: Payload) -> None:
         store = store_of(peer)

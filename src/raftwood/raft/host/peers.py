@@ -8,7 +8,13 @@ from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.net import Backoff, Channel, Connection, Identity
 from raftwood.net.store_names import store_of
-from raftwood.raft.host.protocol import INTRODUCE, PING, RAFT_FRAME, HostNetwork
+from raftwood.raft.host.protocol import (
+    INTRODUCE,
+    PING,
+    RAFT_FRAME,
+    HostNetwork,
+    encode_ping,
+)
 
 _log = get_logger("raft")
 _BACKOFF = Backoff(first_ms=20, longest_ms=500)
@@ -18,7 +24,17 @@ _BACKOFF = Backoff(first_ms=20, longest_ms=500)
 class Peer:
     """One other store."""
 
-    __slots__ = ("address", "channel", "epoch", "is_lost", "refusal", "silent_ticks", "voice")
+    __slots__ = (
+        "address",
+        "channel",
+        "epoch",
+        "is_lost",
+        "knows_sync_times",
+        "refusal",
+        "silent_ticks",
+        "sync_ms",
+        "voice",
+    )
 
     def __init__(self, address: str, channel: Channel) -> None:
         self.address = address
@@ -31,6 +47,9 @@ class Peer:
         self.is_lost = False
         self.refusal = ""
         """Why it does not let this store in, as it was told last."""
+        self.knows_sync_times = False
+        self.sync_ms: int | None = None
+        """How long a sync takes there, as its last ping told."""
 
 
 class Peers:
@@ -68,6 +87,11 @@ class Peers:
     def get(self, store: int) -> Peer | None:
         return self._peers.get(store)
 
+    def sync_ms(self, store: int) -> int | None:
+        """How long a sync takes at a store, as it told; None where that is not known."""
+        peer = self._peers.get(store)
+        return None if peer is None or peer.is_lost else peer.sync_ms
+
     def is_connected(self, store: int) -> bool:
         peer = self._peers.get(store)
         return peer is not None and peer.channel.is_connected
@@ -101,6 +125,7 @@ class Peers:
         peer = self._peers[store] = Peer(address, channel)
         if known is not None:
             peer.epoch, peer.voice = known.epoch, known.voice
+            peer.knows_sync_times, peer.sync_ms = known.knows_sync_times, known.sync_ms
         channel.start()
 
     def introduce_again(self) -> None:
@@ -132,11 +157,12 @@ class Peers:
         peer.is_lost = False
         return True
 
-    async def tick(self, silent_ticks_max: int) -> list[int]:
+    async def tick(self, silent_ticks_max: int, sync_ms: int | None = None) -> list[int]:
         """Say that this store lives; answers who was not heard from for too long, once."""
         lost = []
+        ping = encode_ping(sync_ms)
         for store, peer in self._peers.items():
-            peer.channel.send(PING, b"")
+            peer.channel.send(PING, ping if peer.knows_sync_times else b"")
             self._note_refusal(store, peer)
             peer.silent_ticks += 1
             if peer.silent_ticks > silent_ticks_max and not peer.is_lost:

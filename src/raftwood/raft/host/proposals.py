@@ -5,14 +5,16 @@ when entries of another leader took its place: then it is known that nothing of 
 """
 
 import asyncio
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from raftwood.base.errors import ConnectionLost, RaftwoodError, Unavailable
 from raftwood.base.futures import fail
-from raftwood.raft.core import Entry, EntryKind
+from raftwood.raft.core import UNLIMITED, Entry, EntryKind
+from raftwood.raft.core.log import RaftLog
 
 ProposalDone = Callable[[list[Any] | None, RaftwoodError | None], None]
 """Called once: with a result per command, or with the reason why there are none."""
@@ -38,7 +40,6 @@ def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> lis
     Where some commands were carried out and others not, each of these has the reason as its result.
     A session's batch has none then: it is sent again as a whole, and what was done is not repeated.
     """
-    is_session = entries[0].kind is EntryKind.CONTROL
     parts: list[list[Entry]] = [[]]
     size = 0
     for entry in entries:
@@ -47,6 +48,12 @@ def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> lis
             size = 0
         parts[-1].append(entry)
         size += len(entry.payload)
+    return batches_of(parts, done)
+
+
+def batches_of(parts: list[list[Entry]], done: ProposalDone) -> list[Batch]:
+    """A batch for each part of a proposal; they end as one."""
+    is_session = parts[0][0].kind is EntryKind.CONTROL
     results: dict[int, list[Any]] = {}
     errors: list[RaftwoodError] = []
 
@@ -69,6 +76,78 @@ def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> lis
         Batch(part, sum(len(entry.payload) for entry in part), partial(part_done, position))
         for position, part in enumerate(parts)
     ]
+
+
+Place = tuple[int, int]
+"""Of an entry in the log: index and term."""
+NameOf = Callable[[Entry], bytes | None]
+"""What a command is known by, however often it is sent; None for one that has no name."""
+
+
+class PendingNames:
+    """Where a leader's log holds the commands that are not applied yet, by their names.
+
+    Filled only when somebody asks, and each entry once: what is not sent again costs nothing.
+    """
+
+    __slots__ = ("_looked_at", "_places", "_term")
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, Place] = {}
+        self._term = 0
+        self._looked_at = 0
+        """The last entry that was."""
+
+    def find(self, names: Sequence[bytes | None], log: RaftLog, term: int, name_of: NameOf) -> "Found":
+        """The place of each name, None for one that the log does not hold.
+
+        In one term a leader only adds to its log. Of two entries of a name the later one counts:
+        what its answer is, the earlier one knows too, unless it was refused for its sequence.
+        """
+        applied = log.applied
+        if term != self._term or applied >= self._looked_at:
+            self._places.clear()
+            self._term, self._looked_at = term, applied
+        places = self._places
+        if self._looked_at < log.last_index:
+            for entry in log.entries(self._looked_at + 1, UNLIMITED):  # in memory: not applied
+                name = name_of(entry)
+                if name is not None:
+                    places[name] = (entry.index, entry.term)
+            self._looked_at = log.last_index
+        if len(places) > 2 * (log.last_index - applied):
+            self._places = places = {
+                name: place for name, place in places.items() if place[0] > applied
+            }
+        found = (None if name is None else places.get(name) for name in names)
+        return [place if place is not None and place[0] > applied else None for place in found]
+
+
+Found = list[Place | None]
+
+
+KNOWN: Final[Place] = (0, 0)
+"""In place of a place: the command was applied, and what came of it is known."""
+
+
+def parts_of(
+    entries: list[Entry], places: Found, *, bytes_max: int
+) -> tuple[list[list[Entry]], Found]:
+    """Entries in parts, and where each stands: together in the log, or nowhere yet, or `KNOWN`."""
+    parts: list[list[Entry]] = []
+    begins: Found = []
+    due: Place | None = None
+    size = 0
+    for entry, place in zip(entries, places, strict=True):
+        size += len(entry.payload)
+        if parts and place == due and (place is not None or size <= bytes_max):
+            parts[-1].append(entry)
+        else:
+            parts.append([entry])
+            begins.append(place)
+            size = len(entry.payload)
+        due = (place[0] + 1, place[1]) if place is not None and place != KNOWN else place
+    return parts, begins
 
 
 def waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Any]", ProposalDone]:
@@ -139,11 +218,20 @@ class Proposals:
         """The core has given the batches their places."""
         in_log = self.in_log
         is_ordered = not in_log or in_log[-1].first_index < batches[0].first_index
-        in_log.extend(batches)
-        if not is_ordered:
-            # Led before, with entries that are gone from this log. Whether another replica brings
-            # them back is not known until something of a later term was applied.
-            self.in_log = deque(sorted(in_log, key=lambda batch: batch.first_index))
+        if is_ordered:
+            in_log.extend(batches)
+            return
+        # Led before, with entries that are gone from this log: whether another replica brings them
+        # back is not known until something of a later term was applied. Or they were sent again.
+        for batch in batches:
+            insort(in_log, batch, key=_first_index)
+
+    def joined(self, batch: Batch, place: Place) -> None:
+        """A batch was sent again whose entries the log holds already."""
+        batch.first_index, batch.term = place
+        self.size_bytes += batch.size_bytes
+        self._host.size_bytes += batch.size_bytes
+        self.entered_log([batch])
 
     def refuse(self, batches: Sequence[Batch], error: RaftwoodError) -> None:
         for batch in batches:
@@ -214,6 +302,10 @@ class Proposals:
         self.size_bytes -= batch.size_bytes
         self._host.size_bytes -= batch.size_bytes
         batch.done(results, error)
+
+
+def _first_index(batch: Batch) -> int:
+    return batch.first_index
 
 
 class OutcomeUnknown(ConnectionLost):

@@ -1,5 +1,8 @@
 """What stores say to one another beside the frames of `wire`: methods and who may call them."""
 
+import struct
+from typing import Final
+
 import msgspec
 
 from raftwood.base.environment import Environment
@@ -10,6 +13,7 @@ from raftwood.net import (
     Connection,
     Identity,
     Method,
+    Payload,
     Secret,
     ServerCredentials,
     connect,
@@ -25,6 +29,7 @@ from raftwood.net.store_names import (
 
 _STORES = (STORE_ROLE,)
 GROUP_BYTES = 8
+SYNC_MS_MAX: Final = (1 << 32) - 1
 
 RAFT_FRAME = Method(16, "raft-frame", roles=_STORES)
 INTRODUCE = Method(17, "introduce", roles=_STORES)
@@ -41,6 +46,24 @@ class Introduction(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     address: str
     """Where the store can be reached; empty where it does not know."""
+    knows_sync_times: bool = False
+    """Whether a ping to it may tell how long a sync takes; release 0.1.0 does not say so."""
+
+
+_SYNC_TIME = struct.Struct("<I")
+
+
+def encode_ping(sync_ms: int | None) -> bytes:
+    """A store's word that it lives, and how long a sync takes there, where that is known."""
+    return b"" if sync_ms is None else _SYNC_TIME.pack(min(sync_ms, SYNC_MS_MAX))
+
+
+def decode_ping(payload: Payload) -> int | None:
+    """How long a sync takes at the sender; None where it does not say."""
+    if len(payload) < _SYNC_TIME.size:
+        return None
+    sync_ms: int = _SYNC_TIME.unpack_from(payload)[0]
+    return sync_ms
 
 
 class Removed(msgspec.Struct, frozen=True, array_like=True):

@@ -5,7 +5,7 @@ No I/O here: `Turns` asks for the work of a turn, writes, sends, and tells when 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from raftwood.base.errors import (
@@ -36,13 +36,25 @@ from raftwood.raft.core.messages import limit_entries
 from raftwood.raft.core.progress import REPLICATE
 from raftwood.raft.host.applying import Applier
 from raftwood.raft.host.chatter import is_chatter, wakes
+from raftwood.raft.host.control import command_name, is_command_name, session_and_sequence
 from raftwood.raft.host.group_storage import GroupStorage
 from raftwood.raft.host.membership import MemberAction, MemberStep
-from raftwood.raft.host.proposals import Batch, Proposals, Waiting
+from raftwood.raft.host.proposals import (
+    KNOWN,
+    Batch,
+    PendingNames,
+    ProposalDone,
+    Proposals,
+    Waiting,
+    batches_of,
+    parts_of,
+)
 from raftwood.raft.host.reads import ReadDone, Reads
 from raftwood.raft.host.runs import EncodedRun, LogEntry, RunBook
 from raftwood.raft.host.settings import RaftHostSettings
+from raftwood.raft.host.slow_disk import SlowLeader
 from raftwood.raft.host.vote_floor import LogPosition, VoteFloor
+from raftwood.raft.state_machine import NamingMachine
 
 _log = get_logger("raft")
 _APPEND = MessageKind.APPEND
@@ -74,6 +86,7 @@ class Replica:
         self.settings = settings
         self.book = RunBook()
         self.proposals = Proposals(waiting)
+        self._pending = PendingNames()
         self._waiting = waiting
         self.reads = Reads(read_prefix)
         self._on_role = on_role
@@ -100,6 +113,8 @@ class Replica:
         self.settling: tuple[tuple[int, ConfState], int] | None = None
         """In which term and membership a removed store asked, and the log's last index then."""
         self.backlog_ticks = 0
+        self.has_waited = False
+        """Its proposals have waited for a write to end."""
         self.has_appended = False
         """Entries went out to the followers since the last tick."""
         self.idle_ticks = 0
@@ -116,6 +131,11 @@ class Replica:
         self.leader_changes = 0
         """How often another store was seen to lead than before."""
         self._last_leader = NOBODY
+        self.slow_leader = SlowLeader(
+            election_ticks=settings.election_ticks, slow_ms=settings.slow_sync_ms
+        )
+        self.seen_leader_changes = 0
+        """By the last tick."""
 
     # Who leads
 
@@ -231,6 +251,63 @@ class Replica:
 
     def propose(self, *batches: Batch) -> None:
         """Take batches into the queue; raises what refuses them, with nothing changed."""
+        self._check_takes(sum(batch.size_bytes for batch in batches))
+        self.wake()
+        for batch in batches:
+            self.proposals.add(batch)
+
+    def propose_again(self, entries: list[Entry], done: ProposalDone) -> None:
+        """As `propose`, for commands that may have been proposed before, by this leader or another.
+
+        What was applied is answered, and what the log holds is waited for. Only the rest is
+        proposed: else a client that is not answered in time fills a slow disk with repetitions.
+        """
+        self._check_takes(sum(len(entry.payload) for entry in entries))
+        self.wake()
+        while self.proposals.queue:
+            self.enter_proposals()
+        names = [self._name_of(entry) for entry in entries]
+        answers = [None if name is None else self._answer_to(name) for name in names]
+        places = self._pending.find(names, self.node.raft.log, self.term, self._name_of)
+        for position, answer in enumerate(answers):
+            if answer is not None:
+                places[position] = KNOWN
+        bytes_max = self.settings.message_bytes_max
+        parts, begins = parts_of(entries, places, bytes_max=bytes_max)
+        known = []
+        for batch, begin in zip(batches_of(parts, done), begins, strict=True):
+            if begin is None:
+                self.proposals.add(batch)
+            elif begin == KNOWN:
+                known.append(batch)
+            else:
+                self.proposals.joined(batch, begin)
+        left = iter([answer for answer in answers if answer is not None])
+        for batch in known:
+            batch.done([next(left) for _ in batch.entries], None)
+
+    def _name_of(self, entry: Entry) -> bytes | None:
+        if entry.kind is EntryKind.CONTROL:
+            return command_name(entry.payload)
+        machine = self.applier.machine
+        if entry.kind is not _NORMAL or not isinstance(machine, NamingMachine):
+            return None
+        return machine.name_of(entry.payload)
+
+    def _answer_to(self, name: bytes) -> Any:
+        """What came of a command that was applied; None where that is not known."""
+        if is_command_name(name):
+            return self.applier.sessions.answer_to(*session_and_sequence(name))
+        machine = self.applier.machine
+        return machine.answer_to(name) if isinstance(machine, NamingMachine) else None
+
+    def may_hold(self, session: int, sequence: int) -> bool:
+        """Whether a session's command was applied, or may stand in what another leader has left."""
+        is_left = self.applier.applied_term < self.term
+        return is_left or self.applier.sessions.answer_to(session, sequence) is not None
+
+    def _check_takes(self, size: int) -> None:
+        """Raises what refuses proposals."""
         if not self.is_leader:
             # Whoever asks here may not have found the leader: a group that sleeps finds out.
             self.wake()
@@ -238,7 +315,6 @@ class Replica:
         if self.backlog:
             raise DiskFull(f"the store's disk has no room for group {self.group}: try again later")
         waiting = self.proposals.size_bytes
-        size = sum(batch.size_bytes for batch in batches)
         if waiting and waiting + size > self.settings.proposal_bytes_max:
             raise Overloaded(
                 f"{waiting} bytes wait to be committed in group {self.group}: try again later"
@@ -248,9 +324,6 @@ class Replica:
                 f"{self._waiting.size_bytes} bytes wait to be committed in all groups of this "
                 "store: try again later"
             )
-        self.wake()
-        for batch in batches:
-            self.proposals.add(batch)
 
     def read(self, done: ReadDone) -> None:
         if len(self.reads) >= self.settings.reads_waiting_max:
@@ -361,11 +434,13 @@ class Replica:
         if cache.size_bytes > bytes_max:
             cache.shrink(applied=applier.applied, bytes_max=bytes_max)
 
-    def best_follower(self) -> int:
+    def best_follower(self, among: Collection[int] | None = None) -> int:
         """The voter to hand over to: heard from, and with most of the log; 0 for none."""
         raft = self.node.raft
         best, best_match = NOBODY, -1
         for node, progress in raft.tracker.progress.items():
+            if among is not None and node not in among:
+                continue
             is_fit = node != raft.id and not progress.is_learner and progress.recently_active
             if is_fit and progress.match > best_match:
                 best, best_match = node, progress.match

@@ -208,6 +208,14 @@ class SessionTable:
                 commands.append(entry)
         return commands, plan
 
+    def answer_to(self, session: int, sequence: int) -> bytes | RaftwoodError | None:
+        """What a command was answered that was run; None where that is not known."""
+        known = self._sessions.get(session)
+        kept = _UNSEEN if known is None else known.kept.get(sequence, _UNSEEN)
+        if known is None or isinstance(kept, int):
+            return None
+        return known.repeated(sequence, kept)
+
     def finish(self, plan: Plan | None, results: Sequence[Any]) -> Sequence[Any]:
         """What each entry of the batch is answered: a `RaftwoodError` is to be raised there.
 

@@ -56,6 +56,14 @@ class RaftHostSettings(Section, frozen=True):
     quiesce_ticks: Annotated[
         int, Meta(ge=0, description="Ticks without work after which a group sleeps; 0: never.")
     ] = 2
+    slow_sync_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="A leader whose syncs take so long, and four times as long as those of "
+            "enough others, lets one of these lead; 0: never.",
+        ),
+    ] = 500
     repair_log: Annotated[
         bool,
         Meta(

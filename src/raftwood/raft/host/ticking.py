@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from raftwood.base.logs import get_logger
+from raftwood.disk.segment_log import SyncTime
+from raftwood.raft.core import NOBODY
 from raftwood.raft.host.control import encode_tick
 from raftwood.raft.host.log_ends import LogEnds
 from raftwood.raft.host.membership import members_of
@@ -32,6 +34,7 @@ class Ticking:
         transfer: SnapshotTransfer,
         log_ends: LogEnds,
         *,
+        sync_time: SyncTime,
         propose: Callable[[Replica, bytes], None],
         on_lost: Callable[[int], None],
     ) -> None:
@@ -42,6 +45,12 @@ class Ticking:
         self._turns = turns
         self._transfer = transfer
         self._log_ends = log_ends
+        self._sync_time = sync_time
+        self._sync_count = 0
+        self._rests = False
+        """Nothing was synced since the last tick: that tells nothing of the disk."""
+        self.slow_hand_overs = 0
+        self.slow_sync_ms = settings.slow_sync_ms
         self._propose = propose
         self._on_lost = on_lost
         self._ticks = 0
@@ -63,7 +72,8 @@ class Ticking:
         while True:
             await asyncio.sleep(pause_s)
             self._ticks += 1
-            for store in await self._peers.tick(self._settings.election_ticks):
+            sync_ms = self.sync_ms()
+            for store in await self._peers.tick(self._settings.election_ticks, sync_ms):
                 _log.warning("store lost", store=store)
                 self._on_lost(store)
             await self._transfer.tick()
@@ -75,8 +85,15 @@ class Ticking:
         if error is not None:
             self._turns.failed(error)
 
+    def sync_ms(self) -> int | None:
+        """How long a sync takes on this store, as far as is known."""
+        return self._sync_time.estimate_ms(asyncio.get_running_loop().time())
+
     def _tick(self) -> None:
         self._log_ends.tick()
+        sync_time, own_ms = self._sync_time, self.sync_ms()
+        self._rests = not sync_time.is_under_way and sync_time.count == self._sync_count
+        self._sync_count = sync_time.count
         bedtime = Bedtime()
         quiesce_ticks = self._settings.quiesce_ticks
         for replica in (*self._replicas.values(), *self._voting.values()):
@@ -86,15 +103,20 @@ class Ticking:
                 # Without a tick: its heartbeat would wake the others again.
                 bedtime.add(replica)
             else:
-                self._tick_replica(replica)
+                self._tick_replica(replica, own_ms)
         for store, message in bedtime.messages():
             peer = self._peers.get(store)
             if peer is not None:
                 peer.channel.send(SLEEP, message)
         self._tick_sessions()
 
-    def _tick_replica(self, replica: Replica) -> None:
+    def _tick_replica(self, replica: Replica, own_ms: int | None) -> None:
         replica.tick()
+        if replica.leader_changes != replica.seen_leader_changes:
+            replica.seen_leader_changes = replica.leader_changes
+            replica.slow_leader.leader_changed(self._ticks)
+        if replica.is_leader and not self._rests:
+            self._spare_a_slow_disk(replica, own_ms)
         self._ask_membership(replica)
         if replica.backlog:
             self._turns.retry(replica)
@@ -123,6 +145,27 @@ class Ticking:
             if successor:
                 replica.backlog_ticks = 0
                 replica.node.transfer_leadership(successor)
+
+    def _spare_a_slow_disk(self, replica: Replica, own_ms: int | None) -> None:
+        """A leader whose disk is far slower than the others' lets one of them lead."""
+        raft, configuration = replica.node.raft, replica.configuration
+        if raft.transferee or configuration.voters_outgoing:
+            return
+        sync_ms = self._peers.sync_ms
+        others = {store: sync_ms(store) for store in configuration.voters if store != raft.id}
+        fit = replica.slow_leader.tick(self._ticks, own_ms, others)
+        successor = replica.best_follower(fit) if fit else NOBODY
+        if successor:
+            self.slow_hand_overs += 1
+            replica.slow_leader.tried(self._ticks)
+            _log.warning(
+                "a slow disk gives up leading",
+                group=replica.group,
+                sync_ms=own_ms,
+                successor=successor,
+                successor_sync_ms=others[successor],
+            )
+            replica.node.transfer_leadership(successor)
 
     def _tick_sessions(self) -> None:
         """Sessions end by replicated time, which only the leader's clock moves on."""

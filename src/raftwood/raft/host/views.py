@@ -13,8 +13,10 @@ from raftwood.raft.host.peers import Peers
 from raftwood.raft.host.repair import Repairs
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.runs import LogEntry
+from raftwood.raft.host.slow_disk import is_far_slower
 from raftwood.raft.host.snapshotting import Snapshotting
 from raftwood.raft.host.status import GroupStatus, halted_status, status_of
+from raftwood.raft.host.ticking import Ticking
 from raftwood.raft.state_machine import RetainingMachine, StateMachine
 
 
@@ -31,6 +33,7 @@ class HostViews:
     _snapshotting: Snapshotting
     _peers: Peers
     _chores: Chores
+    _ticking: Ticking
 
     logs_aside: Sequence[str] = ()
     """Folders of damaged logs of this store that an operator may look at, and then remove."""
@@ -117,6 +120,21 @@ class HostViews:
     def leader_changes(self, group: int) -> int:
         """How often another store was seen to lead than before, since the replica's start."""
         return self._groups.get(group).leader_changes
+
+    @property
+    def slow_hand_overs(self) -> int:
+        """How often a group was given away because this store's disk is slow."""
+        return self._ticking.slow_hand_overs
+
+    @property
+    def sync_ms(self) -> int | None:
+        """How long the disk takes to make a write durable; None before the first one."""
+        return self._ticking.sync_ms()
+
+    def is_far_slower(self, store: int) -> bool:
+        """Whether another store's disk is slow, as it tells, and this one's is not."""
+        slow_ms = self._ticking.slow_sync_ms
+        return is_far_slower(self._peers.sync_ms(store), self.sync_ms, slow_ms=slow_ms)
 
     def stored_bytes(self, group: int) -> tuple[int, int]:
         """What the group takes of the disk: its entries, and its snapshots."""

@@ -41,7 +41,9 @@ from raftwood.raft.remote.protocol import (
 from raftwood.raft.remote.requests import Batch, Session
 
 ATTEMPT_MS = 2_000
-"""After so long without an answer another store is asked."""
+"""After so long without an answer another store is asked, and twice as long each time after that:
+an attempt has to outlast a slow commit."""
+ATTEMPT_MS_MAX = 32_000
 LEARN_S = 10.0
 """Between two questions for who the members are, of a client that has work."""
 BATCH_BYTES_MAX = 1 << 18
@@ -227,16 +229,17 @@ class AsyncRaftClient:
                 session.give_back(batch.first_sequence)
 
     async def _attempts(self, group: int, session: Session, batch: Batch) -> RaftwoodError | None:
-        pause_s = _PAUSE_FIRST_S
+        pause_s, patience_ms = _PAUSE_FIRST_S, ATTEMPT_MS
         while True:
             remaining_ms = self._remaining_ms(batch.deadline)
             if remaining_ms <= 0:
                 return DeadlineExceeded(_silence(group))
             try:
-                timeout_ms = min(remaining_ms, ATTEMPT_MS)
+                timeout_ms = min(remaining_ms, patience_ms)
                 answer = await self._attempt(group, batch, timeout_ms, session)
             except (Unavailable, DeadlineExceeded, NotFound) as error:
                 self._note(group, error, asked=batch.asked)
+                patience_ms = _patience_ms(patience_ms, error)
             else:
                 self._succeed(batch, answer, is_session=True)
                 return None
@@ -290,7 +293,7 @@ class AsyncRaftClient:
     ) -> bytes:
         """Ask until there is an answer; for what may be asked twice."""
         self._used[group] = None
-        pause_s = _PAUSE_FIRST_S
+        pause_s, patience_ms = _PAUSE_FIRST_S, ATTEMPT_MS
         while True:
             remaining_ms = self._remaining_ms(deadline)
             if remaining_ms <= 0:
@@ -298,10 +301,11 @@ class AsyncRaftClient:
             asked = self._stores.guess(group)
             try:
                 channel = self._stores.channel(asked)
-                attempt_ms = min(remaining_ms, ATTEMPT_MS + wait_ms)
+                attempt_ms = min(remaining_ms, patience_ms + wait_ms)
                 return bytes(await channel.call(method, request, attempt_ms))
             except (Unavailable, DeadlineExceeded, NotFound) as error:
                 self._note(group, error, asked=asked)
+                patience_ms = _patience_ms(patience_ms, error)
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
 
@@ -374,6 +378,12 @@ class AsyncRaftClient:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, RaftwoodError):
             _log.error("a request failed", error=repr(error))
+
+
+def _patience_ms(before_ms: int, error: RaftwoodError) -> int:
+    """How long the next attempt may take."""
+    is_silence = isinstance(error, DeadlineExceeded)
+    return min(ATTEMPT_MS_MAX, before_ms * 2) if is_silence else before_ms
 
 
 def _silence(group: int) -> str:

@@ -35,6 +35,8 @@ class RaftService:
         self._host = host
         self._groups = groups
         self._waits = 0
+        self._under_way: dict[tuple[int, int, int], None] = {}
+        """Proposals of sessions: group, session and first sequence."""
 
     def register(self, service: Service) -> None:
         service.fast(PROPOSE, self._propose)
@@ -48,8 +50,10 @@ class RaftService:
         self._check_served(proposal.group)
         if not 0 < len(commands) <= COMMANDS_MAX:
             raise InvalidInput(f"a proposal has 1 to {COMMANDS_MAX} commands, not {len(commands)}")
-        kind = EntryKind.NORMAL
+        kind, again = EntryKind.NORMAL, False
+        place = (proposal.group, proposal.session, proposal.first_sequence)
         if proposal.session:
+            again = place in self._under_way or self._host.may_hold(*place)
             kind = EntryKind.CONTROL
             commands = [
                 encode_command(
@@ -62,12 +66,20 @@ class RaftService:
             ]
 
         def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
+            self._under_way.pop(place, None)
             if results is not None:
                 call.reply(encode_results(results))
             else:
                 call.fail(error or Unavailable("the proposal was dropped"))
 
-        self._host.propose_batch(proposal.group, commands, done, kind=kind)
+        if proposal.session:
+            self._under_way[place] = None
+        try:
+            self._host.propose_batch(proposal.group, commands, done, kind=kind, again=again)
+        except RaftwoodError:
+            if not again:
+                self._under_way.pop(place, None)
+            raise
 
     def _check_served(self, group: int) -> None:
         if self._groups is not None and group not in self._groups:
