@@ -16,13 +16,14 @@ from raftwood.base.environment import Environment
 from raftwood.net.deadlines import NEVER, DeadlineSweep
 from raftwood.net.listeners import stop_accepting
 from raftwood.net.tls import ServerTls
+from raftwood.net.turns import Turns
 from raftwood.zeppelin.commands.cursors import Cursors
 from raftwood.zeppelin.commands.parking import Parking
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.model import User
 from raftwood.zeppelin.node.checkpoints import Checkpoints
 from raftwood.zeppelin.node.client_latency import ClientLatency
-from raftwood.zeppelin.node.data_connection import DataConnection
+from raftwood.zeppelin.node.data_connection import RECEIVE_BYTES, DataConnection
 from raftwood.zeppelin.node.logins import Logins
 from raftwood.zeppelin.node.view import NodeView
 
@@ -56,6 +57,8 @@ class DataServer:
         self.connection_count = 0
         """So many there have been."""
         self.port = 0
+        self.turns = Turns()
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._connections_max = connections_max
         self._connections: dict[DataConnection, None] = {}
         self._holding: dict[DataConnection, None] = {}
