@@ -43,17 +43,24 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     clock_pieces: int = 16
     """Between two looks at the clock."""
     turn_ms: int = 4
+    rest_ms: int = 5
+    """Between two slices while what they lead to (a disk, say) is behind."""
 
 
 class Turns:
     """Of one listener."""
 
-    def __init__(self, limits: TurnLimits | None = None) -> None:
+    def __init__(
+        self, limits: TurnLimits | None = None, *, is_behind: Callable[[], bool] = lambda: False
+    ) -> None:
+        """While it `is_behind`, connections that wait have one slice for each rest, and no more."""
         self.limits = limits = limits or TurnLimits()
+        self._is_behind = is_behind
         self._loop = asyncio.get_running_loop()
         self._half_s = limits.turn_ms / 2000
         self._queue: dict[Work, None] = {}
         self._is_next_due = False
+        self._rest: asyncio.TimerHandle | None = None
         self._slice_left = 0
         self._clock_left = 0
         self._half_left = 0
@@ -108,7 +115,8 @@ class Turns:
     def queue(self, work: Work) -> None:
         """Call this once, in a slice of a later turn; in the order of calls to `queue`."""
         self._queue[work] = None
-        self._expect_next()
+        if self._rest is None:
+            self._expect_next()
 
     def forget(self, work: Work) -> None:
         """It is not called any more."""
@@ -129,6 +137,12 @@ class Turns:
         self.queue(come)
         await turn
 
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self._queue.clear()
+        if self._rest is not None:
+            self._rest.cancel()
+
     def _begin_half(self) -> None:
         self._half_left = self.limits.pieces_max // 2
         self._half_ends = self._loop.time() + self._half_s
@@ -146,14 +160,25 @@ class Turns:
         """A turn begins: those that wait come first, in slices, for half of it."""
         self._is_next_due = False
         self._has_arrivals = False
-        queue = self._queue
-        if not queue:
+        if not self._queue or self._rest is not None:
             return
-        # What these queue again is behind all others, and may still come round in this turn.
-        self._expect_next()
+        is_behind = self._is_behind()
+        if is_behind:
+            self._rest = self._loop.call_later(self.limits.rest_ms / 1000, self._rested)
+        else:
+            self._expect_next()
         self._begin_half()
+        queue = self._queue
         while queue and self._half_left > 0 and self._loop.time() < self._half_ends:
+            # What it queues again is behind all others, and may still come round in this turn.
             work = next(iter(queue))
             del queue[work]
             self._begin_slice()
             work()
+            if is_behind:
+                break
+
+    def _rested(self) -> None:
+        self._rest = None
+        if self._queue:
+            self._expect_next()

@@ -9,7 +9,7 @@ happens to a request.
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Self
 
 from raftwood.base.environment import Environment
@@ -45,7 +45,9 @@ class DataServer:
         connections_max: int = CONNECTIONS_MAX,
         checkpoints: Checkpoints | None = None,
         latency: ClientLatency | None = None,
+        is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
+        """While the node's disk `is_behind`, less is taken of what clients offer."""
         self.view = view
         self.environment = environment
         self.checkpoints = checkpoints
@@ -57,7 +59,7 @@ class DataServer:
         self.connection_count = 0
         """So many there have been."""
         self.port = 0
-        self.turns = Turns()
+        self.turns = Turns(is_behind=is_behind)
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._connections_max = connections_max
         self._connections: dict[DataConnection, None] = {}
@@ -168,6 +170,7 @@ class DataServer:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
         self._sweep.stop()
+        self.turns.close()
         for listener in self._listeners:
             await listener.wait_closed()
 
