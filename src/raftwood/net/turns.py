@@ -57,7 +57,7 @@ class Turns:
         self.limits = limits = limits or TurnLimits()
         self._is_behind = is_behind
         self._loop = asyncio.get_running_loop()
-        self._half_s = limits.turn_ms / 2000
+        self._turn_s = limits.turn_ms / 1000
         self._queue: dict[Work, None] = {}
         self._is_next_due = False
         self._rest: asyncio.TimerHandle | None = None
@@ -66,8 +66,8 @@ class Turns:
         self._half_left = 0
         """Pieces of the half that is under way."""
         self._half_ends = 0.0
-        self._has_arrivals = False
-        """Something that has just come was begun in this turn."""
+        self._arrivals_end = 0.0
+        """No turn of the loop is seen where nobody waits: by then what has come had its half."""
 
     @property
     def queue_length(self) -> int:
@@ -76,11 +76,11 @@ class Turns:
 
     def begin(self) -> bool:
         """Begin a slice for what has just come; False where this turn has no room for it."""
-        if not self._has_arrivals:
-            self._has_arrivals = True
-            self._begin_half()
-            self._expect_next()
-        elif self._half_left <= 0 or self._loop.time() >= self._half_ends:
+        now = self._loop.time()
+        if now >= self._arrivals_end:
+            self._begin_half(now)
+            self._arrivals_end = now + self._turn_s
+        elif self._half_left <= 0 or now >= self._half_ends:
             return False
         self._begin_slice()
         return True
@@ -143,9 +143,9 @@ class Turns:
         if self._rest is not None:
             self._rest.cancel()
 
-    def _begin_half(self) -> None:
+    def _begin_half(self, now: float) -> None:
         self._half_left = self.limits.pieces_max // 2
-        self._half_ends = self._loop.time() + self._half_s
+        self._half_ends = now + self._turn_s / 2
 
     def _begin_slice(self) -> None:
         self._slice_left = self.limits.slice_pieces_max
@@ -159,24 +159,27 @@ class Turns:
     def _next(self) -> None:
         """A turn begins: those that wait come first, in slices, for half of it."""
         self._is_next_due = False
-        self._has_arrivals = False
+        self._arrivals_end = 0.0
         if not self._queue or self._rest is not None:
             return
         is_behind = self._is_behind()
         if is_behind:
             self._rest = self._loop.call_later(self.limits.rest_ms / 1000, self._rested)
-        else:
-            self._expect_next()
-        self._begin_half()
-        queue = self._queue
-        while queue and self._half_left > 0 and self._loop.time() < self._half_ends:
-            # What it queues again is behind all others, and may still come round in this turn.
-            work = next(iter(queue))
-            del queue[work]
-            self._begin_slice()
-            work()
-            if is_behind:
-                break
+        queue, now = self._queue, self._loop.time()
+        self._begin_half(now)
+        try:
+            while queue and self._half_left > 0 and now < self._half_ends:
+                # What it queues again is behind all others, and may still come round in this turn.
+                work = next(iter(queue))
+                del queue[work]
+                self._begin_slice()
+                work()
+                if is_behind:
+                    break
+                now = self._loop.time()
+        finally:
+            if queue and self._rest is None:
+                self._expect_next()
 
     def _rested(self) -> None:
         self._rest = None

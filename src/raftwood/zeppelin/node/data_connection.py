@@ -87,6 +87,7 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         data = bytes(self.server.receive_buffer[:count])
+        is_deep = count == RECEIVE_BYTES or bool(self._waiting)
         if self._is_logged_in:
             self._waiting += self._requests.feed(data)
             self._look_for_rest()
@@ -94,10 +95,13 @@ class DataConnection(asyncio.BufferedProtocol):
                 return
         else:
             self._requests.add(data)
-        # A client that offers more than was read, or much in few bytes, waits for its turn.
-        is_deep = count == RECEIVE_BYTES or len(self._waiting) > DEEP
-        if not is_deep and self._turns.begin():
+        if is_deep or len(self._waiting) > DEEP or not self._may_work:
+            # It offers more than was read, or much in few bytes: nothing is read before its turn.
+            self._work_later()
+        elif self._turns.begin():
             self._work()
+        elif self._is_logged_in:
+            self._turns.queue(self._work)
         else:
             self._work_later()
 
