@@ -1,6 +1,7 @@
 """A server as a process: its signals, its health over HTTP, and the file that says it is ready."""
 
 import asyncio
+import gc
 import os
 import signal
 import stat
@@ -71,6 +72,15 @@ def write_ready_file(path: str, *addresses: str) -> None:
     with open(f"{path}.new", "w", encoding="utf-8") as file:
         file.write(f"{' '.join(addresses)} {os.getpid()}\n")
     os.replace(f"{path}.new", path)
+
+
+def freeze_start() -> None:
+    """What is in memory by now stays until the end: spare the garbage collector from looking at it.
+
+    A full collection looks at all that the libraries have made, and holds the loop meanwhile.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def warn_of_open_secrets(source: Source, settings: Settings) -> None:

@@ -13,6 +13,7 @@ from raftwood.app.commands.source import Source
 from raftwood.app.event_loop import run
 from raftwood.app.output import write_line
 from raftwood.app.process import (
+    freeze_start,
     served_over_http,
     stop_on_signals,
     unless_stopped,
@@ -109,6 +110,7 @@ async def _serve(
         if ready is None:
             return
         servers.append(ready.server)
+        freeze_start()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, ready.reload_certificates)
         write_line(ready.line)

@@ -10,6 +10,7 @@ from raftwood.app.event_loop import run
 from raftwood.app.http_server import Check
 from raftwood.app.output import write_line
 from raftwood.app.process import (
+    freeze_start,
     served_over_http,
     stop_on_signals,
     warn_of_open_secrets,
@@ -56,6 +57,7 @@ async def _serve(
 
     def ready(server: StoreServer) -> None:
         readiness.server = server
+        freeze_start()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
         write_line(

@@ -13,6 +13,7 @@ from raftwood.net.listeners import stop_accepting
 from raftwood.net.methods import Service
 from raftwood.net.session import Session
 from raftwood.net.tls import ServerTls
+from raftwood.net.turns import Turns
 
 DRAIN_TIMEOUT_MS = 10_000
 CANCEL_TIMEOUT_S = 5.0
@@ -35,6 +36,7 @@ class Server:
         self.credentials = credentials
         self.random_source = random_source
         self.limits = limits or ServerLimits()
+        self.turns = Turns()
         self.is_draining = False
         self._listeners: list[asyncio.Server] = []
         self._sessions: dict[Session, None] = {}
@@ -119,6 +121,7 @@ class Server:
             _, stubborn = await asyncio.wait(list(self._tasks), timeout=CANCEL_TIMEOUT_S)
             if stubborn:
                 _log.error("handlers do not end although cancelled", count=len(stubborn))
+        self.turns.close()
         for listener in self._listeners:
             await listener.wait_closed()
 

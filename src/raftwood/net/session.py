@@ -4,6 +4,10 @@ A request beyond the limits waits in a backlog, and reading pauses until it had 
 also pauses while the peer does not take its responses. At the limits, but not beyond them, reading
 goes on: a client that keeps to them must still be heard when it cancels, grants credit or pings.
 One-way messages are over when their handler returns, so they count against no limit and never wait.
+
+Requests also wait in the backlog where they are more than a turn of the loop has room for (see
+`turns`). One-way messages do not: leases and elections hang on them. They take of that room, though,
+so that clients' requests give way to them.
 """
 
 import asyncio
@@ -147,6 +151,7 @@ class Session(FramedConnection):
     def _ended(self, _error: RaftwoodError, /) -> None:
         self._stop_handshake_timer()
         self._sweep.stop()
+        self._server.turns.forget(self._resume)
         self._backlog.clear()
         calls = list(self._calls.values())
         self._calls.clear()
@@ -175,22 +180,27 @@ class Session(FramedConnection):
     # Receiving.
 
     def _dispatch(self, frames: list[Frame]) -> None:
-        arrived = self._received_at
+        arrived, turns, backlog = self._received_at, self._server.turns, self._backlog
+        has_turn = turns.begin()
         for frame in frames:
             if self._is_closing:
                 return
             if self._peer is None:
                 self._shake_hands(frame)
             elif frame[0] == _REQUEST:
-                if self._is_full:
-                    self._backlog.append((frame, arrived))
-                    self._pause_reading()
+                if self._is_full or backlog or not (has_turn and turns.take()):
+                    backlog.append((frame, arrived))
                 else:
                     self._begin(frame, arrived)
             elif frame[0] == _ONE_WAY:
+                turns.take()
                 self._take(frame[1], frame[4])
             else:
                 self._control(frame)
+        if backlog:
+            self._pause_reading()
+            if not self._is_full:
+                turns.queue(self._resume)
 
     def _take(self, number: int, payload: Payload) -> None:
         """Hand on a one-way message; nobody waits for an answer, so what is wrong closes."""
@@ -386,7 +396,7 @@ class Session(FramedConnection):
         self._bytes_in_flight -= call.size
         if self._is_full and not self._resume_is_due:
             self._resume_is_due = True
-            self._loop.call_soon(self._resume)
+            self._server.turns.queue(self._resume)
 
     # Back-pressure.
 
@@ -400,7 +410,7 @@ class Session(FramedConnection):
             self._is_full = True
             self._pause_reading()
         else:
-            self._resume()
+            self._server.turns.queue(self._resume)
             for call in list(self._calls.values()):
                 if isinstance(call, StreamCall):
                     call.wake()
@@ -419,13 +429,13 @@ class Session(FramedConnection):
         )
 
     def _resume(self) -> None:
-        """Take up the backlog as far as there is room; once it is empty, read on."""
+        """A slice of a turn: take up the backlog as far as there is room; with none left, read on."""
         self._resume_is_due = False
         if self._transport is None or self._is_closing:
             return
-        now = self._loop.time()
+        now, turns = self._loop.time(), self._server.turns
         try:
-            while self._backlog and self._has_room():
+            while self._backlog and self._has_room() and turns.take():
                 frame, arrived = self._backlog.popleft()
                 if frame[3] and arrived + frame[3] / 1000 <= now:
                     late = DeadlineExceeded("the deadline passed before the server had room")
@@ -436,6 +446,8 @@ class Session(FramedConnection):
             self._close_because(error)
             return
         self._is_full = not self._has_room()
+        if self._backlog and not self._is_full:
+            turns.queue(self._resume)
         if self._reading_is_paused and not self._backlog and not self._write_is_paused:
             self._reading_is_paused = False
             self._received_at = now

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.kits.install import debian
@@ -23,10 +24,15 @@ class Tools:
         where = ("-h", "127.0.0.1", "-p", str(self.port), *login)
         return (debian.install("redis-tools").program(program), *where, *words)
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """That its programs need."""
+        return debian.install("redis-tools").environment
+
     def start(self, program: str, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             self.command(program, *words),
-            env=debian.install("redis-tools").environment,
+            env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from raftwood.app.event_loop import run
 from raftwood.app.parts import tell_parts, write_parts
-from raftwood.app.process import served_over_http, stop_on_signals
+from raftwood.app.process import freeze_start, served_over_http, stop_on_signals
 from raftwood.app.settings import Settings
 from raftwood.app.standalone import PORT_BASE, running_standalone, standalone_settings
 from raftwood.base.environment import Environment
@@ -77,6 +77,7 @@ async def _serve(
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificates)
             reasons[0] = ""
+            freeze_start()
             tell_parts(folder, parts)
             if ready_file is not None:
                 write_parts(ready_file, parts)

@@ -2,8 +2,8 @@
 
 Records that were committed in one turn of the loop are written together, whatever partitions they
 are of. They are synced at once where somebody waits for that, else after a short while. Then the
-engines get them: a bounded number in each turn of the loop, because an engine holds up everything
-while it writes.
+engines get them: a bounded number in each turn of the loop, and for a bounded time, because an engine
+holds up everything while it writes.
 """
 
 import asyncio
@@ -19,8 +19,16 @@ from raftwood.disk.segment_log import Run, SegmentLog
 _RETRY_S: Final = 0.05
 _RUN_BYTES_MAX: Final = 1 << 20
 _WRITES_PER_TURN: Final = 1024
+_WRITES_AT_ONCE: Final = 512
+"""Between two looks at the clock."""
 _BACKLOG_SHARE: Final = 8
 """A backlog is worked off at this share of it in each turn, where that is more."""
+_TURN_S: Final = 0.004
+_HURRIED_S: Final = 0.02
+"""So long at the most in a turn; and where writes are about to be refused else."""
+_BEHIND: Final = 0.25
+_HURRY: Final = 0.5
+"""Backlogs from which on clients are slowed down, and the engines get more of a turn."""
 _log = get_logger("zeppelin")
 
 
@@ -62,6 +70,11 @@ class Writer(Protocol):
         """How many writes its records have that wait for the engine."""
         ...
 
+    @property
+    def backlog(self) -> float:
+        """Its share of the room there is, above which writes are refused."""
+        ...
+
 
 class Binlog:
     """One per node. Everything runs on one event loop."""
@@ -80,6 +93,7 @@ class Binlog:
         self._sync_interval_s = sync_interval_ms / 1000
         self._to_apply: deque[Writer] = deque()
         self._apply_scheduled = False
+        self._behind: dict[Writer, None] = {}
         self._write_bytes_max = log.write_bytes_max // 2
         self.run_bytes_max = min(_RUN_BYTES_MAX, self._write_bytes_max // 2)
         """A run with more ends: with its last record it has to fit into one write."""
@@ -87,6 +101,12 @@ class Binlog:
     @property
     def record_bytes_max(self) -> int:
         return self._write_bytes_max - 1024
+
+    @property
+    def is_behind(self) -> bool:
+        """Less should be written for a moment."""
+        self._behind = {each: None for each in self._behind if each.backlog > _BEHIND}
+        return bool(self._behind)
 
     def committed(self, writer: Writer) -> None:
         """The partition has records to write; to be called once until they are taken."""
@@ -101,6 +121,8 @@ class Binlog:
         writers, self._committed = self._committed, []
         for writer in writers:
             self._unwritten.extend((run, writer) for run in writer.take_runs())
+            if writer.backlog > _BEHIND:
+                self._behind[writer] = None
         with self.log.flushing():
             self._write()
         for writer in writers:
@@ -184,13 +206,15 @@ class Binlog:
         self._apply_scheduled = False
         waiting = self._to_apply
         backlog = sum(writer.backlog_writes for writer in waiting)
+        is_hurried = any(writer.backlog > _HURRY for writer in waiting)
         budget = max(_WRITES_PER_TURN, backlog // _BACKLOG_SHARE)
-        for _ in range(len(waiting)):
+        end = self._loop.time() + (_HURRIED_S if is_hurried else _TURN_S)
+        while waiting and budget > 0:
             writer = waiting.popleft()
-            budget -= writer.apply_some(budget)
+            budget -= writer.apply_some(min(budget, _WRITES_AT_ONCE)) or 1
             if writer.unapplied_count:
                 waiting.append(writer)
-            if budget <= 0:
+            if self._loop.time() >= end:
                 break
         if waiting and not self._apply_scheduled:
             self._apply_scheduled = True
@@ -201,6 +225,7 @@ class Binlog:
         self._committed = [each for each in self._committed if each is not writer]
         self._unwritten = deque(each for each in self._unwritten if each[1] is not writer)
         self._to_apply = deque(each for each in self._to_apply if each is not writer)
+        self._behind.pop(writer, None)
 
     async def sync(self) -> None:
         """Wait until all that was committed is on the disk."""

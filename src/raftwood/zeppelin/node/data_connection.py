@@ -3,7 +3,7 @@
 Most requests are answered at once. A write's answer is held until the write is done; those behind
 it are executed, and held too. A command that itself has to wait (for a login, for many values, for
 the end of a hand-over) stops the requests behind it. Nothing is read from a client that does not
-take its answers.
+take its answers, or that has sent more than one turn's work (see `net.turns`).
 """
 
 import asyncio
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 UNSENT_BYTES_MAX: Final = ANSWERS_BYTES_MAX
 """Answers that are gathered, held, or not taken by the client: above it no more are made."""
+HELD_MAX: Final = 4_096
+"""Answers that are held: few enough that the last one waits for its ack not much longer."""
+RECEIVE_BYTES: Final = 64 << 10
+"""At a time; what else a client offers waits in its socket."""
+DEEP: Final = 64
+"""A client that sends more requests at once waits for its turn behind those that send fewer."""
 LOGIN_S_MAX: Final = 10.0
 REQUEST_S_MAX: Final = 60.0
 """From the first byte of a request to its last; between two requests a client may be silent."""
@@ -30,18 +36,19 @@ REQUEST_S_MAX: Final = 60.0
 _AFTER_LOGIN: Final = RequestLimits()
 
 
-class DataConnection(asyncio.Protocol):
+class DataConnection(asyncio.BufferedProtocol):
     """The protocol's callbacks; `session` knows the client."""
 
     def __init__(self, server: "DataServer", number: int) -> None:
         self.server = server
         self.session = Session(server, number)
         self.held = HeldAnswers(self._released)
+        self._turns = server.turns
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._requests = Requests()
         self._waiting: list[list[bytes]] = []
-        """Requests behind one that waits, or that came when too many answers were unsent."""
+        """Requests for a later turn, behind one that waits, or with too many answers unsent."""
         self._task: asyncio.Task[None] | None = None
         """The command that waits."""
         self._is_congested = False
@@ -64,6 +71,7 @@ class DataConnection(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
+        self._turns.forget(self._work)
         self._waiting.clear()
         self.held.clear()
         if self._login_timer is not None:
@@ -73,91 +81,137 @@ class DataConnection(asyncio.Protocol):
         self.session.unwatch()
         self.server.forget(self)
 
-    def data_received(self, data: bytes) -> None:
-        if self._requests.limits is not _AFTER_LOGIN:
+    def get_buffer(self, _size_hint: int) -> memoryview:
+        # One for all connections: what is received is copied out at once.
+        return self.server.receive_buffer
+
+    def buffer_updated(self, count: int) -> None:
+        data = bytes(self.server.receive_buffer[:count])
+        is_deep = count == RECEIVE_BYTES or bool(self._waiting)
+        if self._is_logged_in:
+            self._waiting += self._requests.feed(data)
+            self._look_for_rest()
+            if not self._waiting and self._requests.failure is None:
+                return
+        else:
             self._requests.add(data)
-            self._read_on()
-            return
-        requests = self._requests.feed(data)
-        if self._waiting or self._task is not None or self._is_full:
-            self._waiting += requests
-            self._pause(is_full=True)
-        elif requests:
-            self._run(requests)
+        if is_deep or len(self._waiting) > DEEP or not self._may_work:
+            # It offers more than was read, or much in few bytes: nothing is read before its turn.
+            self._work_later()
+        elif self._turns.begin():
+            self._work()
+        elif self._is_logged_in:
+            self._turns.queue(self._work)
+        else:
+            self._work_later()
+
+    def _look_for_rest(self) -> None:
+        """A request that has begun has to be whole in time."""
         if not self._requests.is_between:
-            if requests or not self._is_amid_request:
+            if self._waiting or not self._is_amid_request:
                 self._is_amid_request = True
                 self.server.expect_rest(self, self._loop.time() + REQUEST_S_MAX)
         elif self._is_amid_request:
             self._is_amid_request = False
             self.server.got_rest(self)
-        if self._requests.failure is not None:
-            self._fail()
-
-    def _read_on(self) -> None:
-        """One request after the other until the client has logged in: then it may send more."""
-        while self._task is None and not self._waiting and not self.session.is_closing:
-            is_after = self._requests.limits is _AFTER_LOGIN
-            requests = self._requests.feed(b"") if is_after else self._requests.take_one()
-            if not requests:
-                break
-            self._run(requests)
-        if self._task is not None:
-            self._pause(is_full=True)
-        elif self._requests.failure is not None:
-            self._fail()
 
     def pause_writing(self) -> None:
         self._is_congested = True
 
     def resume_writing(self) -> None:
         self._is_congested = False
-        self._go_on()
+        self._work_later()
 
     # Executing.
 
     @property
     def _is_full(self) -> bool:
-        return self._is_congested or self.held.size > UNSENT_BYTES_MAX
+        held = self.held
+        return self._is_congested or held.size > UNSENT_BYTES_MAX or held.count > HELD_MAX
 
-    def _run(self, requests: list[list[bytes]]) -> None:
-        """Execute requests until one has to wait, and send what was answered."""
-        session = self.session
+    @property
+    def _is_logged_in(self) -> bool:
+        return self._requests.limits is _AFTER_LOGIN
+
+    @property
+    def _may_work(self) -> bool:
+        return (
+            self._task is None
+            and not self._is_full
+            and not self.session.is_closing
+            and self._transport is not None
+        )
+
+    def _work_later(self) -> None:
+        if self._may_work:
+            self._turns.queue(self._work)
+        self._pause(is_full=True)
+
+    def _work(self) -> None:
+        """A slice of a turn: execute what waits, until the slice is over or a request waits."""
+        while self._may_work:
+            if not self._waiting and not self._read_on():
+                break
+            if not self._run():
+                break
+        if self._requests.failure is not None:
+            self._fail()
+        if self._waiting and self._may_work:
+            self._turns.queue(self._work)
+        self._pause(is_full=bool(self._waiting) or not self._may_work)
+
+    def _read_on(self) -> bool:
+        """Look for requests in what has come: one after the other until the client has logged in,
+        for then it may send more.
+        """
+        if not self._requests.is_between:
+            if self._is_logged_in:
+                self._waiting = self._requests.feed(b"")
+                self._look_for_rest()
+            else:
+                self._waiting = self._requests.take_one()
+        return bool(self._waiting)
+
+    def _run(self) -> bool:
+        """Execute requests until the slice is over or one has to wait, and send what was answered;
+        whether the slice goes on.
+        """
+        session, server, turns = self.session, self.server, self._turns
         session.begin_turn()
-        answers: list[bytes] = []
-        waits: list[tuple[int, Acks, int]] = []
-        server = self.server
-        server.command_count += len(requests)
         server.latency.is_asked = True
-        done = size = 0
+        requests, answers = self._waiting, list[bytes]()
+        waits: list[tuple[int, Acks, int]] = []
+        done = end = size = 0
         while done < len(requests) and not session.is_closing and size <= UNSENT_BYTES_MAX:
+            if done == end:
+                end += turns.take(len(requests) - done)
+                if done == end:
+                    break
             if requests[done][0] in PLAIN:
                 count = len(answers)
-                done = answer_plain(session, requests, done, answers, waits)
-                if done == len(requests):
-                    break
+                done = answer_plain(session, requests, done, end, answers, waits)
                 if len(answers) > count:
                     size += sum(map(len, answers[count:]))
+                if done == end:
                     continue
             answer = execute(session, requests[done])
             done += 1
             if type(answer) is not bytes:
                 self._wait_for(cast("Coroutine[Any, Any, bytes]", answer))
                 break
+            turns.look_again(unused=end - done)
+            end = done
             if session.waits:
                 waits += [(len(answers), *wait) for wait in session.waits]
                 session.waits.clear()
             answers.append(answer)
             size += len(answer)
+        server.command_count += done
+        self._waiting = requests[done:]
         self._send(answers, waits)
         if session.is_closing:
             self._end()
-        elif done < len(requests):
-            self._waiting = requests[done:]
-            self._pause(is_full=True)
-            if self._task is None and not self._is_full:
-                # What came in one piece was too much for one turn.
-                self._loop.call_soon(self._go_on)
+        return done > 0 and not self._waiting
 
     def _wait_for(self, answer: Coroutine[Any, Any, bytes]) -> None:
         self._task = self.server.run(self._answer_later(answer))
@@ -168,28 +222,15 @@ class DataConnection(asyncio.Protocol):
         self._task = None
         if self._transport is None:
             return
-        if session.user is not None and self._requests.limits is not _AFTER_LOGIN:
+        if session.user is not None and not self._is_logged_in:
             self._requests.limits = _AFTER_LOGIN
             if self._login_timer is not None:
                 self._login_timer.cancel()
         waits = [(0, *wait) for wait in session.waits]
         session.waits.clear()
         self._send([encoded], waits)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """With the requests behind the one that waited."""
-        if self._task is not None or self._is_full or self._transport is None:
-            return
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            self._run(waiting)
-        else:
-            self._read_on()
-        if self._requests.failure is not None:
-            self._fail()
-        if not self._waiting and self._task is None:
-            self._pause(is_full=False)
+        # With the requests behind the one that waited.
+        self._work_later()
 
     def _pause(self, *, is_full: bool) -> None:
         transport = self._transport
@@ -227,8 +268,8 @@ class DataConnection(asyncio.Protocol):
             return
         self.server.latency.waited(now - began)
         self._transport.write(b"".join(answers))
-        if self._waiting and not self._is_full:
-            self._go_on()
+        if not self._is_reading:
+            self._work_later()
         self._close_when_sent()
 
     # The end.

@@ -9,20 +9,21 @@ happens to a request.
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Self
 
 from raftwood.base.environment import Environment
 from raftwood.net.deadlines import NEVER, DeadlineSweep
 from raftwood.net.listeners import stop_accepting
 from raftwood.net.tls import ServerTls
+from raftwood.net.turns import Turns
 from raftwood.zeppelin.commands.cursors import Cursors
 from raftwood.zeppelin.commands.parking import Parking
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.model import User
 from raftwood.zeppelin.node.checkpoints import Checkpoints
 from raftwood.zeppelin.node.client_latency import ClientLatency
-from raftwood.zeppelin.node.data_connection import DataConnection
+from raftwood.zeppelin.node.data_connection import RECEIVE_BYTES, DataConnection
 from raftwood.zeppelin.node.logins import Logins
 from raftwood.zeppelin.node.view import NodeView
 
@@ -44,7 +45,9 @@ class DataServer:
         connections_max: int = CONNECTIONS_MAX,
         checkpoints: Checkpoints | None = None,
         latency: ClientLatency | None = None,
+        is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
+        """While the node's disk `is_behind`, less is taken of what clients offer."""
         self.view = view
         self.environment = environment
         self.checkpoints = checkpoints
@@ -56,6 +59,8 @@ class DataServer:
         self.connection_count = 0
         """So many there have been."""
         self.port = 0
+        self.turns = Turns(is_behind=is_behind)
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._connections_max = connections_max
         self._connections: dict[DataConnection, None] = {}
         self._holding: dict[DataConnection, None] = {}
@@ -165,6 +170,7 @@ class DataServer:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
         self._sweep.stop()
+        self.turns.close()
         for listener in self._listeners:
             await listener.wait_closed()
 

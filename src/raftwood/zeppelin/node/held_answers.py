@@ -35,15 +35,17 @@ class Held(msgspec.Struct):
 class HeldAnswers:
     """Of one connection; `released` is called when the first ones may go."""
 
-    __slots__ = ("_held", "_released", "_waits_at", "size")
+    __slots__ = ("_held", "_released", "_waits_at", "count", "size")
 
     def __init__(self, released: Callable[[], None]) -> None:
         self._held: deque[Held] = deque()
         self._released = released
         self._waits_at: tuple[Acks, int] | None = None
         """Who calls, and by which number."""
+        self.count = 0
+        """Answers that are held."""
         self.size = 0
-        """Bytes that are held."""
+        """Their bytes."""
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -54,6 +56,7 @@ class HeldAnswers:
 
     def hold(self, held: Held) -> None:
         self._held.append(held)
+        self.count += len(held.answers)
         self.size += sum(map(len, held.answers))
         if len(self._held) == 1:
             self._wait(held)
@@ -63,12 +66,13 @@ class HeldAnswers:
         ready: list[bytes] = []
         while self._held and self._is_over(self._held[0], now):
             answers = self._held.popleft().answers
+            self.count -= len(answers)
             self.size -= sum(map(len, answers))
             ready += answers
         if ready:
             self._forget()
         if not self._held:
-            self.size = 0
+            self.count = self.size = 0
         elif ready:
             self._wait(self._held[0])
         return ready

@@ -102,6 +102,7 @@ class NodeServer:
                 connections_max=settings.connections_max,
                 checkpoints=checkpoints,
                 latency=latency,
+                is_behind=lambda: store.is_behind,
             )
             stack.push_async_callback(server.close)
             service = Service()

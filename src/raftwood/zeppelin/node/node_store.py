@@ -99,6 +99,11 @@ class NodeStore:
                 self._add(partition_of(group), decode_held(state, group=group))
         self._maintaining: asyncio.Task[None] | None = None
 
+    @property
+    def is_behind(self) -> bool:
+        """So much waits for the disk that less should be written for a moment."""
+        return self._binlog.is_behind
+
     def _add(self, partition: PartitionId, held: Held) -> None:
         self._homes[partition] = EngineHome(self._engines, self._store.log, partition, held)
 

@@ -2,7 +2,8 @@
 
 A value is kept as the write that made it; one without data says that there is no such key. Recent
 ones are in two generations. What is written or used goes into the young one; once that is full it
-becomes the old one, and what was not used since is forgotten with the one before.
+becomes the old one, and what was not used since is forgotten with the one before: a few at a time,
+as to free hundreds of thousands of them would hold up everything.
 """
 
 from collections.abc import Iterable
@@ -12,6 +13,8 @@ from raftwood.zeppelin.node.seams import Write
 
 _OBJECT_BYTES: Final = 250
 """About what a key and its value take besides their bytes."""
+_FREED_PER_OBJECT: Final = 2
+"""So many are freed for each that comes: all are gone before the next generation is full."""
 
 
 class Overlay:
@@ -25,6 +28,8 @@ class Overlay:
         """Of the last flush that the engine has not got: what the engine holds is gone. 0: none."""
         self.cache_bytes_max = cache_bytes_max
         self._old: dict[bytes, Write] = {}
+        self._forgotten: dict[bytes, Write] = {}
+        """Nobody looks here; it is still to be freed."""
         self._young_bytes = 0
 
     def find(self, key: bytes) -> Write | None:
@@ -69,10 +74,17 @@ class Overlay:
     def grow(self, size: int) -> None:
         """The young ones take so many bytes more."""
         self._young_bytes += size
+        if self._forgotten:
+            self._free(_FREED_PER_OBJECT * (1 + size // _OBJECT_BYTES))
         if self._young_bytes * 2 > self.cache_bytes_max:
-            self._old = self.young.copy()
+            self._forgotten, self._old = self._old, self.young.copy()
             self.young.clear()
             self._young_bytes = 0
+
+    def _free(self, count: int) -> None:
+        popitem = self._forgotten.popitem
+        for _ in range(min(count, len(self._forgotten))):
+            popitem()
 
     def forget_all(self) -> None:
         self.unapplied.clear()

@@ -39,10 +39,11 @@ def answer_plain(
     session: Session,
     requests: list[list[bytes]],
     begin: int,
+    end: int,
     answers: list[bytes],
     waits: list[tuple[int, Acks, int]],
 ) -> int:
-    """Answer requests from a place on; the place of the first one that is not plain.
+    """Answer requests from a place up to another; the place of the first one that is not plain.
 
     `waits` gets, for each answer that has to wait, its place, whom for and which sequence.
     """
@@ -54,7 +55,7 @@ def answer_plain(
     may_write = session.user is not None and session.user.may_write
     answers_bytes, place = 0, begin
     try:
-        for place in range(begin, len(requests)):
+        for place in range(begin, end):
             arguments = requests[place]
             words, name = len(arguments), arguments[0]
             if words < 2 or answers_bytes > ANSWERS_BYTES_MAX:
@@ -120,7 +121,7 @@ def answer_plain(
     except RaftwoodError:
         # What to answer is said in one place; nothing was done.
         return place
-    return len(requests)
+    return end
 
 
 def _data_of(copy: PartitionCopy, key: bytes, now_ms: int) -> bytes | None:

@@ -52,8 +52,6 @@ _WRITE_OVERHEAD_BYTES: Final = 300
 """About what a write that waits for the engine takes besides its bytes."""
 _OPEN_BYTES_MAX: Final = 256 << 10
 """Of writes that become one record."""
-_HURRY: Final = 8
-"""So many times larger a backlog seems that takes half of the room that it has."""
 _log = get_logger("zeppelin")
 
 
@@ -296,9 +294,11 @@ class StoredPartition(TrimmedPartition):
 
     @property
     def backlog_writes(self) -> int:
-        """Writes that wait for the engine; it seems more where they are about to be refused."""
-        is_much = self._unapplied_bytes * 2 > self._unapplied_bytes_max
-        return self._unapplied_writes * (_HURRY if is_much else 1)
+        return self._unapplied_writes
+
+    @property
+    def backlog(self) -> float:
+        return self._unapplied_bytes / self._unapplied_bytes_max
 
     def apply_some(self, writes_max: int) -> int:
         chosen: list[Record] = []

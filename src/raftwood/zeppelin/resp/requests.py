@@ -74,14 +74,20 @@ class Requests:
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """The requests that are complete by now; none of them is empty."""
+        begun: list[list[bytes]] = []
         if self._arrived or self._count or self.failure is not None:
             self._arrived += data
-            return self._step_by_step()
+            begun = self._step_by_step(is_one=True)
+            if not begun or self.failure is not None:
+                return begun
+            # What was cut off is whole: those behind it are cut up again.
+            data = bytes(self._arrived)
+            self._arrived.clear()
         requests, read = _cut(data)
-        if read == len(data):
-            return requests
-        self._arrived += memoryview(data)[read:]
-        requests += self._step_by_step()
+        requests[:0] = begun
+        if read < len(data):
+            self._arrived += memoryview(data)[read:]
+            requests += self._step_by_step()
         return requests
 
     def add(self, data: bytes) -> None:

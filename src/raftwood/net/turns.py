@@ -1,0 +1,187 @@
+"""How the connections of a listener share the turns of the event loop.
+
+A client may send as much at once as it likes; a turn of the loop works for it only so long. Else one
+deep pipeline would hold the loop for seconds, and with it other clients, and the heartbeats that
+keep this process's leases. So a turn's work for the clients of a listener is bounded in pieces
+(commands, frames, bytes: what the listener counts) and in time. A connection with more to do is not
+read from meanwhile, and goes on in a later turn, behind all others that wait:
+
+    def data_received(self, data):                  # or buffer_updated
+        self._waiting += requests_in(data)
+        if self._turns.begin():
+            self._work()
+        else:
+            self._turns.queue(self._work)
+
+    def _work(self):
+        while self._waiting and self._turns.take():
+            self._carry_out(self._waiting.popleft())
+        if self._waiting:
+            self._turns.queue(self._work)
+        (pause or resume reading)
+
+Half of a turn is for connections that wait, and half for what has just come: so a client that sends
+one request at a time hardly ever waits behind those that send many. What this process hears from
+its peers as their client (answers to heartbeats among it) does not pass through here at all.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+Work: TypeAlias = Callable[[], None]
+
+
+class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What all clients of a listener may take of one turn of the loop; both halves together."""
+
+    pieces_max: int = 1_024
+    slice_pieces_max: int = 64
+    """Of one connection, before the next one has its slice."""
+    clock_pieces: int = 16
+    """Between two looks at the clock."""
+    turn_ms: int = 4
+    rest_ms: int = 5
+    """Between two slices while what they lead to (a disk, say) is behind."""
+
+
+class Turns:
+    """Of one listener."""
+
+    def __init__(
+        self, limits: TurnLimits | None = None, *, is_behind: Callable[[], bool] = lambda: False
+    ) -> None:
+        """While it `is_behind`, connections that wait have one slice for each rest, and no more."""
+        self.limits = limits = limits or TurnLimits()
+        self._is_behind = is_behind
+        self._loop = asyncio.get_running_loop()
+        self._turn_s = limits.turn_ms / 1000
+        self._queue: dict[Work, None] = {}
+        self._is_next_due = False
+        self._rest: asyncio.TimerHandle | None = None
+        self._slice_left = 0
+        self._clock_left = 0
+        self._half_left = 0
+        """Pieces of the half that is under way."""
+        self._half_ends = 0.0
+        self._arrivals_end = 0.0
+        """No turn of the loop is seen where nobody waits: by then what has come had its half."""
+
+    @property
+    def queue_length(self) -> int:
+        """Connections that wait for a turn."""
+        return len(self._queue)
+
+    def begin(self) -> bool:
+        """Begin a slice for what has just come; False where this turn has no room for it."""
+        now = self._loop.time()
+        if now >= self._arrivals_end:
+            self._begin_half(now)
+            self._arrivals_end = now + self._turn_s
+        elif self._half_left <= 0 or now >= self._half_ends:
+            return False
+        self._begin_slice()
+        return True
+
+    def take(self, wanted: int = 1) -> int:
+        """How many pieces the slice that was begun may do now; 0: go on in a later turn.
+
+        A slice gets at least `clock_pieces`, so that each connection gets on.
+        """
+        if self._clock_left <= 0:
+            if self._slice_left <= 0 or self._half_left <= 0:
+                return 0
+            if self._loop.time() >= self._half_ends:
+                self._half_left = 0
+                return 0
+            self._clock_left = min(self.limits.clock_pieces, self._slice_left)
+        count = min(wanted, self._clock_left)
+        self._clock_left -= count
+        self._slice_left -= count
+        self._half_left -= count
+        return count
+
+    def look_again(self, unused: int = 0) -> None:
+        """What was just done may have taken long: have the clock looked at before the next piece.
+
+        `unused` pieces were taken and not done.
+        """
+        self._clock_left = 0
+        self._slice_left += unused
+        self._half_left += unused
+
+    def queue(self, work: Work) -> None:
+        """Call this once, in a slice of a later turn; in the order of calls to `queue`."""
+        self._queue[work] = None
+        if self._rest is None:
+            self._expect_next()
+
+    def forget(self, work: Work) -> None:
+        """It is not called any more."""
+        self._queue.pop(work, None)
+
+    async def pause(self) -> None:
+        """For tasks, before each slice: returns in a turn that has room for it."""
+        if self.begin():
+            self._half_left -= self.limits.slice_pieces_max
+            return
+        turn = self._loop.create_future()
+
+        def come() -> None:
+            if not turn.done():
+                self._half_left -= self.limits.slice_pieces_max
+                turn.set_result(None)
+
+        self.queue(come)
+        await turn
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self._queue.clear()
+        if self._rest is not None:
+            self._rest.cancel()
+
+    def _begin_half(self, now: float) -> None:
+        self._half_left = self.limits.pieces_max // 2
+        self._half_ends = now + self._turn_s / 2
+
+    def _begin_slice(self) -> None:
+        self._slice_left = self.limits.slice_pieces_max
+        self._clock_left = min(self.limits.clock_pieces, self._slice_left)
+
+    def _expect_next(self) -> None:
+        if not self._is_next_due:
+            self._is_next_due = True
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        """A turn begins: those that wait come first, in slices, for half of it."""
+        self._is_next_due = False
+        self._arrivals_end = 0.0
+        if not self._queue or self._rest is not None:
+            return
+        is_behind = self._is_behind()
+        if is_behind:
+            self._rest = self._loop.call_later(self.limits.rest_ms / 1000, self._rested)
+        queue, now = self._queue, self._loop.time()
+        self._begin_half(now)
+        try:
+            while queue and self._half_left > 0 and now < self._half_ends:
+                # What it queues again is behind all others, and may still come round in this turn.
+                work = next(iter(queue))
+                del queue[work]
+                self._begin_slice()
+                work()
+                if is_behind:
+                    break
+                now = self._loop.time()
+        finally:
+            if queue and self._rest is None:
+                self._expect_next()
+
+    def _rested(self) -> None:
+        self._rest = None
+        if self._queue:
+            self._expect_next()
