@@ -26,7 +26,9 @@ async def serve_http(
     tls: ssl.SSLContext | None = None,
 ) -> HttpListener:
     """Listen on `settings.http_listen`."""
-    sls = SlsRoutes(environment, gateway, body_bytes_max=settings.body_bytes_max)
+    sls = SlsRoutes(
+        environment, gateway, body_bytes_max=settings.body_bytes_max, bounds=ways_in.bounds
+    )
     front_limits = FrontLimits(
         requests_max=4 * settings.connections_max, body_bytes_max=settings.bodies_bytes_max
     )

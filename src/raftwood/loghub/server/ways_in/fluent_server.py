@@ -115,7 +115,12 @@ class FluentServer(SocketServer):
         chunks: list[bytes] = []
         try:
             for message in messages:
-                found = decode_message(message, received_ns=now_ns, bytes_max=bytes_max)
+                found = decode_message(
+                    message,
+                    received_ns=now_ns,
+                    bytes_max=bytes_max,
+                    bounds=self.settings.bounds,
+                )
                 sections += await gathered(found.sections, records_max=CHUNK_RECORDS_MAX)
                 if found.chunk is not None:
                     chunks.append(found.chunk)
