@@ -73,6 +73,7 @@ class ReceiverServer:
                 batches_max=clogs.batches_max,
                 bytes_max=clogs.bytes_max,
                 connections_max=clogs.connections_max,
+                connections=settings.connections,
             ),
             metrics=metrics,
             service=service,

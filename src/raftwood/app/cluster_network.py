@@ -80,6 +80,7 @@ def bookie_network(settings: Settings, listen: str) -> BookieNetwork:
         listen=listen,
         secrets={role: secret for role, secret in by_role.items() if secret is not None},
         tls=server_tls(settings),
+        connections=settings.connections,
     )
 
 
@@ -90,6 +91,7 @@ def kv_node_network(settings: Settings) -> NodeNetwork:
             cluster=settings.cluster.name,
             secret=_secret("stores", settings.secrets.stores),
             tls=client_tls(settings),
+            connections=settings.connections,
         ),
         operators=operators_secret(settings),
         tls=server_tls(settings),

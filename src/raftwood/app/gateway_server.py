@@ -25,7 +25,15 @@ from raftwood.loghub.server.http.serving import serve_http
 from raftwood.loghub.server.rpc_service import RpcService
 from raftwood.loghub.server.ways_in.serving import SocketWays
 from raftwood.loghub.wire import CLUSTER, GATEWAY_ROLE, KEY_ROLE
-from raftwood.net import Identity, Secret, Server, ServerCredentials, ServerTls, Service
+from raftwood.net import (
+    Identity,
+    Secret,
+    Server,
+    ServerCredentials,
+    ServerLimits,
+    ServerTls,
+    Service,
+)
 from raftwood.net.http_listener import HttpListener
 from raftwood.net.store_names import split_address
 
@@ -88,7 +96,11 @@ class GatewayServer:
             identity=Identity(role=GATEWAY_ROLE, node_id=name),
             secret_of=_Secrets(gateway, peers).secret_of,
         )
-        started = cls(gateway, Server(service, credentials, environment.random))
+        server = Server(
+            service, credentials, environment.random, ServerLimits(connections=settings.connections)
+        )
+        server.admission.count_in(metrics, "gateway")
+        started = cls(gateway, server)
         try:
             await gateway.start()
             await started._listen(environment, settings, metrics)
@@ -111,11 +123,16 @@ class GatewayServer:
                 settings.gateway,
                 metrics=metrics,
                 ways_in=settings.ways_in,
+                connections=settings.connections,
                 tls=None if tls is None else tls.context,
             )
             self.http_address = self._http.address
         self._sockets = await SocketWays.start(
-            environment, self.gateway, settings.ways_in, metrics=metrics
+            environment,
+            self.gateway,
+            settings.ways_in,
+            metrics=metrics,
+            connections=settings.connections,
         )
         self._certificates += self._sockets.certificates
         if settings.clogs.listen:

@@ -16,9 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 
 from raftwood.base.metrics import CONTENT_TYPE, Metrics
-from raftwood.base.sections import HttpSettings
+from raftwood.base.sections import ConnectionSettings, HttpSettings
 from raftwood.base.settings import Secret
-from raftwood.net.http_listener import HttpLimits, HttpListener
+from raftwood.net.http_listener import AUTHENTICATED, HttpLimits, HttpListener
 
 Check = Callable[[], str]
 """Why something is not ready; empty where it is. Anybody may read it."""
@@ -42,16 +42,20 @@ class HttpServer:
         metrics: Metrics,
         token: Secret,
         checks: Mapping[str, Check],
+        connections: ConnectionSettings = ConnectionSettings(),  # noqa: B008
     ) -> "HttpServer":
         """Listen on `settings.listen`; `token` is what `/metrics` asks for."""
         limits = HttpLimits(
             keep_alive_ms=settings.keep_alive_ms,
             request_ms=settings.request_ms,
             connections_max=settings.connections_max,
+            connections=connections,
             request_bytes_max=_REQUEST_BYTES_MAX,
         )
         router = _Pages(metrics, token, checks).router()
-        return cls(await HttpListener.start(router, settings.listen, limits))
+        listener = await HttpListener.start(router, settings.listen, limits)
+        listener.admission.count_in(metrics, "http")
+        return cls(listener)
 
     async def close(self) -> None:
         await self._listener.close()
@@ -91,6 +95,7 @@ class _Pages:
             answer = _text("send `Authorization: Bearer TOKEN` with the token secrets.metrics", 401)
             answer.headers["www-authenticate"] = "Bearer"
             return answer
+        request.scope["extensions"][AUTHENTICATED]()
         return Response(
             self._metrics.render(), media_type=CONTENT_TYPE, headers={"cache-control": "no-store"}
         )

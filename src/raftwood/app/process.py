@@ -58,7 +58,11 @@ async def served_over_http(
         yield
         return
     server = await HttpServer.start(
-        settings.http, metrics=metrics, token=settings.secrets.metrics, checks=checks
+        settings.http,
+        metrics=metrics,
+        token=settings.secrets.metrics,
+        checks=checks,
+        connections=settings.connections,
     )
     _log.info("health and metrics are served", address=server.address)
     try:

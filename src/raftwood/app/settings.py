@@ -4,6 +4,7 @@ import msgspec
 
 from raftwood.base.sections import (
     ClusterSettings,
+    ConnectionSettings,
     HttpSettings,
     LoggingSettings,
     NodeSettings,
@@ -35,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeSettings
     tls: TlsSettings
     http: HttpSettings
+    connections: ConnectionSettings
     logs: LoggingSettings
     log: LogSettings
     raft: RaftHostSettings

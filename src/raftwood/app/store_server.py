@@ -20,7 +20,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration, Unavailable
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
-from raftwood.net import ClientTls, Server, ServerTls, Service
+from raftwood.net import ClientTls, Server, ServerLimits, ServerTls, Service
 from raftwood.net.store_names import split_address
 from raftwood.raft.host.host import Host
 
@@ -83,7 +83,13 @@ class StoreServer:
         tenant = make_tenant(environment, host, settings, metrics)
         tenant.register(service)
         StoreService(host, address, metrics).register(service)
-        server = Server(service, network.server_credentials(host.id), environment.random)
+        server = Server(
+            service,
+            network.server_credentials(host.id),
+            environment.random,
+            ServerLimits(connections=settings.connections),
+        )
+        server.admission.count_in(metrics, "store")
         certificates = [each for each in (tls, network.tls) if each is not None]
         started = cls(host, server, tenant, address=address, certificates=certificates)
         try:

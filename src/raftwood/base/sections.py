@@ -125,6 +125,29 @@ class HttpSettings(Section, frozen=True):
             raise ValueError("listen has a port above 65535; give one below, or 0 for any")
 
 
+class ConnectionSettings(Section, frozen=True):
+    """Shares of the connections that each listener of a process takes at a time."""
+
+    address_percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="What one address may have of a listener's connections, at least 16; raise "
+            "it where all clients come through one proxy.",
+        ),
+    ] = 75
+    unauthenticated_percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="What those may have together on which nobody has logged in yet, at least "
+            "16; a new one displaces the oldest of these.",
+        ),
+    ] = 25
+
+
 class TlsSettings(Section, frozen=True):
     """PEM files for encrypted connections; without a certificate there is no encryption."""
 

@@ -13,6 +13,8 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Callable, MutableMapping
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -22,10 +24,22 @@ from uvicorn.server import ServerState
 
 from raftwood.base.errors import Unavailable
 from raftwood.base.logs import get_logger
+from raftwood.base.sections import ConnectionSettings
+from raftwood.net.admission import DISPLACED, Admission, address_of
 from raftwood.net.listeners import stop_accepting
 
 STOP_S_MAX: Final = 1.0
 """For answers under way; after it connections are cut."""
+LINGER_S_MAX: Final = 5.0
+"""For a client to read why it was refused, while what it still sends is thrown away."""
+LINGERING_MAX: Final = 64
+"""Connections that do so at a time; more are cut."""
+AUTHENTICATED: Final = "raftwood.authenticated"
+"""An application calls this one of the scope's extensions once it knows who the client is."""
+
+Explain = Callable[[MutableMapping[str, Any], int, str], tuple[bytes, bytes]]
+"""The content type and the body of an error that the listener answers itself, in the words of the
+API that the scope's path, which may be missing, belongs to."""
 
 _QUICK_ACK: Final = getattr(socket, "TCP_QUICKACK", None)
 _log = get_logger("http")
@@ -39,8 +53,11 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     request_ms: int = 10_000
     """How long a client may take to send a request, and as long again to read the answer."""
     connections_max: int = 64
+    connections: ConnectionSettings = ConnectionSettings()
+    """The shares of one address, and of those that are not authenticated."""
+    url_bytes_max: int = 32 << 10
     head_bytes_max: int = 64 << 10
-    """Of a request's first line and headers, roughly."""
+    """Of a request's headers, and of its first line with them, roughly."""
     request_bytes_max: int = 64 << 20
     """Of a whole request; an application bounds its bodies further."""
 
@@ -48,12 +65,11 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
 class HttpListener:
     """Use `start`, and `close` when done."""
 
-    def __init__(
-        self, listener: asyncio.Server, connections: set["_Connection"], state: ServerState
-    ) -> None:
+    def __init__(self, listener: asyncio.Server, shared: "_Shared") -> None:
         self._listener = listener
-        self._connections = connections
-        self._state = state
+        self._connections = shared.connections
+        self._state = shared.state
+        self.admission = shared.admission
         host, port = listener.sockets[0].getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -66,6 +82,7 @@ class HttpListener:
         *,
         tls: ssl.SSLContext | None = None,
         setting: str = "http.listen",
+        explain: Explain | None = None,
     ) -> "HttpListener":
         """Listen on host:port, which `setting` says to whoever has to change it."""
         _take_over_logs()
@@ -81,12 +98,11 @@ class HttpListener:
             workers=1,
         )
         config.load()
-        connections: set[_Connection] = set()
-        state = ServerState()
+        shared = _Shared(config, limits, explain or _in_plain_text)
         name, _, port = address.rpartition(":")
         try:
             listener = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(config, state, limits, connections),
+                lambda: _Connection(shared),
                 name.strip("[]"),
                 int(port),
                 ssl=tls,
@@ -97,7 +113,7 @@ class HttpListener:
                 f"cannot listen on {address}: {error.strerror or error}; set {setting} to an "
                 "address of this machine that is free"
             ) from error
-        return cls(listener, connections, state)
+        return cls(listener, shared)
 
     @property
     def connection_count(self) -> int:
@@ -123,69 +139,226 @@ class HttpListener:
             await asyncio.wait(ends, timeout=STOP_S_MAX)
 
 
-class _Connection(HttpToolsProtocol):
-    """uvicorn's, with what it lacks: caps on connections and sizes, and a time for each request."""
+def _in_plain_text(_: MutableMapping[str, Any], _status: int, message: str) -> tuple[bytes, bytes]:
+    return b"text/plain; charset=utf-8", message.encode() + b"\n"
 
-    def __init__(
-        self,
-        config: Config,
-        state: ServerState,
-        limits: HttpLimits,
-        connections: set["_Connection"],
-    ) -> None:
-        super().__init__(config, state, {}, asyncio.get_running_loop())
+
+class _Shared:
+    """What all connections of a listener have in common."""
+
+    def __init__(self, config: Config, limits: HttpLimits, explain: Explain) -> None:
+        self.config = config
+        self.state = ServerState()
+        self.limits = limits
+        self.explain = explain
+        self.connections: set[_Connection] = set()
+        self.lingering: set[_Connection] = set()
+        self.admission: Admission[_Connection] = Admission(
+            limits.connections_max, limits.connections
+        )
+
+
+class _AnswerTransport:
+    """The transport as an answer sees it: its end waits for what the client still sends."""
+
+    def __init__(self, connection: "_Connection") -> None:
+        self._connection = connection
+        self.write = connection.transport.write
+        self.is_closing = connection.transport.is_closing
+
+    def close(self) -> None:
+        self._connection.end()
+
+
+class _AboveLimit(Exception):
+    """Ends the parsing of a head that is too large."""
+
+
+class _Connection(HttpToolsProtocol):
+    """uvicorn's, with what it lacks: caps on connections and sizes, a time for each request, and an
+    end after which the client can still read its answer.
+    """
+
+    def __init__(self, shared: _Shared) -> None:
+        super().__init__(shared.config, shared.state, {}, asyncio.get_running_loop())
+        limits = shared.limits
         self.timeout_keep_alive = limits.keep_alive_ms / 1000  # type: ignore[assignment]
         self.closed: asyncio.Future[None] = self.loop.create_future()
-        self._all = connections
+        self._shared = shared
         self._limits = limits
+        self._url_bytes_max = min(limits.url_bytes_max, limits.head_bytes_max)
+        self._extensions = {AUTHENTICATED: self._on_authenticated}
         self._receiving: asyncio.TimerHandle | None = None
         self._sending: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
         self._is_in_head = True
+        self._is_in_request = False
         self._received_bytes = 0
+        self._header_bytes = 0
+        self._refusal = (400, "")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._all.add(self)
-        if len(self._all) > self._limits.connections_max:
-            _log.debug("connection refused", limit="connections_max")
-            transport.abort()
+        shared = self._shared
+        shared.connections.add(self)
         self._start_receiving()
+        entered = shared.admission.enter(self, address_of(transport))
+        if entered.displaced is not None:
+            entered.displaced.make_room()
+        if entered.refusal:
+            _log.debug("connection refused", reason=entered.refusal)
+            self._refuse(503, entered.refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_receiving()
         self._stop_sending()
+        if self._lingering is not None:
+            self._lingering.cancel()
         super().connection_lost(exc)
         # It does so itself only where the client ended the connection in order.
         self._unset_keepalive_if_required()
-        self._all.discard(self)
+        self._shared.admission.leave(self)
+        self._shared.lingering.discard(self)
+        self._shared.connections.discard(self)
         self.closed.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        self._start_receiving()
+        limits = self._limits
         self._received_bytes += len(data)
+        if self._lingering is not None:
+            if self._received_bytes > limits.request_bytes_max:
+                self.transport.abort()
+            return
+        self._start_receiving()
         super().data_received(data)
         if not self._is_in_head:
             self._ask_for_the_rest()
-        limits = self._limits
-        if (
-            self._is_in_head and self._received_bytes > limits.head_bytes_max
-        ) or self._received_bytes > limits.request_bytes_max:
-            # The parser keeps a header that has no end, and what stands between chunks.
-            self._refuse_size()
+        if self._is_in_head and self._received_bytes > limits.head_bytes_max:
+            # The parser keeps a header that has no end.
+            self._refuse(*self._head_refusal)
+        elif self._received_bytes > limits.request_bytes_max:
+            # An application bounds its bodies; this is what stands between chunks.
+            self._refuse(
+                413, f"the request has more than {limits.request_bytes_max} bytes: send it in parts"
+            )
+
+    @property
+    def _url_refusal(self) -> tuple[int, str]:
+        return 414, f"the URL has more than {self._url_bytes_max} bytes: make it shorter"
+
+    @property
+    def _head_refusal(self) -> tuple[int, str]:
+        return 431, f"the headers have more than {self._limits.head_bytes_max} bytes: send fewer"
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_request = True
+        self._header_bytes = 0
+        self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > self._url_bytes_max:
+            self._refusal = self._url_refusal
+            raise _AboveLimit
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > self._limits.head_bytes_max:
+            self._refusal = self._head_refusal
+            raise _AboveLimit
 
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
         if not self.url.startswith(b"/"):
             self.url = _with_path(self.url)
         super().on_headers_complete()
+        # Only now, as what cannot be parsed has no answer under way.
+        self._is_in_head = False
+        self.cycle.transport = _AnswerTransport(self)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
         self._is_in_head = True
+        self._is_in_request = False
         self._received_bytes = 0
         self._stop_receiving()
         if self.transport.get_write_buffer_size() == 0:
             self._stop_sending()
         super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser gave up: uvicorn calls this."""
+        (status, message), self._refusal = self._refusal, (400, "")
+        self._refuse(status, message or msg)
+
+    def _on_authenticated(self) -> None:
+        self._shared.admission.authenticated(self)
+
+    def make_room(self) -> None:
+        """A newcomer displaces it."""
+        if self._is_in_request and self._lingering is None:
+            self._refuse(503, DISPLACED)
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer instead of the application, and end."""
+        if self._lingering is not None or self.transport.is_closing():
+            return
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if self._is_in_head or self.pipeline or cycle.response_started:
+                # The answer to another request, or a part of this one's, is on its way.
+                self.transport.abort()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        elif not self._is_in_head:
+            # It was answered before it was whole.
+            self._linger()
+            return
+        self._write_refusal(status, message)
+        self._linger()
+
+    def _write_refusal(self, status: int, message: str) -> None:
+        scope: dict[str, Any] = {"headers": []}
+        if self._is_in_request:
+            path, _, query = self.url.partition(b"?")
+            scope = {**self.scope, "path": path.decode("latin-1"), "query_string": query}
+        kind, body = self._shared.explain(scope, status, message)
+        self.transport.write(
+            b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n\r\n%b"
+            % (status, HTTPStatus(status).phrase.encode(), kind, len(body), body)
+        )
+
+    def end(self) -> None:
+        """The last answer is written: close, at once where the client has sent all it wants."""
+        if self._is_in_request:
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        """Throw away what the client still sends until it has read its answer, within bounds.
+
+        Closed with bytes unread, the connection would be reset, and the answer lost.
+        """
+        lingering = self._shared.lingering
+        if self.transport.is_closing() or self._lingering is not None:
+            return
+        self._unset_keepalive_if_required()
+        if len(lingering) >= LINGERING_MAX:
+            self.transport.close()
+            return
+        lingering.add(self)
+        seconds = min(LINGER_S_MAX, self._limits.request_ms / 1000)
+        self._lingering = self.loop.call_later(seconds, self.transport.abort)
+        self._received_bytes = 0
+        if self.scheme == "http":
+            # TLS knows no half of a connection; there the length of the answer tells its end.
+            self.transport.write_eof()
+        self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -200,14 +373,6 @@ class _Connection(HttpToolsProtocol):
         # Some clients send the body only once the head was acknowledged, which else takes 40 ms.
         if _QUICK_ACK is not None and not self.transport.is_closing():
             self.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
-
-    def _refuse_size(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.write(
-                b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-                b"content-length: 0\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.close()
 
     def _start_receiving(self) -> None:
         # A client that sends a byte now and then would hold its place for ever.

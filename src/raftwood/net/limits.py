@@ -3,6 +3,7 @@
 import msgspec
 
 from raftwood.base.names import FRAME_BYTES_MAX
+from raftwood.base.sections import ConnectionSettings
 
 HANDSHAKE_BYTES_MAX = 1 << 10
 """The largest payload read from a peer that has not proved who it is."""
@@ -42,6 +43,8 @@ class ServerLimits(ConnectionLimits, frozen=True, kw_only=True):
     handshake_timeout_ms: int = 5_000
     connections_max: int = 1_024
     """Per server, authenticated or not."""
+    connections: ConnectionSettings = ConnectionSettings()
+    """The shares of one address, and of those that are not authenticated."""
     handler_tasks_max: int = 4_096
     """Per server: async handlers and streams under way; beyond it a request is Overloaded."""
     requests_in_flight_max: int = 1_024

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from raftwood.base.errors import Overloaded, RaftwoodError, ShuttingDown
 from raftwood.base.logs import get_logger
+from raftwood.net.admission import DISPLACED, Admission
 from raftwood.net.handshake import ServerCredentials
 from raftwood.net.limits import ServerLimits
 from raftwood.net.listeners import stop_accepting
@@ -37,6 +38,9 @@ class Server:
         self.random_source = random_source
         self.limits = limits or ServerLimits()
         self.turns = Turns()
+        self.admission: Admission[Session] = Admission(
+            self.limits.connections_max, self.limits.connections
+        )
         self.is_draining = False
         self._listeners: list[asyncio.Server] = []
         self._sessions: dict[Session, None] = {}
@@ -74,18 +78,20 @@ class Server:
 
     # For sessions.
 
-    def admit(self, session: Session) -> RaftwoodError | None:
+    def admit(self, session: Session, address: str) -> RaftwoodError | None:
         """Take note of a new connection, which `close` waits for, and say whether it may stay."""
         self._sessions[session] = None
         self._is_empty.clear()
         if self.is_draining:
             return ShuttingDown("the server shuts down: use another")
-        if len(self._sessions) > self.limits.connections_max:
-            return Overloaded("the server has no room for another connection")
-        return None
+        entered = self.admission.enter(session, address)
+        if entered.displaced is not None:
+            entered.displaced.refuse_peer(Overloaded(DISPLACED))
+        return Overloaded(entered.refusal) if entered.refusal else None
 
     def forget(self, session: Session) -> None:
         self._sessions.pop(session, None)
+        self.admission.leave(session)
         if not self._sessions:
             self._is_empty.set()
 

@@ -33,6 +33,7 @@ from raftwood.base.errors import (
 )
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
+from raftwood.net.admission import address_of
 from raftwood.net.calls import Call, StreamCall
 from raftwood.net.connection import FramedConnection
 from raftwood.net.deadlines import NEVER, DeadlineSweep
@@ -80,9 +81,9 @@ class Session(FramedConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        refusal = self._server.admit(self)
+        refusal = self._server.admit(self, address_of(transport))
         if refusal is not None:
-            self._close_because(refusal)
+            self.refuse_peer(refusal)
             return
         bounds = self._bounds
         self._set_unsent_bytes_max(bounds.unsent_bytes_max)
@@ -118,6 +119,7 @@ class Session(FramedConnection):
         if peer is None:
             return
         self._peer = peer
+        self._server.admission.authenticated(self)
         self._peer_frame_bytes_max = self._handshake.frame_bytes_max
         self._entries = dict(self._server.service.entries_for(peer.role))
         self._handshake = None
@@ -126,6 +128,10 @@ class Session(FramedConnection):
         self._start_watch()
         if self._server.is_draining:
             self.drain()
+
+    def refuse_peer(self, error: RaftwoodError) -> None:
+        """Tell a peer that it may not stay, and close."""
+        self._close_because(error)
 
     def _stop_handshake_timer(self) -> None:
         if self._handshake_timer is not None:

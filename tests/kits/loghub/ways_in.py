@@ -1,7 +1,7 @@
 """A gateway in the test's process that serves its ways in on real ports, and what it stored."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.http.front import HttpFront
 from raftwood.loghub.server.http.request import Request
 from raftwood.loghub.server.http.routes import Answer, Route
-from raftwood.loghub.server.ways_in.records import Section, pack
+from raftwood.loghub.server.ways_in import records
+from raftwood.loghub.server.ways_in.records import Packed, Section
 from raftwood.loghub.server.ways_in.serving import SocketWays, http_groups
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
@@ -36,6 +37,12 @@ class Stored(msgspec.Struct):
     contents: dict[str, str]
     tags: dict[str, str]
     source: str = ""
+
+
+def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) -> list[Packed]:
+    """All LogGroups at once, without the pauses between."""
+    packed = records.pack(sections, source=source, bytes_max=bytes_max)
+    return [each for each in packed if each is not None]
 
 
 def read_group(body: bytes) -> list[Stored]:

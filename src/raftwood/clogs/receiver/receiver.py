@@ -25,6 +25,7 @@ from raftwood.base.errors import (
 )
 from raftwood.base.files import Buffer
 from raftwood.base.metrics import Metrics
+from raftwood.base.sections import ConnectionSettings
 from raftwood.clogs.frames import (
     BODY_BYTES_MAX,
     FRAME_OVERHEAD_BYTES,
@@ -66,6 +67,7 @@ class ReceiverLimits(msgspec.Struct, frozen=True, kw_only=True):
     batches_max: int = 4_096
     bytes_max: int = 256 << 20
     connections_max: int = 4_096
+    connections: ConnectionSettings = ConnectionSettings()
 
 
 class Receiver:
@@ -110,11 +112,13 @@ class Receiver:
             environment.random,
             ServerLimits(
                 connections_max=limits.connections_max,
+                connections=limits.connections,
                 handler_tasks_max=2 * limits.batches_max + limits.connections_max,
                 frame_bytes_max=_FRAME_BYTES_MAX,
                 bytes_in_flight_max=2 * _FRAME_BYTES_MAX,
             ),
         )
+        self._server.admission.count_in(metrics, "clogs")
 
     async def listen(self, host: str, port: int, *, tls: ServerTls | None = None) -> int:
         """Accept shippers; answers the port, which the system chooses where it was 0."""

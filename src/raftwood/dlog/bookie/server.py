@@ -12,6 +12,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
 from raftwood.base.metrics import Metrics
 from raftwood.base.seams import MetaStore
+from raftwood.base.sections import ConnectionSettings
 from raftwood.disk.segment_log import LogSettings
 from raftwood.dlog.bookie.bookie import Bookie
 from raftwood.dlog.bookie.bookie_metrics import show_bookie
@@ -23,7 +24,15 @@ from raftwood.dlog.bookie.service import BookieService
 from raftwood.dlog.bookie.settings import BookieSettings
 from raftwood.dlog.bookie.wire import bookie_identity
 from raftwood.dlog.ledgers.model import BookieId
-from raftwood.net import Identity, Secret, Server, ServerCredentials, ServerTls, Service
+from raftwood.net import (
+    Identity,
+    Secret,
+    Server,
+    ServerCredentials,
+    ServerLimits,
+    ServerTls,
+    Service,
+)
 from raftwood.net.store_names import split_address
 
 DRAIN_MS: Final = 2_000
@@ -37,6 +46,7 @@ class BookieNetwork(msgspec.Struct, frozen=True, kw_only=True):
     secrets: dict[str, Secret]
     """By role."""
     tls: ServerTls | None = None
+    connections: ConnectionSettings = ConnectionSettings()
 
     def secret_of(self, peer: Identity) -> Secret | None:
         return self.secrets.get(peer.role)
@@ -101,6 +111,8 @@ class BookieServer:
             if network is not None:
                 server = await _listening(environment, cluster, bookie, network)
                 stack.push_async_callback(server.close, DRAIN_MS)
+                if metrics is not None:
+                    server.admission.count_in(metrics, "bookie")
             ledgers = MetaLedgers(store, environment.random)
             stack.push_async_callback(ledgers.close)
             collector = GarbageCollector(bookie, ledgers, interval_ms=settings.garbage_interval_ms)
@@ -142,7 +154,8 @@ async def _listening(
     credentials = ServerCredentials(
         cluster_id=cluster, identity=bookie_identity(bookie.id), secret_of=network.secret_of
     )
-    server = Server(service, credentials, environment.random)
+    limits = ServerLimits(connections=network.connections)
+    server = Server(service, credentials, environment.random, limits)
     host, port = split_address(network.listen)
     try:
         await server.listen(host, port, tls=network.tls)

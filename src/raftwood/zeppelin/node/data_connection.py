@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from raftwood.net.admission import address_of
 from raftwood.zeppelin.commands.execution import execute
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers, are_done
@@ -65,9 +66,8 @@ class DataConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         self.session.address = f"{peer[0]}:{peer[1]}"
         self._login_timer = self._loop.call_later(LOGIN_S_MAX, self._login_took_too_long)
-        if not self.server.admit(self):
-            transport.write(error("ERR max number of clients reached"))
-            transport.close()
+        if not self.server.admit(self, address_of(transport)):
+            self.refuse("max number of clients reached")
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
@@ -224,6 +224,7 @@ class DataConnection(asyncio.BufferedProtocol):
             return
         if session.user is not None and not self._is_logged_in:
             self._requests.limits = _AFTER_LOGIN
+            self.server.admission.authenticated(self)
             if self._login_timer is not None:
                 self._login_timer.cancel()
         waits = [(0, *wait) for wait in session.waits]
@@ -298,6 +299,12 @@ class DataConnection(asyncio.BufferedProtocol):
     def is_reading(self) -> bool:
         """Whether the client is listened to: while it is not, it cannot finish its request."""
         return self._is_reading
+
+    def refuse(self, reason: str) -> None:
+        """Tell a client that it may not stay, and end."""
+        if self._transport is not None:
+            self._transport.write(error(f"ERR {reason}"))
+            self._transport.close()
 
     def cut(self) -> None:
         """End it at once."""

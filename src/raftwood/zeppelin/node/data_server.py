@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Self
 
 from raftwood.base.environment import Environment
+from raftwood.base.sections import ConnectionSettings
+from raftwood.net.admission import DISPLACED, Admission
 from raftwood.net.deadlines import NEVER, DeadlineSweep
 from raftwood.net.listeners import stop_accepting
 from raftwood.net.tls import ServerTls
@@ -43,6 +45,7 @@ class DataServer:
         environment: Environment,
         *,
         connections_max: int = CONNECTIONS_MAX,
+        connections: ConnectionSettings | None = None,
         checkpoints: Checkpoints | None = None,
         latency: ClientLatency | None = None,
         is_behind: Callable[[], bool] = lambda: False,
@@ -61,7 +64,7 @@ class DataServer:
         self.port = 0
         self.turns = Turns(is_behind=is_behind)
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self._connections_max = connections_max
+        self.admission: Admission[DataConnection] = Admission(connections_max, connections)
         self._connections: dict[DataConnection, None] = {}
         self._holding: dict[DataConnection, None] = {}
         """Those with answers that wait, in the order in which they began to."""
@@ -105,14 +108,18 @@ class DataServer:
         self.connection_count += 1
         return DataConnection(self, self.connection_count)
 
-    def admit(self, connection: DataConnection) -> bool:
+    def admit(self, connection: DataConnection, address: str) -> bool:
         """Take note of a new connection, and say whether it may stay."""
         self._connections[connection] = None
         self._is_empty.clear()
-        return len(self._connections) <= self._connections_max
+        entered = self.admission.enter(connection, address)
+        if entered.displaced is not None:
+            entered.displaced.refuse(DISPLACED)
+        return not entered.refusal
 
     def forget(self, connection: DataConnection) -> None:
         self._connections.pop(connection, None)
+        self.admission.leave(connection)
         self._holding.pop(connection, None)
         self._amid_request.pop(connection, None)
         if not self._connections:

@@ -14,7 +14,7 @@ from raftwood.base.errors import InvalidConfiguration, Unavailable
 from raftwood.base.metrics import Metrics
 from raftwood.disk.kv_folders import RocksFolders
 from raftwood.disk.segment_log import LogSettings
-from raftwood.net import Server, ServerTls, Service
+from raftwood.net import Server, ServerLimits, ServerTls, Service
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.model import NodeAddresses, NodeId
@@ -100,13 +100,19 @@ class NodeServer:
                 view,
                 environment,
                 connections_max=settings.connections_max,
+                connections=network.replication.connections,
                 checkpoints=checkpoints,
                 latency=latency,
                 is_behind=lambda: store.is_behind,
             )
             stack.push_async_callback(server.close)
             service = Service()
-            operators = Server(service, network.operator_credentials(store.id), environment.random)
+            operators = Server(
+                service,
+                network.operator_credentials(store.id),
+                environment.random,
+                ServerLimits(connections=network.replication.connections),
+            )
             stack.push_async_callback(operators.close, DRAIN_MS)
             listening = _Listening(settings.advertise_host, network.tls)
             addresses = NodeAddresses(
@@ -138,6 +144,9 @@ class NodeServer:
             stack.push_async_callback(sweep.close)
             if metrics is not None:
                 show_node(metrics, admin, sweep)
+                server.admission.count_in(metrics, "node")
+                replicator.admission.count_in(metrics, "node_replication")
+                operators.admission.count_in(metrics, "node_admin")
             await membership.start()
             sweep.start()
         except (Exception, asyncio.CancelledError):

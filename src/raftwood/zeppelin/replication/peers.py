@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from raftwood.base.environment import Environment
+from raftwood.base.sections import ConnectionSettings
 from raftwood.net import (
     Backoff,
     Channel,
@@ -34,6 +35,8 @@ class ReplicationNetwork(msgspec.Struct, frozen=True, kw_only=True):
     limits: ClientLimits = ClientLimits(
         connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
     )
+
+    connections: ConnectionSettings = ConnectionSettings()
 
     def server_credentials(self, node: NodeId) -> ServerCredentials:
         return ServerCredentials(

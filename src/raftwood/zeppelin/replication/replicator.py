@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, Overloaded, Unavailable
-from raftwood.net import Call, Identity, Payload, Server, ServerTls, Service
+from raftwood.net import Call, Identity, Payload, Server, ServerLimits, ServerTls, Service
 from raftwood.zeppelin.model import NodeId, Partition, PartitionId, TableConfig, Topology
 from raftwood.zeppelin.node.seams import PartitionStore
 from raftwood.zeppelin.replication.acker import Acker
@@ -99,7 +99,13 @@ class Replicator:
             has_lease=self._has_lease,
             changed=changed,
         )
-        self._server = Server(self._service(), network.server_credentials(node), environment.random)
+        self._server = Server(
+            self._service(),
+            network.server_credentials(node),
+            environment.random,
+            ServerLimits(connections=network.connections),
+        )
+        self.admission = self._server.admission
 
     # For the node.
 

@@ -222,7 +222,9 @@ def test_actions_of_a_bulk_are_told_apart() -> None:
     stored = read_sections([Section({}, records)])
     assert stored[0].contents["_id"] == "1"
     assert stored[0].time_ns == 1_794_816_000 * 10**9
-    answer = json.loads(elasticsearch.encode_answer(items, made_ids=list("wxyz"), took_ms=3))
+    answer = json.loads(
+        b"".join(elasticsearch.encode_answer(items, made_ids=list("wxyz"), took_ms=3))
+    )
     assert answer["errors"] is True
     assert [next(iter(each.values()))["_id"] for each in answer["items"]] == ["1", "x", "7", "1"]
 
@@ -315,7 +317,8 @@ def test_a_frame_that_can_be_none_is_refused(data: bytes) -> None:
 def forwarded(*parts: Any) -> tuple[list[Stored], bytes | None]:
     data = msgpack.packb(parts)
     found = fluent_messages.decode_message(data, received_ns=NOW_NS, bytes_max=100_000)
-    return read_sections(found.sections), found.chunk
+    stored = read_sections(found.sections)
+    return stored, found.chunk
 
 
 EVENT_TIME = msgpack.ExtType(0, (1_799_999_999).to_bytes(4, "big") + (1).to_bytes(4, "big"))

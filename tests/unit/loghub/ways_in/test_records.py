@@ -12,10 +12,9 @@ from raftwood.loghub.server.ways_in.records import (
     Packed,
     Section,
     encode_record,
-    pack,
     take_out_too_large,
 )
-from tests.kits.loghub.ways_in import NOW_NS, read_group
+from tests.kits.loghub.ways_in import NOW_NS, pack, read_group
 
 PAIRS = st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=20_000)), max_size=4)
 

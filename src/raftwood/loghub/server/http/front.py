@@ -24,6 +24,7 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
+from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.http.hosts import project_of_host
 from raftwood.loghub.server.http.request import ByteBudget, Receive, Request
 from raftwood.loghub.server.http.routes import Answer, Route, RouteGroup
@@ -41,6 +42,14 @@ async def _nothing_here(request: Request) -> Answer:
 
 
 _NOT_FOUND: Final = Route("unknown", _nothing_here)
+_CLOSE: Final = (b"connection", b"close")
+_BY_STATUS: Final[dict[int, type[RaftwoodError]]] = {503: Overloaded} | dict.fromkeys(
+    (413, 414, 431), BatchTooLarge
+)
+
+
+async def _no_body() -> MutableMapping[str, Any]:
+    return {"type": "http.disconnect"}
 
 
 class FrontLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,14 +104,35 @@ class HttpFront:
         self._requests += 1
         try:
             answer = await self._answered(request, group, route, repeated)
-            if answer.status >= 400:
+            if answer.status >= 400 and request.has_unread_body:
                 await self._drop_body(request)
+                if request.has_unread_body:
+                    # The listener throws away some more of it, so that the client reads why.
+                    answer = msgspec.structs.replace(answer, headers=(*answer.headers, _CLOSE))
             elapsed_ns = clock.monotonic_ns() - began_ns
             self._count(f"{group.name}_{route.name}", answer.status, elapsed_ns)
             await _send(send, answer, request.id)
         finally:
             self._requests -= 1
             request.release()
+
+    def explain(
+        self, scope: MutableMapping[str, Any], status: int, message: str
+    ) -> tuple[bytes, bytes]:
+        """What the listener answers itself (`net.http_listener.Explain`), as the way in would."""
+        request = Request(
+            {"method": "", "path": "/", "query_string": b"", **scope},
+            _no_body,
+            self._budget,
+            id="",
+            project="",
+            headers=dict(scope["headers"]),
+        )
+        group, route = self._find("POST", request.path)
+        error: RaftwoodError = _BY_STATUS.get(status, InvalidInput)(message)
+        self._count(f"{group.name}_{route.name}", status, 0)
+        answer = group.error_answer(error, request)
+        return answer.content_type, bytes(answer.body)
 
     def _find(self, method: str, path: str) -> tuple[RouteGroup, Route]:
         for group in self._groups:
@@ -120,6 +150,8 @@ class HttpFront:
             if repeated:
                 raise InvalidInput(f"the header {repeated} is given twice: give it once")
             request.key = group.authenticate(request)
+            if request.key is not None:
+                request.authenticated()
             return await route.handle(request)
         except RaftwoodError as error:
             if error.http_status >= 500 and not error.retriable:

@@ -8,10 +8,15 @@ from urllib.parse import parse_qsl
 from raftwood.base.errors import ConnectionLost, InvalidInput, Overloaded
 from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
 from raftwood.loghub.model import AccessKey
+from raftwood.net.http_listener import AUTHENTICATED
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 PARAMETERS_MAX: Final = 64
 _Result = TypeVar("_Result")
+
+
+def _nobody_asks() -> None:
+    pass
 
 
 class ByteBudget:
@@ -41,6 +46,7 @@ class Request:
         "_parameters",
         "_receive",
         "_taken",
+        "authenticated",
         "client",
         "headers",
         "id",
@@ -78,6 +84,10 @@ class Request:
         self._taken = 0
         self._has_more = True
         self._parameters: dict[str, str] | None = None
+        self.authenticated: Callable[[], None] = scope.get("extensions", {}).get(
+            AUTHENTICATED, _nobody_asks
+        )
+        """To be called once it is known who sends it."""
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -112,6 +122,14 @@ class Request:
             )
         if size > self._taken:
             self.reserve(size - self._taken)
+
+    @property
+    def has_unread_body(self) -> bool:
+        headers = self.headers
+        is_empty = b"transfer-encoding" not in headers and not int(
+            headers.get(b"content-length", 0)
+        )
+        return self._has_more and not is_empty
 
     async def drop_body(self, *, bytes_max: int) -> None:
         """Read what was not read, and keep none of it: a client that still sends when it is refused

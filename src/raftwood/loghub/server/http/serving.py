@@ -4,6 +4,7 @@ import ssl
 
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
+from raftwood.base.sections import ConnectionSettings
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.http.documents import Documents
 from raftwood.loghub.server.http.front import FrontLimits, HttpFront
@@ -21,10 +22,13 @@ async def serve_http(
     *,
     metrics: Metrics,
     ways_in: WaysInSettings = WaysInSettings(),  # noqa: B008
+    connections: ConnectionSettings = ConnectionSettings(),  # noqa: B008
     tls: ssl.SSLContext | None = None,
 ) -> HttpListener:
     """Listen on `settings.http_listen`."""
-    sls = SlsRoutes(environment, gateway, body_bytes_max=settings.body_bytes_max)
+    sls = SlsRoutes(
+        environment, gateway, body_bytes_max=settings.body_bytes_max, bounds=ways_in.bounds
+    )
     front_limits = FrontLimits(
         requests_max=4 * settings.connections_max, body_bytes_max=settings.bodies_bytes_max
     )
@@ -39,8 +43,16 @@ async def serve_http(
         keep_alive_ms=settings.keep_alive_ms,
         request_ms=settings.request_ms,
         connections_max=settings.connections_max,
+        connections=connections,
         request_bytes_max=2 * front_limits.dropped_bytes_max,
     )
-    return await HttpListener.start(
-        front, settings.http_listen, limits, tls=tls, setting="gateway.http_listen"
+    listener = await HttpListener.start(
+        front,
+        settings.http_listen,
+        limits,
+        tls=tls,
+        setting="gateway.http_listen",
+        explain=front.explain,
     )
+    listener.admission.count_in(metrics, "gateway_http")
+    return listener

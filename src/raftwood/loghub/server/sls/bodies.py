@@ -1,5 +1,6 @@
 """The body of a put: unpacked within what it says of itself, checked, and stored as it came."""
 
+import asyncio
 from typing import Final
 
 from raftwood.base.codecs import Codec, compress
@@ -7,6 +8,15 @@ from raftwood.base.files import Buffer
 from raftwood.loghub.arrow_batches import read_arrow_stream
 from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.compression import decompress
+from raftwood.loghub.decode_bounds import (
+    DEFAULT_BOUNDS,
+    RECORDS_MAX,
+    SLICE_BYTES,
+    Children,
+    DecodeBounds,
+    ProtobufFields,
+    check_protobuf,
+)
 from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
 from raftwood.loghub.log_groups import decode_log_group
 from raftwood.loghub.server.http.content import inflate
@@ -16,6 +26,9 @@ ARROW: Final = "application/vnd.apache.arrow.stream"
 _CODECS: Final = {"": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _INFLATED: Final = ("deflate", "gzip")
 _EITHER_FORMAT: Final = 47
+_LOGS: Final = 1
+_CONTENTS: Final[Children] = {2: {}}
+_SLICE_FIELDS: Final = 4_096
 
 
 def declared_raw_bytes(request: Request, *, bytes_max: int) -> int:
@@ -33,7 +46,9 @@ def declared_raw_bytes(request: Request, *, bytes_max: int) -> int:
     return size
 
 
-def batch_of(request: Request, body: bytes, *, raw_bytes: int) -> Batch | None:
+async def batch_of(
+    request: Request, body: bytes, *, raw_bytes: int, bounds: DecodeBounds = DEFAULT_BOUNDS
+) -> Batch | None:
     """What is to be stored; None where there is no record in it."""
     compression = request.header(b"x-log-compresstype").lower()
     if compression in _INFLATED:
@@ -48,7 +63,7 @@ def batch_of(request: Request, body: bytes, *, raw_bytes: int) -> Batch | None:
             f"x-log-compresstype {compression[:40]!r} is not known: use lz4, zstd, deflate or none"
         )
     is_arrow = request.header(b"content-type").partition(";")[0].strip().lower() == ARROW
-    records = _arrow_records(raw) if is_arrow else len(decode_log_group(raw).Logs)
+    records = _arrow_records(raw) if is_arrow else await _log_records(bytes(raw), bounds)
     if not records:
         return None
     return Batch(
@@ -58,6 +73,33 @@ def batch_of(request: Request, body: bytes, *, raw_bytes: int) -> Batch | None:
         raw_bytes=raw_bytes,
         records=records,
     )
+
+
+async def _log_records(raw: bytes, bounds: DecodeBounds) -> int:
+    """How many logs there are in a LogGroup, once all of it was decoded, a slice at a time."""
+    name = "the LogGroup"
+    group = ProtobufFields(raw, name)
+    records = others = begin = since = 0
+    for number, _, at, end in group.walk(0, len(raw)):
+        if number == _LOGS:
+            records += 1
+            if records > RECORDS_MAX:
+                raise BatchTooLarge(
+                    f"the LogGroup has more than {RECORDS_MAX} logs: put several smaller ones"
+                )
+            check_protobuf(raw, at, end, _CONTENTS, bounds, f"log {records} of {name}")
+        else:
+            others += 1
+            if others > bounds.keys_max:
+                raise bounds.too_many(name, "keys")
+        since += 1
+        if end - begin >= SLICE_BYTES or since >= _SLICE_FIELDS:
+            # A run of a message's fields is a message.
+            decode_log_group(raw[begin:end])
+            begin, since = end, 0
+            await asyncio.sleep(0)
+    decode_log_group(raw[begin:])
+    return records
 
 
 def _arrow_records(raw: Buffer) -> int:

@@ -5,6 +5,7 @@ front = HttpFront(environment, [SlsRoutes(environment, gateway, body_bytes_max=.
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, RaftwoodError
+from raftwood.loghub.decode_bounds import DEFAULT_BOUNDS, DecodeBounds
 from raftwood.loghub.model import AccessKey
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.http.request import Request
@@ -21,11 +22,18 @@ class SlsRoutes:
 
     name = "sls"
 
-    def __init__(self, environment: Environment, gateway: Gateway, *, body_bytes_max: int) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        gateway: Gateway,
+        *,
+        body_bytes_max: int,
+        bounds: DecodeBounds = DEFAULT_BOUNDS,
+    ) -> None:
         self._clock = environment.clock
         self._access = gateway.access
         catalog = CatalogCalls(gateway)
-        streams = StreamCalls(gateway, body_bytes_max=body_bytes_max)
+        streams = StreamCalls(gateway, body_bytes_max=body_bytes_max, bounds=bounds)
         groups = GroupCalls(gateway)
         put = Route("put", streams.put)
         self._unknown = Route("unknown", _unknown)

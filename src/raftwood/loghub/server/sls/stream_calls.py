@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from raftwood.loghub.controls import DeleteShard, MergeShard, SplitShard
 from raftwood.loghub.cursors import decode_cursor, encode_cursor
+from raftwood.loghub.decode_bounds import DEFAULT_BOUNDS, DecodeBounds
 from raftwood.loghub.errors import InvalidParameter
 from raftwood.loghub.model import Role
 from raftwood.loghub.server.access import check_role
@@ -43,10 +44,13 @@ def _shard_of(request: Request) -> int:
 class StreamCalls:
     """Each is a handler; paths are matched in `routes`."""
 
-    def __init__(self, gateway: Gateway, *, body_bytes_max: int) -> None:
+    def __init__(
+        self, gateway: Gateway, *, body_bytes_max: int, bounds: DecodeBounds = DEFAULT_BOUNDS
+    ) -> None:
         self._gateway = gateway
         self._streams = gateway.streams
         self._body_bytes_max = body_bytes_max
+        self._bounds = bounds
 
     async def put(self, request: Request) -> Answer:
         return await self._put(request, None)
@@ -62,7 +66,7 @@ class StreamCalls:
         self._gateway.quotas.take(project, len(body))
         check_body(request, body)
         request.reserve(raw_bytes)
-        batch = batch_of(request, body, raw_bytes=raw_bytes)
+        batch = await batch_of(request, body, raw_bytes=raw_bytes, bounds=self._bounds)
         if batch is not None:
             await self._streams.put(project, logstore_of(request), batch, key=key)
         return EMPTY

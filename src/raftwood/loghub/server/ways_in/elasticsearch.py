@@ -11,15 +11,24 @@ import msgspec
 
 from raftwood.base.errors import InvalidInput
 from raftwood.base.files import Buffer
+from raftwood.loghub.decode_bounds import (
+    DEFAULT_BOUNDS,
+    SLICE_BYTES,
+    DecodeBounds,
+    check_json,
+)
+from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.ways_in import times
 from raftwood.loghub.server.ways_in.json_records import (
     TIME_FIELDS,
     UNREADABLE,
     contents_of,
+    decode_object,
+    lines_of,
     refused,
     time_of,
 )
-from raftwood.loghub.server.ways_in.records import encode_record
+from raftwood.loghub.server.ways_in.records import PAUSE, SLICE_RECORDS, Section, encode_record
 
 VERSION: Final = "9.0.0"
 """What clients see: they take servers of their own major version, and newer clients this one."""
@@ -36,7 +45,8 @@ class _Target(msgspec.Struct, frozen=True):
 
 
 _decode_action: Final = msgspec.json.Decoder(dict[str, _Target]).decode
-_decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_LINE_WORK_BYTES: Final = 256
+"""A line is as much work as so many bytes, be it empty."""
 
 
 class Item(msgspec.Struct, kw_only=True):
@@ -69,28 +79,34 @@ class Item(msgspec.Struct, kw_only=True):
         return {self.action: told | {"status": self.status}}
 
 
-def decode(body: Buffer, *, index: str, received_ns: int) -> Iterator[Item]:
+def decode(
+    body: Buffer, *, index: str, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
+) -> Iterator[Item | Section]:
     """Every action in order; `InvalidInput` where a line that should be one is none.
 
-    `index` is for actions that name none.
+    `index` is for actions that name none. A section among them is a pause.
     """
-    lines = bytes(body).split(b"\n")
-    at = 0
-    while at < len(lines):
-        line = lines[at]
-        at += 1
+    lines = lines_of(bytes(body))
+    work = 0
+    for number, line in lines:
+        work += len(line) + _LINE_WORK_BYTES
+        if work >= SLICE_BYTES:
+            work = 0
+            yield PAUSE
         if not line or line.isspace():
             continue
-        item = _item(line, at, index)
+        item = _item(line, number, index, bounds)
         if item.action in _WITH_DOCUMENT:
-            if at == len(lines):
-                raise InvalidInput(f"line {at} is an action without a document behind it")
-            _take_document(item, lines[at], at + 1, received_ns)
-            at += 1
+            behind = next(lines, None)
+            if behind is None:
+                raise InvalidInput(f"line {number} is an action without a document behind it")
+            _take_document(item, behind[1], behind[0], received_ns, bounds)
+            work += len(behind[1])
         yield item
 
 
-def _item(line: bytes, number: int, index: str) -> Item:
+def _item(line: bytes, number: int, index: str, bounds: DecodeBounds) -> Item:
+    check_json(line, bounds, f"the action in line {number}")
     try:
         actions = _decode_action(line)
     except UNREADABLE as error:
@@ -113,14 +129,18 @@ def _item(line: bytes, number: int, index: str) -> Item:
     return item
 
 
-def _take_document(item: Item, line: bytes, number: int, received_ns: int) -> None:
+def _take_document(
+    item: Item, line: bytes, number: int, received_ns: int, bounds: DecodeBounds
+) -> None:
     if item.error_type:
         return
     try:
-        document = _decode_document(line)
-    except UNREADABLE as error:
-        why = refused(f"the document in line {number}", error).message
-        item.fail(400, "document_parsing_exception", why)
+        document = decode_object(line, bounds, f"the document in line {number}")
+    except BatchTooLarge as error:
+        item.fail(413, "content_too_long_exception", error.message)
+        return
+    except InvalidInput as error:
+        item.fail(400, "document_parsing_exception", error.message)
         return
     contents = contents_of(document)
     if item.id is not None:
@@ -142,14 +162,16 @@ def error_type(status: int) -> str:
     return by_status.get(status, "illegal_argument_exception")
 
 
-def encode_answer(items: list[Item], *, made_ids: list[str], took_ms: int) -> bytes:
-    return msgspec.json.encode(
-        {
-            "errors": any(item.error_type for item in items),
-            "took": took_ms,
-            "items": [item.answer(made) for item, made in zip(items, made_ids, strict=True)],
-        }
-    )
+def encode_answer(items: list[Item], *, made_ids: list[str], took_ms: int) -> Iterator[bytes]:
+    """In pieces, between which others may have their turn."""
+    has_errors = b"true" if any(item.error_type for item in items) else b"false"
+    yield b'{"errors":%b,"took":%d,"items":[' % (has_errors, took_ms)
+    encode = msgspec.json.Encoder().encode
+    for at in range(0, len(items), SLICE_RECORDS):
+        part = slice(at, at + SLICE_RECORDS)
+        told = [item.answer(made) for item, made in zip(items[part], made_ids[part], strict=True)]
+        yield b"," * (at > 0) + encode(told)[1:-1]
+    yield b"]}"
 
 
 def encode_error(status: int, kind: str, reason: str) -> bytes:

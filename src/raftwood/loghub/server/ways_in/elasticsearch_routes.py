@@ -3,6 +3,7 @@
 At the root of the port, and below /elasticsearch for those who would rather keep it apart.
 """
 
+import asyncio
 import re
 from typing import ClassVar, Final
 
@@ -59,25 +60,40 @@ class ElasticsearchRoutes(HttpWay):
         project = self.project(request)
         began_ns = self.putting.now_ns()
         body = await self.body(request)
-        items = await gathered(
-            elasticsearch.decode(body, index=found[1] or "", received_ns=began_ns)
+        decoded = await gathered(
+            elasticsearch.decode(
+                body, index=found[1] or "", received_ns=began_ns, bounds=self.bounds
+            )
         )
+        items = [item for item in decoded if isinstance(item, Item)]
+        by_index: dict[str, list[int]] = {}
+        for number, item in enumerate(items):
+            by_index.setdefault(item.index, []).append(number)
         made_ids = [""] * len(items)
-        for index in dict.fromkeys(item.index for item in items):
-            await self._put(request, Place(project, index), items, made_ids)
+        for index, numbers in by_index.items():
+            await self._put(request, Place(project, index), items, numbers, made_ids)
         took_ms = max(0, self.putting.now_ns() - began_ns) // 1_000_000
-        answer = elasticsearch.encode_answer(items, made_ids=made_ids, took_ms=took_ms)
-        return self._answer(request, answer)
+        parts = []
+        for part in elasticsearch.encode_answer(items, made_ids=made_ids, took_ms=took_ms):
+            parts.append(part)
+            await asyncio.sleep(0)
+        return self._answer(request, b"".join(parts))
 
     async def _put(
-        self, request: Request, place: Place, items: list[Item], made_ids: list[str]
+        self,
+        request: Request,
+        place: Place,
+        items: list[Item],
+        numbers: list[int],
+        made_ids: list[str],
     ) -> None:
         """All of one index; it fails for all of them or for none."""
         bytes_max = self.putting.group_bytes_max - _RECORD_OVERHEAD_BYTES
         records = []
         stored = []
-        for number, item in enumerate(items):
-            if item.index != place.logstore or item.record is None:
+        for number in numbers:
+            item = items[number]
+            if item.record is None:
                 continue
             if len(item.record) > bytes_max:
                 item.fail(413, "content_too_long_exception", f"it is above {bytes_max} bytes")

@@ -7,13 +7,14 @@ that are there: a few bytes cannot make the decoder reserve much.
 
 import base64
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgpack
 import msgspec
 
 from raftwood.base.errors import ProtocolError
+from raftwood.loghub.decode_bounds import DEFAULT_BOUNDS, DecodeBounds
 from raftwood.loghub.server.http.content import unpacked as unpacked_body
 from raftwood.loghub.server.ways_in import times
 from raftwood.loghub.server.ways_in.records import Section, encode_record, sliced
@@ -21,6 +22,9 @@ from raftwood.loghub.server.ways_in.records import Section, encode_record, slice
 _EVENT_TIME: Final = 0
 _EVENT: Final = struct.Struct(">II")
 _DEPTH_MAX: Final = 64
+_VALUE_BYTES: Final = 8
+"""Values of a message are refused that take fewer on average: it would grow many times over."""
+_VALUES_MAX_LEAST: Final = 4_096
 
 
 def _kinds() -> tuple[tuple[int, int, int], ...]:
@@ -68,6 +72,7 @@ class MessageReader:
         self._at = 0
         self._missing = 1
         """Values that are still to come until the message is whole."""
+        self._values = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that are whole now; `ProtocolError` for one that cannot become so."""
@@ -76,7 +81,7 @@ class MessageReader:
         while self._scan():
             found.append(bytes(self._data[: self._at]))
             del self._data[: self._at]
-            self._at, self._missing = 0, 1
+            self._at, self._missing, self._values = 0, 1, 0
         return found
 
     @property
@@ -85,7 +90,7 @@ class MessageReader:
         return len(self._data)
 
     def _scan(self) -> bool:
-        data, at, missing = self._data, self._at, self._missing
+        data, at, missing, values = self._data, self._at, self._missing, self._values
         size, bytes_max = len(data), self.bytes_max
         while missing and at < size:
             width, fixed, elements = _KINDS[data[at]]
@@ -108,7 +113,13 @@ class MessageReader:
                 break
             at = end
             missing += elements - 1
-        self._at, self._missing = at, missing
+            values += 1
+        self._at, self._missing, self._values = at, missing, values
+        if values > max(bytes_max // _VALUE_BYTES, _VALUES_MAX_LEAST):
+            raise ProtocolError(
+                f"a Fluent message has more than {bytes_max // _VALUE_BYTES} values: send smaller "
+                "chunks, or raise ways_in.fluent_message_bytes_max"
+            )
         return not missing
 
 
@@ -122,57 +133,137 @@ def unpacked(data: bytes) -> Any:
         raise ProtocolError(f"a Fluent message cannot be read: {str(error)[:200]}") from error
 
 
-class Forwarded(msgspec.Struct, frozen=True):
+class Forwarded(msgspec.Struct):
     """A message's events, and the chunk that is to be acked once they are durable."""
 
     sections: Iterator[Section]
     """`ProtocolError` where an event is none."""
-    chunk: bytes | None
+    chunk: bytes | None = None
+    """Known once all events are: it stands behind them."""
 
 
-def decode_message(data: bytes, *, received_ns: int, bytes_max: int) -> Forwarded:
+class _Values:
+    """The values of a message, each decoded on its own; where each ends is told without that."""
+
+    def __init__(self, data: bytes, bounds: DecodeBounds) -> None:
+        self._data = data
+        self._bounds = bounds
+        self._unpacker = msgpack.Unpacker(max_buffer_size=max(len(data), 1))
+        self._unpacker.feed(data)
+
+    @property
+    def at(self) -> int:
+        return int(self._unpacker.tell())
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.at >= len(self._data)
+
+    @property
+    def is_at_array(self) -> bool:
+        first = self._data[self.at : self.at + 1]
+        return b"\x90" <= first <= b"\x9f" or first in (b"\xdc", b"\xdd")
+
+    def array(self) -> int:
+        """Into an array, of so many values."""
+        return int(self._read(self._unpacker.read_array_header))
+
+    def skip(self) -> bytes:
+        """The next value as it is."""
+        at = self.at
+        self._read(self._unpacker.skip)
+        return self._data[at : self.at]
+
+    def next(self) -> Any:
+        data = self.skip()
+        if len(data) > self._bounds.keys_max:
+            _check(data, self._bounds)
+        return unpacked(data)
+
+    @staticmethod
+    def _read(read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except (ValueError, OverflowError, msgpack.UnpackException) as error:
+            raise ProtocolError(f"a Fluent message cannot be read: {str(error)[:200]}") from error
+
+
+def _check(data: bytes, bounds: DecodeBounds) -> None:
+    """`BatchTooLarge` for an event that is above a bound."""
+    at = values = 0
+    size = len(data)
+    while at < size:
+        width, fixed, elements = _KINDS[data[at]]
+        length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
+        if elements == -2 and length > bounds.keys_max:
+            raise bounds.too_many("an event of a Fluent message", "keys")
+        at += 1 + width + fixed + (length if width and not elements else 0)
+        values += 1
+        # A map's keys are values here too.
+        if values > 2 * bounds.values_max:
+            raise bounds.too_many("an event of a Fluent message", "values")
+
+
+def decode_message(
+    data: bytes, *, received_ns: int, bytes_max: int, bounds: DecodeBounds = DEFAULT_BOUNDS
+) -> Forwarded:
     """A message of any mode; `ProtocolError` or `InvalidInput` for what is none. `bytes_max` bounds
     what is decompressed.
     """
-    message = unpacked(data)
-    if not (type(message) is tuple and 2 <= len(message) <= 4 and type(message[0]) is bytes):
+    values = _Values(data, bounds)
+    count = values.array() if values.is_at_array else 0
+    tag = values.next() if 2 <= count <= 4 else None
+    if type(tag) is not bytes:
         raise ProtocolError("a Fluent message is no array that begins with a tag")
-    tag, second = message[0], message[1]
-    if isinstance(second, bytes):
-        options = _options(message, 2)
-        packed = second
-        if options.get(b"compressed") == b"gzip":
-            packed = bytes(unpacked_body(second, "gzip", bytes_max=bytes_max))
-        events: Iterator[Any] = _packed_events(packed)
-    elif type(second) is tuple:  # not an ExtType, which is one too
-        options = _options(message, 2)
-        events = iter(second)
-    elif len(message) >= 3:
-        options = _options(message, 3)
-        events = iter(((second, message[2]),))
-    else:
-        raise ProtocolError("a Fluent message has no record")
-    chunk = options.get(b"chunk")
-    sections = (
+    found = Forwarded(iter(()))
+
+    def events() -> Iterator[Any]:
+        left = count - 2
+        if values.is_at_array:
+            for _ in range(values.array()):
+                yield values.next()
+        else:
+            second = values.next()
+            if isinstance(second, bytes):
+                options = _options(values, left)
+                found.chunk = _chunk(options)
+                if options.get(b"compressed") == b"gzip":
+                    second = bytes(unpacked_body(second, "gzip", bytes_max=bytes_max))
+                packed = _Values(second, bounds)
+                while not packed.is_at_end:
+                    yield packed.next()
+                return
+            if not left:
+                raise ProtocolError("a Fluent message has no record")
+            yield second, values.next()
+            left -= 1
+        found.chunk = _chunk(_options(values, left))
+
+    found.sections = (
         Section({b"tag": tag}, [_record(event, received_ns) for event in part])
-        for part in sliced(events)
+        for part in sliced(events(), _work_of)
     )
-    return Forwarded(sections, chunk if isinstance(chunk, bytes) and chunk else None)
+    return found
 
 
-def _options(message: tuple[Any, ...], at: int) -> dict[bytes, Any]:
-    options = message[at] if len(message) > at else None
+def _work_of(event: Any) -> int:
+    """About its bytes."""
+    if not (type(event) is tuple and len(event) >= 2 and isinstance(event[1], list)):
+        return 0
+    return sum(len(value) if type(value) is bytes else 64 for _, value in event[1])
+
+
+def _options(values: _Values, left: int) -> dict[bytes, Any]:
+    """Of the values that are left of a message the first."""
+    options = values.next() if left else None
     if not isinstance(options, list | None):
         raise ProtocolError("the options of a Fluent message are no map")
     return {key: value for key, value in options or () if isinstance(key, bytes)}
 
 
-def _packed_events(packed: bytes) -> Iterator[Any]:
-    reader = MessageReader(bytes_max=max(len(packed), 1))
-    for data in reader.feed(packed):
-        yield unpacked(data)
-    if reader.held_bytes:
-        raise ProtocolError("the packed events of a Fluent message end within one")
+def _chunk(options: dict[bytes, Any]) -> bytes | None:
+    chunk = options.get(b"chunk")
+    return chunk if isinstance(chunk, bytes) and chunk else None
 
 
 def _record(event: Any, received_ns: int) -> bytes:

@@ -8,6 +8,7 @@ import msgpack
 from raftwood.base.environment import Environment
 from raftwood.base.errors import ProtocolError, RaftwoodError, Unauthenticated
 from raftwood.base.metrics import Metrics
+from raftwood.base.sections import ConnectionSettings
 from raftwood.loghub.server.ways_in.fluent_handshake import Handshake
 from raftwood.loghub.server.ways_in.fluent_messages import (
     MessageReader,
@@ -39,6 +40,7 @@ class FluentServer(SocketServer):
         putting: Putting,
         settings: WaysInSettings,
         metrics: Metrics,
+        connections: ConnectionSettings = ConnectionSettings(),  # noqa: B008
     ) -> None:
         super().__init__(
             environment,
@@ -47,6 +49,7 @@ class FluentServer(SocketServer):
             place=Place(settings.fluent_project, settings.fluent_logstore),
             peers=Peers(settings.fluent_peers),
             metrics=metrics,
+            connections=connections,
         )
 
     async def start(self, *, tls: ServerTls | None = None) -> None:
@@ -71,6 +74,7 @@ class FluentServer(SocketServer):
         messages.bytes_max = self.settings.fluent_message_bytes_max
         while True:
             if waiting:
+                connection.authenticated()
                 connection.hold(messages.held_bytes + sum(map(len, waiting)))
                 await self._take(connection, waiting)
             connection.hold(messages.held_bytes)
@@ -111,7 +115,12 @@ class FluentServer(SocketServer):
         chunks: list[bytes] = []
         try:
             for message in messages:
-                found = decode_message(message, received_ns=now_ns, bytes_max=bytes_max)
+                found = decode_message(
+                    message,
+                    received_ns=now_ns,
+                    bytes_max=bytes_max,
+                    bounds=self.settings.bounds,
+                )
                 sections += await gathered(found.sections, records_max=CHUNK_RECORDS_MAX)
                 if found.chunk is not None:
                     chunks.append(found.chunk)

@@ -11,6 +11,7 @@ from typing import Final
 
 from raftwood.base.errors import DeadlineExceeded, Overloaded, RaftwoodError
 from raftwood.base.files import Buffer
+from raftwood.loghub.decode_bounds import DecodeBounds
 from raftwood.loghub.errors import InvalidParameter, QuotaExceeded
 from raftwood.loghub.key_ranges import hash_key
 from raftwood.loghub.model import AccessKey, Role, allows
@@ -47,6 +48,10 @@ class HttpWay:
 
     def authenticate(self, request: Request) -> AccessKey:
         return key_of_authorization(request, self._gateway.access.key)
+
+    @property
+    def bounds(self) -> DecodeBounds:
+        return self._settings.bounds
 
     @property
     def raw_bytes_max(self) -> int:

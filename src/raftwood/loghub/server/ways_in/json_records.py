@@ -1,17 +1,42 @@
 """JSON objects as records: each member a pair, texts as they are, all else as JSON."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from raftwood.base.errors import InvalidInput
+from raftwood.loghub.decode_bounds import RECORDS_MAX, DecodeBounds, check_json
+from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.ways_in import times
 
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 """What msgspec raises for what it cannot decode."""
 TIME_FIELDS: Final = ("@timestamp", "timestamp", "time", "ts")
+_LINES_MAX: Final = 4 * RECORDS_MAX
 _encode: Final = msgspec.json.Encoder().encode
+_decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def decode_object(data: bytes, bounds: DecodeBounds, name: str) -> dict[str, Any]:
+    """An object within bounds; `InvalidInput` that names what is none."""
+    check_json(data, bounds, name)
+    try:
+        return _decode_object(data)
+    except UNREADABLE as error:
+        raise refused(name, error) from error
+
+
+def lines_of(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """With their numbers, one after the other: a body may be nothing but line ends."""
+    at = 0
+    for number in range(1, _LINES_MAX + 1):
+        end = body.find(b"\n", at)
+        yield number, body[at:] if end < 0 else body[at:end]
+        if end < 0:
+            return
+        at = end + 1
+    raise BatchTooLarge(f"a request has more than {_LINES_MAX} lines: send several requests")
 
 
 def text_of(value: Any) -> bytes:

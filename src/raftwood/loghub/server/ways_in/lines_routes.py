@@ -43,6 +43,7 @@ class LinesRoutes(HttpWay):
                 await self.body(request),
                 received_ns=self.putting.now_ns(),
                 time_field=request.parameters.get("time_field", ""),
+                bounds=self.bounds,
             )
         )
         await self.put(request, place, sections)

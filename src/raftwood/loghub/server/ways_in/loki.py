@@ -5,8 +5,8 @@ contents beside it. Protobuf's messages are described in place, as those of `log
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 import cramjam
 import msgspec
@@ -15,10 +15,21 @@ from google.protobuf.message import DecodeError
 
 from raftwood.base.errors import InvalidInput, TooLarge
 from raftwood.base.files import Buffer
+from raftwood.loghub.decode_bounds import (
+    DEFAULT_BOUNDS,
+    Children,
+    DecodeBounds,
+    ProtobufFields,
+    check_json,
+    check_json_document,
+    check_protobuf,
+)
+from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.ways_in import times
 from raftwood.loghub.server.ways_in.json_records import UNREADABLE, refused
-from raftwood.loghub.server.ways_in.records import Section, encode_record, sliced
+from raftwood.loghub.server.ways_in.records import PAUSE, Section, encode_record, sliced
 
+T = TypeVar("T")
 _Field = descriptor_pb2.FieldDescriptorProto
 _PACKAGE: Final = "raftwood.loki"
 _LABEL: Final = re.compile(
@@ -34,10 +45,10 @@ _ESCAPES: Final = {
 
 
 class _Stream(msgspec.Struct, frozen=True):
-    """A stream in JSON."""
+    """A stream in JSON; what is in it is decoded a slice at a time."""
 
-    stream: dict[str, str]
-    values: list[list[str | dict[str, str]]] = []
+    stream: msgspec.Raw
+    values: list[msgspec.Raw] = []
     """Each a time in nanoseconds, a line, and perhaps metadata."""
 
 
@@ -48,6 +59,9 @@ class _Push(msgspec.Struct, frozen=True):
 
 
 _decode_json: Final = msgspec.json.Decoder(_Push).decode
+_decode_labels: Final = msgspec.json.Decoder(dict[str, str]).decode
+_decode_value: Final = msgspec.json.Decoder(list[str | dict[str, str]]).decode
+_NAME: Final = "the push"
 
 
 def _describe() -> descriptor_pb2.FileDescriptorProto:
@@ -86,20 +100,53 @@ _pool.Add(_describe())
 PushRequest: Final[Any] = message_factory.GetMessageClass(
     _pool.FindMessageTypeByName(f"{_PACKAGE}.Push")
 )
+Entry: Final[Any] = message_factory.GetMessageClass(
+    _pool.FindMessageTypeByName(f"{_PACKAGE}.Entry")
+)
+_STREAMS, _LABELS, _ENTRIES = 1, 1, 2
+_METADATA: Final[Children] = {3: {}}
 
 
-def decode_json(body: Buffer, *, received_ns: int) -> Iterator[Section]:
+def decode_json(
+    body: Buffer, *, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
+) -> Iterator[Section]:
     """All streams, or `InvalidInput` that names what is wrong."""
+    data = bytes(body)
+    for _ in check_json_document(data, bounds, _NAME):
+        yield PAUSE
     try:
-        push = _decode_json(bytes(body))
+        push = _decode_json(data)
     except UNREADABLE as error:
-        raise refused("the push", error) from error
+        raise refused(_NAME, error) from error
     for number, stream in enumerate(push.streams, 1):
-        labels = {key.encode(): value.encode() for key, value in stream.stream.items()}
-        for part in sliced(enumerate(stream.values, 1)):
+        name = f"stream {number} of {_NAME}"
+        pairs = _decoded(_decode_labels, stream.stream, bounds, name)
+        labels = {key.encode(): value.encode() for key, value in pairs.items()}
+        if not stream.values:
+            yield PAUSE
+        for part in sliced(enumerate(stream.values, 1), lambda each: len(memoryview(each[1]))):
             yield Section(
-                labels, [_json_entry(value, (at, number), received_ns) for at, value in part]
+                labels,
+                [
+                    _json_entry(
+                        _decoded(_decode_value, value, bounds, f"value {at} of {name}"),
+                        (at, number),
+                        received_ns,
+                    )
+                    for at, value in part
+                ],
             )
+
+
+def _decoded(
+    decode: Callable[[bytes], T], value: msgspec.Raw, bounds: DecodeBounds, name: str
+) -> T:
+    data = bytes(value)
+    check_json(data, bounds, name)
+    try:
+        return decode(data)
+    except UNREADABLE as error:
+        raise refused(name, error) from error
 
 
 def _json_entry(
@@ -119,27 +166,44 @@ def _json_entry(
     return encode_record(times.sensible(int(time), received_ns), _contents(line.encode(), pairs))
 
 
-def decode_protobuf(body: Buffer, *, received_ns: int, bytes_max: int) -> Iterator[Section]:
+def decode_protobuf(
+    body: Buffer, *, received_ns: int, bytes_max: int, bounds: DecodeBounds = DEFAULT_BOUNDS
+) -> Iterator[Section]:
     """All streams, or `InvalidInput`; what would be above the limit is not decompressed."""
-    push = _decompressed(bytes(body), bytes_max)
-    for number, stream in enumerate(push.streams, 1):
-        labels = parse_labels(stream.labels, f"the labels of stream {number}")
-        for part in sliced(stream.entries):
-            yield Section(labels, [_entry(entry, received_ns) for entry in part])
+    data = _decompressed(bytes(body), bytes_max)
+    push = ProtobufFields(data, _NAME)
+    streams = (each for each in push.walk(0, len(data)) if each[0] == _STREAMS)
+    for number, (_, _, at, end) in enumerate(streams, 1):
+        name = f"the labels of stream {number}"
+        text, entries = b"", []
+        for field, _, begin, stop in push.walk(at, end):
+            if field == _LABELS:
+                text = data[begin:stop]
+            elif field == _ENTRIES:
+                entries.append((begin, stop))
+        labels = parse_labels(text, name, labels_max=bounds.keys_max)
+        if not entries:
+            yield PAUSE
+        for part in sliced(entries, lambda span: span[1] - span[0]):
+            yield Section(labels, [_entry(data, span, received_ns, bounds) for span in part])
 
 
-def _decompressed(body: bytes, bytes_max: int) -> Any:
+def _decompressed(body: bytes, bytes_max: int) -> bytes:
     try:
         if cramjam.snappy.decompress_raw_len(body) > bytes_max:
             raise TooLarge(f"the push is above {bytes_max} bytes when decompressed: send less")
-        return PushRequest.FromString(bytes(cramjam.snappy.decompress_raw(body)))
+        return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
         raise InvalidInput(f"the push is not compressed by snappy: {str(error)[:200]}") from error
+
+
+def _entry(data: bytes, span: tuple[int, int], received_ns: int, bounds: DecodeBounds) -> bytes:
+    begin, end = span
+    check_protobuf(data, begin, end, _METADATA, bounds, "an entry of the push")
+    try:
+        entry = Entry.FromString(data[begin:end])
     except DecodeError as error:
         raise InvalidInput("the push is no logproto.PushRequest") from error
-
-
-def _entry(entry: Any, received_ns: int) -> bytes:
     time = entry.timestamp
     time_ns = times.sensible(time.seconds * times.NS_PER_S + time.nanos, received_ns)
     pairs = ((pair.name, pair.value) for pair in entry.metadata)
@@ -154,7 +218,9 @@ def _contents(
         yield b"metadata.line" if key == b"line" else key, value
 
 
-def parse_labels(data: bytes, name: str) -> dict[bytes, bytes]:
+def parse_labels(
+    data: bytes, name: str, *, labels_max: int = DEFAULT_BOUNDS.keys_max
+) -> dict[bytes, bytes]:
     """From `{name="value", …}`, values as Go quotes them."""
     try:
         text = data.decode().strip()
@@ -163,11 +229,13 @@ def parse_labels(data: bytes, name: str) -> dict[bytes, bytes]:
     if not (text.startswith("{") and text.endswith("}")):
         raise InvalidInput(f'{name} are {text[:80]!r}: give them as {{name="value"}}')
     inner = text[1:-1].strip()
-    labels = {}
+    labels: dict[bytes, bytes] = {}
     at = 0
     while at < len(inner):
         if (found := _LABEL.match(inner, at)) is None:
             raise InvalidInput(f"{name} cannot be read at {inner[at : at + 40]!r}")
+        if len(labels) >= labels_max:
+            raise BatchTooLarge(f"{name} are more than {labels_max}: send fewer")
         labels[found[1].encode()] = _ESCAPE.sub(_unescaped, found[2]).encode(errors="replace")
         at = found.end()
     return labels

@@ -36,10 +36,13 @@ class LokiRoutes(HttpWay):
         body = await self.body(request, own_encoding="snappy")
         received_ns = self.putting.now_ns()
         if media_type(request) == "application/json":
-            decoded = loki.decode_json(body, received_ns=received_ns)
+            decoded = loki.decode_json(body, received_ns=received_ns, bounds=self.bounds)
         else:
             decoded = loki.decode_protobuf(
-                body, received_ns=received_ns, bytes_max=self.raw_bytes_max
+                body,
+                received_ns=received_ns,
+                bytes_max=self.raw_bytes_max,
+                bounds=self.bounds,
             )
         await self.put(request, place, await gathered(decoded))
         return Answer(status=204)

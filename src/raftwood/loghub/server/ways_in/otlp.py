@@ -11,15 +11,24 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
-    ExportLogsServiceRequest,
-    ExportLogsServiceResponse,
-)
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from raftwood.base.errors import InvalidInput
 from raftwood.base.files import Buffer
+from raftwood.loghub.decode_bounds import (
+    DEFAULT_BOUNDS,
+    Children,
+    DecodeBounds,
+    ProtobufFields,
+    check_json_document,
+    check_protobuf,
+)
+from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.ways_in import otlp_json, times
-from raftwood.loghub.server.ways_in.records import Section, encode_record, sliced
+from raftwood.loghub.server.ways_in.records import PAUSE, Section, encode_record, sliced
 
 _OWN: Final = frozenset(
     ("body", "severity_text", "severity_number", "trace_id", "span_id", "flags", "event_name")
@@ -28,23 +37,99 @@ _encode_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")
 _Plain = Callable[[Any], Any]
 
 
-def decode(body: Buffer, *, is_json: bool, received_ns: int) -> Iterator[Section]:
-    """All records of a request, or `InvalidInput`; a record without a time has its observed one."""
+def decode(
+    body: Buffer, *, is_json: bool, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
+) -> Iterator[Section]:
+    """All records of a request, or `InvalidInput`; a record without a time has its observed one.
+
+    The request is taken apart first, and its records are decoded a slice at a time.
+    """
+    data = bytes(body)
+    request: Any
+    plain: _Plain
     if is_json:
-        request: Any = otlp_json.decode(body)
-        plain: _Plain = otlp_json.plain
+        for _ in check_json_document(data, bounds, "the export request"):
+            yield PAUSE
+        request, plain = otlp_json.JsonRequest(data, bounds), otlp_json.plain
     else:
+        request, plain = _ProtobufRequest(data, bounds), _plain
+    tag_count = 0
+    for resource, scopes in request.resources():
+        tags = dict(_pairs(request.resource(resource), plain))
+        yield PAUSE
+        for scope, records in request.scopes(scopes):
+            all_tags = tags | dict(_scope_pairs(request.scope(scope), plain))
+            tag_count += len(all_tags)
+            if tag_count > bounds.request_values_max:
+                raise BatchTooLarge(
+                    "the export request has too many scopes for the attributes of their resources: "
+                    "send it in several requests"
+                )
+            for part in sliced(records, request.size_of):
+                found = [_record(request.record(each), plain, received_ns) for each in part]
+                yield Section(all_tags, found)
+
+
+_Span = tuple[int, int]
+_PAIR: Final[dict[int, Any]] = {}
+_ANY: Final[dict[int, Any]] = {5: {1: {}}, 6: {1: _PAIR}}
+_PAIR[2] = _ANY
+_ANY[5][1] = _ANY
+_ATTRIBUTES: Final = {1: _PAIR}
+_SCOPE: Final = {3: _PAIR}
+_RECORD: Final = {5: _ANY, 6: _PAIR}
+
+
+class _ProtobufRequest:
+    """Where the parts of an ExportLogsServiceRequest stand."""
+
+    def __init__(self, data: bytes, bounds: DecodeBounds) -> None:
+        self._data = data
+        self._bounds = bounds
+        self._fields = ProtobufFields(data, "the ExportLogsServiceRequest")
+
+    def resources(self) -> Iterator[tuple[list[_Span], list[_Span]]]:
+        return self._split((0, len(self._data)))
+
+    def scopes(self, spans: list[_Span]) -> Iterator[tuple[list[_Span], list[_Span]]]:
+        for span in spans:
+            yield self._both(span)
+
+    def _split(self, span: _Span) -> Iterator[tuple[list[_Span], list[_Span]]]:
+        for number, _, begin, end in self._fields.walk(*span):
+            if number == 1:
+                yield self._both((begin, end))
+
+    def _both(self, span: _Span) -> tuple[list[_Span], list[_Span]]:
+        """A resource or a scope, and what belongs to it: the first two fields of its message."""
+        first: list[_Span] = []
+        second: list[_Span] = []
+        for number, _, begin, end in self._fields.walk(*span):
+            if number in (1, 2):
+                (first if number == 1 else second).append((begin, end))
+        return first, second
+
+    @staticmethod
+    def size_of(span: _Span) -> int:
+        return span[1] - span[0]
+
+    def resource(self, spans: list[_Span]) -> Any:
+        return self._decoded(Resource, spans, _ATTRIBUTES, "a resource")
+
+    def scope(self, spans: list[_Span]) -> Any:
+        return self._decoded(InstrumentationScope, spans, _SCOPE, "a scope")
+
+    def record(self, span: _Span) -> Any:
+        return self._decoded(LogRecord, [span], _RECORD, "a record")
+
+    def _decoded(self, kind: Any, spans: list[_Span], children: Children, name: str) -> Any:
+        # One that comes in several parts is what they are together.
+        data = b"".join([self._data[begin:end] for begin, end in spans])
+        check_protobuf(data, 0, len(data), children, self._bounds, f"{name} of the export request")
         try:
-            request = ExportLogsServiceRequest.FromString(bytes(body))
+            return kind.FromString(data)
         except DecodeError as error:
             raise InvalidInput("the body is no ExportLogsServiceRequest") from error
-        plain = _plain
-    for of_resource in request.resource_logs:
-        tags = dict(_pairs(of_resource.resource, plain))
-        for of_scope in of_resource.scope_logs:
-            all_tags = tags | dict(_scope_pairs(of_scope.scope, plain))
-            for part in sliced(of_scope.log_records):
-                yield Section(all_tags, [_record(each, plain, received_ns) for each in part])
 
 
 def _record(record: Any, plain: _Plain, received_ns: int) -> bytes:

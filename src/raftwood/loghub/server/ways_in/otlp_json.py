@@ -3,11 +3,12 @@
 The structs have the names of the protobuf messages' fields, so that both are walked alike.
 """
 
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from raftwood.base.files import Buffer
+from raftwood.loghub.decode_bounds import DecodeBounds, check_json
 from raftwood.loghub.server.ways_in.json_records import UNREADABLE, refused
 
 _Whole = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,20}\Z")] | int
@@ -78,17 +79,20 @@ class _Record(_Message, frozen=True):
     event_name: str = ""
 
 
-class _OfScope(_Message, frozen=True):
-    """Records of one scope."""
+_EMPTY: Final = msgspec.Raw(b"{}")
 
-    scope: _Scope = _Scope()
-    log_records: list[_Record] = []
+
+class _OfScope(_Message, frozen=True):
+    """Records of one scope; what is in it is decoded a slice at a time."""
+
+    scope: msgspec.Raw = _EMPTY
+    log_records: list[msgspec.Raw] = []
 
 
 class _OfResource(_Message, frozen=True):
     """Records of one resource."""
 
-    resource: _Resource = _Resource()
+    resource: msgspec.Raw = _EMPTY
     scope_logs: list[_OfScope] = []
 
 
@@ -98,15 +102,48 @@ class _Request(_Message, frozen=True):
     resource_logs: list[_OfResource] = []
 
 
-_decode: Final = msgspec.json.Decoder(_Request).decode
+_decode_request: Final = msgspec.json.Decoder(_Request).decode
+_decode_resource: Final = msgspec.json.Decoder(_Resource).decode
+_decode_scope: Final = msgspec.json.Decoder(_Scope).decode
+_decode_record: Final = msgspec.json.Decoder(_Record).decode
 
 
-def decode(body: Buffer) -> Any:
-    """A request, or `InvalidInput` that names the field."""
-    try:
-        return _decode(bytes(body))
-    except UNREADABLE as error:
-        raise refused("the export request", error) from error
+class JsonRequest:
+    """A request taken apart, or `InvalidInput` that names the field."""
+
+    def __init__(self, data: bytes, bounds: DecodeBounds) -> None:
+        self._bounds = bounds
+        try:
+            self._request = _decode_request(data)
+        except UNREADABLE as error:
+            raise refused("the export request", error) from error
+
+    def resources(self) -> Iterator[tuple[msgspec.Raw, list[_OfScope]]]:
+        return ((each.resource, each.scope_logs) for each in self._request.resource_logs)
+
+    def scopes(self, scopes: list[_OfScope]) -> Iterator[tuple[msgspec.Raw, list[msgspec.Raw]]]:
+        return ((each.scope, each.log_records) for each in scopes)
+
+    @staticmethod
+    def size_of(record: msgspec.Raw) -> int:
+        return len(memoryview(record))
+
+    def resource(self, data: msgspec.Raw) -> Any:
+        return self._decoded(_decode_resource, data, "a resource")
+
+    def scope(self, data: msgspec.Raw) -> Any:
+        return self._decoded(_decode_scope, data, "a scope")
+
+    def record(self, data: msgspec.Raw) -> Any:
+        return self._decoded(_decode_record, data, "a record")
+
+    def _decoded(self, decode: Callable[[bytes], Any], raw: msgspec.Raw, name: str) -> Any:
+        data, name = bytes(raw), f"{name} of the export request"
+        check_json(data, self._bounds, name)
+        try:
+            return decode(data)
+        except UNREADABLE as error:
+            raise refused(name, error) from error
 
 
 def plain(value: _Any | None) -> Any:

@@ -43,7 +43,9 @@ class OtlpRoutes(HttpWay):
         place = self.place(request)
         body = await self.body(request)
         sections = await gathered(
-            otlp.decode(body, is_json=is_json, received_ns=self.putting.now_ns())
+            otlp.decode(
+                body, is_json=is_json, received_ns=self.putting.now_ns(), bounds=self.bounds
+            )
         )
         bytes_max = self.putting.group_bytes_max
         refused = take_out_too_large(sections, bytes_max=bytes_max)

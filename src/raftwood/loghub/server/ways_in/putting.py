@@ -9,12 +9,18 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.batches import HEAD_BYTES
+from raftwood.loghub.decode_bounds import RECORDS_MAX, SLICE_BYTES
 from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.streams import PutResult
-from raftwood.loghub.server.ways_in.records import SLICE_RECORDS, Section, pack, take_out_too_large
+from raftwood.loghub.server.ways_in.records import (
+    SLICE_RECORDS,
+    Packed,
+    Section,
+    pack,
+    take_out_too_large,
+)
 
-RECORDS_MAX: Final = 100_000
 _PAUSE_S_FIRST: Final = 0.05
 _PAUSE_S_MAX: Final = 2.0
 T = TypeVar("T")
@@ -24,14 +30,20 @@ async def gathered(decoded: Iterable[T], *, records_max: int = RECORDS_MAX) -> l
     """All that a decoder gives, section by section: a large request leaves others their turns.
 
     `BatchTooLarge` for more than `records_max`: records of a few bytes take many times that here.
+    At a section without records others have their turn at once.
     """
     found: list[T] = []
     records = since_turn = 0
     for each in decoded:
-        found.append(each)
-        count = len(each.records) if isinstance(each, Section) else 1
+        count, cost = 1, 1
+        if isinstance(each, Section):
+            count = len(each.records)
+            size = sum(map(len, each.records))
+            cost = max(count, SLICE_RECORDS * size // SLICE_BYTES) if count else SLICE_RECORDS
+        if count:
+            found.append(each)
         records += count
-        since_turn += count
+        since_turn += cost
         if records > records_max:
             raise BatchTooLarge(
                 f"a request has more than {records_max} records: send them in several requests"
@@ -72,7 +84,7 @@ class Putting:
         several, those before one that failed are stored.
         """
         results = []
-        for packed in pack(sections, source=source, bytes_max=self.group_bytes_max):
+        for packed in await self._packed(sections, source):
             self._gateway.quotas.take(place.project, len(packed.body))
             results.append(
                 await self._gateway.streams.put(
@@ -80,6 +92,15 @@ class Putting:
                 )
             )
         return results
+
+    async def _packed(self, sections: Sequence[Section], source: bytes) -> list[Packed]:
+        found = []
+        for each in pack(sections, source=source, bytes_max=self.group_bytes_max):
+            if each is None:
+                await asyncio.sleep(0)
+            else:
+                found.append(each)
+        return found
 
     async def put_patiently(
         self,
@@ -98,7 +119,7 @@ class Putting:
         clock = self._environment.clock
         deadline_ns = clock.monotonic_ns() + patience_ms * 1_000_000
         pause_s = _PAUSE_S_FIRST
-        for packed in pack(sections, source=source, bytes_max=self.group_bytes_max):
+        for packed in await self._packed(sections, source):
             while True:
                 try:
                     self._gateway.quotas.take(place.project, len(packed.body))

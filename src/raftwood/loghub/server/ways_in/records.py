@@ -10,20 +10,22 @@ it is known which tags it shares, and what is appended to an encoded message bel
 """
 
 import functools
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
 from raftwood.base.codecs import Codec, compress
 from raftwood.loghub.batches import Batch
+from raftwood.loghub.decode_bounds import SLICE_BYTES
 from raftwood.loghub.errors import BatchTooLarge
 
 Contents = Iterable[tuple[bytes, bytes]]
 
 COMPRESS_BYTES_MIN: Final = 1 << 10
 SLICE_RECORDS: Final = 256
+PACKED_BYTES_MAX: Final = 64 << 20
+"""Of one request: records have the tags in them that they do not share."""
 _NS_PER_S: Final = 1_000_000_000
 _STARTS_MAX: Final = 1 << 16
 
@@ -101,13 +103,25 @@ class Section(msgspec.Struct, frozen=True):
     records: list[bytes]
 
 
+PAUSE: Final = Section({}, [])
+"""What a decoder gives where it has worked for a while without a record."""
+
 T = TypeVar("T")
 
 
-def sliced(items: Iterable[T]) -> Iterator[list[T]]:
-    """So that decoders can stop for a moment: they give sections of so many records at most."""
-    remaining = iter(items)
-    while part := list(itertools.islice(remaining, SLICE_RECORDS)):
+def sliced(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """So that decoders can stop for a moment: they give sections of so many records at most, made
+    of not much more than so many bytes.
+    """
+    part: list[T] = []
+    size = 0
+    for item in items:
+        part.append(item)
+        size += size_of(item)
+        if len(part) >= SLICE_RECORDS or size >= SLICE_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
         yield part
 
 
@@ -134,19 +148,23 @@ def _shared(sections: Sequence[Section]) -> dict[bytes, bytes]:
     }
 
 
-def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) -> list[Packed]:
-    """LogGroups of at most so many bytes, in order; `BatchTooLarge` where a record is larger."""
+def pack(
+    sections: Sequence[Section], *, source: bytes = b"", bytes_max: int
+) -> Iterator[Packed | None]:
+    """LogGroups of at most so many bytes, in order; `BatchTooLarge` where a record is larger.
+
+    None now and then, where others may have their turn.
+    """
     sections = [section for section in sections if section.records]
     if not sections:
-        return []
+        return
     shared = _shared(sections)
     end = _encode_tags(shared.items())
     if source:
         end = b"".join((_SOURCE, _length(len(source)), source, end))
     room = bytes_max - len(end)
-    packed: list[Packed] = []
     parts: list[bytes] = []
-    size = count = number = 0
+    size = count = number = total = 0
     for section in sections:
         own = _encode_contents(
             (b"__tag__:" + key, value) for key, value in section.tags.items() if key not in shared
@@ -162,13 +180,20 @@ def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) ->
                     "allowed: send it in parts"
                 )
             if size + bytes_more > room:
-                packed.append(Packed(b"".join((*parts, end)), count))
+                yield Packed(b"".join((*parts, end)), count)
                 parts, size, count = [], 0, 0
             parts += (_LOG, length, body)
             size += bytes_more
             count += 1
-    packed.append(Packed(b"".join((*parts, end)), count))
-    return packed
+            total += bytes_more
+            if total > PACKED_BYTES_MAX:
+                raise BatchTooLarge(
+                    f"the records take more than {PACKED_BYTES_MAX} bytes with their tags: send "
+                    "fewer at once, or tags that all of them share"
+                )
+            if not number % SLICE_RECORDS:
+                yield None
+    yield Packed(b"".join((*parts, end)), count)
 
 
 def take_out_too_large(sections: Sequence[Section], *, bytes_max: int) -> int:

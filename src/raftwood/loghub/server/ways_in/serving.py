@@ -5,6 +5,7 @@ from typing import Self
 
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
+from raftwood.base.sections import ConnectionSettings
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.http.routes import RouteGroup
 from raftwood.loghub.server.ways_in.elasticsearch_routes import ElasticsearchRoutes
@@ -57,6 +58,7 @@ class SocketWays:
         settings: WaysInSettings,
         *,
         metrics: Metrics,
+        connections: ConnectionSettings = ConnectionSettings(),  # noqa: B008
     ) -> Self:
         putting = Putting(environment, gateway)
         tls = None
@@ -69,8 +71,8 @@ class SocketWays:
                 )
             )
         ways = cls(
-            SyslogServer(environment, putting, settings, metrics),
-            FluentServer(environment, putting, settings, metrics),
+            SyslogServer(environment, putting, settings, metrics, connections),
+            FluentServer(environment, putting, settings, metrics, connections),
             tls,
         )
         try:

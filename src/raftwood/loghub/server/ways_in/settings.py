@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from raftwood.base.names import NAME_PATTERN
 from raftwood.base.settings import Secret, Section
+from raftwood.loghub.decode_bounds import DecodeBounds
 from raftwood.loghub.server.ways_in.peers import Peers
 
 
@@ -73,6 +74,29 @@ class WaysInSettings(Section, frozen=True):
         ),
     ] = 60_000
 
+    record_keys_max: Annotated[
+        int, Meta(ge=16, le=100_000, description="Of one record; with more it is refused.")
+    ] = 4_096
+    record_values_max: Annotated[
+        int,
+        Meta(
+            ge=16,
+            le=1_000_000,
+            description="Numbers, texts, lists and maps of one record, at any depth.",
+        ),
+    ] = 16_384
+    record_nesting_max: Annotated[
+        int, Meta(ge=1, le=100, description="How deep lists and maps of a record may be nested.")
+    ] = 64
+    request_values_max: Annotated[
+        int,
+        Meta(
+            ge=16,
+            le=10_000_000,
+            description="Values of a JSON array, or of a request of Loki or OTLP in JSON.",
+        ),
+    ] = 500_000
+
     syslog_listen: Annotated[str, _listen("syslog over TCP")] = ""
     syslog_tls_listen: Annotated[str, _listen("syslog over TLS")] = ""
     syslog_udp_listen: Annotated[str, _listen("syslog over UDP, where messages may get lost")] = ""
@@ -129,6 +153,15 @@ class WaysInSettings(Section, frozen=True):
             place=(self.fluent_project, self.fluent_logstore),
             lets_in_plain=can_prove,
             lets_in_encrypted=can_prove or has_certificates,
+        )
+
+    @property
+    def bounds(self) -> DecodeBounds:
+        return DecodeBounds(
+            keys_max=self.record_keys_max,
+            values_max=self.record_values_max,
+            nesting_max=self.record_nesting_max,
+            request_values_max=self.request_values_max,
         )
 
     @staticmethod

@@ -11,11 +11,13 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import Overloaded, RaftwoodError, Unavailable
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
+from raftwood.base.sections import ConnectionSettings
 from raftwood.loghub.key_ranges import hash_key
 from raftwood.loghub.server.ways_in.peers import Peers
 from raftwood.loghub.server.ways_in.putting import Place, Putting
 from raftwood.loghub.server.ways_in.records import Section
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
+from raftwood.net.admission import Admission
 from raftwood.net.tls import ServerTls
 
 READ_BYTES: Final = 256 << 10
@@ -63,6 +65,10 @@ class Connection:
         finally:
             self.is_busy = True
             timer.cancel()
+
+    def authenticated(self) -> None:
+        """It has sent a message: it is no more the first to go where others want in."""
+        self._server.authenticated(self)
 
     def hold(self, size: int) -> None:
         """Account for what is kept of a message that is not yet whole."""
@@ -121,6 +127,7 @@ class SocketServer:
         place: Place,
         peers: Peers,
         metrics: Metrics,
+        connections: ConnectionSettings,
     ) -> None:
         self.environment = environment
         self.putting = putting
@@ -132,6 +139,8 @@ class SocketServer:
         """Those that it listens on, in the order of the addresses."""
         self._listeners: list[asyncio.Server] = []
         self._connections: dict[asyncio.Task[None], Connection] = {}
+        self._admission: Admission[Connection] = Admission(settings.connections_max, connections)
+        self._admission.count_in(metrics, self.way)
         self._refused_hosts: set[str] = set()
         self.is_closing = False
         labels = {"way": self.way}
@@ -184,18 +193,28 @@ class SocketServer:
         peer = writer.get_extra_info("peername")
         host = peer[0] if peer else ""
         has_certificate = bool(writer.get_extra_info("peercert"))
+        connection = Connection(self, reader, writer, host)
         if (
             self.is_closing
-            or len(self._connections) >= self.settings.connections_max
             or not self.lets_in(host, has_certificate=has_certificate)
+            or not self._has_room_for(connection)
         ):
             self._tell_of_refusal(host)
-            writer.transport.abort()
+            connection.abort()
             return
-        connection = Connection(self, reader, writer, host)
         task = asyncio.get_running_loop().create_task(self._served(connection))
         self._connections[task] = connection
         task.add_done_callback(self._forget)
+
+    def _has_room_for(self, connection: Connection) -> bool:
+        entered = self._admission.enter(connection, connection.host)
+        if entered.displaced is not None:
+            # Neither protocol has a word for it.
+            entered.displaced.abort()
+        return not entered.refusal
+
+    def authenticated(self, connection: Connection) -> None:
+        self._admission.authenticated(connection)
 
     def _tell_of_refusal(self, host: str) -> None:
         """Once for each host: strangers don't fill the log."""
@@ -205,7 +224,7 @@ class SocketServer:
             _log.warning("connection refused", way=self.way, peer=host)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        del self._connections[task]
+        self._admission.leave(self._connections.pop(task))
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a connection's task failed", way=self.way, exc_info=error)
 

@@ -11,6 +11,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError, Unavailable
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
+from raftwood.base.sections import ConnectionSettings
 from raftwood.loghub.server.ways_in.peers import Peers
 from raftwood.loghub.server.ways_in.putting import Place, Putting
 from raftwood.loghub.server.ways_in.records import Section
@@ -41,6 +42,7 @@ class SyslogServer(SocketServer):
         putting: Putting,
         settings: WaysInSettings,
         metrics: Metrics,
+        connections: ConnectionSettings = ConnectionSettings(),  # noqa: B008
     ) -> None:
         super().__init__(
             environment,
@@ -49,6 +51,7 @@ class SyslogServer(SocketServer):
             place=Place(settings.syslog_project, settings.syslog_logstore),
             peers=Peers(settings.syslog_peers),
             metrics=metrics,
+            connections=connections,
         )
         self._datagrams: Datagrams | None = None
 
@@ -71,6 +74,7 @@ class SyslogServer(SocketServer):
 
     async def _put(self, connection: Connection, frames: list[bytes]) -> None:
         if frames:
+            connection.authenticated()
             await connection.put([self.section(frames)])
 
     def section(self, frames: list[bytes]) -> Section:

@@ -1,0 +1,204 @@
+"""Bounds on what is decoded: judged by the bytes, before anything is made of them.
+
+A few bytes of JSON or protobuf can stand for objects of many times their size: `"a":1,` is a text,
+a number and a place in a table. So records are judged first, by counting what gives a document its
+structure, in windows and no further than to the bound; and what holds many records is taken apart
+into them, so that the loop turns between two slices of them.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+import msgspec
+
+from raftwood.base.errors import InvalidInput
+from raftwood.loghub.errors import BatchTooLarge
+
+RECORDS_MAX: Final = 100_000
+"""Of one request."""
+SLICE_BYTES: Final = 256 << 10
+"""Decoded in one go: a millisecond or two of records as they are, and not many more at worst."""
+_WINDOW_BYTES: Final = 64 << 10
+_MARKS: Final = b'"[]{},:'
+_NO_MARKS: Final = bytes(set(range(256)) - set(_MARKS))
+_STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+class DecodeBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What one record may be made of, and a document of many records."""
+
+    keys_max: int = 4_096
+    values_max: int = 16_384
+    """Numbers, texts, lists and maps of one record, at any depth."""
+    nesting_max: int = 64
+    request_values_max: int = 500_000
+    """Of a document that has to be looked at as a whole before its records are known."""
+
+    def too_many(self, name: str, what: str) -> BatchTooLarge:
+        limit, setting = {
+            "keys": (self.keys_max, "record_keys_max"),
+            "values": (self.values_max, "record_values_max"),
+            "levels of nesting": (self.nesting_max, "record_nesting_max"),
+        }[what]
+        return BatchTooLarge(
+            f"{name} has more than {limit} {what}: make it smaller, or raise ways_in.{setting}"
+        )
+
+
+DEFAULT_BOUNDS: Final = DecodeBounds()
+
+
+# JSON
+
+
+def check_json(data: bytes, bounds: DecodeBounds, name: str) -> None:
+    """`BatchTooLarge` for a record that is above a bound; whether it is JSON the decoder tells."""
+    # Characters within texts count too here, so this is never too few; most records end here.
+    brackets = data.count(b"[") + data.count(b"{")
+    least = min(bounds.keys_max, bounds.values_max)
+    if brackets <= bounds.nesting_max and brackets + data.count(b",") < least:
+        return
+    keys = values = depth = 0
+    for marks in structure(data):
+        keys += marks.count(b":")
+        values += marks.count(b",") + marks.count(b"[") + marks.count(b"{")
+        if keys > bounds.keys_max:
+            raise bounds.too_many(name, "keys")
+        if values > bounds.values_max:
+            raise bounds.too_many(name, "values")
+        steps = map(_STEPS.__getitem__, marks.translate(None, b",:"))
+        depths = list(accumulate(steps, initial=depth))
+        if max(depths) > bounds.nesting_max:
+            raise bounds.too_many(name, "levels of nesting")
+        depth = depths[-1]
+
+
+def check_json_document(data: bytes, bounds: DecodeBounds, name: str) -> Iterator[None]:
+    """As `check_json`, for a document of many records; the loop may turn at each step."""
+    most = bounds.request_values_max
+    if data.count(b",") + data.count(b"[") + data.count(b"{") <= most:
+        return
+    values = 0
+    for marks in structure(data):
+        values += marks.count(b",") + marks.count(b"[") + marks.count(b"{")
+        if values > most:
+            raise BatchTooLarge(
+                f"{name} has more than {most} values: send it in several requests, or raise "
+                "ways_in.request_values_max"
+            )
+        yield
+
+
+def structure(data: bytes) -> Iterator[bytes]:
+    """What is structure of JSON, the characters `[]{},:` outside of texts, window by window."""
+    at = 0
+    is_in_text = False
+    while at < len(data):
+        window = data[at : at + _WINDOW_BYTES]
+        if (len(window) - len(window.rstrip(b"\\"))) % 2:
+            # What the last backslash escapes belongs to this window.
+            window = data[at : at + _WINDOW_BYTES + 1]
+        at += len(window)
+        marks = window.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
+        pieces = marks.split(b'"')
+        yield b"".join(pieces[is_in_text::2])
+        is_in_text ^= len(pieces) % 2 == 0
+
+
+# Protobuf
+
+Children: TypeAlias = Mapping[int, "Children"]
+"""The fields of a message that are messages, and theirs."""
+
+
+class ProtobufFields:
+    """The fields of an encoded message, walked without decoding it: at most so many altogether.
+
+    A message is the concatenation of its fields, so a run of them is a message too.
+    """
+
+    def __init__(self, data: bytes, name: str, *, fields_max: int = RECORDS_MAX + 4_096) -> None:
+        self.data = data
+        self.name = name
+        self._fields_max = self._left = fields_max
+
+    def walk(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Number, where the field begins, where its value does, and where it ends."""
+        data = self.data
+        try:
+            while at < end:
+                start = at
+                tag = data[at]
+                at += 1
+                if tag >= 0x80:
+                    tag, at = self._varint(start)
+                kind = tag & 7
+                begin = at
+                if kind == 2:
+                    length = data[at]
+                    at += 1
+                    if length >= 0x80:
+                        length, at = self._varint(begin)
+                    begin = at
+                    at += length
+                elif kind == 0:
+                    _, at = self._varint(at)
+                elif kind == 1:
+                    at += 8
+                elif kind == 5:
+                    at += 4
+                else:
+                    raise InvalidInput(f"{self.name} cannot be read: it has a group in it")
+                if at > end:
+                    raise InvalidInput(f"{self.name} cannot be read: it ends within a field")
+                self._left -= 1
+                if self._left < 0:
+                    raise BatchTooLarge(
+                        f"{self.name} has more than {self._fields_max} records or fields: send it "
+                        "in several requests"
+                    )
+                yield tag >> 3, start, begin, at
+        except IndexError:
+            raise InvalidInput(f"{self.name} cannot be read: it ends within a field") from None
+
+    def _varint(self, at: int) -> tuple[int, int]:
+        data = self.data
+        number = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number, at
+            shift += 7
+            if shift >= 70:
+                raise InvalidInput(f"{self.name} cannot be read: a number in it has no end")
+
+
+def check_protobuf(
+    data: bytes, at: int, end: int, children: Children, bounds: DecodeBounds, name: str
+) -> None:
+    """`BatchTooLarge` for a message that is above a bound, with all that it is made of."""
+    # A field has two bytes at least.
+    if end - at <= 2 * min(bounds.keys_max, bounds.values_max, bounds.nesting_max * 8):
+        return
+    fields = ProtobufFields(data, name, fields_max=4 * bounds.values_max)
+    waiting = [(at, end, children, 0)]
+    keys = values = 0
+    while waiting:
+        at, end, children, depth = waiting.pop()
+        # A level of nesting takes two messages: the value, and the list that it is.
+        if depth > 2 * bounds.nesting_max:
+            raise bounds.too_many(name, "levels of nesting")
+        for number, _, begin, stop in fields.walk(at, end):
+            inner = children.get(number)
+            if inner is None:
+                continue
+            keys += depth == 0
+            values += 1
+            if keys > bounds.keys_max:
+                raise bounds.too_many(name, "keys")
+            if values > bounds.values_max:
+                raise bounds.too_many(name, "values")
+            waiting.append((begin, stop, inner, depth + 1))
