@@ -89,7 +89,7 @@ def test_nothing_acked_is_lost_when_the_server_is_killed() -> None:
             stop.set()
             await asyncio.gather(*writers)
             end = (await one.transact((), (SetKey("end", b""),))).version
-            await until(lambda: seen[-1].version == end)
+            await until(lambda: [each.version for each in seen[-1:]] == [end])
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
             found = {each.key: each.version for each in (await two.range(limit=10**6)).entries}
