@@ -3,8 +3,8 @@
     LOCK          held while a process uses the folder
     IDENTITY      one line: format and version, cluster, store, incarnation, checksum
     log/          the segment log
-    log-2/        the log that took its place, where IDENTITY names it; log/ is kept for an operator.
-                  IN-USE in it says that it did: IDENTITY may be an older copy that does not know
+    log-2/        the log that took its place, where IDENTITY names it; log/ is kept for an operator
+    log-2/IN-USE  says so too: IDENTITY may be an older copy that does not know
 
 The incarnation is drawn when the folder is made: a store whose disk was wiped comes back as
 somebody else, and can't vote again under an identity that has forgotten its votes. For the same

@@ -102,9 +102,7 @@ def test_where_two_of_three_logs_are_damaged_the_status_names_a_command_that_hel
             await stores.start()
             for store in (1, 2):
                 await stores.nodes[store].says("repair waits", group=0)
-            told = await _run(
-                "cluster", "status", f"--config={tmp_path}/cluster.toml", status=1
-            )
+            told = await _run("cluster", "status", f"--config={tmp_path}/cluster.toml", status=1)
             assert "store 1" in told
             assert told.count("halted, to be repaired") == 2
             assert (

@@ -199,7 +199,8 @@ def test_the_only_member_stays_halted_and_keeps_its_data() -> None:
         cluster.start(1)
         await cluster.until(lambda: 1 in cluster.hosts and bool(cluster.hosts[1].halted()))
         await asyncio.sleep(30)
-        assert "the only member, restore its folder from a backup" in cluster.hosts[1].status(GROUP).problem
+        problem = cluster.hosts[1].status(GROUP).problem
+        assert "the only member, restore its folder from a backup" in problem
         assert snapshots_of(cluster.machines[1])
 
     run_cluster(scenario, members=(1,))

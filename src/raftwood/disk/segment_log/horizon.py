@@ -97,10 +97,10 @@ async def has_lost_slot(files: Files, folder: str) -> bool:
 
 async def _load(files: Files, folder: str) -> Buffer:
     path = horizon_path(folder)
+    data: Buffer = b""
     (size,) = await perform(files, seam.Size(path))
-    if size is None:
-        return b""
-    (data,) = await perform(files, seam.Read(path, 0, 2 * SLOT_BYTES))
+    if size is not None:
+        (data,) = await perform(files, seam.Read(path, 0, 2 * SLOT_BYTES))
     return data
 
 

@@ -80,9 +80,9 @@ _log = get_logger("raft")
 def _remedy(group: int) -> str:
     return (
         "the others must have a quorum without this store. If they have lost it for good, or there "
-        f"is only one other voter: {how_to_recover(group)}. If this store is the only member, restore "
-        "its folder from a backup; in a group of several, an old copy has forgotten what it "
-        "acknowledged"
+        f"is only one other voter: {how_to_recover(group)}. If this store is the only member, "
+        "restore its folder from a backup; in a group of several, an old copy has forgotten what "
+        "it acknowledged"
     )
 
 
