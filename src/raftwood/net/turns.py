@@ -66,8 +66,6 @@ class Turns:
         self._half_left = 0
         """Pieces of the half that is under way."""
         self._half_ends = 0.0
-        self._arrivals_end = 0.0
-        """No turn of the loop is seen where nobody waits: by then what has come had its half."""
 
     @property
     def queue_length(self) -> int:
@@ -77,11 +75,12 @@ class Turns:
     def begin(self) -> bool:
         """Begin a slice for what has just come; False where this turn has no room for it."""
         now = self._loop.time()
-        if now >= self._arrivals_end:
+        if self._half_left <= 0 or now >= self._half_ends:
+            if self._is_next_due:
+                return False
+            # That half may be of an earlier turn; this one's end will be seen.
             self._begin_half(now)
-            self._arrivals_end = now + self._turn_s
-        elif self._half_left <= 0 or now >= self._half_ends:
-            return False
+            self._expect_next()
         self._begin_slice()
         return True
 
@@ -159,7 +158,6 @@ class Turns:
     def _next(self) -> None:
         """A turn begins: those that wait come first, in slices, for half of it."""
         self._is_next_due = False
-        self._arrivals_end = 0.0
         if not self._queue or self._rest is not None:
             return
         is_behind = self._is_behind()
@@ -178,8 +176,9 @@ class Turns:
                     break
                 now = self._loop.time()
         finally:
-            if queue and self._rest is None:
-                self._expect_next()
+            # What has just come has a half of its own.
+            self._begin_half(self._loop.time())
+            self._expect_next()
 
     def _rested(self) -> None:
         self._rest = None

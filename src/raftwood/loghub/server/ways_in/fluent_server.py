@@ -110,7 +110,7 @@ class FluentServer(SocketServer):
         sections: list[Section] = []
         chunks: list[bytes] = []
         try:
-            for message in messages:
+            async for message in self.in_slices(messages):
                 found = decode_message(message, received_ns=now_ns, bytes_max=bytes_max)
                 sections += await gathered(found.sections, records_max=CHUNK_RECORDS_MAX)
                 if found.chunk is not None:

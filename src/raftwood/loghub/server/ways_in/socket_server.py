@@ -1,10 +1,12 @@
 """Ways in that have a port of their own: who is let in, how much is held, an orderly end.
 
 Each connection has one task that reads, decodes, puts and reads on: what comes meanwhile is put at
-once with the next turn, and a sender that is faster than the disks waits.
+once with the next turn, and a sender that is faster than the disks waits. Connections take turns in
+decoding, a slice each.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 from raftwood.base.environment import Environment
@@ -17,8 +19,14 @@ from raftwood.loghub.server.ways_in.putting import Place, Putting
 from raftwood.loghub.server.ways_in.records import Section
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.net.tls import ServerTls
+from raftwood.net.turns import TurnLimits, Turns
 
 READ_BYTES: Final = 256 << 10
+SLICE_BYTES: Final = 16 << 10
+"""Of messages that are decoded before other connections have their turn."""
+_MESSAGE_BYTES: Final = 100
+"""About what a message costs besides its bytes."""
+_TURN: Final = TurnLimits(pieces_max=8, slice_pieces_max=1)
 HANDSHAKE_S_MAX: Final = 10.0
 """Until a peer has shown who it is."""
 CLOSE_S_MAX: Final = 2.0
@@ -134,6 +142,7 @@ class SocketServer:
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._refused_hosts: set[str] = set()
         self.is_closing = False
+        self._turns = Turns(_TURN)
         labels = {"way": self.way}
         self._records = metrics.counter(
             "ways_in_records_total", "Records stored that came over a socket.", labels
@@ -157,6 +166,16 @@ class SocketServer:
     def lets_in(self, host: str, *, has_certificate: bool) -> bool:
         """Before anything is read."""
         return has_certificate or host in self.peers
+
+    async def in_slices(self, messages: Iterable[bytes]) -> AsyncIterator[bytes]:
+        """One after the other; each slice of them waits for its turn."""
+        left = 0
+        for message in messages:
+            if left <= 0:
+                await self._turns.pause()
+                left = SLICE_BYTES
+            yield message
+            left -= len(message) + _MESSAGE_BYTES
 
     async def listen(self, address: str, *, tls: ServerTls | None = None) -> None:
         """The system chooses a port that is 0."""

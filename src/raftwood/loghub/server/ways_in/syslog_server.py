@@ -71,11 +71,14 @@ class SyslogServer(SocketServer):
 
     async def _put(self, connection: Connection, frames: list[bytes]) -> None:
         if frames:
-            await connection.put([self.section(frames)])
+            await connection.put([await self.section(frames)])
 
-    def section(self, frames: list[bytes]) -> Section:
+    async def section(self, frames: list[bytes]) -> Section:
         now_ns = self.putting.now_ns()
-        return Section({}, [decode_message(frame, received_ns=now_ns) for frame in frames])
+        decoded = [
+            decode_message(frame, received_ns=now_ns) async for frame in self.in_slices(frames)
+        ]
+        return Section({}, decoded)
 
     async def listen_for_datagrams(self, address: str) -> None:
         """Each datagram is a message."""
@@ -134,7 +137,7 @@ class Datagrams(asyncio.DatagramProtocol):
             frames = self._waiting.pop(host)
             self._count -= len(frames)
             try:
-                await self._server.put([self._server.section(frames)], host)
+                await self._server.put([await self._server.section(frames)], host)
             except RaftwoodError as error:
                 _log.warning("datagrams dropped", way="syslog", peer=host, why=error.message)
 
