@@ -31,7 +31,7 @@ STOP_S_MAX: Final = 1.0
 HEAD_PIECE_BYTES: Final = 2 << 10
 """Parsed at a time: as many requests as have room in it are begun at once."""
 BODY_PIECE_BYTES: Final = 16 << 10
-_TURN: Final = TurnLimits(pieces_max=128, slice_pieces_max=16, clock_pieces=1)
+_TURN: Final = TurnLimits(pieces_max=32, slice_pieces_max=4, clock_pieces=1)
 _QUICK_ACK: Final = getattr(socket, "TCP_QUICKACK", None)
 _log = get_logger("http")
 

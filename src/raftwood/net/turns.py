@@ -38,6 +38,7 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What all clients of a listener may take of one turn of the loop; both halves together."""
 
     pieces_max: int = 1_024
+    """Each half has one slice more at the most."""
     slice_pieces_max: int = 64
     """Of one connection, before the next one has its slice."""
     clock_pieces: int = 16
@@ -87,10 +88,11 @@ class Turns:
     def take(self, wanted: int = 1) -> int:
         """How many pieces the slice that was begun may do now; 0: go on in a later turn.
 
-        A slice gets at least `clock_pieces`, so that each connection gets on.
+        A slice gets at least `clock_pieces`, so that each connection gets on, and is not cut short
+        for being the last one of a turn.
         """
         if self._clock_left <= 0:
-            if self._slice_left <= 0 or self._half_left <= 0:
+            if self._slice_left <= 0:
                 return 0
             if self._loop.time() >= self._half_ends:
                 self._half_left = 0

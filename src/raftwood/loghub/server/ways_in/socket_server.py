@@ -6,7 +6,6 @@ decoding, a slice each.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 from raftwood.base.environment import Environment
@@ -112,6 +111,21 @@ class Connection:
         self._writer.transport.abort()
 
 
+class Slices:
+    """Messages that have come together: each slice of them waits for its turn."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._left = 0
+
+    async def wait(self, message: bytes) -> None:
+        """Until a message may be decoded."""
+        if self._left <= 0:
+            await self._turns.pause()
+            self._left = SLICE_BYTES
+        self._left -= len(message) + _MESSAGE_BYTES
+
+
 class SocketServer:
     """The ground of a way in on sockets: subclasses say what a connection's task does.
 
@@ -142,7 +156,7 @@ class SocketServer:
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._refused_hosts: set[str] = set()
         self.is_closing = False
-        self._turns = Turns(_TURN)
+        self.turns = Turns(_TURN)
         labels = {"way": self.way}
         self._records = metrics.counter(
             "ways_in_records_total", "Records stored that came over a socket.", labels
@@ -166,16 +180,6 @@ class SocketServer:
     def lets_in(self, host: str, *, has_certificate: bool) -> bool:
         """Before anything is read."""
         return has_certificate or host in self.peers
-
-    async def in_slices(self, messages: Iterable[bytes]) -> AsyncIterator[bytes]:
-        """One after the other; each slice of them waits for its turn."""
-        left = 0
-        for message in messages:
-            if left <= 0:
-                await self._turns.pause()
-                left = SLICE_BYTES
-            yield message
-            left -= len(message) + _MESSAGE_BYTES
 
     async def listen(self, address: str, *, tls: ServerTls | None = None) -> None:
         """The system chooses a port that is 0."""

@@ -18,6 +18,7 @@ from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.server.ways_in.socket_server import (
     CLOSE_S_MAX,
     Connection,
+    Slices,
     SocketServer,
     host_and_port,
 )
@@ -75,9 +76,11 @@ class SyslogServer(SocketServer):
 
     async def section(self, frames: list[bytes]) -> Section:
         now_ns = self.putting.now_ns()
-        decoded = [
-            decode_message(frame, received_ns=now_ns) async for frame in self.in_slices(frames)
-        ]
+        slices = Slices(self.turns)
+        decoded = []
+        for frame in frames:
+            await slices.wait(frame)
+            decoded.append(decode_message(frame, received_ns=now_ns))
         return Section({}, decoded)
 
     async def listen_for_datagrams(self, address: str) -> None:
