@@ -27,6 +27,7 @@ from raftwood.base.logs import get_logger
 from raftwood.base.sections import ConnectionSettings
 from raftwood.net.admission import DISPLACED, Admission, address_of
 from raftwood.net.listeners import stop_accepting
+from raftwood.net.turns import TurnLimits, Turns
 
 STOP_S_MAX: Final = 1.0
 """For answers under way; after it connections are cut."""
@@ -41,6 +42,10 @@ Explain = Callable[[MutableMapping[str, Any], int, str], tuple[bytes, bytes]]
 """The content type and the body of an error that the listener answers itself, in the words of the
 API that the scope's path, which may be missing, belongs to."""
 
+HEAD_PIECE_BYTES: Final = 2 << 10
+"""Parsed at a time: as many requests as have room in it are begun at once."""
+BODY_PIECE_BYTES: Final = 16 << 10
+_TURN: Final = TurnLimits(pieces_max=32, slice_pieces_max=4, clock_pieces=1)
 _QUICK_ACK: Final = getattr(socket, "TCP_QUICKACK", None)
 _log = get_logger("http")
 
@@ -102,7 +107,7 @@ class HttpListener:
         name, _, port = address.rpartition(":")
         try:
             listener = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(shared),
+                lambda: _PacedConnection(shared),
                 name.strip("[]"),
                 int(port),
                 ssl=tls,
@@ -151,6 +156,7 @@ class _Shared:
         self.state = ServerState()
         self.limits = limits
         self.explain = explain
+        self.turns = Turns(_TURN)
         self.connections: set[_Connection] = set()
         self.lingering: set[_Connection] = set()
         self.admission: Admission[_Connection] = Admission(
@@ -399,6 +405,45 @@ class _Connection(HttpToolsProtocol):
         self._sending = None
         if self.transport.get_write_buffer_size() > 0:
             self.transport.abort()
+
+
+class _PacedConnection(_Connection):
+    """Parses what comes a piece at a time, in its turns: see `turns`."""
+
+    def __init__(self, shared: _Shared) -> None:
+        super().__init__(shared)
+        self._turns = shared.turns
+        self._unread = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        if len(self._unread) == len(data) and self._turns.begin():
+            self._read()
+        else:
+            self._read_later()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._turns.forget(self._read)
+        self._unread = b""
+        super().connection_lost(exc)
+
+    def _read(self) -> None:
+        """A slice of a turn."""
+        at, unread = 0, self._unread
+        while at < len(unread) and not self.transport.is_closing() and self._turns.take():
+            end = at + (HEAD_PIECE_BYTES if self._is_in_head else BODY_PIECE_BYTES)
+            super().data_received(unread[at:end])
+            at = end
+        self._unread = b"" if self.transport.is_closing() else unread[at:]
+        if self._unread:
+            self._read_later()
+        elif not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _read_later(self) -> None:
+        self._turns.queue(self._read)
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
 
 
 def _with_path(target: bytes) -> bytes:

@@ -14,12 +14,14 @@ from raftwood.net.listeners import stop_accepting
 from raftwood.net.methods import Service
 from raftwood.net.session import Session
 from raftwood.net.tls import ServerTls
-from raftwood.net.turns import Turns
+from raftwood.net.turns import TurnLimits, Turns
 
 DRAIN_TIMEOUT_MS = 10_000
 CANCEL_TIMEOUT_S = 5.0
 """How long cancelled handlers may take to end before `close` goes on without them."""
 
+_TURN = TurnLimits(pieces_max=512, slice_pieces_max=128)
+"""A piece is a frame."""
 _log = get_logger("net")
 
 
@@ -37,7 +39,7 @@ class Server:
         self.credentials = credentials
         self.random_source = random_source
         self.limits = limits or ServerLimits()
-        self.turns = Turns()
+        self.turns = Turns(_TURN)
         self.admission: Admission[Session] = Admission(
             self.limits.connections_max, self.limits.connections
         )

@@ -201,6 +201,9 @@ class Session(FramedConnection):
             elif frame[0] == _ONE_WAY:
                 turns.take()
                 self._take(frame[1], frame[4])
+            elif backlog and frame[0] == Kind.CREDIT and frame[2] not in self._calls:
+                # Of a stream that is not begun: it comes behind its request.
+                backlog.append((frame, arrived))
             else:
                 self._control(frame)
         if backlog:
@@ -443,7 +446,9 @@ class Session(FramedConnection):
         try:
             while self._backlog and self._has_room() and turns.take():
                 frame, arrived = self._backlog.popleft()
-                if frame[3] and arrived + frame[3] / 1000 <= now:
+                if frame[0] != _REQUEST:
+                    self._control(frame)
+                elif frame[3] and arrived + frame[3] / 1000 <= now:
                     late = DeadlineExceeded("the deadline passed before the server had room")
                     self._send(Kind.ERROR, 0, frame[2], 0, encode_error(late))
                 else:

@@ -38,6 +38,7 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What all clients of a listener may take of one turn of the loop; both halves together."""
 
     pieces_max: int = 1_024
+    """Each half has one slice more at the most."""
     slice_pieces_max: int = 64
     """Of one connection, before the next one has its slice."""
     clock_pieces: int = 16
@@ -66,8 +67,6 @@ class Turns:
         self._half_left = 0
         """Pieces of the half that is under way."""
         self._half_ends = 0.0
-        self._arrivals_end = 0.0
-        """No turn of the loop is seen where nobody waits: by then what has come had its half."""
 
     @property
     def queue_length(self) -> int:
@@ -77,21 +76,23 @@ class Turns:
     def begin(self) -> bool:
         """Begin a slice for what has just come; False where this turn has no room for it."""
         now = self._loop.time()
-        if now >= self._arrivals_end:
+        if self._half_left <= 0 or now >= self._half_ends:
+            if self._is_next_due:
+                return False
+            # That half may be of an earlier turn; this one's end will be seen.
             self._begin_half(now)
-            self._arrivals_end = now + self._turn_s
-        elif self._half_left <= 0 or now >= self._half_ends:
-            return False
+            self._expect_next()
         self._begin_slice()
         return True
 
     def take(self, wanted: int = 1) -> int:
         """How many pieces the slice that was begun may do now; 0: go on in a later turn.
 
-        A slice gets at least `clock_pieces`, so that each connection gets on.
+        A slice gets at least `clock_pieces`, so that each connection gets on, and is not cut short
+        for being the last one of a turn.
         """
         if self._clock_left <= 0:
-            if self._slice_left <= 0 or self._half_left <= 0:
+            if self._slice_left <= 0:
                 return 0
             if self._loop.time() >= self._half_ends:
                 self._half_left = 0
@@ -159,7 +160,6 @@ class Turns:
     def _next(self) -> None:
         """A turn begins: those that wait come first, in slices, for half of it."""
         self._is_next_due = False
-        self._arrivals_end = 0.0
         if not self._queue or self._rest is not None:
             return
         is_behind = self._is_behind()
@@ -178,8 +178,9 @@ class Turns:
                     break
                 now = self._loop.time()
         finally:
-            if queue and self._rest is None:
-                self._expect_next()
+            # What has just come has a half of its own.
+            self._begin_half(self._loop.time())
+            self._expect_next()
 
     def _rested(self) -> None:
         self._rest = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -60,20 +60,33 @@ class Client:
 
 @asynccontextmanager
 async def connected(
-    view: StaticView, *, logs_in: bool = True, connections_max: int = CONNECTIONS_MAX
+    view: StaticView,
+    *,
+    logs_in: bool = True,
+    connections_max: int = CONNECTIONS_MAX,
+    is_behind: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Client]:
     with real_environment() as environment:
-        async with DataServer(view, environment, connections_max=connections_max) as server:
-            port = await server.listen()
-            client = Client(server, *await asyncio.open_connection("127.0.0.1", port))
-            try:
-                if logs_in:
-                    assert await client(f"AUTH {WRITER} {PASSWORD}") == ["OK"]
+        async with DataServer(
+            view, environment, connections_max=connections_max, is_behind=is_behind
+        ) as server:
+            await server.listen()
+            async with connected_to(server, logs_in=logs_in) as client:
                 yield client
-            finally:
-                client.writer.close()
-                with contextlib.suppress(ConnectionError):
-                    await client.writer.wait_closed()
+
+
+@asynccontextmanager
+async def connected_to(server: DataServer, *, logs_in: bool = True) -> AsyncIterator[Client]:
+    """One more client."""
+    client = Client(server, *await asyncio.open_connection("127.0.0.1", server.port))
+    try:
+        if logs_in:
+            assert await client(f"AUTH {WRITER} {PASSWORD}") == ["OK"]
+        yield client
+    finally:
+        client.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await client.writer.wait_closed()
 
 
 def two_nodes(

@@ -11,7 +11,9 @@ import pytest
 import trustme
 import uvloop
 from tests.kits.running import SkippingLoop, run
+from tests.kits.turns import counting
 
+from raftwood.net import http_listener
 from raftwood.net.http_listener import HttpLimits, HttpListener
 from raftwood.net.tls import ServerTls, TlsFiles
 
@@ -218,3 +220,46 @@ def test_requests_of_all_sizes_go_through_tls(tmp_path: Path) -> None:
     for loop_factory in (None, uvloop.new_event_loop):
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(main())
+
+
+@pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop])
+def test_requests_that_come_in_one_piece_are_begun_turn_by_turn(
+    monkeypatch: pytest.MonkeyPatch, loop_factory: Any
+) -> None:
+    """A turn parses two halves of 16 pieces of 2 KiB, with a slice of 4 more each at the most."""
+    begun, count = 0, 8_000
+    request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    on_headers_complete = http_listener._PacedConnection.on_headers_complete
+
+    def spy(self: Any) -> None:
+        nonlocal begun
+        begun += 1
+        on_headers_complete(self)
+
+    monkeypatch.setattr(http_listener._PacedConnection, "on_headers_complete", spy)
+
+    async def main() -> None:
+        async with listening(request_ms=600_000) as listener:
+            async with counting(lambda: begun) as most:
+                reading = asyncio.create_task(
+                    ask(listener, request * count + request[:-2] + b"connection: close\r\n\r\n")
+                )
+                answer = await reading
+            assert answer.count(b"HTTP/1.1 200 OK") == count + 1
+            assert begun == count + 1
+            assert most.in_a_turn <= 40 * http_listener.HEAD_PIECE_BYTES // len(request)
+
+    run(main(), loop_factory)
+
+
+def test_a_large_body_comes_whole_though_it_is_read_in_pieces() -> None:
+    async def main() -> None:
+        async with listening() as listener:
+            body = bytes(5_000_000)
+            head = b"POST /p HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+            answers = await asyncio.gather(
+                *(ask(listener, head % len(body) + body) for _ in range(4))
+            )
+            assert all(each.endswith(b"POST /p  5000000") for each in answers)
+
+    run(main(), uvloop.new_event_loop)

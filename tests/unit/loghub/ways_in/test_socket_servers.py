@@ -6,8 +6,9 @@ import hashlib
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgpack
@@ -16,11 +17,14 @@ import pytest
 from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.base.settings import Secret
 from raftwood.loghub.server.streams import PutResult
+from raftwood.loghub.server.ways_in import fluent_server, syslog_server
 from raftwood.loghub.server.ways_in.peers import Peers
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
+from raftwood.loghub.server.ways_in.socket_server import SLICE_BYTES
 from tests.kits.loghub.certificates import Certificates
 from tests.kits.loghub.ways_in import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
-from tests.kits.running import run
+from tests.kits.running import run, until
+from tests.kits.turns import counting
 
 LOCAL = ("127.0.0.0/8",)
 KEY = Secret("the shared key")
@@ -362,6 +366,46 @@ def test_a_sender_that_is_too_fast_waits_and_its_messages_share_puts(tmp_path: P
         assert [each.contents["message"] for each in stored[1:]] == [
             str(number) for number in range(1_000)
         ]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("given", "module", "message"),
+    [
+        (syslog(), syslog_server, b"<1>a\n"),
+        (fluent(), fluent_server, msgpack.packb(["a", 1_700_000_000, {}])),
+    ],
+    ids=["syslog", "fluent"],
+)
+def test_connections_take_turns_in_decoding(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: WaysInSettings,
+    module: ModuleType,
+    message: bytes,
+) -> None:
+    decoded, count = 0, 5_000
+    decode_message = module.decode_message
+
+    def spy(*arguments: Any, **named: Any) -> Any:
+        nonlocal decoded
+        decoded += 1
+        return decode_message(*arguments, **named)
+
+    monkeypatch.setattr(module, "decode_message", spy)
+    # A turn has two halves of so many slices, and a slice more each at the most.
+    most_allowed = 10 * (1 + SLICE_BYTES // (len(message) + 99))
+
+    async def main() -> None:
+        async with ways_in_kit(tmp_path, given) as kit, AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(connected(port_of(kit))) for _ in range(3)]
+            async with counting(lambda: decoded) as most:
+                for peer in peers:
+                    peer.send(message * count)
+                await until(lambda: decoded == 3 * count)
+            assert most.in_a_turn <= most_allowed < count
+            assert len(await kit.stored_when(3 * count)) == 3 * count
 
     run(main())
 

@@ -1,16 +1,20 @@
 """Connections: answers in order, held until writes are done, refused and bounded as they should."""
 
 import asyncio
+from contextlib import AsyncExitStack
+from unittest.mock import ANY
 
 import pytest
+import uvloop
 
 from raftwood.zeppelin.commands import execution
 from raftwood.zeppelin.model import NodeId, TableConfig
 from raftwood.zeppelin.node import data_connection, held_answers
 from raftwood.zeppelin.slots import slot_of
-from tests.kits.running import in_virtual_time
+from tests.kits.running import in_virtual_time, run
+from tests.kits.turns import counting
 from tests.kits.zeppelin.acks import StaticAcks
-from tests.kits.zeppelin.data_client import connected, key_of, two_nodes
+from tests.kits.zeppelin.data_client import connected, connected_to, key_of, two_nodes
 from tests.kits.zeppelin.static_view import PASSWORD, WRITER, single_node
 
 
@@ -298,5 +302,87 @@ def test_connections_above_the_most_are_refused() -> None:
         async with connected(single_node(), logs_in=False, connections_max=0) as client:
             assert await client.answers(1) == ["ERR max number of clients reached"]
             assert await client.reader.read() == b""
+
+    in_virtual_time(main())
+
+
+@pytest.mark.parametrize("command", ["SET k 1", "PING", "NONSENSE"])
+def test_deep_pipelines_share_the_turns_and_hold_up_nobody(command: str) -> None:
+    clients, commands = 10, 5_000
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(connected(single_node()))
+            server = first.server
+            others = [
+                await stack.enter_async_context(connected_to(server)) for _ in range(clients)
+            ]
+            limits = server.turns.limits
+            async with counting(lambda: server.command_count) as most:
+                for each in others:
+                    each.send(*[command] * commands)
+                while not server.turns.queue_length:
+                    await asyncio.sleep(0)
+                assert await first("GET a") == [None]
+                assert server.command_count < clients * commands / 2
+                answers = await asyncio.gather(*(each.answers(commands, 60) for each in others))
+            assert most.in_a_turn <= limits.pieces_max + 2 * limits.slice_pieces_max
+            expected = {"S": "OK", "P": "PONG", "N": ANY}[command[0]]
+            assert answers == [[expected] * commands] * clients
+
+    run(main(), uvloop.new_event_loop)
+
+
+def test_strangers_share_the_turns_too() -> None:
+    async def main() -> None:
+        async with connected(single_node(), logs_in=False) as client:
+            server = client.server
+            async with counting(lambda: server.command_count) as most:
+                client.send(*["PING"] * 4_000)
+                answers = await client.answers(4_000, 60)
+            assert answers == ["NOAUTH Authentication required."] * 4_000
+            assert most.in_a_turn <= server.turns.limits.pieces_max
+
+    in_virtual_time(main())
+
+
+def test_answers_that_are_held_are_bounded_by_their_number_as_well() -> None:
+    view = single_node(config=synced(), is_written_at_once=False)
+    store = view.stores[0]
+    assert store is not None
+    commands = 3 * data_connection.HELD_MAX
+
+    async def main() -> None:
+        async with connected(view) as client:
+            client.send(*(f"SET k{number} 1" for number in range(commands)))
+            await asyncio.sleep(1)
+            done = store.last_sequence
+            assert data_connection.HELD_MAX < done
+            assert done < data_connection.HELD_MAX + client.server.turns.limits.pieces_max
+            answers: list[str] = []
+            while len(answers) < commands:
+                some = store.last_sequence - store.synced_sequence
+                store.tell_written(store.last_sequence)
+                store.sync(store.last_sequence)
+                answers += await client.answers(some, 60)
+                await asyncio.sleep(0.1)
+            assert answers == ["OK"] * commands
+
+    in_virtual_time(main())
+
+
+def test_less_is_taken_of_what_clients_offer_while_the_disk_is_behind() -> None:
+    is_behind = True
+
+    async def main() -> None:
+        async with connected(single_node(), is_behind=lambda: is_behind) as client:
+            client.send(*["SET k 1"] * 5_000)
+            await asyncio.sleep(0.2)
+            slices = 200 // client.server.turns.limits.rest_ms
+            most = (slices + 2) * client.server.turns.limits.slice_pieces_max
+            assert 0 < client.server.command_count <= most
+            nonlocal is_behind
+            is_behind = False
+            assert await client.answers(5_000, 60) == ["OK"] * 5_000
 
     in_virtual_time(main())

@@ -19,7 +19,12 @@ from raftwood.loghub.server.ways_in.peers import Peers
 from raftwood.loghub.server.ways_in.putting import Place, Putting, gathered
 from raftwood.loghub.server.ways_in.records import Section
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
-from raftwood.loghub.server.ways_in.socket_server import HANDSHAKE_S_MAX, Connection, SocketServer
+from raftwood.loghub.server.ways_in.socket_server import (
+    HANDSHAKE_S_MAX,
+    Connection,
+    Slices,
+    SocketServer,
+)
 from raftwood.net.tls import ServerTls
 
 HANDSHAKE_BYTES_MAX: Final = 4 << 10
@@ -111,10 +116,12 @@ class FluentServer(SocketServer):
     async def _take(self, connection: Connection, messages: list[bytes]) -> None:
         now_ns = self.putting.now_ns()
         bytes_max = self.settings.fluent_message_bytes_max
+        slices = Slices(self.turns)
         sections: list[Section] = []
         chunks: list[bytes] = []
         try:
             for message in messages:
+                await slices.wait(message)
                 found = decode_message(
                     message,
                     received_ns=now_ns,

@@ -1,7 +1,8 @@
 """Ways in that have a port of their own: who is let in, how much is held, an orderly end.
 
 Each connection has one task that reads, decodes, puts and reads on: what comes meanwhile is put at
-once with the next turn, and a sender that is faster than the disks waits.
+once with the next turn, and a sender that is faster than the disks waits. Connections take turns in
+decoding, a slice each.
 """
 
 import asyncio
@@ -19,8 +20,14 @@ from raftwood.loghub.server.ways_in.records import Section
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.net.admission import Admission
 from raftwood.net.tls import ServerTls
+from raftwood.net.turns import TurnLimits, Turns
 
 READ_BYTES: Final = 256 << 10
+SLICE_BYTES: Final = 16 << 10
+"""Of messages that are decoded before other connections have their turn."""
+_MESSAGE_BYTES: Final = 100
+"""About what a message costs besides its bytes."""
+_TURN: Final = TurnLimits(pieces_max=8, slice_pieces_max=1)
 HANDSHAKE_S_MAX: Final = 10.0
 """Until a peer has shown who it is."""
 CLOSE_S_MAX: Final = 2.0
@@ -110,6 +117,21 @@ class Connection:
         self._writer.transport.abort()
 
 
+class Slices:
+    """Messages that have come together: each slice of them waits for its turn."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._left = 0
+
+    async def wait(self, message: bytes) -> None:
+        """Until a message may be decoded."""
+        if self._left <= 0:
+            await self._turns.pause()
+            self._left = SLICE_BYTES
+        self._left -= len(message) + _MESSAGE_BYTES
+
+
 class SocketServer:
     """The ground of a way in on sockets: subclasses say what a connection's task does.
 
@@ -143,6 +165,7 @@ class SocketServer:
         self._admission.count_in(metrics, self.way)
         self._refused_hosts: set[str] = set()
         self.is_closing = False
+        self.turns = Turns(_TURN)
         labels = {"way": self.way}
         self._records = metrics.counter(
             "ways_in_records_total", "Records stored that came over a socket.", labels

@@ -19,6 +19,7 @@ from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.server.ways_in.socket_server import (
     CLOSE_S_MAX,
     Connection,
+    Slices,
     SocketServer,
     host_and_port,
 )
@@ -75,11 +76,16 @@ class SyslogServer(SocketServer):
     async def _put(self, connection: Connection, frames: list[bytes]) -> None:
         if frames:
             connection.authenticated()
-            await connection.put([self.section(frames)])
+            await connection.put([await self.section(frames)])
 
-    def section(self, frames: list[bytes]) -> Section:
+    async def section(self, frames: list[bytes]) -> Section:
         now_ns = self.putting.now_ns()
-        return Section({}, [decode_message(frame, received_ns=now_ns) for frame in frames])
+        slices = Slices(self.turns)
+        decoded = []
+        for frame in frames:
+            await slices.wait(frame)
+            decoded.append(decode_message(frame, received_ns=now_ns))
+        return Section({}, decoded)
 
     async def listen_for_datagrams(self, address: str) -> None:
         """Each datagram is a message."""
@@ -138,7 +144,7 @@ class Datagrams(asyncio.DatagramProtocol):
             frames = self._waiting.pop(host)
             self._count -= len(frames)
             try:
-                await self._server.put([self._server.section(frames)], host)
+                await self._server.put([await self._server.section(frames)], host)
             except RaftwoodError as error:
                 _log.warning("datagrams dropped", way="syslog", peer=host, why=error.message)
 
