@@ -27,8 +27,8 @@ that are committed are bad. A vote needs no more than the log's last term and in
 the vote (Raft, 5.4.1; Alagappan et al., FAST 2018, make the same difference), and the index of the
 log has them. It never stands, applies, answers reads or sends entries, so that nothing bad spreads.
 So one whole copy of three leads the group again and lets both others leave, where it has all that
-they have acknowledged. A log that has lost its end does not vote. Of two damaged stores, the one that
-says nothing leaves first: the leader lets nobody leave whose vote the group still needs.
+they have acknowledged. A log that has lost its end does not vote. Of two damaged stores, the one
+that says nothing leaves first: the leader lets nobody leave whose vote the group still needs.
 """
 
 import asyncio
