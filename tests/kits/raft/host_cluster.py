@@ -131,18 +131,19 @@ class Cluster:
             service = Service()
             host.register(service)
             RaftService(host).register(service)
-            try:
-                async with Server(
-                    service, NETWORK.server_credentials(store), environment.random
-                ) as server:
+            async with Server(
+                service, NETWORK.server_credentials(store), environment.random
+            ) as server:
+                try:
                     await server.listen(self.names.get(store, f"s{store}"), 7000)
                     for group in self.groups:
                         members = None if joins else self.members
                         factory = partial(self.machine, environment)
                         await host.start_group(group, factory, members=members)
                     await asyncio.get_running_loop().create_future()
-            finally:
-                await host.close(hand_over_ms=2_000)
+                finally:
+                    # As a store's process does it: the next leader has to reach this one.
+                    await host.close(hand_over_ms=2_000)
 
         return program
 

@@ -24,7 +24,14 @@ from tests.kits.raft.host_cluster import (
 )
 from tests.kits.raft.lost_tails import follower_without_tail, horizon_of, lose_tail
 
-from raftwood.base.errors import NotFound, Overloaded, StoreDamaged, Unavailable
+from raftwood.base.errors import (
+    NotFound,
+    Overloaded,
+    RaftwoodError,
+    StoreDamaged,
+    Unavailable,
+)
+from raftwood.raft.host import repair_service
 from raftwood.raft.host.group_state import GroupState
 from raftwood.raft.host.log_ends import LogEnds
 from raftwood.raft.host.membership import MemberAction, MemberStep
@@ -428,8 +435,11 @@ def test_two_bad_snapshots_of_three_are_repaired_from_the_one_whole_copy(seed: i
     run_cluster(scenario, seed=seed)
 
 
-@pytest.mark.parametrize("apart_s", [0.0, 0.3, 1.0, 2.0, 4.0, 7.0])
-def test_a_second_leader_that_is_damaged_soon_after_the_first_is_replaced(apart_s: float) -> None:
+@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("apart_s", [0.0, 0.3, 1.0, 2.0, 7.0])
+def test_a_second_leader_that_is_damaged_soon_after_the_first_is_replaced(
+    apart_s: float, seed: int
+) -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.start(1, 2, 3)
         async with cluster.client() as client:
@@ -450,7 +460,44 @@ def test_a_second_leader_that_is_damaged_soon_after_the_first_is_replaced(apart_
                 await wait_repaired(cluster, store)
         assert await cluster.agree(1, 2, 3) == _numbered(420)
 
-    run_cluster(scenario)
+    run_cluster(scenario, seed=seed)
+
+
+def _a_leader_is_damaged_while_another_store_says_nothing(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        async with cluster.client() as client:
+            await write(client, 400)
+            await cluster.agree(1, 2, 3)
+            leader = await cluster.wait_for_leader()
+            silent = leader % 3 + 1
+            await cluster.stop(silent)
+            machine = cluster.machines[silent]
+            flip_text(machine, files_of(machine, ".segment")[0], b"line 50")
+            cluster.start(silent)  # it sets its log aside
+            await cluster.until(lambda: silent in cluster.hosts and _is_halted(cluster, silent))
+            machine = cluster.machines[leader]
+            flip_text(machine, files_of(machine, ".segment")[0], b"line 50")
+            with pytest.raises(StoreDamaged):
+                await cluster.hosts[leader].read_log(GROUP, 1)
+            await write(client, 20, start=400)
+            for store in (leader, silent):
+                await wait_repaired(cluster, store)
+        assert await cluster.agree(1, 2, 3) == _numbered(420)
+
+    run_cluster(scenario, seed=seed)
+
+
+def _is_halted(cluster: Cluster, store: int) -> bool:
+    return GROUP in cluster.hosts[store].halted()
+
+
+@pytest.mark.parametrize("seed", [3, 7, 8])
+def test_a_store_that_still_votes_does_not_leave_before_the_others_have_a_quorum(seed: int) -> None:
+    _a_leader_is_damaged_while_another_store_says_nothing(seed)
+    leave = replaced(repair_service, _is_quorum_left=lambda *_: True)
+    with leave(), pytest.raises((TimeoutError, RaftwoodError)):
+        _a_leader_is_damaged_while_another_store_says_nothing(seed)
 
 
 def test_a_copy_that_lacks_what_two_damaged_ones_have_acknowledged_does_not_lead() -> None:
@@ -536,7 +583,7 @@ def test_a_damaged_replica_that_says_nothing_leaves_the_group_without_a_leader()
         with pytest.raises(TimeoutError):
             test_two_bad_snapshots_of_three_are_repaired_from_the_one_whole_copy(1)
         with pytest.raises(TimeoutError):
-            test_a_second_leader_that_is_damaged_soon_after_the_first_is_replaced(0.0)
+            test_a_second_leader_that_is_damaged_soon_after_the_first_is_replaced(0.0, 1)
 
 
 def test_a_replica_that_lost_its_end_and_votes_loses_what_was_acked() -> None:

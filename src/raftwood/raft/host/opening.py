@@ -142,17 +142,19 @@ class Opener:
         await self._replay(replica, stopped)
         return replica
 
-    async def open_to_vote(self, group: int) -> Replica:
+    async def open_to_vote(self, group: int, *, committed: int) -> Replica:
         """A replica that votes and acknowledges, and applies nothing; `repair` tells why.
 
-        `StoreDamaged` where what may still be replaced cannot be read.
+        `committed` is what a replica that was halted knew: what the log says of it may be as old as
+        the term. `StoreDamaged` where what may still be replaced cannot be read.
         """
         # A replica that has just been halted may have written what is not durable yet.
         await self._log.sync()
         storage = GroupStorage(self._log, group)
-        await storage.load_tail(storage.state.commit + 1, _REPLAY_BYTES)
+        await storage.load_tail(max(storage.state.commit, committed) + 1, _REPLAY_BYTES)
         applier = Applier(_NothingApplied(), ConfState(), self._on_change)
         replica = self._new_replica(group, storage, applier)
+        replica.node.raft.log.commit_to(max(storage.state.commit, committed))
         replica.node.raft.log.pause_applying()
         replica.only_votes = True
         return replica

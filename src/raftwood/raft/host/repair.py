@@ -27,7 +27,8 @@ that are committed are bad. A vote needs no more than the log's last term and in
 the vote (Raft, 5.4.1; Alagappan et al., FAST 2018, make the same difference), and the index of the
 log has them. It never stands, applies, answers reads or sends entries, so that nothing bad spreads.
 So one whole copy of three leads the group again and lets both others leave, where it has all that
-they have acknowledged. A log that has lost its end does not vote.
+they have acknowledged. A log that has lost its end does not vote. Of two damaged stores, the one
+that says nothing leaves first: the leader lets nobody leave whose vote the group still needs.
 """
 
 import asyncio
@@ -230,13 +231,12 @@ class Repairs:
             return
         if group in self._lost:
             return
+        committed = 0 if halted is None else halted.node.raft.log.committed
         try:
-            replica = await self._opener.open_to_vote(group)
+            replica = await self._opener.open_to_vote(group, committed=committed)
         except RaftwoodError as error:
             _log.warning("replica cannot vote", group=group, reason=error.message)
             return
-        if halted is not None:
-            replica.node.raft.log.commit_to(halted.node.raft.log.committed)
         if self._under_way.get(group) is token and replica.may_vote:
             replica.is_serving = True
             self._voting[group] = replica

@@ -107,6 +107,11 @@ class RepairService:
             raise Conflict(f"group {replica.group} goes on without store {store}: remove it there")
         await self._confirm(replica, STEP_TIMEOUT_MS)
         if _is_open(request.step, replica.configuration, store):
+            if request.step is RepairStep.LEAVE and not _is_quorum_left(replica, store):
+                raise Unavailable(
+                    f"group {replica.group} would have no quorum without store {store}: the store "
+                    "votes on until others do again"
+                )
             step = MemberStep(_WANTED[request.step], store)
             await self._change(request.group, [step], timeout_ms=STEP_TIMEOUT_MS)
         if request.step is RepairStep.LEAVE and not _is_held(replica):
@@ -124,6 +129,22 @@ def _is_open(step: RepairStep, configuration: ConfState, store: int) -> bool:
         case RepairStep.PROMOTE:
             return is_member and store not in configuration.voters
     return False
+
+
+def _is_quorum_left(replica: Replica, store: int) -> bool:
+    """Whether those that are left go on when a store has left.
+
+    Two may be damaged, of which one still votes. If that one left first, nobody could add it again.
+    """
+    voters = replica.configuration.voters
+    if store not in voters:
+        return True
+    raft = replica.node.raft
+    left = [each for each in voters if each != store]
+    active = [
+        each for each in left if each == raft.id or raft.tracker.progress[each].recently_active
+    ]
+    return len(active) > len(left) // 2
 
 
 def _is_held(replica: Replica) -> bool:
