@@ -261,14 +261,15 @@ class PartitionSuite:
             for number in range(500):
                 write_one(store, Write(b"%d" % number, b"v" * 100))
             await asyncio.sleep(0)
-            assert not node.is_behind
+            seen = [node.is_behind]
             for number in range(500):
                 write_one(store, Write(b"%d" % number, b"v" * 100))
             await asyncio.sleep(0)
-            assert node.is_behind
+            seen.append(node.is_behind)
             assert store.backlog < 0.5
             await store.settle()
-            assert not node.is_behind
+            seen.append(node.is_behind)
+            assert seen == [False, True, False]
             await node.close()
 
         self.run(scenario)

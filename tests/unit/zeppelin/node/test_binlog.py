@@ -10,7 +10,7 @@ from raftwood.simulation.loop import SimulatedLoop
 from raftwood.zeppelin.node.binlog import Binlog
 from raftwood.zeppelin.node.overlay import Overlay
 from raftwood.zeppelin.node.seams import Write
-from tests.kits.running import in_virtual_time
+from tests.kits.running import in_virtual_time, until
 from tests.kits.turns import counting
 
 WRITE_S = 2e-6
@@ -72,8 +72,7 @@ def test_a_turn_applies_for_so_long_and_for_longer_before_writes_are_refused(
         async with counting(lambda: sum(each.applied for each in writers)) as most:
             for each in writers:
                 binlog.apply_later(each)
-            while any(each.backlog_writes for each in writers):
-                await asyncio.sleep(0)
+            await until(lambda: not any(each.backlog_writes for each in writers))
         assert most_allowed / 2 < most.in_a_turn <= most_allowed
 
     in_virtual_time(main())
