@@ -2,9 +2,9 @@
 
     python -m benchmarks.zeppelin_pipelines [COMMANDS]
 
-Each of the ten is a `redis-cli --pipe` with so many SETs of 100 bytes (100,000 by default). The other
-one sends a GET, waits for its answer, and sends the next 2 ms later; first alone, then beside the
-ten. What counts is the ratio of the two, and that nobody gets an error or loses a lease.
+Each of the ten is a `redis-cli --pipe` with so many SETs of 100 bytes (100,000 by default). The
+other one sends a GET, waits for its answer, and sends the next 2 ms later; first alone, then beside
+the ten. What counts is the ratio of the two, and that nobody gets an error or loses a lease.
 """
 
 import contextlib
@@ -125,7 +125,7 @@ def main(commands: int) -> int:
     ratio = quantile_ms(loaded, 0.99) / quantile_ms(quiet, 0.99)
     cpu_us = (after.user + after.system - cpu.user - cpu.system) / max(replies, 1) * 1e6
     print(f"{replies:,} replies, {errors:,} errors, {replies / took:,.0f}/s, node {cpu_us:.1f} µs")
-    print(f"GET beside it: {prober.errors} errors of {len(loaded):,}; masters as before: {is_led_on}")
+    print(f"GET: {prober.errors} errors of {len(loaded):,}; masters as before: {is_led_on}")
     for name, times in (("quiet", quiet), ("loaded", loaded)):
         shown = ", ".join(f"p{share * 100:g} {quantile_ms(times, share):.2f}" for share in SHARES)
         print(f"{name}: {shown}, longest {max(times) * 1000:.1f} ms")

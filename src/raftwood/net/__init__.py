@@ -6,7 +6,8 @@ running loop and randomness from its caller, so that it runs unchanged in simula
 
 Start reading with `frames` (the wire format) and `handshake` (who is who): both are state machines
 without I/O. `connection` drives them; `session` and `server` are the server's side, `client` and
-`channel` the client's. `methods` is the table of what can be called.
+`channel` the client's. `methods` is the table of what can be called. Whatever listens shares the
+turns of the loop among its connections by `turns`.
 
     ECHO = Method(1, "echo")
     service = Service()

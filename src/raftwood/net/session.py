@@ -6,8 +6,8 @@ goes on: a client that keeps to them must still be heard when it cancels, grants
 One-way messages are over when their handler returns, so they count against no limit and never wait.
 
 Requests also wait in the backlog where they are more than a turn of the loop has room for (see
-`turns`). One-way messages do not: leases and elections hang on them. They take of that room, though,
-so that clients' requests give way to them.
+`turns`). One-way messages do not: leases and elections hang on them. They take of that room,
+though, so that clients' requests give way to them.
 """
 
 import asyncio
@@ -438,7 +438,7 @@ class Session(FramedConnection):
         )
 
     def _resume(self) -> None:
-        """A slice of a turn: take up the backlog as far as there is room; with none left, read on."""
+        """A slice of a turn: take up the backlog as far as there is room; at its end, read on."""
         self._resume_is_due = False
         if self._transport is None or self._is_closing:
             return

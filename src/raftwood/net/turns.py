@@ -1,8 +1,8 @@
 """How the connections of a listener share the turns of the event loop.
 
-A client may send as much at once as it likes; a turn of the loop works for it only so long. Else one
-deep pipeline would hold the loop for seconds, and with it other clients, and the heartbeats that
-keep this process's leases. So a turn's work for the clients of a listener is bounded in pieces
+A client may send as much at once as it likes; a turn of the loop works for it only so long. Else
+one deep pipeline would hold the loop for seconds, and with it other clients, and the heartbeats
+that keep this process's leases. So a turn's work for the clients of a listener is bounded in pieces
 (commands, frames, bytes: what the listener counts) and in time. A connection with more to do is not
 read from meanwhile, and goes on in a later turn, behind all others that wait:
 

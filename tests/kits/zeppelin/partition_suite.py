@@ -255,6 +255,25 @@ class PartitionSuite:
 
         self.run(scenario)
 
+    def test_a_node_says_that_its_disk_is_behind_long_before_writes_are_refused(self) -> None:
+        async def scenario(place: Place) -> None:
+            node, store = await place.open_one(StoreSettings(unapplied_bytes_max=1 << 20))
+            for number in range(500):
+                write_one(store, Write(b"%d" % number, b"v" * 100))
+            await asyncio.sleep(0)
+            seen = [node.is_behind]
+            for number in range(500):
+                write_one(store, Write(b"%d" % number, b"v" * 100))
+            await asyncio.sleep(0)
+            seen.append(node.is_behind)
+            assert store.backlog < 0.5
+            await store.settle()
+            seen.append(node.is_behind)
+            assert seen == [False, True, False]
+            await node.close()
+
+        self.run(scenario)
+
     def test_a_producers_last_requests_are_known_again_however_much_is_purged(self) -> None:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one()

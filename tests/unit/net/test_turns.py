@@ -19,12 +19,13 @@ from tests.kits.turns import counting
 from tests.unit.net.conftest import Run
 
 import raftwood
-from raftwood.net import Method, ServerLimits
+from raftwood.net import Call, Method, Payload, ServerLimits
 from raftwood.net.frames import Kind, encode_frame
 from raftwood.net.turns import TurnLimits, Turns
 from raftwood.simulation.loop import SimulatedLoop
 
 LIMITS = TurnLimits(pieces_max=40, slice_pieces_max=8, clock_pieces=4, turn_ms=10, rest_ms=50)
+ASK = Method(9, "ask")
 SOURCE = Path(raftwood.__file__).parent
 
 
@@ -173,18 +174,19 @@ def test_tasks_wait_for_room(in_virtual_time: Run) -> None:
 def test_requests_that_come_at_once_take_turns_and_stay_in_order(run: Run) -> None:
     asked: list[int] = []
 
+    def answer(call: Call, payload: Payload) -> None:
+        asked.append(int(bytes(payload)))
+        call.reply(b"")
+
     async def main() -> None:
         handlers = Handlers()
-        handlers.service.fast(
-            Method(9, "ask"),
-            lambda call, payload: (asked.append(int(bytes(payload))), call.reply(b"")),
-        )
+        handlers.service.fast(ASK, answer)
         async with serving(handlers.service) as (server, port), raw_peer(port) as peer:
             limits = server.turns.limits
             most_allowed = limits.pieces_max + 2 * limits.slice_pieces_max
             async with counting(lambda: len(asked)) as most, await dial(port) as other:
                 for number in range(1, 5_001):
-                    peer.request(Method(9, "ask"), number, b"%d" % number)
+                    peer.request(ASK, number, b"%d" % number)
                 assert await other.call(ECHO, b"x", timeout_ms=30_000) == b"x"
                 for _ in range(5_000):
                     await peer.frame()
@@ -270,5 +272,3 @@ def test_every_listener_takes_turns() -> None:
         ),
         True,
     ), "whatever listens shares the turns of the loop among its connections: see net/turns.py"
-
-

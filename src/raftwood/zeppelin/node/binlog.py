@@ -2,8 +2,8 @@
 
 Records that were committed in one turn of the loop are written together, whatever partitions they
 are of. They are synced at once where somebody waits for that, else after a short while. Then the
-engines get them: a bounded number in each turn of the loop, and for a bounded time, because an engine
-holds up everything while it writes.
+engines get them: a bounded number in each turn of the loop, and for a bounded time, because an
+engine holds up everything while it writes.
 """
 
 import asyncio

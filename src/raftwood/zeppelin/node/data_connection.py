@@ -48,6 +48,10 @@ class DataConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._requests = Requests()
+        self._is_logged_in = False
+        """Requests may be as large as a user's."""
+        self._has_unread = False
+        """What came with the login may hold requests."""
         self._waiting: list[list[bytes]] = []
         """Requests for a later turn, behind one that waits, or with too many answers unsent."""
         self._task: asyncio.Task[None] | None = None
@@ -89,9 +93,11 @@ class DataConnection(asyncio.BufferedProtocol):
         data = bytes(self.server.receive_buffer[:count])
         is_deep = count == RECEIVE_BYTES or bool(self._waiting)
         if self._is_logged_in:
-            self._waiting += self._requests.feed(data)
-            self._look_for_rest()
-            if not self._waiting and self._requests.failure is None:
+            requests = self._requests
+            self._waiting += requests.feed(data)
+            if self._is_amid_request or not requests.is_between:
+                self._look_for_rest()
+            if not self._waiting and requests.failure is None:
                 return
         else:
             self._requests.add(data)
@@ -125,19 +131,13 @@ class DataConnection(asyncio.BufferedProtocol):
     # Executing.
 
     @property
-    def _is_full(self) -> bool:
-        held = self.held
-        return self._is_congested or held.size > UNSENT_BYTES_MAX or held.count > HELD_MAX
-
-    @property
-    def _is_logged_in(self) -> bool:
-        return self._requests.limits is _AFTER_LOGIN
-
-    @property
     def _may_work(self) -> bool:
+        held = self.held
         return (
             self._task is None
-            and not self._is_full
+            and not self._is_congested
+            and held.size <= UNSENT_BYTES_MAX
+            and held.count <= HELD_MAX
             and not self.session.is_closing
             and self._transport is not None
         )
@@ -149,27 +149,29 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """A slice of a turn: execute what waits, until the slice is over or a request waits."""
-        while self._may_work:
-            if not self._waiting and not self._read_on():
-                break
-            if not self._run():
+        may_work = self._may_work
+        while may_work and (self._waiting or self._read_on()):
+            goes_on = self._run()
+            may_work = self._may_work
+            if not goes_on:
                 break
         if self._requests.failure is not None:
             self._fail()
-        if self._waiting and self._may_work:
+            may_work = self._may_work
+        if self._waiting and may_work:
             self._turns.queue(self._work)
-        self._pause(is_full=bool(self._waiting) or not self._may_work)
+        self._pause(is_full=bool(self._waiting) or not may_work)
 
     def _read_on(self) -> bool:
-        """Look for requests in what has come: one after the other until the client has logged in,
-        for then it may send more.
+        """Look for requests in what came before the client had logged in: one after the other, as
+        it may send more afterwards.
         """
-        if not self._requests.is_between:
-            if self._is_logged_in:
-                self._waiting = self._requests.feed(b"")
-                self._look_for_rest()
-            else:
-                self._waiting = self._requests.take_one()
+        if not self._is_logged_in:
+            self._waiting = self._requests.take_one()
+        elif self._has_unread:
+            self._has_unread = False
+            self._waiting = self._requests.feed(b"")
+            self._look_for_rest()
         return bool(self._waiting)
 
     def _run(self) -> bool:
@@ -225,6 +227,7 @@ class DataConnection(asyncio.BufferedProtocol):
         if session.user is not None and not self._is_logged_in:
             self._requests.limits = _AFTER_LOGIN
             self.server.admission.authenticated(self)
+            self._is_logged_in = self._has_unread = True
             if self._login_timer is not None:
                 self._login_timer.cancel()
         waits = [(0, *wait) for wait in session.waits]

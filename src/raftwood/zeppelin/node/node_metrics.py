@@ -45,6 +45,11 @@ def show_node(metrics: Metrics, node: AdminService, sweep: ExpirySweep) -> None:
         ),
         ("kv_parked_requests", "Requests that wait now.", lambda: server.parking.count),
         ("kv_clients", "Clients that are connected.", lambda: len(list(server.sessions))),
+        (
+            "kv_clients_waiting",
+            "Clients that have sent more than a turn of the loop has room for.",
+            lambda: server.turns.queue_length,
+        ),
         ("kv_epoch", "The topology that is applied here.", lambda: membership.applied_epoch),
         (
             "kv_partitions_as_master",

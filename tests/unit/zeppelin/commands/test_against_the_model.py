@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from raftwood.net.turns import TurnLimits, Turns
 from raftwood.zeppelin.commands.turn import Turn
 from raftwood.zeppelin.node.data_connection import DataConnection
 from raftwood.zeppelin.node.data_server import DataServer
@@ -139,6 +140,9 @@ class ConnectedClient:
     def __init__(self, host: CommandHost) -> None:
         self._sent = Sent()
         server = DataServer(host.view, host.environment)
+        # All in one turn of the loop.
+        server.turns = Turns(TurnLimits(pieces_max=1 << 30, turn_ms=3_600_000))
+        self._buffer = server.receive_buffer
         self.connection = DataConnection(server, 1)
         self.connection.connection_made(self._sent)  # type: ignore[arg-type]
         self.connection.session.log_in(host.view.topology.users[WRITER])
@@ -146,7 +150,9 @@ class ConnectedClient:
     def __call__(self, *words: bytes) -> Any:
         self._sent.data = b""
         heads = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
-        self.connection.data_received(b"*%d\r\n" % len(words) + b"".join(heads))
+        data = b"*%d\r\n" % len(words) + b"".join(heads)
+        self._buffer[: len(data)] = data
+        self.connection.buffer_updated(len(data))
         return decoded(self._sent.data)
 
 
