@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig
+from raftwood.zeppelin.model import Gap, NodeId, PartitionId, TableConfig
 from raftwood.zeppelin.node.acks import Acks
 from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore, Record, Write
 from raftwood.zeppelin.replication.epochs import epoch_at
@@ -141,20 +141,22 @@ class Leading:
         self._hold_records()
         return given
 
-    def acked(self, slave: NodeId, standing: Standing) -> int | None:
-        """How far a slave is; about how many bytes that is behind, None where nothing is sent to it
-        under its session.
+    def acked(self, slave: NodeId, standing: Standing) -> tuple[int, Gap] | None:
+        """How far a slave is; about how many bytes that is behind, and what is between the two.
+        None where nothing is sent to it under its session.
         """
         sender = self._sender_of(slave)
         feed = None if sender is None else sender.feed(self._partition, standing.session)
         if sender is None or feed is None:
             return None
-        sender.acked(feed, sequence=standing.reached.synced)
+        reached = standing.reached
+        sender.acked(feed, sequence=reached.synced, arrived=reached.memory)
         self._hold_records()
         assert self._progress is not None
-        self._progress.acked(slave, standing.reached, is_whole=standing.is_whole)
+        self._progress.acked(slave, reached, is_whole=standing.is_whole)
         self.tell()
-        return feed.lag_bytes(self._store.last_sequence)
+        last = self._store.last_sequence
+        return feed.lag_bytes(last), feed.gap(last)
 
     async def repair(self, keys: Sequence[bytes], *, now_ms: int) -> RepairResponse:
         """The present values of the first keys, and the position that they are of."""
