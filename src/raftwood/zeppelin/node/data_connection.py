@@ -118,7 +118,8 @@ class DataConnection(asyncio.Protocol):
 
     @property
     def _is_full(self) -> bool:
-        return self._is_congested or self.held.size > UNSENT_BYTES_MAX
+        held = self.held
+        return self._is_congested or held.size > UNSENT_BYTES_MAX or held.is_paced
 
     def _run(self, requests: list[list[bytes]]) -> None:
         """Execute requests until one has to wait, and send what was answered."""
@@ -227,7 +228,7 @@ class DataConnection(asyncio.Protocol):
             return
         self.server.latency.waited(now - began)
         self._transport.write(b"".join(answers))
-        if self._waiting and not self._is_full:
+        if not self._is_reading or self._waiting:
             self._go_on()
         self._close_when_sent()
 

@@ -231,6 +231,7 @@ class Leading:
         )
         is_slowed = self._slowed_for is not None
         self.acks.is_immediate = self._is_immediate and not (pace.is_holding or is_slowed)
+        self.acks.is_paced = pace.is_holding
         if pace.is_holding and self._pace_timer is None:
             self._pace_timer = self._loop.call_later(_PACE_S, self._look_again)
         return allowed

@@ -105,7 +105,7 @@ def test_a_node_that_gets_a_partition_again_has_nothing_of_the_time_before() -> 
     scene(body, replicas=1)
 
 
-def far_move(delay_s: float, *, writers: int = 1) -> None:
+def far_move(delay_s: float, *, writers: int = 2) -> None:
     """Records and acks are so long on their way; the link between the two nodes holds 256 KiB, and
     writers would write more than it carries.
     """
@@ -168,7 +168,28 @@ def far_move(delay_s: float, *, writers: int = 1) -> None:
 
 @pytest.mark.parametrize("delay_s", [0.06, 0.15], ids=["120 ms", "300 ms"])
 def test_writers_are_slowed_down_for_a_target_that_does_not_come_closer(delay_s: float) -> None:
-    far_move(delay_s, writers=2)
+    far_move(delay_s)
+
+
+def test_a_client_that_waits_for_no_answer_is_held_back_too() -> None:
+    async def body(cluster: Cluster) -> None:
+        replica = cluster.master.replica(cluster.partition)
+        assert replica is not None
+        leading = replica.leading
+        assert leading is not None
+        connection, _ = await cluster.connect(cluster.master.name)
+        with mock.patch.object(leading, "tell", lambda: None):
+            leading.acks.is_immediate, leading.acks.is_paced = False, True
+            writes = [("SET", f"k{number}", "x" * 10_000) for number in range(1_000)]
+            asking = asyncio.create_task(connection.ask(*writes))
+            await asyncio.sleep(1)
+            assert 0 < await cluster.ask(cluster.master.name, "DBSIZE") < 100
+        # Without others that write, it goes on with each answer.
+        leading.tell()
+        assert await asking == ["OK"] * len(writes)
+        assert await cluster.ask(cluster.master.name, "DBSIZE") == len(writes)
+
+    scene(body, replicas=1)
 
 
 def test_a_link_that_is_taken_for_dead_is_found() -> None:
@@ -176,7 +197,7 @@ def test_a_link_that_is_taken_for_dead_is_found() -> None:
 
     def run(_: int) -> None:
         try:
-            far_move(0.15, writers=2)
+            far_move(0.15)
         except ExceptionGroup as group:
             raise group.exceptions[0] from group
 
