@@ -90,9 +90,7 @@ def is_near(view: View, offset: Offset) -> bool:
         return offset.lag_bytes <= settings.handover_close_bytes
     # The news of the freeze and of its end need the other half.
     return offset.gap.is_within(
-        Gap(
-            queued_bytes=settings.handover_close_bytes, drain_ms=settings.handover_stuck_ms // 2
-        )
+        Gap(queued_bytes=settings.handover_close_bytes, drain_ms=settings.handover_stuck_ms // 2)
     )
 
 

@@ -170,9 +170,7 @@ class Following:
         store = self._store
         return Standing(self._partition, rules.session, reached_of(store), store.repairing is None)
 
-    def answered(
-        self, standing: Standing, lag_bytes: int | None, gap: Gap | None = None
-    ) -> None:
+    def answered(self, standing: Standing, lag_bytes: int | None, gap: Gap | None = None) -> None:
         """What the master says to a standing: how far that is behind, None where it feeds nothing
         under its session.
         """

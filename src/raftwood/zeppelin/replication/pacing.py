@@ -35,8 +35,8 @@ SLOWED_S: Final = 30
 """It is to be close in so long, if that is possible with so few answers: the meta server lets
 writers go after twice that."""
 SLOWED_KEPT_MS: Final = 250
-"""What clients did not make use of is kept for so long, and less than twice that: what a target that
-is far took comes to be known in lumps, and is for all the time until the next one."""
+"""What clients did not make use of is kept for so long, and less than twice that: what a far target
+took comes to be known in lumps, each for all the time until the next one."""
 SLOWED_CLOSE: Final = Gap(queued_bytes=64 << 10, drain_ms=250)
 """A target so close stays so: for each record that it takes one is answered. Were all answered at
 once, it would not be close any more when the freeze comes that it was close for. By time as well,

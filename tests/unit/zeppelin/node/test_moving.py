@@ -178,7 +178,7 @@ def test_a_client_that_waits_for_no_answer_is_held_back_too() -> None:
         leading = replica.leading
         assert leading is not None
         connection, _ = await cluster.connect(cluster.master.name)
-        with mock.patch.object(leading, "tell", lambda: None):
+        with mock.patch.object(leading, "tell"):
             leading.acks.is_immediate, leading.acks.is_paced = False, True
             writes = [("SET", f"k{number}", "x" * 10_000) for number in range(1_000)]
             asking = asyncio.create_task(connection.ask(*writes))

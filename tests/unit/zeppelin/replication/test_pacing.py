@@ -261,7 +261,14 @@ def check_far_move(
 
 @pytest.mark.parametrize(
     ("round_trip_ms", "bytes_per_s"),
-    [(1, 20 << 20), (120, 5 << 20), (240, 2 << 20), (300, 850_000), (300, 10 << 20), (300, 250_000)],
+    [
+        (1, 20 << 20),
+        (120, 5 << 20),
+        (240, 2 << 20),
+        (300, 10 << 20),
+        (300, 850_000),
+        (300, 250_000),
+    ],
 )
 @pytest.mark.parametrize("clients", [20, 100])
 def test_a_target_that_is_far_comes_close(
