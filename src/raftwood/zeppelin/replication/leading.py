@@ -208,7 +208,8 @@ class Leading:
         """Let it be known that more is done, if it is and may be said."""
         assert self._progress is not None
         done = self._progress.done(reached_of(self._store))
-        if self.slaves and (self._is_paced or self._pace.is_holding or self._slowed_for):
+        is_paced = self._is_paced or self._pace.is_holding or self._slowed_for is not None
+        if (self.slaves and is_paced) or self.acks.is_paced:
             done = self._paced(done)
         if done > self.acks.reached and self._may_tell():
             self.acks.reach(done)

@@ -36,12 +36,15 @@ class Sender:
     def begin(self, partition: PartitionId, *, session: int, first: int) -> None:
         """Send records from a sequence on, until something ends it."""
         self._rules.begin(partition, session=session, first=first)
+        self._has_turns.set()
         self.grown(partition)
         if self._task is None:
             self._task = self._loop.create_task(self._run())
 
     def end(self, partition: PartitionId) -> None:
         self._rules.end(partition)
+        # Another's turn may have waited for the room that this made.
+        self._has_turns.set()
 
     def disconnected(self) -> None:
         """What was under way is lost."""

@@ -250,10 +250,10 @@ class SenderRules:
                 self._turns.remove(feed)
 
     def end_all(self) -> None:
-        for feed in self._feeds.values():
-            feed.lost()
         self._feeds.clear()
         self._turns.clear()
+        # The next connection may take another way.
+        self._arriving, self._syncing = Rate(), Rate()
 
     def sent(self, feed: Feed, *, count: int, size: int, now_ms: int) -> None:
         is_full = (

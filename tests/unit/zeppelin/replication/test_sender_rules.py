@@ -1,12 +1,16 @@
 """Whose turn it is, and what is kept for whom."""
 
+import asyncio
 import random
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 from raftwood.zeppelin.model import PartitionId
+from raftwood.zeppelin.node.seams import PartitionStore
 from raftwood.zeppelin.replication import sender_rules
+from raftwood.zeppelin.replication.sender import Sender
 from raftwood.zeppelin.replication.sender_rules import (
     FLIGHT_MS,
     WINDOW_BYTES,
@@ -116,6 +120,32 @@ def test_whatever_happens_no_turn_is_lost_and_windows_hold() -> None:
             ack(rules, feed)
             rules.grown(feed.partition, last[feed.partition])
         assert {each: feed.next - 1 for each, feed in feeds.items()} == last, seed
+
+
+class Store:
+    """Of a partition with one large record."""
+
+    last_sequence = 1
+
+    async def records(self, *, first: int, bytes_max: int) -> list[bytes]:  # noqa: ARG002
+        return [bytes(64 << 20)]
+
+
+def test_a_partition_that_leaves_makes_room_for_one_that_waits() -> None:
+    async def main() -> None:
+        channel, store = mock.Mock(), Store()
+        sender = Sender(channel, lambda _: cast("PartitionStore", store))
+        for partition in (ONE, TWO):
+            sender.begin(partition, session=1, first=1)
+        await asyncio.sleep(0.01)
+        assert channel.send.call_count == 1
+        sender.end(ONE)
+        async with asyncio.timeout(30):
+            while channel.send.call_count == 1:  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0)
+        await sender.close()
+
+    asyncio.run(main())
 
 
 LINKS = [
