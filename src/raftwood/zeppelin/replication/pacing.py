@@ -37,7 +37,7 @@ writers go after twice that."""
 SLOWED_KEPT_MS: Final = 250
 """What clients did not make use of is kept for so long, and less than twice that: what a far target
 took comes to be known in lumps, each for all the time until the next one."""
-SLOWED_CLOSE: Final = Gap(queued_bytes=64 << 10, drain_ms=250)
+SLOWED_CLOSE: Final = Gap(queued_bytes=64 << 10, drain_ms=100)
 """A target so close stays so: for each record that it takes one is answered. Were all answered at
 once, it would not be close any more when the freeze comes that it was close for. By time as well,
 since few bytes take long over a slow link. The meta server asks for less than this."""
