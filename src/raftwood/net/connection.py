@@ -51,7 +51,9 @@ class FramedConnection(asyncio.BufferedProtocol):
         """What the peer gave as its reason to close."""
         self._received_at = self._frame_at = self._loop.time()
         self._written_bytes = 0
-        self._taken_seen = (0, 0.0)
+        self._taken_bytes = 0
+        self._taken_at = 0.0
+        self._had_unsent = False
         self._watch_timer: asyncio.TimerHandle | None = None
         self._watch_due = 0.0
         self._abort_timer: asyncio.TimerHandle | None = None
@@ -191,6 +193,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if now - self._watch_due > patience / 2:
             # This process itself stood still: what the peer sent meanwhile was not read yet.
             self._received_at = max(self._received_at, now - interval)
+        self._see_taken(now)
         silence = now - self._received_at
         again = interval - silence
         if silence >= interval / 2:
@@ -213,16 +216,24 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._watch_at(now + max(again, 0.001))
         return None
 
+    def _see_taken(self, now: float) -> None:
+        """Bytes that waited for room at the last look and are taken by now are a sign of life: a
+        PING behind them is not answered for as long as a slow link needs for them.
+        """
+        if self._transport is None:
+            return
+        unsent = self._transport.get_write_buffer_size()
+        # Not what is unsent: that also grows while a peer that is dead is written to. Nor what is
+        # taken where nothing waited: the system takes that for a dead peer as well.
+        taken = self._written_bytes - unsent
+        if self._had_unsent and taken > self._taken_bytes:
+            self._received_at = now
+        if not self._had_unsent or taken > self._taken_bytes:
+            self._taken_at = now
+        self._taken_bytes, self._had_unsent = taken, unsent > 0
+
     def _is_stalled(self, now: float, patience: float) -> bool:
-        if not self._write_is_paused or self._transport is None:
-            self._taken_seen = (0, now)
-            return False
-        # Not what is unsent: that also grows while a peer that is dead is written to.
-        taken = self._written_bytes - self._transport.get_write_buffer_size()
-        if taken > self._taken_seen[0]:
-            self._taken_seen = (taken, now)
-            return False
-        return now - self._taken_seen[1] >= patience
+        return self._write_is_paused and now - self._taken_at >= patience
 
     # Closing.
 

@@ -70,6 +70,19 @@ class TableConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise InvalidInput(f"lag_max_bytes is {self.lag_max_bytes}: give 0 or more")
 
 
+class Gap(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What is between a slave and its master, as far as a hand-over has to wait for it."""
+
+    queued_bytes: int
+    """Beyond what the link between them holds: however far they are from each other, that much is
+    always under way."""
+    drain_ms: int
+    """About how long it takes until the slave has everything, if nothing is written by then."""
+
+    def is_within(self, most: "Gap") -> bool:
+        return self.queued_bytes <= most.queued_bytes and self.drain_ms <= most.drain_ms
+
+
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
     """A replica goes from one node to another. How far it is, its partition tells: the target is a
     slave or not yet, is frozen for or not, is master; so whoever leads next goes on from there.

@@ -122,3 +122,37 @@ def test_messages_are_lost_in_faults_only_and_never_come_twice(seed: int) -> Non
     network = NetworkProfile(split_probability=0.3, short_read_probability=0.3)
     sent, _, heard, _ = assert_deterministic(seed, run_with_faults, network=network).result
     assert sent >= heard > 1_000
+
+
+async def run_over_a_slow_link(simulation: Simulation) -> None:
+    """What is written waits for longer than an answer to a PING may take."""
+    world = World()
+    a, b = simulation.add_node("a"), simulation.add_node("b")
+    a.start(world.listen)
+
+    async def burst(environment: Environment) -> None:
+        credentials = ClientCredentials(cluster_id="c", identity=B, secret=SECRET, server=A)
+        dialled = connect("a", 7000, credentials, environment.random, limits=CLIENT_LIMITS)
+        async with await dialled as connection:
+            world.changes.append(True)
+            # As much as fits below the bound at which writing pauses.
+            while sum(map(len, map(b"".join, map(message, world.sent)))) < 450_000:
+                number = 20 * len(world.sent)
+                assert connection.send(TELL, message(number))
+                world.sent.append(number)
+            await connection.wait_closed()
+            world.changes.append(False)
+
+    b.start(burst)
+    began = simulation.now
+    await simulation.wait_until(lambda: 0 < len(world.sent) == len(world.heard), timeout_s=30)
+    assert simulation.now - began > 2, "the link was slow"
+    assert world.changes == [True]
+    # A peer that is gone is still found, though something was written to it.
+    simulation.network.partition(["a"], ["b"])
+    await simulation.wait_until(lambda: world.changes == [True, False], timeout_s=3)
+
+
+def test_a_slow_link_is_not_taken_for_a_dead_peer() -> None:
+    network = NetworkProfile(delay_s=(0.15, 0.15), socket_buffer_bytes=64 << 10)
+    assert_deterministic(1, run_over_a_slow_link, network=network)

@@ -6,8 +6,9 @@ how far it came it tells at the epoch of the freeze. Once the slave is exactly t
 """
 
 from raftwood.zeppelin.meta.changes import BeginHandover, CancelHandover, EndHandover
+from raftwood.zeppelin.meta.heard import Offset
 from raftwood.zeppelin.meta.view import Place, View
-from raftwood.zeppelin.model import NodeId, Partition, PartitionState
+from raftwood.zeppelin.model import Gap, NodeId, Partition, PartitionState
 
 
 def next_step(view: View, place: Place) -> EndHandover | CancelHandover | None:
@@ -74,9 +75,22 @@ def is_close(view: View, place: Place, slave: NodeId) -> bool:
         and not view.is_leaving(slave)
         and offset.is_candidate
         and slave not in place.partition.lagging
-        and offset.lag_bytes <= view.settings.handover_close_bytes
+        and is_near(view, offset)
         and offset.contact_ms is not None
         and offset.contact_ms <= view.settings.lease_ms
+    )
+
+
+def is_near(view: View, offset: Offset) -> bool:
+    """Whether a freeze would not outlast what it may take. What is under way between two nodes that
+    are far from each other counts by its time alone: it is never less while clients write.
+    """
+    settings = view.settings
+    if offset.gap is None:
+        return offset.lag_bytes <= settings.handover_close_bytes
+    # The news of the freeze and of its end need the other half.
+    return offset.gap.is_within(
+        Gap(queued_bytes=settings.handover_close_bytes, drain_ms=settings.handover_stuck_ms // 2)
     )
 
 

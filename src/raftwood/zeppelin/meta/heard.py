@@ -13,6 +13,7 @@ from raftwood.zeppelin.meta.catch_up import CatchUp
 from raftwood.zeppelin.meta.queue import Queue
 from raftwood.zeppelin.model import (
     EPOCH_NONE,
+    Gap,
     Node,
     NodeId,
     Partition,
@@ -48,6 +49,9 @@ class Offset(msgspec.Struct, frozen=True, array_like=True):
     """Of a whole copy that is under way to it: so much has come."""
     copy_bytes: int = 0
     """Of so much; 0: none is under way."""
+    gap: Gap | None = None
+    """Of a slave: what was between it and its master when that was heard last; None: nobody told,
+    as nodes of 0.1.0 do not."""
 
     @property
     def id(self) -> PartitionId:

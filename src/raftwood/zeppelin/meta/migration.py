@@ -18,7 +18,7 @@ from raftwood.zeppelin.meta.changes import (
     RemoveTarget,
     SlowDown,
 )
-from raftwood.zeppelin.meta.handover import is_close
+from raftwood.zeppelin.meta.handover import is_close, is_near
 from raftwood.zeppelin.meta.heard import Offset
 from raftwood.zeppelin.meta.view import Place, View
 from raftwood.zeppelin.model import Migration, NodeId, PartitionState
@@ -139,7 +139,7 @@ def _is_far(view: View, target: NodeId, offset: Offset) -> bool:
         and offset.is_candidate
         and offset.contact_ms is not None
         and offset.contact_ms <= view.settings.lease_ms
-        and offset.lag_bytes > view.settings.handover_close_bytes
+        and not is_near(view, offset)
     )
 
 

@@ -21,7 +21,16 @@ class Acks:
     has acks of its own.
     """
 
-    __slots__ = ("_callers", "_count", "_numbers", "_waiting", "is_immediate", "is_over", "reached")
+    __slots__ = (
+        "_callers",
+        "_count",
+        "_numbers",
+        "_waiting",
+        "is_immediate",
+        "is_over",
+        "is_paced",
+        "reached",
+    )
 
     def __init__(self, *, is_immediate: bool, count: Callable[[int], int]) -> None:
         """`count` tells how many slaves have all up to a sequence."""
@@ -32,6 +41,8 @@ class Acks:
         self._numbers = counting()
         self.is_immediate = is_immediate
         """What is committed is done: nobody has to wait."""
+        self.is_paced = False
+        """Answers wait for a slave, so that clients write less: they may not write on meanwhile."""
         self.is_over = False
         """The tenure has ended: what was not reached never will be."""
         self.reached = 0

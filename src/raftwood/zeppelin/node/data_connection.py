@@ -138,6 +138,7 @@ class DataConnection(asyncio.BufferedProtocol):
             and not self._is_congested
             and held.size <= UNSENT_BYTES_MAX
             and held.count <= HELD_MAX
+            and not held.is_paced
             and not self.session.is_closing
             and self._transport is not None
         )

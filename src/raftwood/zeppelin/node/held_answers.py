@@ -51,6 +51,11 @@ class HeldAnswers:
         return bool(self._held)
 
     @property
+    def is_paced(self) -> bool:
+        """Whether the client is to write less: it may not go on before it has an answer."""
+        return self._waits_at is not None and self._waits_at[0].is_paced
+
+    @property
     def deadline(self) -> float:
         return self._held[0].deadline
 

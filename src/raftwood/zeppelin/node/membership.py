@@ -276,6 +276,7 @@ class Membership:
                     report.is_streaming,
                     report.copied_bytes,
                     report.copy_bytes,
+                    report.gap,
                 )
             )
         return tuple(offsets)

@@ -11,10 +11,15 @@ from typing import Final
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.net import Channel, Payload
-from raftwood.zeppelin.model import PartitionId
+from raftwood.zeppelin.model import Gap, PartitionId
 from raftwood.zeppelin.replication.wire import ACK, AckRequest, Standing
 
 CALLS_MAX: Final = 8
+"""Under way at a time: a master that is busy is told more at once."""
+CALLS_FAR_MAX: Final = 64
+APART_S: Final = 0.01
+"""A master that is far is told so often, as if it were near: else it would hear nothing for most of
+a round trip."""
 CHECK_INTERVAL_S: Final = 1.0
 _TIMEOUT_MS: Final = 3_000
 
@@ -27,10 +32,11 @@ class Acker:
         channel: Channel,
         *,
         standing_of: Callable[[PartitionId], Standing | None],
-        on_answer: Callable[[Standing, int | None], None],
+        on_answer: Callable[[Standing, int | None, Gap | None], None],
     ) -> None:
         """`standing_of` is None for a partition that is not fed by this master now. `on_answer`
-        hears, of each standing, how many bytes that is behind; None where it is not fed.
+        hears, of each standing, how many bytes that is behind, None where it is not fed, and what
+        is between the two.
         """
         self._channel = channel
         self._standing_of = standing_of
@@ -40,6 +46,8 @@ class Acker:
         self._calls: dict[asyncio.Future[Payload], list[Standing]] = {}
         self._loop = asyncio.get_running_loop()
         self._flush_is_due = False
+        self._called_at = 0.0
+        self._later: asyncio.TimerHandle | None = None
         self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
 
     def follow(self, partition: PartitionId) -> None:
@@ -62,6 +70,7 @@ class Acker:
 
     def close(self) -> None:
         self._timer.cancel()
+        self._cancel_later()
         self._followed.clear()
         self._due.clear()
         for call in [*self._calls]:
@@ -73,8 +82,8 @@ class Acker:
 
     def _flush(self) -> None:
         self._flush_is_due = False
-        # Beyond the bound what is due waits for the answer of an earlier call.
-        if not self._due or len(self._calls) >= CALLS_MAX:
+        self._cancel_later()
+        if not self._due or self._has_to_wait():
             return
         due, self._due = self._due, {}
         standings = [
@@ -87,8 +96,23 @@ class Acker:
         except RaftwoodError:
             # There is no connection: everything is told when there is, or by the next check.
             return
+        self._called_at = self._loop.time()
         self._calls[call] = standings
         call.add_done_callback(self._answered)
+
+    def _has_to_wait(self) -> bool:
+        """What is due waits for the answer of an earlier call, or for a moment."""
+        if len(self._calls) < CALLS_MAX:
+            return False
+        due_at = self._called_at + APART_S
+        if len(self._calls) < CALLS_FAR_MAX and self._loop.time() < due_at:
+            self._later = self._loop.call_at(due_at, self._flush)
+        return len(self._calls) >= CALLS_FAR_MAX or self._later is not None
+
+    def _cancel_later(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
 
     def _answered(self, call: "asyncio.Future[Payload]") -> None:
         told = self._calls.pop(call)
@@ -97,7 +121,7 @@ class Acker:
             self._loop.call_soon(self._flush)
         if call.cancelled() or call.exception() is not None:
             return
-        for standing, lag_bytes in zip(
-            told, ACK.decode_response(call.result()).lags_bytes, strict=False
-        ):
-            self._on_answer(standing, lag_bytes)
+        response = ACK.decode_response(call.result())
+        gaps = response.gaps or [None] * len(told)
+        for standing, lag_bytes, gap in zip(told, response.lags_bytes, gaps, strict=False):
+            self._on_answer(standing, lag_bytes, gap)

@@ -10,7 +10,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, Unavailable
 from raftwood.base.logs import get_logger
 from raftwood.net import Channel
-from raftwood.zeppelin.model import NodeId, PartitionId
+from raftwood.zeppelin.model import Gap, NodeId, PartitionId
 from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore, Write, decode_record
 from raftwood.zeppelin.replication.copy_throttle import CopyThrottle
 from raftwood.zeppelin.replication.full_sync import IncomingCopy
@@ -95,6 +95,8 @@ class Following:
         self._syncing: asyncio.Task[None] | None = None
         self.lag_bytes = 0
         """About how far the master was ahead when it was heard last."""
+        self.gap: Gap | None = None
+        """At that time; None: the master tells none."""
         self.copied_bytes = self.copy_bytes = 0
         """Of a whole copy that is under way, how much has come, and of how much; else 0."""
         self._incoming: IncomingCopy | None = None
@@ -168,7 +170,7 @@ class Following:
         store = self._store
         return Standing(self._partition, rules.session, reached_of(store), store.repairing is None)
 
-    def answered(self, standing: Standing, lag_bytes: int | None) -> None:
+    def answered(self, standing: Standing, lag_bytes: int | None, gap: Gap | None = None) -> None:
         """What the master says to a standing: how far that is behind, None where it feeds nothing
         under its session.
         """
@@ -178,7 +180,7 @@ class Following:
         if lag_bytes is None:
             self._begin_sync()
         else:
-            self.lag_bytes = lag_bytes
+            self.lag_bytes, self.gap = lag_bytes, gap
             self._contact_ns = self._world.environment.clock.monotonic_ns()
 
     def contact_ms(self) -> int | None:

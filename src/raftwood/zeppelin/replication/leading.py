@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig
+from raftwood.zeppelin.model import Gap, NodeId, PartitionId, TableConfig
 from raftwood.zeppelin.node.acks import Acks
 from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore, Record, Write
 from raftwood.zeppelin.replication.epochs import epoch_at
@@ -141,20 +141,22 @@ class Leading:
         self._hold_records()
         return given
 
-    def acked(self, slave: NodeId, standing: Standing) -> int | None:
-        """How far a slave is; about how many bytes that is behind, None where nothing is sent to it
-        under its session.
+    def acked(self, slave: NodeId, standing: Standing) -> tuple[int, Gap] | None:
+        """How far a slave is; about how many bytes that is behind, and what is between the two.
+        None where nothing is sent to it under its session.
         """
         sender = self._sender_of(slave)
         feed = None if sender is None else sender.feed(self._partition, standing.session)
         if sender is None or feed is None:
             return None
-        sender.acked(feed, sequence=standing.reached.synced)
+        reached = standing.reached
+        sender.acked(feed, sequence=reached.synced, arrived=reached.memory)
         self._hold_records()
         assert self._progress is not None
-        self._progress.acked(slave, standing.reached, is_whole=standing.is_whole)
+        self._progress.acked(slave, reached, is_whole=standing.is_whole)
         self.tell()
-        return feed.lag_bytes(self._store.last_sequence)
+        last = self._store.last_sequence
+        return feed.lag_bytes(last), feed.gap(last)
 
     async def repair(self, keys: Sequence[bytes], *, now_ms: int) -> RepairResponse:
         """The present values of the first keys, and the position that they are of."""
@@ -206,7 +208,8 @@ class Leading:
         """Let it be known that more is done, if it is and may be said."""
         assert self._progress is not None
         done = self._progress.done(reached_of(self._store))
-        if self.slaves and (self._is_paced or self._pace.is_holding or self._slowed_for):
+        is_paced = self._is_paced or self._pace.is_holding or self._slowed_for is not None
+        if (self.slaves and is_paced) or self.acks.is_paced:
             done = self._paced(done)
         if done > self.acks.reached and self._may_tell():
             self.acks.reach(done)
@@ -229,6 +232,7 @@ class Leading:
         )
         is_slowed = self._slowed_for is not None
         self.acks.is_immediate = self._is_immediate and not (pace.is_holding or is_slowed)
+        self.acks.is_paced = pace.is_holding
         if pace.is_holding and self._pace_timer is None:
             self._pace_timer = self._loop.call_later(_PACE_S, self._look_again)
         return allowed

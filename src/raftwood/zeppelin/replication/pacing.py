@@ -8,7 +8,10 @@ still, and no answer waits for longer than a while: what is lost to such a slave
 meta server, which does not make it master.
 
 A target that a partition moves to, and that does not come closer by itself, is let catch up: for
-each two records that it takes, one more is answered, whatever the table asks for otherwise.
+each two records that it takes, one more is answered, whatever the table asks for otherwise; fewer
+where there is so much to catch up with that it would not be over before writers are let go. Close
+is it by what is queued for it: what the link holds is under way however slowly is written, and the
+farther the two are from each other, the more that is.
 """
 
 from collections import deque
@@ -17,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from raftwood.zeppelin.model import NodeId
+from raftwood.zeppelin.model import Gap, NodeId
 from raftwood.zeppelin.replication.sender_rules import Feed
 
 LOOK_MS: Final = 250
@@ -25,10 +28,19 @@ LOOK_MS: Final = 250
 STALLED_MS: Final = 3_000
 """A slave that has taken nothing for so long is not waited for."""
 HELD_MS_MAX: Final = 2_000
-SLOWED_TO: Final = 2
-"""So many records a target takes while its master answers one."""
-SLOWED_CLOSE_BYTES: Final = 64 << 10
-"""A target so close holds nobody back: what is left is for a freeze."""
+SLOWED_TO_MOST: Final = 1 / 2
+"""Of the records that a target takes, so many are answered meanwhile."""
+SLOWED_TO_LEAST: Final = 1 / 8
+SLOWED_S: Final = 30
+"""It is to be close in so long, if that is possible with so few answers: the meta server lets
+writers go after twice that."""
+SLOWED_KEPT_MS: Final = 250
+"""What clients did not make use of is kept for so long, and less than twice that: what a far target
+took comes to be known in lumps, each for all the time until the next one."""
+SLOWED_CLOSE: Final = Gap(queued_bytes=64 << 10, drain_ms=100)
+"""A target so close stays so: for each record that it takes one is answered. Were all answered at
+once, it would not be close any more when the freeze comes that it was close for. By time as well,
+since few bytes take long over a slow link. The meta server asks for less than this."""
 _MARK_MS: Final = 20
 
 
@@ -45,13 +57,20 @@ class _Seen(msgspec.Struct):
 
 
 class _Slowed(msgspec.Struct):
-    """A target that is let catch up, and where both were when nobody waited last."""
+    """A target that is let catch up."""
 
     feed: Feed
+    share: float
+    """Of what it takes while it is not close, so much is answered."""
+    end: float
+    """Up to where clients may be told."""
     has: int
-    told: int
-    last_has: int
     moved_ms: int
+    grown: float = 0.0
+    """All that was added to the end; and how much that was by two moments."""
+    grown_before: float = 0.0
+    grown_then: float = 0.0
+    then_ms: int = 0
 
 
 class Pace:
@@ -85,6 +104,9 @@ class Pace:
         target: NodeId | None = None,
     ) -> int:
         """Of what is done, clients may be told up to this sequence; `target` is to catch up."""
+        if not done:
+            # The master's epoch has just begun: from nothing, no pace can be counted.
+            return done
         end = done
         if self._is_of_slaves:
             self._seen = {node: seen for node, seen in self._seen.items() if node in feeds}
@@ -126,18 +148,22 @@ class Pace:
 
     def _slowed_end(self, done: int, feed: Feed | None, last: int, now_ms: int) -> int:
         """Up to where a target that is to catch up lets its master go on."""
-        if feed is None or feed.lag_bytes(last) <= SLOWED_CLOSE_BYTES:
+        if feed is None:
             self._slowed = None
             return done
-        slowed = self._slowed
+        gap, slowed = feed.gap(last), self._slowed
         if slowed is None or slowed.feed is not feed:
-            slowed = self._slowed = _Slowed(feed, feed.has, done, feed.has, now_ms)
-        end = slowed.told + (feed.has - slowed.has) // SLOWED_TO
-        if feed.has > slowed.last_has:
-            slowed.last_has, slowed.moved_ms = feed.has, now_ms
-        if now_ms - slowed.moved_ms > STALLED_MS:
-            return done
-        if done <= end:
-            # What is not asked for now is not kept for later.
-            slowed.has, slowed.told = feed.has, done
-        return end
+            share = 1 - gap.drain_ms / (1_000 * SLOWED_S)
+            share = min(max(share, SLOWED_TO_LEAST), SLOWED_TO_MOST)
+            slowed = self._slowed = _Slowed(feed, share, done, feed.has, now_ms)
+        taken = feed.has - slowed.has
+        if taken:
+            slowed.has, slowed.moved_ms = feed.has, now_ms
+        grown = taken * (1 if gap.is_within(SLOWED_CLOSE) else slowed.share)
+        slowed.end += grown
+        slowed.grown += grown
+        if now_ms - slowed.then_ms >= SLOWED_KEPT_MS:
+            slowed.grown_before, slowed.grown_then = slowed.grown_then, slowed.grown
+            slowed.then_ms = now_ms
+        slowed.end = min(slowed.end, done + slowed.grown - slowed.grown_before)
+        return done if now_ms - slowed.moved_ms > STALLED_MS else int(slowed.end)

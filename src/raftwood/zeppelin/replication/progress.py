@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from raftwood.zeppelin.model import Ack, NodeId
+from raftwood.zeppelin.model import Ack, Gap, NodeId
 from raftwood.zeppelin.node.seams import BinlogPosition
 
 
@@ -79,3 +79,5 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of a whole copy that is under way to it: so much has come."""
     copy_bytes: int = 0
     """Of so much; 0: none is under way."""
+    gap: Gap | None = None
+    """Of a slave: what was between it and its master when that was heard last."""

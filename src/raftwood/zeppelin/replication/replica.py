@@ -126,6 +126,7 @@ class Replica:
             is_streaming=following is not None and following.is_streaming,
             copied_bytes=0 if following is None else following.copied_bytes,
             copy_bytes=0 if following is None else following.copy_bytes,
+            gap=None if following is None else following.gap,
         )
 
     # For the replicator.

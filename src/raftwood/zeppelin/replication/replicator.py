@@ -13,7 +13,7 @@ from typing import Final, Self
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, Overloaded, Unavailable
 from raftwood.net import Call, Identity, Payload, Server, ServerLimits, ServerTls, Service
-from raftwood.zeppelin.model import NodeId, Partition, PartitionId, TableConfig, Topology
+from raftwood.zeppelin.model import Gap, NodeId, Partition, PartitionId, TableConfig, Topology
 from raftwood.zeppelin.node.seams import PartitionStore
 from raftwood.zeppelin.replication.acker import Acker
 from raftwood.zeppelin.replication.copy_pace import CopyLimits
@@ -211,11 +211,13 @@ class Replicator:
 
     def _ack(self, call: Call, payload: Payload) -> None:
         slave = NodeId(call.peer.node_id)
-        lags: list[int | None] = []
+        answers: list[tuple[int, Gap] | None] = []
         for standing in ACK.decode_request(payload).standings:
             leading = self._leading(standing.partition, slave)
-            lags.append(None if leading is None else leading.acked(slave, standing))
-        call.reply(ACK.encode(AckResponse(lags)))
+            answers.append(None if leading is None else leading.acked(slave, standing))
+        lags_bytes = [None if each is None else each[0] for each in answers]
+        gaps = [None if each is None else each[1] for each in answers]
+        call.reply(ACK.encode(AckResponse(lags_bytes, gaps)))
 
     async def _repair_keys(self, call: Call, request: RepairRequest) -> RepairResponse:
         leading = self._expected_leading(
@@ -316,10 +318,10 @@ class Replicator:
             return None
         return replica.following.standing(master)
 
-    def _answered(self, standing: Standing, lag_bytes: int | None) -> None:
+    def _answered(self, standing: Standing, lag_bytes: int | None, gap: Gap | None) -> None:
         replica = self._replicas.get(standing.partition)
         if replica is not None and replica.following is not None:
-            replica.following.answered(standing, lag_bytes)
+            replica.following.answered(standing, lag_bytes, gap)
 
     def _moved(self, master: NodeId, partition: PartitionId) -> None:
         acker = self._ackers.get(master)

@@ -13,11 +13,11 @@ from raftwood.base.errors import OutOfRange
 from raftwood.net import Channel
 from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.node.seams import PartitionStore
-from raftwood.zeppelin.replication.sender_rules import SLICE_BYTES, Feed, SenderRules
+from raftwood.zeppelin.replication.sender_rules import Feed, SenderRules
 from raftwood.zeppelin.replication.wire import RECORDS, Part, encode_parts
 
-TURN_BYTES: Final = 1 << 20
-"""One message has so much, plus one slice."""
+SLICES_MAX: Final = 4
+"""Of one message."""
 
 
 class Sender:
@@ -31,16 +31,20 @@ class Sender:
         self._rules = SenderRules()
         self._has_turns = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
 
     def begin(self, partition: PartitionId, *, session: int, first: int) -> None:
         """Send records from a sequence on, until something ends it."""
         self._rules.begin(partition, session=session, first=first)
+        self._has_turns.set()
         self.grown(partition)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = self._loop.create_task(self._run())
 
     def end(self, partition: PartitionId) -> None:
         self._rules.end(partition)
+        # Another's turn may have waited for the room that this made.
+        self._has_turns.set()
 
     def disconnected(self) -> None:
         """What was under way is lost."""
@@ -60,9 +64,9 @@ class Sender:
         """What is sent of a partition; None where nothing is."""
         return self._rules.feeding(partition)
 
-    def acked(self, feed: Feed, *, sequence: int) -> None:
-        """The peer has synced up to a sequence."""
-        self._rules.acked(feed, sequence=sequence)
+    def acked(self, feed: Feed, *, sequence: int, arrived: int) -> None:
+        """The peer has synced up to a sequence, and got all up to another."""
+        self._rules.acked(feed, sequence=sequence, arrived=arrived, now_ms=self._now_ms())
         self.grown(feed.partition)
         # Another's turn may have waited for the room that this made.
         self._has_turns.set()
@@ -77,6 +81,9 @@ class Sender:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1_000)
+
     async def _run(self) -> None:
         while True:
             await self._has_turns.wait()
@@ -89,8 +96,8 @@ class Sender:
 
     async def _turn(self) -> list[Part]:
         parts: list[Part] = []
-        size = 0
-        while size < TURN_BYTES:
+        size, size_max = 0, SLICES_MAX * self._rules.slice_bytes
+        while size < size_max:
             feed = self._rules.next()
             if feed is None:
                 break
@@ -108,13 +115,14 @@ class Sender:
             self._rules.end(partition)
             return None
         try:
-            records = await store.records(first=feed.next, bytes_max=SLICE_BYTES)
+            records = await store.records(first=feed.next, bytes_max=self._rules.slice_bytes)
         except OutOfRange:
             # Purged beyond what a slow slave may hold back: it has to take a whole copy.
             self._rules.end(partition)
             return None
         if not records or self._rules.feed(partition, feed.session) is not feed:
             return None
-        self._rules.sent(feed, count=len(records), size=sum(map(len, records)))
+        size = sum(map(len, records))
+        self._rules.sent(feed, count=len(records), size=size, now_ms=self._now_ms())
         self._rules.grown(partition, store.last_sequence)
         return Part(partition, feed.session, records)

@@ -12,7 +12,7 @@ import msgspec
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
 from raftwood.net import Identity, Method, TypedMethod
-from raftwood.zeppelin.model import NodeId, PartitionId
+from raftwood.zeppelin.model import Gap, NodeId, PartitionId
 from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Write
 from raftwood.zeppelin.replication.progress import Reached
 from raftwood.zeppelin.replication.trysync import Answer, Offer
@@ -78,6 +78,8 @@ class AckResponse(msgspec.Struct, frozen=True, array_like=True):
     lags_bytes: list[int | None]
     """For each standing about how far it is behind; None: nothing is sent to it under that
     session, so it has to try to sync."""
+    gaps: list[Gap | None] = []
+    """For each standing; masters of 0.1.0 tell none."""
 
 
 class RepairRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -20,7 +20,7 @@ from raftwood.zeppelin.meta.changes import (
 )
 from raftwood.zeppelin.meta.heard import Reign
 from raftwood.zeppelin.meta.queue import Queue
-from raftwood.zeppelin.model import Migration, NodeId, Partition, PartitionId, PartitionState
+from raftwood.zeppelin.model import Gap, Migration, NodeId, Partition, PartitionId, PartitionState
 from tests.kits.zeppelin.meta.leader import SETTINGS, Leader
 from tests.kits.zeppelin.meta.tables import A, B, C, D, E, make, partition, registered, state_with
 
@@ -283,6 +283,32 @@ def test_writers_are_held_back_for_a_target_that_comes_no_closer() -> None:
     leader.wait()
     assert leader.kinds() == [BeginHandover]
     assert partition(leader.state).state is PartitionState.STUCK
+
+
+def test_a_target_is_close_by_what_the_link_does_not_hold() -> None:
+    """8 MiB are under way at any time where 30 MiB/s go over a link of 250 ms."""
+    leader = Moving(A, B)
+    leader.begin(A)
+    gap = Gap(queued_bytes=0, drain_ms=SETTINGS.handover_stuck_ms // 2)
+    leader.tell(D, 90, lag_bytes=8 << 20, is_streaming=True, gap=gap)
+    leader.wait()
+    assert leader.kinds() == [], "marked as lagging no more"
+    leader.wait()
+    assert leader.kinds() == [BeginHandover]
+
+
+def test_writers_are_held_back_for_a_target_whose_freeze_would_take_too_long() -> None:
+    """There is little left, and the link is slow."""
+    leader = Moving(A, B)
+    leader.begin(A)
+    gap = Gap(queued_bytes=1, drain_ms=SETTINGS.handover_stuck_ms // 2 + 1)
+    leader.tell(D, 90, lag_bytes=1_000, is_streaming=True, gap=gap)
+    for _ in range(100):
+        leader.wait()
+        if kinds := leader.kinds():
+            assert kinds == [SlowDown]
+            return
+    pytest.fail("writers were never held back")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
 """A partition goes from one node to another while clients use it, in virtual time."""
 
 import asyncio
+import itertools
 from typing import Any
+from unittest import mock
 
 import pytest
 from msgspec.structs import replace
 
+from raftwood.net.connection import FramedConnection
 from raftwood.zeppelin.meta.changes import Migrate
 from raftwood.zeppelin.model import NodeId, PartitionState
+from raftwood.zeppelin.replication.pacing import HELD_MS_MAX
+from raftwood.zeppelin.replication.sender_rules import SenderRules
 from raftwood.zeppelin.slots import slot_of
+from tests.kits.models import Mutant, replaced, together
 from tests.kits.zeppelin.decoding import AnswerError
 from tests.kits.zeppelin.node_cluster import TABLE, Cluster, scene
 from tests.kits.zeppelin.simulation import meta
@@ -99,11 +105,11 @@ def test_a_node_that_gets_a_partition_again_has_nothing_of_the_time_before() -> 
     scene(body, replicas=1)
 
 
-def test_writers_are_slowed_down_for_a_target_that_does_not_come_closer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def far_move(delay_s: float, *, writers: int = 2) -> None:
+    """Records and acks are so long on their way; the link between the two nodes holds 256 KiB, and
+    writers would write more than it carries.
+    """
     slow = replace(meta.SETTINGS, handover_close_bytes=100_000, catch_up_look_ms=500)
-    monkeypatch.setattr(meta, "SETTINGS", slow)
 
     async def body(cluster: Cluster) -> None:
         source = cluster.master.name
@@ -112,11 +118,9 @@ def test_writers_are_slowed_down_for_a_target_that_does_not_come_closer(
         delay = network.delay
 
         def far(one: Any, other: Any) -> float:
-            """Records and acks are long on their way."""
-            return 0.08 if {one.name, other.name} == {source, target} else delay(one, other)
+            return delay_s if {one.name, other.name} == {source, target} else delay(one, other)
 
-        monkeypatch.setattr(network, "delay", far)
-        taken: list[tuple[PartitionState, Any]] = []
+        taken: list[tuple[PartitionState, Any, float]] = []
         is_over = asyncio.Event()
 
         async def watch() -> None:
@@ -124,22 +128,79 @@ def test_writers_are_slowed_down_for_a_target_that_does_not_come_closer(
                 states.append(cluster.state)
                 await asyncio.sleep(0.1)
 
-        async def write() -> None:
+        async def write(number: int) -> None:
             connection, _ = await cluster.connect(source)
-            while not is_over.is_set():
-                (answer,) = await connection.ask(("SET", f"k{len(taken) % 50}", "x" * 10_000))
-                taken.append((cluster.state, answer))
+            began = cluster.simulation.now
+            for turn in itertools.count():
+                state, value = cluster.state, f"{turn} {'x' * 10_000}"
+                (answer,) = await connection.ask(("SET", f"k{number}-{turn % 50}", value))
+                waited_s, began = cluster.simulation.now - began, cluster.simulation.now
+                taken.append((state, answer, waited_s))
+                if answer != "OK":
+                    last[number] = turn - 1
+                    break
                 await asyncio.sleep(0.005)
 
-        async with asyncio.TaskGroup() as group:
-            group.create_task(watch())
-            group.create_task(write())
-            await moved(cluster, source, target)
-            is_over.set()
+        last: dict[int, int] = {}
+        with mock.patch.object(network, "delay", far):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(watch())
+                for number in range(writers):
+                    group.create_task(write(number))
+                await moved(cluster, source, target)
+                is_over.set()
         assert PartitionState.SLOWDOWN in states
         # Slower, and none is refused: after the hand-over they are sent on.
-        slowed = [answer for state, answer in taken if state is PartitionState.SLOWDOWN]
-        assert slowed
-        assert set(slowed) == {"OK"}
+        others = [str(answer) for _, answer, _ in taken if answer != "OK"]
+        assert len(others) == writers
+        assert all(each.startswith("MOVED") for each in others)
+        slowed = [waited_s for state, _, waited_s in taken if state is PartitionState.SLOWDOWN]
+        assert max(slowed) <= HELD_MS_MAX / 1_000 + 0.2
+        slowed_s = 0.1 * states.count(PartitionState.SLOWDOWN)
+        assert len(slowed) >= 10 * slowed_s, "and they go on"
+        for number, turn in last.items():
+            value = await cluster.ask(target, "GET", f"k{number}-{turn % 50}")
+            assert value.split()[0] == b"%d" % turn, "what was answered is there"
+
+    with mock.patch.object(meta, "SETTINGS", slow):
+        scene(body, replicas=1)
+
+
+@pytest.mark.parametrize("delay_s", [0.06, 0.15], ids=["120 ms", "300 ms"])
+def test_writers_are_slowed_down_for_a_target_that_does_not_come_closer(delay_s: float) -> None:
+    far_move(delay_s)
+
+
+def test_a_client_that_waits_for_no_answer_is_held_back_too() -> None:
+    async def body(cluster: Cluster) -> None:
+        replica = cluster.master.replica(cluster.partition)
+        assert replica is not None
+        leading = replica.leading
+        assert leading is not None
+        connection, _ = await cluster.connect(cluster.master.name)
+        with mock.patch.object(leading, "tell"):
+            leading.acks.is_immediate, leading.acks.is_paced = False, True
+            writes = [("SET", f"k{number}", "x" * 10_000) for number in range(1_000)]
+            asking = asyncio.create_task(connection.ask(*writes))
+            await asyncio.sleep(1)
+            assert 0 < await cluster.ask(cluster.master.name, "DBSIZE") < 100
+        # Without others that write, it goes on with each answer.
+        leading.tell()
+        assert await asking == ["OK"] * len(writes)
+        assert await cluster.ask(cluster.master.name, "DBSIZE") == len(writes)
 
     scene(body, replicas=1)
+
+
+def test_a_link_that_is_taken_for_dead_is_found() -> None:
+    """As it was taken where a PING had to wait for records behind which it was sent."""
+
+    def run(_: int) -> None:
+        try:
+            far_move(0.15)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
+
+    links = replaced(FramedConnection, _see_taken=lambda _self, _now: None)
+    windows = replaced(SenderRules, flight_bytes=32 << 20)
+    Mutant(run, together(links, windows), harm="not true within").catch(seeds_max=1)

@@ -1,18 +1,25 @@
 """Answers wait for the best slave where it falls behind, and for no other."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from raftwood.zeppelin.model import NodeId, PartitionId
+from raftwood.zeppelin.model import Gap, NodeId, PartitionId
+from raftwood.zeppelin.replication import pacing
 from raftwood.zeppelin.replication.pacing import (
     HELD_MS_MAX,
-    SLOWED_CLOSE_BYTES,
-    SLOWED_TO,
+    SLOWED_CLOSE,
+    SLOWED_KEPT_MS,
+    SLOWED_S,
+    SLOWED_TO_LEAST,
+    SLOWED_TO_MOST,
     STALLED_MS,
     Pace,
 )
-from raftwood.zeppelin.replication.sender_rules import Feed
+from raftwood.zeppelin.replication.sender_rules import Feed, Rate
+from tests.kits.models import Mutant, Violation, replaced
+from tests.kits.zeppelin.far_links import FAR, RECORD_BYTES, FarMaster
 
 A, B = NodeId("a"), NodeId("b")
 LAG_MAX = 100_000
@@ -39,8 +46,9 @@ class Master:
         for node, feed in self.feeds.items():
             unsent = self.last + 1 - feed.next
             if unsent:
-                feed.sent(count=unsent, size=unsent * RECORD)
-            feed.acked(min(self.last, feed.has + self.rates[node]))
+                feed.sent(count=unsent, size=unsent * RECORD, now_ms=self.now_ms)
+            has = min(self.last, feed.has + self.rates[node])
+            feed.acked(has, arrived=has, now_ms=self.now_ms)
         self.told = self.tell()
         return wrote
 
@@ -139,7 +147,7 @@ def test_a_target_that_is_slower_catches_up_once_its_master_is_slowed_down(
 ) -> None:
     master = SlowedMaster(20, 100, behind=20_000, is_of_slaves=is_of_slaves)
     written, lags = 0, []
-    while master.lag_bytes(A) > SLOWED_CLOSE_BYTES:
+    while not master.feeds[A].gap(master.last).is_within(SLOWED_CLOSE):
         written += master.step()
         lags.append(master.lag_bytes(A))
         assert len(lags) < 3_000, "half of the target's pace closes the gap in twice the time"
@@ -198,4 +206,137 @@ def test_what_clients_did_not_write_is_not_made_up_for_later() -> None:
     before = master.last
     for _ in range(100):
         master.step(writes=1_000, outstanding=500)
-    assert master.last - before <= 100 * 20 / SLOWED_TO + 600
+    steps = 100 + 2 * SLOWED_KEPT_MS // STEP_MS
+    assert master.last - before <= steps * 20 * SLOWED_TO_MOST + 600
+
+
+FREEZE = Gap(queued_bytes=1 << 20, drain_ms=500)
+"""What the meta server asks for, by its settings as they are."""
+
+
+def check_far_move(
+    round_trip_ms: int,
+    bytes_per_s: int,
+    *,
+    clients: int,
+    backlog_s: float = 5,
+    lump_ms: int = 50,
+) -> None:
+    """A target behind a link that is slower than its master's clients comes close while they are
+    slowed down, wherever it is, and they go on meanwhile and afterwards.
+    """
+    master = FarMaster(round_trip_ms=round_trip_ms, bytes_per_s=bytes_per_s, lump_ms=lump_ms)
+    rate, seen_s = bytes_per_s / RECORD_BYTES, 8
+    master.last = master.told = int((seen_s + backlog_s) * rate)
+    master.run(seen_s)
+    master.clients = clients
+    if master.gap.is_within(FREEZE):
+        raise Violation("a target is close that is not", master.gap)
+    master.target, master.longest_ms, needed_s = FAR, 0, master.drain_ms / 1_000
+    steps = answered = 0
+    while not master.gap.is_within(FREEZE):
+        # Meanwhile an epoch may begin.
+        master.is_beginning = steps % 70 == 30
+        answered += master.run(0.1)
+        master.is_beginning = False
+        steps += 1
+        if steps > 10 * max(1.4 * needed_s, SLOWED_S) + 50:
+            raise Violation("the target does not come close", master.gap)
+    if master.drain_ms > FREEZE.drain_ms + round_trip_ms:
+        raise Violation("the target is not close", master.gap, master.drain_ms)
+    if answered < min(steps / 10 * rate * SLOWED_TO_LEAST / 2, steps * clients):
+        raise Violation("clients do not go on", answered, steps)
+    if master.longest_ms > HELD_MS_MAX + 200:
+        raise Violation("an answer waits for long", master.longest_ms)
+    # Until the meta server has heard of it, which may be with any heartbeat.
+    after, close = 0, 0
+    for _ in range(100):
+        after += master.run(0.1)
+        close += master.gap.is_within(FREEZE)
+    if close < 25:
+        raise Violation("the target does not stay close", close)
+    if after < 10 * rate * SLOWED_TO_LEAST:
+        raise Violation("clients are held back for a target that is close", after)
+
+
+@pytest.mark.parametrize(
+    ("round_trip_ms", "bytes_per_s"),
+    [
+        (1, 20 << 20),
+        (120, 5 << 20),
+        (240, 2 << 20),
+        (300, 10 << 20),
+        (300, 850_000),
+        (300, 250_000),
+    ],
+)
+@pytest.mark.parametrize("clients", [20, 100])
+def test_a_target_that_is_far_comes_close(
+    round_trip_ms: int, bytes_per_s: int, clients: int
+) -> None:
+    # More clients than are answered within the bound of a hold cannot be slowed down to it.
+    check_far_move(round_trip_ms, bytes_per_s, clients=min(clients, bytes_per_s // 12_000))
+
+
+def test_a_far_target_that_keeps_up_is_close_though_much_is_under_way() -> None:
+    master = FarMaster(round_trip_ms=300, bytes_per_s=20 << 20, clients=10)
+    master.run(10)
+    for _ in range(500):
+        master.step()
+        assert master.feed.lag_bytes(master.last) > 2 << 20
+        assert master.gap.is_within(FREEZE)
+
+
+def test_a_single_client_goes_on_though_acks_come_in_lumps() -> None:
+    check_far_move(300, 850_000, clients=1, lump_ms=300)
+
+
+def test_so_many_are_answered_that_a_large_backlog_is_caught_up_with_in_time() -> None:
+    """Within the minute that the meta server allows."""
+    check_far_move(300, 1 << 20, clients=20, backlog_s=45)
+
+
+def by_bytes(gap: Gap, most: Gap) -> bool:
+    return gap.queued_bytes <= most.queued_bytes
+
+
+def from_nothing(self: Pace, done: int, *args: Any, **more: Any) -> int:
+    """As if what is done when an epoch begins were all that ever was."""
+    if not done and self._slowed is not None:
+        self._slowed.end = 0
+    return ALLOWED(self, done, *args, **more)
+
+
+ALLOWED = Pace.allowed
+MUTANTS = {
+    "close is by bytes alone": Mutant(
+        lambda _: check_far_move(300, 100_000, clients=8),
+        replaced(Gap, is_within=by_bytes),
+        harm="is not",
+    ),
+    "what the link holds has to be gone": Mutant(
+        lambda _: check_far_move(300, 10 << 20, clients=100),
+        replaced(Rate, in_flight_bytes=0),
+        harm="held back",
+    ),
+    "an epoch begins with nothing answered": Mutant(
+        lambda _: check_far_move(300, 850_000, clients=20),
+        replaced(Pace, allowed=from_nothing),
+        harm="do not go on|held back",
+    ),
+    "a lump counts for its moment": Mutant(
+        lambda _: check_far_move(300, 850_000, clients=1, lump_ms=300),
+        replaced(pacing, SLOWED_KEPT_MS=0),
+        harm="do not go on|held back",
+    ),
+    "half is answered, however much there is": Mutant(
+        lambda _: check_far_move(300, 1 << 20, clients=20, backlog_s=45),
+        replaced(pacing, SLOWED_TO_LEAST=SLOWED_TO_MOST),
+        harm="does not come close",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    MUTANTS[name].catch(seeds_max=1)
