@@ -138,6 +138,7 @@ MUTANTS = {
         partial(run, events=EVENTS, **_WIPED),
         replaced(Limbo, refusal_of_add=lambda *_, **__: None),
         harm=Harm.UNFENCED_ACK,
+        first=23,
     ),
     "silence is a miss": Mutant(
         _in_any_weather, replaced(Finding, unknown=silence_is_a_miss), harm=Harm.CLOSED_BEFORE_ACKED
