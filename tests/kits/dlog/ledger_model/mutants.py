@@ -122,7 +122,10 @@ _with_changes = partial(run, events=EVENTS, **_CHANGES)
 
 MUTANTS = {
     "recovery reads without fencing": Mutant(
-        _in_races, replaced(Recoverer, reads_fence=False), harm=Harm.CLOSED_BEFORE_ACKED
+        _in_races,
+        replaced(Recoverer, reads_fence=False),
+        harm=Harm.CLOSED_BEFORE_ACKED,
+        first=35,
     ),
     "a damaged entry is a missing one": Mutant(
         partial(run, events=EVENTS, **_DAMAGE),
